@@ -1,0 +1,1 @@
+"""Decides: validates, cuts slices, orders them per lane, keeps lane jobs running, closes batches."""

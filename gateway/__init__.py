@@ -1,0 +1,1 @@
+"""The HTTP door: OpenAI's Files and Batches API. Runs no inference; imports neither Ray nor vLLM."""

@@ -1,0 +1,1 @@
+"""What every process agrees on: contracts, the lifecycle table, and one class per outside thing."""
