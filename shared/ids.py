@@ -1,0 +1,81 @@
+"""The shapes of ids: OpenAI's prefixes and lengths, deterministic wherever a repeat must meet itself.
+
+Knows no storage. Clients treat ids as opaque; nothing outside this file takes one apart.
+"""
+
+import hashlib
+import secrets
+import string
+
+_BASE62 = string.digits + string.ascii_letters
+#: Digits of a row number inside a result id: enough for 16^8 rows.
+_ROW_DIGITS = 8
+
+
+def batch_id(tenant: str, message_id: str) -> str:
+    """`batch_` and 32 hex digits; the same message of the same tenant is the same batch."""
+    return f"batch_{_digest(tenant, message_id)[:32]}"
+
+
+def input_file_id(batch: str) -> str:
+    """The id under which a batch from the bus shows the S3 object that it reads."""
+    return _file_id(_digest("input", batch))
+
+
+def output_file_id(batch: str, kind: str) -> str:
+    """The id of a batch's `output` or `error` file: every finaliser of the batch names the same."""
+    return _file_id(_digest(kind, batch))
+
+
+def new_file_id() -> str:
+    """`file-` and 22 base62 digits."""
+    return "file-" + "".join(secrets.choice(_BASE62) for _ in range(22))
+
+
+def result_id(batch: str, row: int) -> str:
+    """`batch_req_` and 32 hex digits, the last eight of them the row number (from 0)."""
+    return f"batch_req_{batch.removeprefix('batch_')[:24]}{row:0{_ROW_DIGITS}x}"
+
+
+def row_of_result(line: bytes) -> int:
+    """The row number in a result line that begins with its id, as `worker.rows` writes them.
+
+    Raises ValueError for a line that does not begin so.
+    """
+    prefix = b'{"id":"batch_req_'
+    if not line.startswith(prefix):
+        raise ValueError("the line does not begin with a result id")
+    end = len(prefix) + 32
+    return int(line[end - _ROW_DIGITS : end], 16)
+
+
+def event_id(batch: str, sequence: int) -> str:
+    """The id of a batch's nth event; a repeated delivery carries the same."""
+    return f"evt_{batch}_{sequence:08d}"
+
+
+def new_http_request_id() -> str:
+    """`req_` and 32 hex digits."""
+    return f"req_{secrets.token_hex(16)}"
+
+
+def new_api_key() -> str:
+    """A secret that a client sends as its bearer token."""
+    return f"sk-batchyard-{secrets.token_urlsafe(32)}"
+
+
+def api_key_digest(key: str) -> str:
+    """What is kept of an API key. Keys are 256 random bits, so a plain digest is enough."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _file_id(digest: str) -> str:
+    number, digits = int(digest, 16), []
+    for _ in range(22):
+        number, rest = divmod(number, 62)
+        digits.append(_BASE62[rest])
+    return "file-" + "".join(digits)
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()

@@ -1,0 +1,75 @@
+"""A batch's life as one table: statuses, events, transitions. Does no I/O and imports none.
+
+Everything that may ever change a batch's status is a row of TRANSITIONS; `State.apply` and the
+scripts beside it are built from these rows, and `docs/lifecycle.md` is generated from them.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Status(StrEnum):
+    """OpenAI's eight batch statuses, in the order a batch may pass them."""
+
+    VALIDATING = "validating"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+
+class Event(StrEnum):
+    """What can happen to a batch; each leads to exactly one status."""
+
+    INPUT_ACCEPTED = "input_accepted"
+    INPUT_REJECTED = "input_rejected"
+    LANE_FAILED = "lane_failed"
+    ROWS_FINISHED = "rows_finished"
+    WINDOW_CLOSED = "window_closed"
+    OUTPUT_COMMITTED = "output_committed"
+    EXPIRY_COMMITTED = "expiry_committed"
+    CANCEL_REQUESTED = "cancel_requested"
+    CANCEL_COMMITTED = "cancel_committed"
+
+
+class Transition(NamedTuple):
+    """From which statuses an event leads to which."""
+
+    sources: AbstractSet[Status]
+    target: Status
+
+
+TRANSITIONS: Mapping[Event, Transition] = {
+    Event.INPUT_ACCEPTED: Transition({Status.VALIDATING}, Status.IN_PROGRESS),
+    Event.INPUT_REJECTED: Transition({Status.VALIDATING}, Status.FAILED),
+    # The one way a running batch fails: its lane's engine can never start.
+    Event.LANE_FAILED: Transition({Status.IN_PROGRESS}, Status.FAILED),
+    Event.ROWS_FINISHED: Transition({Status.IN_PROGRESS}, Status.FINALIZING),
+    # What finished before the window closed is written like any other output.
+    Event.WINDOW_CLOSED: Transition({Status.IN_PROGRESS}, Status.FINALIZING),
+    Event.OUTPUT_COMMITTED: Transition({Status.FINALIZING}, Status.COMPLETED),
+    Event.EXPIRY_COMMITTED: Transition({Status.FINALIZING}, Status.EXPIRED),
+    Event.CANCEL_REQUESTED: Transition(
+        {Status.VALIDATING, Status.IN_PROGRESS, Status.FINALIZING}, Status.CANCELLING
+    ),
+    Event.CANCEL_COMMITTED: Transition({Status.CANCELLING}, Status.CANCELLED),
+}
+
+INITIAL = Status.VALIDATING
+FINAL: AbstractSet[Status] = frozenset(Status).difference(
+    *(row.sources for row in TRANSITIONS.values())
+)
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", f"    [*] --> {INITIAL}"]
+    for event, (sources, target) in TRANSITIONS.items():
+        lines += [f"    {source} --> {target}: {event}" for source in Status if source in sources]
+    lines += [f"    {status} --> [*]" for status in Status if status in FINAL]
+    return "\n".join(lines)

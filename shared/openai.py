@@ -1,0 +1,141 @@
+"""The HTTP shapes of OpenAI's Files, Batches and Models API, as clients expect them.
+
+Every key is sent every time, null when unset.
+"""
+
+from typing import Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.lifecycle import Status
+
+#: What a batch may run, and so the prefix check of every input line.
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+
+
+T = TypeVar("T")
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class File(_Shape):
+    """An uploaded or produced object."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int | None = None
+    filename: str
+    purpose: str
+    status: Literal["uploaded", "processed", "error"] = "processed"
+    status_details: str | None = None
+
+
+class Deleted(_Shape):
+    """The answer to a deletion."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True
+
+
+class RequestCounts(_Shape):
+    """Rows of a batch: total is 0 until the input has been counted."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class InputTokensDetails(_Shape):
+    cached_tokens: int = 0
+
+
+class OutputTokensDetails(_Shape):
+    reasoning_tokens: int = 0
+
+
+class Usage(_Shape):
+    """Tokens, summed over the rows that have a result."""
+
+    input_tokens: int = 0
+    input_tokens_details: InputTokensDetails = InputTokensDetails()
+    output_tokens: int = 0
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+    total_tokens: int = 0
+
+
+class BatchError(_Shape):
+    """One reason why an input was refused; `line` counts from 1, null for the whole file."""
+
+    code: str | None
+    line: int | None = None
+    message: str
+    param: str | None = None
+
+
+class BatchErrors(_Shape):
+    object: Literal["list"] = "list"
+    data: list[BatchError]
+
+
+class Batch(_Shape):
+    """The batch object; timestamps are Unix seconds."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None = None
+    errors: BatchErrors | None = None
+    input_file_id: str
+    completion_window: str
+    status: Status
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    created_at: int
+    in_progress_at: int | None = None
+    expires_at: int
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    request_counts: RequestCounts = RequestCounts()
+    usage: Usage = Usage()
+    metadata: dict[str, str] | None = None
+
+
+class Model(_Shape):
+    """A model that the catalog serves."""
+
+    id: str
+    created: int
+    object: Literal["model"] = "model"
+    owned_by: str = "batchyard"
+
+
+class CursorPage(_Shape, Generic[T]):
+    """A page of a listing; the next one starts after `data[-1].id`."""
+
+    object: Literal["list"] = "list"
+    data: list[T]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool = False
+
+
+class ErrorBody(_Shape):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorEnvelope(_Shape):
+    """What every error answer carries."""
+
+    error: ErrorBody = Field()

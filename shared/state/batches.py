@@ -1,0 +1,171 @@
+"""Batch records: made once, read often; their status is changed elsewhere."""
+
+import json
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from shared.errors import NotFoundError
+from shared.lifecycle import Status
+from shared.openai import (
+    Batch,
+    BatchErrors,
+    InputTokensDetails,
+    OutputTokensDetails,
+    RequestCounts,
+    Usage,
+)
+from shared.state.client import Client
+from shared.state.scripts import Scripts
+
+Acceptance = Literal["accepted", "duplicate", "conflict"]
+#: OpenAI's fields that the record keeps under the same name.
+_TEXTS = (
+    "id",
+    "endpoint",
+    "input_file_id",
+    "completion_window",
+    "status",
+    "created_at",
+    "expires_at",
+)
+_NULLABLE = (
+    "model",
+    "output_file_id",
+    "error_file_id",
+    "in_progress_at",
+    "finalizing_at",
+    "completed_at",
+    "failed_at",
+    "expired_at",
+    "cancelling_at",
+    "cancelled_at",
+)
+
+
+class BatchRecord(NamedTuple):
+    """All that Redis knows of a batch, as text."""
+
+    fields: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        return self.fields["id"]
+
+    @property
+    def tenant(self) -> str:
+        return self.fields["tenant"]
+
+    @property
+    def status(self) -> Status:
+        return Status(self.fields["status"])
+
+    def number(self, field: str) -> int:
+        """A counter or time; 0 when it was never set."""
+        return int(self.fields.get(field, 0))
+
+    def to_openai(self) -> Batch:
+        """The batch as HTTP shows it."""
+        return to_openai(self.fields)
+
+
+def to_openai(fields: Mapping[str, str]) -> Batch:
+    """OpenAI's batch object from a record, or from the snapshot in an event."""
+
+    def number(field: str) -> int:
+        return int(fields.get(field, 0))
+
+    errors = fields.get("errors")
+    metadata = fields.get("metadata")
+    tokens_in, tokens_out = number("input_tokens"), number("output_tokens")
+    return Batch(
+        **{name: fields[name] for name in _TEXTS},
+        **{name: fields.get(name) for name in _NULLABLE},
+        errors=BatchErrors(data=json.loads(errors)) if errors else None,
+        request_counts=RequestCounts(
+            total=number("total"), completed=number("completed"), failed=number("failed")
+        ),
+        usage=Usage(
+            input_tokens=tokens_in,
+            input_tokens_details=InputTokensDetails(cached_tokens=number("cached_tokens")),
+            output_tokens=tokens_out,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=number("reasoning_tokens")),
+            total_tokens=tokens_in + tokens_out,
+        ),
+        metadata=json.loads(metadata) if metadata else None,
+    )
+
+
+class Batches:
+    """The noun `batch` of State."""
+
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._namespace = namespace
+
+    async def accept(
+        self,
+        batch_id: str,
+        fingerprint: str,
+        fields: Mapping[str, str | int],
+        *,
+        input_file: Mapping[str, str | int] | None,
+        submission: str | None,
+    ) -> Acceptance:
+        """Make the batch as `validating`, with its first event and, if given, the message to publish.
+
+        `fields` need at least id, tenant, input_file_id, created_at and expires_at. Repeating it is
+        harmless: the same fingerprint is a `duplicate`, another one a `conflict`.
+        """
+        pairs = [str(part) for pair in fields.items() for part in pair]
+        outcome: Acceptance = await self._scripts.run(
+            "accept",
+            batch_id,
+            fingerprint,
+            json.dumps(pairs),
+            json.dumps(input_file) if input_file else "",
+            submission or "",
+        )
+        return outcome
+
+    async def get(self, batch_id: str) -> BatchRecord:
+        """The record. Raises NotFoundError."""
+        fields = await self._redis.hgetall(f"{self._namespace}batch:{batch_id}")
+        if not fields:
+            raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
+        return BatchRecord(fields)
+
+    async def many(self, batch_ids: list[str]) -> list[BatchRecord]:
+        """The records that exist, in the order asked for, in one round trip."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id in batch_ids:
+                pipe.hgetall(f"{self._namespace}batch:{batch_id}")
+            return [BatchRecord(fields) for fields in await pipe.execute() if fields]
+
+    async def page(
+        self, tenant: str, *, after: str | None, limit: int
+    ) -> tuple[list[BatchRecord], bool]:
+        """A tenant's batches, newest first, after the cursor; and whether there are more.
+
+        An unknown cursor gives an empty page.
+        """
+        index = f"{self._namespace}batches:{tenant}"
+        first = 0
+        if after is not None:
+            rank = await self._redis.zrevrank(index, after)
+            if rank is None:
+                return [], False
+            first = rank + 1
+        ids = await self._redis.zrevrange(index, first, first + limit)
+        return await self.many(ids[:limit]), len(ids) > limit
+
+    async def in_status(self, status: Status, *, limit: int = 1000) -> list[str]:
+        """Ids of batches in a status that is not final, the longest there first."""
+        return await self._redis.zrange(f"{self._namespace}status:{status}", 0, limit - 1)
+
+    async def past_window(self, *, limit: int = 100) -> list[str]:
+        """Ids of live batches whose completion window has closed."""
+        seconds, _ = await self._redis.time()
+        return await self._redis.zrangebyscore(
+            f"{self._namespace}deadlines", "-inf", seconds, start=0, num=limit
+        )

@@ -1,0 +1,171 @@
+"""Lanes: their ready lists, and the one lane job that each has while there is work."""
+
+import json
+import time
+from typing import NamedTuple
+
+from shared.state.client import Client
+from shared.state.scripts import Scripts
+from shared.state.slices import Slice
+
+
+class ReadySlice(NamedTuple):
+    """A slice that could run next, with all that the ordering looks at."""
+
+    batch_id: str
+    index: int
+    tenant: str
+    priority: int
+    created_at: int
+    expires_at: int
+    tokens: int
+    rows: int
+    is_ready: bool
+
+    @property
+    def member(self) -> str:
+        return f"{self.batch_id}:{self.index}"
+
+
+class JobRecord(NamedTuple):
+    """What is known of a lane's job; times are Unix seconds, 0 when it never happened."""
+
+    id: str
+    opened_at: float
+    beat_at: float
+    rows_wanted: int
+    rows: int
+    executions: int
+
+
+class Lanes:
+    """The noun `lane` of State."""
+
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._namespace = namespace
+
+    async def names(self) -> list[str]:
+        """Every lane that ever had a batch."""
+        return sorted(await self._redis.smembers(f"{self._namespace}lanes"))
+
+    async def active(self, lane: str, *, limit: int = 500) -> list[str]:
+        """Ids of the lane's running batches, the oldest first."""
+        return await self._redis.zrange(self._key(lane, "active"), 0, limit - 1)
+
+    async def active_count(self, lane: str) -> int:
+        """How many batches run on the lane."""
+        return await self._redis.zcard(self._key(lane, "active"))
+
+    async def claimed_count(self, lane: str) -> int:
+        """How many slices of the lane are claimed."""
+        return await self._redis.zcard(self._key(lane, "claims"))
+
+    async def candidates(self, lane: str, *, slices_per_batch: int) -> list[ReadySlice]:
+        """The ready slices of the lane and the next pending ones of each of its batches."""
+        ids = await self.active(lane)
+        fields = ("plan", "tenant", "priority", "created_at", "expires_at")
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrange(self._key(lane, "ready"), 0, -1)
+            for batch_id in ids:
+                pipe.hmget(f"{self._namespace}batch:{batch_id}", *fields)
+            ready, *records = await pipe.execute()
+        batches = dict(zip(ids, records, strict=True))
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id, record in batches.items():
+                pipe.zrange(
+                    f"{self._namespace}pending:{batch_id}:{record[0]}", 0, slices_per_batch - 1
+                )
+            pending = await pipe.execute()
+        wanted = [
+            (member.rpartition(":")[0], int(member.rpartition(":")[2]), True) for member in ready
+        ]
+        wanted += [
+            (batch_id, int(index), False)
+            for batch_id, indexes in zip(batches, pending, strict=True)
+            for index in indexes
+        ]
+        wanted = [row for row in wanted if row[0] in batches]
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id, index, _ in wanted:
+                pipe.hget(f"{self._namespace}plan:{batch_id}:{batches[batch_id][0]}", str(index))
+            slices = await pipe.execute()
+        found = []
+        for (batch_id, index, is_ready), text in zip(wanted, slices, strict=True):
+            if text is None:
+                continue
+            piece = Slice(*json.loads(text))
+            _, tenant, priority, created_at, expires_at = batches[batch_id]
+            found.append(
+                ReadySlice(
+                    batch_id=batch_id,
+                    index=index,
+                    tenant=tenant,
+                    priority=int(priority),
+                    created_at=int(created_at),
+                    expires_at=int(expires_at),
+                    tokens=piece.tokens,
+                    rows=piece.rows,
+                    is_ready=is_ready,
+                )
+            )
+        return found
+
+    async def feed(self, lane: str, members: list[str]) -> int:
+        """Put the ready list (at most 100 members) in this order; returns how many came in."""
+        fed: int = await self._scripts.run("feed", lane, *members)
+        return fed
+
+    async def served(self, lane: str) -> dict[str, int]:
+        """Predicted tokens claimed so far, by tenant: what fair share is measured in."""
+        served = await self._redis.hgetall(self._key(lane, "served"))
+        return {tenant: int(tokens) for tenant, tokens in served.items()}
+
+    async def forget_served(self, lane: str) -> None:
+        """Start the fair share anew; nobody is owed anything on an idle lane."""
+        await self._redis.delete(self._key(lane, "served"))
+
+    async def job(self, lane: str) -> JobRecord:
+        """The lane's job; its id is empty when there is none."""
+        fields = await self._redis.hgetall(self._key(lane, "job"))
+        return JobRecord(
+            id=fields.get("id", ""),
+            opened_at=int(fields.get("opened_at_ms", 0)) / 1000,
+            beat_at=int(fields.get("beat_at_ms", 0)) / 1000,
+            rows_wanted=int(fields.get("rows_wanted", 0)),
+            rows=int(fields.get("rows", 0)),
+            executions=int(fields.get("executions", 0)),
+        )
+
+    async def open_job(self, lane: str, old: str, new: str) -> str:
+        """Make `new` the lane's job if `old` still is; returns whichever is."""
+        current: str = await self._scripts.run("open_job", lane, old, new)
+        return current
+
+    async def close_job(self, lane: str, job: str) -> bool:
+        """Let an idle lane job end; False while the lane has work."""
+        return bool(await self._scripts.run("close_job", lane, job))
+
+    async def beat(self, lane: str, job: str, *, rows_wanted: int, **counters: int) -> bool:
+        """A lane job's sign of life and its appetite; False when it was superseded."""
+        pairs = [part for pair in counters.items() for part in pair]
+        return bool(await self._scripts.run("beat", lane, job, rows_wanted, *pairs))
+
+    async def fail(self, lane: str, reason: str) -> None:
+        """Say why the lane's engine cannot start; the dispatcher fails its batches with it."""
+        await self._redis.hset(
+            self._key(lane, "failure"), mapping={"reason": reason, "at": int(time.time())}
+        )
+        await self._redis.publish(f"{self._namespace}bell:dispatcher", "1")
+
+    async def failure(self, lane: str) -> str | None:
+        """The engine's own reason, while the dispatcher has not dealt with it."""
+        return await self._redis.hget(self._key(lane, "failure"), "reason")
+
+    async def clear_failure(self, lane: str) -> None:
+        """The dispatcher has failed the lane's batches."""
+        await self._redis.delete(self._key(lane, "failure"))
+
+    def _key(self, lane: str, what: str) -> str:
+        return f"{self._namespace}lane:{lane}:{what}"

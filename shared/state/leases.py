@@ -1,0 +1,24 @@
+"""Named leases: one holder at a time, each new holding with a higher fencing number."""
+
+from shared.state.scripts import Scripts
+
+
+class Lease:
+    """A right that ends by itself when it is not renewed."""
+
+    def __init__(self, scripts: Scripts, name: str, holder: str, *, seconds: float) -> None:
+        self._scripts = scripts
+        self._name = name
+        self._holder = holder
+        self.seconds = seconds
+
+    async def hold(self) -> int:
+        """Take or renew it. Returns the fencing number, or 0 when another holds it."""
+        number: int = await self._scripts.run(
+            "lease", self._name, self._holder, int(self.seconds * 1000)
+        )
+        return number
+
+    async def let_go(self) -> None:
+        """End it now, so that the next holder need not wait."""
+        await self._scripts.run("lease", self._name, self._holder, 0)

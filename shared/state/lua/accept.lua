@@ -1,0 +1,25 @@
+-- Makes the batch as `validating`, with its events, once.
+-- ARGV: batch id, fingerprint, fields (JSON list), input file (JSON or ''), submission (JSON or '')
+-- Returns 'accepted', 'duplicate' or 'conflict'.
+local id = ARGV[1]
+local key = batch_key(id)
+local seen = redis.call('HGET', key, 'fingerprint')
+if seen then
+  if seen ~= ARGV[2] then return 'conflict' end
+  return 'duplicate'
+end
+local fields = cjson.decode(ARGV[3])
+redis.call('HSET', key, 'status', 'validating', 'fingerprint', ARGV[2], unpack(fields))
+if ARGV[4] ~= '' then write_file(cjson.decode(ARGV[4])) end
+local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at')
+local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
+redis.call('ZADD', ns .. 'batches:' .. values[1], score, id)
+redis.call('ZADD', ns .. 'status:validating', now, id)
+redis.call('ZADD', ns .. 'deadlines', values[3], id)
+redis.call('SADD', ns .. 'readers:' .. values[2], id)
+if ARGV[5] ~= '' then
+  redis.call('XADD', ns .. 'outbox:submissions', '*', 'message', ARGV[5])
+end
+announce(id, 'batch.accepted')
+ring('dispatcher')
+return 'accepted'

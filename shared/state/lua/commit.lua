@@ -1,0 +1,36 @@
+-- Records a part: the first commit of a slice wins, everything after is a no-op.
+-- ARGV: lane, batch id, index, epoch, part (JSON), completed, failed, input tokens, cached tokens,
+-- output tokens, reasoning tokens
+-- Returns 'ok', 'committed' (somebody was first), 'fenced' or 'closed'.
+local lane, id, index, epoch = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local key, parts, inflight = batch_key(id), ns .. 'parts:' .. id, ns .. 'inflight:' .. id
+local status = redis.call('HGET', key, 'status')
+if redis.call('HEXISTS', parts, index) == 1 then return 'committed' end
+if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= epoch then return 'fenced' end
+-- Once a batch is closing, its finaliser waits for the live claims and for nothing else.
+if status ~= 'in_progress' and redis.call('SISMEMBER', inflight, index) == 0 then return 'closed' end
+if not status or FINAL[status] then return 'closed' end
+redis.call('HSET', parts, index, ARGV[5])
+redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
+redis.call('ZREM', lane_key(lane, 'ready'), id .. ':' .. index)
+redis.call('SREM', inflight, index)
+local rows = tonumber(ARGV[6]) + tonumber(ARGV[7])
+redis.call('HINCRBY', lane_key(lane, 'job'), 'rows', rows)
+redis.call('HINCRBY', lane_key(lane, 'job'), 'slices', 1)
+for i, field in ipairs({'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
+  'reasoning_tokens'}) do
+  redis.call('HINCRBY', key, field, ARGV[5 + i])
+end
+local committed = redis.call('HINCRBY', key, 'slices_committed', 1)
+local values = redis.call('HMGET', key, 'slices_total', 'progress_ms')
+if status == 'in_progress' then
+  if committed == tonumber(values[1]) then
+    transition(id, 'rows_finished')
+  elseif now_ms - tonumber(values[2] or 0) >= 1000 then
+    redis.call('HSET', key, 'progress_ms', int(now_ms))
+    announce(id, 'batch.progress')
+  end
+elseif redis.call('SCARD', inflight) == 0 then
+  ring('dispatcher')
+end
+return 'ok'

@@ -1,0 +1,3 @@
+-- ARGV: file (JSON)
+write_file(cjson.decode(ARGV[1]))
+return 1

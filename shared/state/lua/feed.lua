@@ -1,0 +1,18 @@
+-- Puts the lane's ready list in the given order; what was claimed meanwhile stays out of it.
+-- ARGV: lane, then at most 100 members `batch:index`, the first to run first.
+local lane, ready, fed = ARGV[1], lane_key(ARGV[1], 'ready'), 0
+for rank = 2, #ARGV do
+  local member = ARGV[rank]
+  local id, index = string.match(member, '^(.*):(%d+)$')
+  if redis.call('ZSCORE', ready, member) then
+    redis.call('ZADD', ready, 'XX', rank, member)
+  else
+    local plan = redis.call('HGET', batch_key(id), 'plan')
+    if plan and redis.call('ZREM', ns .. 'pending:' .. id .. ':' .. plan, index) == 1 then
+      redis.call('ZADD', ready, rank, member)
+      fed = fed + 1
+    end
+  end
+end
+if fed > 0 then ring('lane:' .. lane) end
+return fed

@@ -1,0 +1,11 @@
+-- A named lease. ARGV: name, holder, milliseconds (0 lets go). Returns the fencing number, or 0.
+local key = ns .. 'lease:' .. ARGV[1]
+local holder = redis.call('GET', key)
+if holder and holder ~= ARGV[2] then return 0 end
+if tonumber(ARGV[3]) == 0 then
+  if holder then redis.call('DEL', key) end
+  return 0
+end
+redis.call('SET', key, ARGV[2], 'PX', ARGV[3])
+if holder then return tonumber(redis.call('GET', key .. ':epoch')) end
+return redis.call('INCR', key .. ':epoch')

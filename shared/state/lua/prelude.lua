@@ -1,0 +1,106 @@
+-- What every script shares. The table TRANSITIONS and the set FINAL are prepended from
+-- shared/lifecycle.py. KEYS[1] is the namespace, a hash tag, so that all keys lie in one slot.
+local ns = KEYS[1]
+local clock = redis.call('TIME')
+local now = tonumber(clock[1])
+local now_ms = now * 1000 + math.floor(tonumber(clock[2]) / 1000)
+
+local function int(number) return string.format('%d', number) end
+local function batch_key(id) return ns .. 'batch:' .. id end
+local function lane_key(lane, what) return ns .. 'lane:' .. lane .. ':' .. what end
+local function ring(whom) redis.call('PUBLISH', ns .. 'bell:' .. whom, '1') end
+
+-- The small state that every event carries.
+local SNAPSHOT = {
+  'id', 'tenant', 'endpoint', 'model', 'status', 'input_file_id', 'output_file_id',
+  'error_file_id', 'created_at', 'in_progress_at', 'expires_at', 'finalizing_at', 'completed_at',
+  'failed_at', 'expired_at', 'cancelling_at', 'cancelled_at', 'completion_window', 'metadata',
+  'total', 'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
+  'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error'
+}
+
+local function announce(id, kind)
+  local key = batch_key(id)
+  local sequence = redis.call('HINCRBY', key, 'sequence', 1)
+  local values, snapshot = redis.call('HMGET', key, unpack(SNAPSHOT)), {}
+  for i, field in ipairs(SNAPSHOT) do
+    if values[i] then snapshot[field] = values[i] end
+  end
+  redis.call('XADD', ns .. 'outbox:events', '*', 'type', kind, 'sequence', sequence,
+    'at_ms', int(now_ms), 'snapshot', cjson.encode(snapshot))
+end
+
+-- Lets go of everything that only a live batch needs.
+local function retire(id)
+  local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id')
+  redis.call('ZREM', ns .. 'deadlines', id)
+  local suffixes = {'parts:' .. id, 'epochs:' .. id, 'strikes:' .. id, 'inflight:' .. id}
+  if values[1] then
+    suffixes[#suffixes + 1] = 'plan:' .. id .. ':' .. values[1]
+    suffixes[#suffixes + 1] = 'pending:' .. id .. ':' .. values[1]
+  end
+  for _, suffix in ipairs(suffixes) do redis.call('EXPIRE', ns .. suffix, 86400) end
+  local readers = ns .. 'readers:' .. values[2]
+  redis.call('SREM', readers, id)
+  local garbage = redis.call('HGET', ns .. 'deleted', values[2])
+  if garbage and redis.call('SCARD', readers) == 0 then
+    redis.call('HDEL', ns .. 'deleted', values[2])
+    redis.call('ZADD', ns .. 'garbage', now, garbage)
+  end
+end
+
+-- The only place where a status is written after a batch's creation. Returns 'ok', 'repeat' when
+-- the batch is there already, 'missing', or the status that rules the event out.
+local function transition(id, event, fields)
+  local key, row = batch_key(id), TRANSITIONS[event]
+  local values = redis.call('HMGET', key, 'status', 'created_at')
+  local status = values[1]
+  if not status then return 'missing' end
+  if status == row.target then return 'repeat' end
+  if not row.sources[status] then return status end
+  if fields and #fields > 0 then redis.call('HSET', key, unpack(fields)) end
+  redis.call('HSET', key, 'status', row.target, row.target .. '_at', now)
+  redis.call('ZREM', ns .. 'status:' .. status, id)
+  local lane = redis.call('HGET', key, 'lane')
+  if lane then
+    if row.target == 'in_progress' then
+      redis.call('SADD', ns .. 'lanes', lane)
+      redis.call('ZADD', lane_key(lane, 'active'), values[2], id)
+    else
+      redis.call('ZREM', lane_key(lane, 'active'), id)
+    end
+  end
+  announce(id, 'batch.' .. row.target)
+  if FINAL[row.target] then retire(id) else redis.call('ZADD', ns .. 'status:' .. row.target, now, id) end
+  ring('dispatcher')
+  return 'ok'
+end
+
+-- Ends a claim without a result; the slice goes to the head of its lane if its batch still runs.
+local function give_back(lane, id, index)
+  redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
+  redis.call('SREM', ns .. 'inflight:' .. id, index)
+  local status = redis.call('HGET', batch_key(id), 'status')
+  if status == 'in_progress' then
+    if redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 0 then
+      redis.call('ZADD', lane_key(lane, 'ready'), -1, id .. ':' .. index)
+      ring('lane:' .. lane)
+    end
+  else
+    ring('dispatcher')
+  end
+end
+
+local function write_file(file)
+  local fields = {}
+  for name, value in pairs(file) do
+    fields[#fields + 1] = name
+    fields[#fields + 1] = tostring(value)
+  end
+  local key = ns .. 'file:' .. file.id
+  if redis.call('EXISTS', key) == 1 then return end
+  redis.call('HSET', key, unpack(fields))
+  -- Microseconds, so that files of one second keep their order.
+  local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
+  redis.call('ZADD', ns .. 'files:' .. file.tenant, score, file.id)
+end

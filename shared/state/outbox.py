@@ -1,0 +1,58 @@
+"""The outbox: what was written together with a state and is still to be published."""
+
+import json
+from typing import Literal, NamedTuple
+
+from shared.state.client import Client
+
+#: `submissions` are batch messages of the gateway; `events` go to subscribers.
+Box = Literal["submissions", "events"]
+
+
+class Entry(NamedTuple):
+    """One entry; its id orders it within its box."""
+
+    id: str
+    fields: dict[str, str]
+
+    def snapshot(self) -> dict[str, str]:
+        """The batch as it was when the entry was written."""
+        snapshot: dict[str, str] = json.loads(self.fields["snapshot"])
+        return snapshot
+
+
+class Outbox:
+    """The noun `outbox` of State: read in order, removed after the broker's confirm."""
+
+    def __init__(self, redis: Client, namespace: str) -> None:
+        self._redis = redis
+        self._namespace = namespace
+
+    async def read(self, box: Box, *, limit: int, wait_seconds: float) -> list[Entry]:
+        """The oldest entries; waits for one if there is none."""
+        key = self._key(box)
+        # Always from the start: what was published is removed, so a crash repeats and never skips.
+        answer = await self._redis.xread({key: "0"}, count=limit, block=int(wait_seconds * 1000))
+        streams = answer.items() if isinstance(answer, dict) else answer or []
+        return [
+            Entry(entry_id, fields)
+            for _, entries in streams
+            for entry_id, fields in _flat(entries)
+            if fields is not None
+        ]
+
+    async def remove(self, box: Box, entry_ids: list[str]) -> None:
+        """Forget published entries."""
+        await self._redis.xdel(self._key(box), *entry_ids)
+
+    async def length(self, box: Box) -> int:
+        """How many entries wait."""
+        return await self._redis.xlen(self._key(box))
+
+    def _key(self, box: Box) -> str:
+        return f"{self._namespace}outbox:{box}"
+
+
+def _flat(entries: list[object]) -> list[tuple[str, dict[str, str] | None]]:
+    # RESP3 answers nest each stream's entries one level deeper than RESP2's.
+    return entries[0] if entries and isinstance(entries[0], list) else entries  # type: ignore[return-value]  # shapes of two protocols

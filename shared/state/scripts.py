@@ -1,0 +1,41 @@
+"""The Lua scripts of `lua/`, each preceded by the lifecycle table and the shared prelude."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from redis.commands.core import AsyncScript
+
+from shared.lifecycle import FINAL, TRANSITIONS
+from shared.state.client import Client
+
+_FOLDER = Path(__file__).parent / "lua"
+
+
+class Scripts:
+    """Runs a script by name in one namespace; `KEYS[1]` is always the namespace."""
+
+    def __init__(self, redis: Client, namespace: str) -> None:
+        self._namespace = namespace
+        prelude = _lifecycle_table() + (_FOLDER / "prelude.lua").read_text()
+        self._scripts: dict[str, AsyncScript] = {
+            path.stem: redis.register_script(prelude + path.read_text())
+            for path in sorted(_FOLDER.glob("*.lua"))
+            if path.stem != "prelude"
+        }
+
+    async def run(self, name: str, *arguments: str | int | float) -> Any:
+        """What the script returns, as redis-py decodes it."""
+        return await self._scripts[name](keys=[self._namespace], args=list(arguments))
+
+
+def _lifecycle_table() -> str:
+    rows = "".join(
+        f"  {event} = {{target = '{row.target}', sources = {_lua_set(row.sources)}}},\n"
+        for event, row in TRANSITIONS.items()
+    )
+    return f"local TRANSITIONS = {{\n{rows}}}\nlocal FINAL = {_lua_set(FINAL)}\n"
+
+
+def _lua_set(words: Iterable[str]) -> str:
+    return "{" + ", ".join(f"{word} = true" for word in sorted(words)) + "}"

@@ -1,0 +1,184 @@
+"""Slices, claims and parts: how a batch's rows are cut, who runs them, and what is committed."""
+
+import json
+from typing import Any, NamedTuple
+
+from shared.errors import BatchyardError
+from shared.state.client import Client
+from shared.state.scripts import Scripts
+
+#: No script call handles more than this many entries.
+_MANY = 100
+#: A plan that was never accepted (its planner died) disappears after this.
+_PLAN_SECONDS = 86_400
+
+
+class Slice(NamedTuple):
+    """Consecutive rows of a batch: bytes [start, end) of its input object."""
+
+    start: int
+    end: int
+    first_row: int
+    rows: int
+    tokens: int
+
+
+class SliceUsage(NamedTuple):
+    """Rows and tokens of a part, as `commit` counts them."""
+
+    completed: int = 0
+    failed: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class Claim(NamedTuple):
+    """A lane job's right to run a slice for a while; the epoch fences late writers."""
+
+    lane: str
+    batch_id: str
+    index: int
+    epoch: int
+    strikes: int
+    slice: Slice
+    bucket: str
+    key: str
+    etag: str
+    endpoint: str
+    tenant: str
+
+
+class Part(NamedTuple):
+    """A committed slice's results: `output_bytes` of result lines, then `error_bytes` of error lines."""
+
+    key: str
+    output_bytes: int
+    error_bytes: int
+    rows: int
+    usage: SliceUsage
+
+
+class SupersededError(BatchyardError):
+    """The lane has another lane job by now; this one must end."""
+
+
+class Slices:
+    """The noun `slice` of State."""
+
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._namespace = namespace
+
+    async def plan(self, batch_id: str, plan: str, first: int, slices: list[Slice]) -> None:
+        """Store slices `first`, `first + 1`, … of the plan named `plan`.
+
+        The plan counts once INPUT_ACCEPTED was applied with `plan` among its fields; two planners
+        of one batch use two names, and only one of them wins.
+        """
+        plan_key = f"{self._namespace}plan:{batch_id}:{plan}"
+        pending_key = f"{self._namespace}pending:{batch_id}:{plan}"
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hset(
+                plan_key,
+                mapping={str(first + i): json.dumps(piece) for i, piece in enumerate(slices)},
+            )
+            pipe.zadd(pending_key, {str(first + i): first + i for i in range(len(slices))})
+            pipe.expire(plan_key, _PLAN_SECONDS)
+            pipe.expire(pending_key, _PLAN_SECONDS)
+            await pipe.execute()
+
+    async def planned(self, batch_id: str, plan: str) -> list[Slice]:
+        """The batch's slices in order."""
+        raw = await self._redis.hgetall(f"{self._namespace}plan:{batch_id}:{plan}")
+        return [Slice(*json.loads(raw[str(index)])) for index in range(len(raw))]
+
+    async def parts(self, batch_id: str) -> dict[int, Part]:
+        """The committed parts by slice index."""
+        raw = await self._redis.hgetall(f"{self._namespace}parts:{batch_id}")
+        return {int(index): _part(text) for index, text in raw.items()}
+
+    async def inflight(self, batch_id: str) -> int:
+        """How many of the batch's slices are claimed."""
+        return await self._redis.scard(f"{self._namespace}inflight:{batch_id}")
+
+    async def claim(
+        self, lane: str, job: str, *, lease_seconds: float, slices: int, rows: int
+    ) -> list[Claim]:
+        """Take the most urgent ready slices of the lane, up to `slices` and about `rows` rows.
+
+        Raises SupersededError when `job` is not the lane's job any more.
+        """
+        answer = await self._scripts.run(
+            "claim", lane, job, int(lease_seconds * 1000), min(slices, _MANY), rows
+        )
+        if answer == "superseded":
+            raise SupersededError(f"Lane {lane} has another job than {job}.")
+        # An empty Lua table is encoded as an object.
+        return [_claim(lane, row) for row in json.loads(answer) or []]
+
+    async def renew(self, claims: list[Claim], *, lease_seconds: float) -> list[Claim]:
+        """Keep the claims. Returns those to abandon: lost to another, or of a batch that is closing."""
+        abandoned: list[Claim] = []
+        for first in range(0, len(claims), _MANY):
+            some = claims[first : first + _MANY]
+            triples = [str(part) for c in some for part in (c.batch_id, c.index, c.epoch)]
+            lost: list[int] = await self._scripts.run(
+                "renew", some[0].lane, int(lease_seconds * 1000), *triples
+            )
+            abandoned += [some[int(position) - 1] for position in lost]
+        return abandoned
+
+    async def commit(self, claim: Claim, part: Part) -> str:
+        """Record the part: `ok`, or why nothing was changed: `committed`, `fenced` or `closed`."""
+        outcome: str = await self._scripts.run(
+            "commit",
+            claim.lane,
+            claim.batch_id,
+            claim.index,
+            claim.epoch,
+            json.dumps(part),
+            *part.usage,
+        )
+        return outcome
+
+    async def release(self, claim: Claim, *, strikes: int = 0) -> bool:
+        """Give the slice back unrun. False when the claim was another's already."""
+        return bool(
+            await self._scripts.run(
+                "release", claim.lane, claim.batch_id, claim.index, claim.epoch, strikes
+            )
+        )
+
+    async def reap(self, lane: str, *, all_claims: bool = False) -> int:
+        """Give back what run-out claims of the lane held, or all of them: its job is dead."""
+        total = 0
+        while True:
+            reaped: int = await self._scripts.run("reap", lane, int(all_claims))
+            total += reaped
+            if reaped < _MANY:
+                return total
+
+
+def _claim(lane: str, row: list[Any]) -> Claim:
+    batch_id, index, epoch, strikes, piece, bucket, key, etag, endpoint, tenant = row
+    return Claim(
+        lane=lane,
+        batch_id=batch_id,
+        index=index,
+        epoch=epoch,
+        strikes=strikes,
+        slice=Slice(*json.loads(piece)),
+        bucket=bucket,
+        key=key,
+        etag=etag,
+        endpoint=endpoint,
+        tenant=tenant,
+    )
+
+
+def _part(text: str) -> Part:
+    key, output_bytes, error_bytes, rows, usage = json.loads(text)
+    return Part(key, output_bytes, error_bytes, rows, SliceUsage(*usage))

@@ -1,0 +1,134 @@
+"""The connection to Redis and the one writer of statuses."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from redis.asyncio.client import PubSub
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from shared.errors import InvalidTransitionError, NotFoundError
+from shared.lifecycle import Event
+from shared.state.batches import Batches
+from shared.state.client import Client
+from shared.state.files import Files
+from shared.state.keys import Keys
+from shared.state.lanes import Lanes
+from shared.state.leases import Lease
+from shared.state.outbox import Outbox
+from shared.state.scripts import Scripts
+from shared.state.slices import Slices
+
+#: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
+NAMESPACE = "{batchyard}:"
+
+
+class State:
+    """Redis as the fleet sees it; every change of a status goes through `apply` or a script beside it."""
+
+    def __init__(self, url: str, *, namespace: str = NAMESPACE) -> None:
+        # Every script may be repeated, so a lost answer is answered by calling again.
+        self._redis: Client = Client.from_url(
+            url,
+            decode_responses=True,
+            socket_timeout=10,
+            socket_connect_timeout=5,
+            health_check_interval=15,
+            retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), 6),
+            retry_on_error=[RedisConnectionError, RedisTimeoutError],
+        )
+        self._namespace = namespace
+        scripts = Scripts(self._redis, namespace)
+        self._scripts = scripts
+        self.batches = Batches(self._redis, scripts, namespace)
+        self.slices = Slices(self._redis, scripts, namespace)
+        self.lanes = Lanes(self._redis, scripts, namespace)
+        self.files = Files(self._redis, scripts, namespace)
+        self.keys = Keys(self._redis, namespace)
+        self.outbox = Outbox(self._redis, namespace)
+
+    async def apply(
+        self, batch_id: str, event: Event, fields: Mapping[str, str | int] | None = None
+    ) -> bool:
+        """Let `event` happen to the batch, with its timestamp, indexes and outbox entry, in one step.
+
+        `fields` are written only if it happens. Returns False when the batch is in the event's
+        target status already. Raises InvalidTransitionError when its status rules the event out,
+        NotFoundError when there is no such batch.
+        """
+        pairs = [part for pair in (fields or {}).items() for part in pair]
+        return self._judge(
+            batch_id, event, await self._scripts.run("apply", batch_id, event, *pairs)
+        )
+
+    async def conclude(
+        self,
+        batch_id: str,
+        event: Event,
+        *,
+        files: list[dict[str, str | int]],
+        fields: Mapping[str, str | int],
+    ) -> bool:
+        """`apply` for the end of a batch: its output files appear in the same step as its status."""
+        pairs = [str(part) for pair in fields.items() for part in pair]
+        outcome = await self._scripts.run(
+            "conclude", batch_id, event, json.dumps(files), json.dumps(pairs)
+        )
+        return self._judge(batch_id, event, outcome)
+
+    def lease(self, name: str, holder: str, *, seconds: float) -> Lease:
+        """A named right that one holder has at a time."""
+        return Lease(self._scripts, name, holder, seconds=seconds)
+
+    @asynccontextmanager
+    async def bells(self, *names: str) -> AsyncIterator["Bells"]:
+        """Hear the doorbells that scripts ring. Rings may be lost, so listeners sweep as well."""
+        async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+            await pubsub.subscribe(*(f"{self._namespace}bell:{name}" for name in names))
+            yield Bells(pubsub)
+
+    async def ring(self, name: str) -> None:
+        """Wake whoever listens to `name`."""
+        await self._redis.publish(f"{self._namespace}bell:{name}", "1")
+
+    async def ping(self) -> None:
+        """Raise TransientError when Redis cannot be reached."""
+        await self._redis.ping()
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._redis.aclose()
+
+    @staticmethod
+    def _judge(batch_id: str, event: Event, outcome: str) -> bool:
+        match outcome:
+            case "ok":
+                return True
+            case "repeat":
+                return False
+            case "missing":
+                raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
+            case _:
+                raise InvalidTransitionError(batch_id, event, outcome)
+
+
+class Bells:
+    """Doorbells as something to wait for."""
+
+    def __init__(self, pubsub: PubSub) -> None:
+        self._pubsub = pubsub
+
+    async def wait(self, seconds: float) -> bool:
+        """True as soon as one rings, False after `seconds`; takes all rings that piled up at once."""
+        deadline = time.monotonic() + seconds
+        rang = False
+        # A subscription's own confirmation reads as no message, before the time is up.
+        while not rang and (left := deadline - time.monotonic()) > 0:
+            rang = await self._pubsub.get_message(timeout=left) is not None
+        while rang and await self._pubsub.get_message(timeout=0) is not None:
+            pass
+        return rang

@@ -1,0 +1,332 @@
+"""Inputs, parts and outputs in S3: the one class that talks to an object store.
+
+The `minio` client is synchronous; every call runs in a thread of this class's own pool.
+"""
+
+import asyncio
+import io
+import queue
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import stamina
+import urllib3
+from minio import Minio
+from minio.deleteobjects import DeleteObject
+from minio.error import S3Error
+
+from shared.errors import NotFoundError, SetupError, TransientError
+
+T = TypeVar("T")
+
+_THREADS = 24
+#: S3's smallest part of a multipart upload, and so what one upload keeps in memory a few times.
+_PART_BYTES = 8 * 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
+_NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
+#: S3's own words for "not now".
+_BUSY = {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"}
+
+
+class Stored(NamedTuple):
+    """An object as it was written."""
+
+    key: str
+    etag: str
+    size: int
+
+
+class ChangedError(NotFoundError):
+    """The object is not the one whose ETag was asked for."""
+
+
+class Storage:
+    """One bucket of an S3 server."""
+
+    def __init__(self, endpoint: str, access_key: str, secret_key: str, bucket: str) -> None:
+        url = urlsplit(endpoint)
+        self.bucket = bucket
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="storage")
+        self._client = Minio(
+            url.netloc,
+            access_key=access_key,
+            secret_key=secret_key,
+            secure=url.scheme == "https",
+            # Named, so that the client does not ask the server for it before each first call.
+            region="us-east-1",
+            http_client=urllib3.PoolManager(
+                maxsize=_THREADS,
+                timeout=urllib3.Timeout(connect=5, read=60),
+                retries=False,
+            ),
+        )
+
+    async def prepare(self) -> None:
+        """Make the bucket if it is missing, and prove that it honours create-only puts.
+
+        Raises SetupError if a second create-only put of one key is not refused with 412: two
+        finalisers could then overwrite each other's result.
+        """
+        await self._call(self._make_bucket)
+        probe = f"probes/{secrets.token_hex(8)}"
+        first = await self.create(probe, b"1")
+        second = await self.create(probe, b"2")
+        await self.remove([probe])
+        if not first or second:
+            raise SetupError(
+                f"The S3 server of bucket '{self.bucket}' ignores create-only puts "
+                "(If-None-Match: *), so results could be overwritten. Use a server that answers "
+                "412, such as Ceph RGW, MinIO or AWS."
+            )
+
+    async def ping(self) -> None:
+        """Raise TransientError when the server does not answer."""
+        await self._call(lambda: self._client.bucket_exists(self.bucket))
+
+    async def put(self, key: str, body: bytes) -> Stored:
+        """Write a small object, replacing what is there."""
+        return await self._call(lambda: self._put(key, body))
+
+    async def create(self, key: str, body: bytes) -> bool:
+        """Write a small object if the key is free; False when it is taken: the first one stays."""
+        return await self._call(lambda: self._create(key, body))
+
+    async def get(
+        self,
+        key: str,
+        *,
+        start: int = 0,
+        end: int | None = None,
+        etag: str | None = None,
+        bucket: str | None = None,
+    ) -> bytes:
+        """Bytes [start, end) of an object. Raises NotFoundError, ChangedError if `etag` differs."""
+        if end is not None and end <= start:
+            return b""
+        return await self._call(lambda: self._get(key, start, end, etag, bucket or self.bucket))
+
+    async def stream(
+        self,
+        key: str,
+        *,
+        start: int = 0,
+        end: int | None = None,
+        etag: str | None = None,
+        bucket: str | None = None,
+    ) -> AsyncIterator[bytes]:
+        """An object's bytes in chunks of about 1 MiB; memory does not grow with its size."""
+        response = await self._call(
+            lambda: self._open(key, start, end, etag, bucket or self.bucket)
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            while chunk := await loop.run_in_executor(self._pool, response.read, _CHUNK_BYTES):
+                yield chunk
+        except _NETWORK_ERRORS as error:
+            raise TransientError(f"S3 broke off in the middle of {key}: {error}") from error
+        finally:
+            response.close()
+            response.release_conn()
+
+    async def upload(self, key: str, chunks: AsyncIterator[bytes]) -> Stored:
+        """Write an object of unknown size as it comes; nothing is left behind if `chunks` raises."""
+        pipe = _Pipe()
+        loop = asyncio.get_running_loop()
+        writing = loop.run_in_executor(None, self._write, key, pipe)
+        try:
+            async for chunk in _coalesced(chunks):
+                if not pipe.offer(chunk):
+                    await loop.run_in_executor(self._pool, pipe.put, chunk)
+                if writing.done():
+                    break
+            await loop.run_in_executor(self._pool, pipe.close_writing)
+        except BaseException as error:
+            pipe.break_off(error)
+            await asyncio.wait([writing])
+            writing.exception()
+            raise
+        return await writing
+
+    async def stat(self, key: str, *, bucket: str | None = None) -> Stored:
+        """Size and ETag. Raises NotFoundError."""
+        found = await self._call(lambda: self._client.stat_object(bucket or self.bucket, key))
+        return Stored(key, found.etag or "", found.size or 0)
+
+    async def keys(self, prefix: str) -> list[str]:
+        """All keys that begin with `prefix`."""
+        return await self._call(
+            lambda: [
+                item.object_name or ""
+                for item in self._client.list_objects(self.bucket, prefix, recursive=True)
+            ]
+        )
+
+    async def remove(self, keys: Iterable[str]) -> None:
+        """Delete objects; one that is gone already is no error."""
+        doomed = [DeleteObject(key) for key in keys]
+        failed = await self._call(lambda: list(self._client.remove_objects(self.bucket, doomed)))
+        if failed:
+            raise TransientError(f"S3 did not delete {len(failed)} objects: {failed[0].code}")
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        async for attempt in stamina.retry_context(
+            on=TransientError, attempts=5, timeout=30, wait_initial=0.1, wait_max=2
+        ):
+            with attempt:
+                return await loop.run_in_executor(self._pool, _translated, function)
+        raise AssertionError("unreachable: stamina raises after its last attempt")
+
+    def _make_bucket(self) -> None:
+        if not self._client.bucket_exists(self.bucket):
+            try:
+                self._client.make_bucket(self.bucket)
+            except S3Error as error:
+                if error.code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+                    raise
+
+    def _put(self, key: str, body: bytes) -> Stored:
+        written = self._client.put_object(self.bucket, key, io.BytesIO(body), len(body))
+        return Stored(key, written.etag or "", len(body))
+
+    def _create(self, key: str, body: bytes) -> bool:
+        try:
+            # put_object of the client drops headers that it does not know.
+            self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
+                "PUT",
+                bucket_name=self.bucket,
+                object_name=key,
+                body=body,
+                headers={"If-None-Match": "*", "Content-Type": "application/octet-stream"},
+            )
+        except S3Error as error:
+            if error.code == "PreconditionFailed":
+                return False
+            if error.code == "ConditionalRequestConflict":
+                raise TransientError(f"S3: a race for {key}, to be run again") from error
+            raise
+        return True
+
+    def _get(self, key: str, start: int, end: int | None, etag: str | None, bucket: str) -> bytes:
+        response = self._open(key, start, end, etag, bucket)
+        try:
+            return response.read()
+        finally:
+            response.close()
+            response.release_conn()
+
+    def _open(
+        self, key: str, start: int, end: int | None, etag: str | None, bucket: str
+    ) -> urllib3.BaseHTTPResponse:
+        return self._client.get_object(
+            bucket,
+            key,
+            offset=start,
+            length=0 if end is None else end - start,
+            request_headers={"If-Match": etag} if etag else None,
+        )
+
+    def _write(self, key: str, pipe: "_Pipe") -> Stored:
+        try:
+            written = self._client.put_object(
+                self.bucket, key, pipe, -1, part_size=_PART_BYTES, num_parallel_uploads=2
+            )
+        except (S3Error, *_NETWORK_ERRORS) as error:
+            raise TransientError(f"S3 did not take {key}: {error}") from error
+        finally:
+            pipe.stop_reading()
+        return Stored(key, written.etag or "", pipe.total)
+
+
+def _translated(function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except S3Error as error:
+        if error.code in ("NoSuchKey", "NoSuchBucket", "NoSuchVersion"):
+            raise NotFoundError(f"S3 has no object {error.object_name}.") from error
+        if error.code == "PreconditionFailed":
+            raise ChangedError(f"The object {error.object_name} was changed.") from error
+        if error.code in _BUSY:
+            raise TransientError(f"S3: {error.code}") from error
+        raise
+    except _NETWORK_ERRORS as error:
+        raise TransientError(f"S3 cannot be reached: {error}") from error
+
+
+async def _coalesced(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Chunks of at least 1 MiB: each one is handed to another thread, which costs."""
+    gathered = bytearray()
+    async for chunk in chunks:
+        gathered += chunk
+        if len(gathered) >= _CHUNK_BYTES:
+            yield bytes(gathered)
+            gathered.clear()
+    if gathered:
+        yield bytes(gathered)
+
+
+class _Pipe:
+    """A bounded pipe from the event loop to the thread that uploads."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._chunks: queue.Queue[bytes | BaseException] = queue.Queue(maxsize=8)
+        self._rest = b""
+        self._ended = False
+        self._reader_gone = False
+
+    def offer(self, chunk: bytes) -> bool:
+        """Hand over without waiting; False when the pipe is full."""
+        try:
+            self._chunks.put_nowait(chunk)
+        except queue.Full:
+            return False
+        return True
+
+    def put(self, chunk: bytes | BaseException) -> None:
+        """Hand over, waiting for room; what comes after the reader left is dropped."""
+        while not self._reader_gone:
+            try:
+                return self._chunks.put(chunk, timeout=0.2)
+            except queue.Full:
+                continue
+
+    def close_writing(self) -> None:
+        """No more bytes come."""
+        self.put(b"")
+
+    def break_off(self, error: BaseException) -> None:
+        """The reader gets an error instead of more bytes, so that the upload is aborted."""
+        while not self._reader_gone:
+            try:
+                self._chunks.put_nowait(error)
+            except queue.Full:
+                self._chunks.get_nowait()
+            else:
+                return
+
+    def stop_reading(self) -> None:
+        """Nobody reads any more; writers need not wait."""
+        self._reader_gone = True
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes, all of them unless the end is reached; minio asks for whole parts."""
+        parts, length = [self._rest], len(self._rest)
+        while length < size and not self._ended:
+            chunk = self._chunks.get()
+            if isinstance(chunk, BaseException):
+                raise OSError("the source of the upload broke off") from chunk
+            self._ended = not chunk
+            parts.append(chunk)
+            length += len(chunk)
+        whole = b"".join(parts)
+        self._rest = whole[size:]
+        self.total += min(size, len(whole))
+        return whole[:size]

@@ -1,0 +1,106 @@
+"""How a batch comes into being, the same through every door: manifest first, then the record.
+
+The manifest in S3 is created once and for ever: it is the permanent deduplication.
+"""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from shared.errors import ConflictError
+from shared.messages import READY
+from shared.state import FileRecord, State
+from shared.storage import Storage
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a batch is before anything happens to it. Times are Unix seconds."""
+
+    id: str
+    tenant: str
+    message_id: str
+    #: Of what the client asked for; another one under the same message id is a conflict.
+    fingerprint: str
+    door: Literal["http", "bus"]
+    endpoint: str
+    input_file_id: str
+    bucket: str
+    key: str
+    etag: str
+    size: int
+    completion_window: str
+    created_at: int
+    expires_at: int
+    priority: int = 5
+    metadata: str = ""
+    correlation_id: str = ""
+    reply_to: str = ""
+    output_seconds: int = 0
+    #: Whether the input is an object of the tenant's own that has no file record yet.
+    is_foreign: bool = False
+
+
+class Accepted(NamedTuple):
+    """The batch that a submission made, or met."""
+
+    batch_id: str
+    is_duplicate: bool
+
+
+def manifest_key(batch_id: str) -> str:
+    """Where a batch's manifest lies."""
+    return f"batches/{batch_id}/manifest.json"
+
+
+async def accept(state: State, storage: Storage, manifest: Manifest) -> Accepted:
+    """Make the batch; safe to repeat from any point, by anybody.
+
+    Raises ConflictError when the message id stands for a batch with another body.
+    """
+    encoded = msgspec.json.encode(manifest)
+    if not await storage.create(manifest_key(manifest.id), encoded):
+        first = msgspec.json.decode(await storage.get(manifest_key(manifest.id)), type=Manifest)
+        if first.fingerprint != manifest.fingerprint:
+            raise ConflictError(
+                f"A batch with the idempotency key '{manifest.message_id}' exists with other "
+                "parameters: this is a conflict. Use another key for another batch."
+            )
+        manifest = first
+    outcome = await state.batches.accept(
+        manifest.id,
+        manifest.fingerprint,
+        _record(manifest),
+        input_file=_input_file(manifest).to_fields() if manifest.is_foreign else None,
+        submission=_message(manifest) if manifest.door == "http" else None,
+    )
+    return Accepted(manifest.id, outcome == "duplicate")
+
+
+def _record(manifest: Manifest) -> dict[str, str | int]:
+    fields = msgspec.to_builtins(manifest)
+    for name in ("fingerprint", "is_foreign"):
+        del fields[name]
+    return {name: value for name, value in fields.items() if value != ""}
+
+
+def _input_file(manifest: Manifest) -> FileRecord:
+    return FileRecord(
+        id=manifest.input_file_id,
+        tenant=manifest.tenant,
+        bytes=manifest.size,
+        created_at=manifest.created_at,
+        expires_at=None,
+        filename=manifest.key.rpartition("/")[2],
+        purpose="batch",
+        bucket=manifest.bucket,
+        key=manifest.key,
+        etag=manifest.etag,
+        owned=False,
+    )
+
+
+def _message(manifest: Manifest) -> str:
+    """What the relay publishes for a batch that came by HTTP: the batch is there, plan it."""
+    return msgspec.json.encode(
+        {"type": READY, "tenant": manifest.tenant, "batch_id": manifest.id}
+    ).decode()

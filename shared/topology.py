@@ -1,0 +1,198 @@
+"""What exists inside the broker: exchanges, queues, bindings and each tenant's rights, as one value.
+
+No I/O: `definitions` returns what RabbitMQ loads at boot, and `Bus` takes its names from here.
+"""
+
+import base64
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.errors import SetupError
+
+VIRTUAL_HOST = "/"
+
+SUBMIT_EXCHANGE = "batch.submit"
+EVENTS_EXCHANGE = "batch.events"
+DEAD_EXCHANGE = "batch.dead"
+EXCHANGE_TYPES: Mapping[str, str] = {
+    SUBMIT_EXCHANGE: "topic",
+    EVENTS_EXCHANGE: "topic",
+    DEAD_EXCHANGE: "direct",
+}
+
+SUBMIT_QUEUE = "batch.submit.v1"
+DEAD_QUEUE = "batch.dead.submit"
+DEAD_KEY = "submit"
+SUBMIT_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
+    "x-queue-type": "quorum",
+    # Said aloud because the default differs by version: none in 3.10, twenty and a drop in 4.x.
+    "x-delivery-limit": 50,
+    "x-dead-letter-exchange": DEAD_EXCHANGE,
+    "x-dead-letter-routing-key": DEAD_KEY,
+    # At-least-once works only together with reject-publish.
+    "x-dead-letter-strategy": "at-least-once",
+    "x-overflow": "reject-publish",
+}
+DEAD_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
+    "x-queue-type": "quorum",
+    "x-message-ttl": 14 * 24 * 3600 * 1000,
+}
+QUEUE_ARGUMENTS: Mapping[str, Mapping[str, str | int]] = {
+    SUBMIT_QUEUE: SUBMIT_QUEUE_ARGUMENTS,
+    DEAD_QUEUE: DEAD_QUEUE_ARGUMENTS,
+}
+#: Bytes. A policy and not a queue argument, so that operators can change it on a live queue.
+SUBMIT_QUEUE_MAX_BYTES = 2 * 1024**3
+
+_TENANT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+
+@dataclass(frozen=True)
+class User:
+    """One login at the broker: a tenant, or (`tenant=False`) one of our own processes."""
+
+    name: str
+    password: str = field(repr=False)
+    tenant: bool
+
+
+def submit_key(tenant: str) -> str:
+    """The routing key under which `tenant` submits."""
+    return f"submit.v1.{tenant}"
+
+
+def cancel_key(tenant: str) -> str:
+    """The routing key under which `tenant` cancels."""
+    return f"cancel.v1.{tenant}"
+
+
+def event_key(event_type: str, tenant: str, batch_id: str) -> str:
+    """The routing key of an event; `event_type` is such as `batch.completed`."""
+    return f"{event_type}.{tenant}.{batch_id}"
+
+
+def definitions(
+    users: Sequence[User], *, random_bytes: Callable[[int], bytes] = secrets.token_bytes
+) -> dict[str, Any]:
+    """Everything the broker is to hold, in the form of RabbitMQ's `load_definitions`.
+
+    Raises `SetupError` if a tenant's name could widen a permission pattern, or a password is empty.
+    """
+    tenants = [user for user in users if user.tenant]
+    for user in users:
+        _require_usable(user)
+    return {
+        "vhosts": [{"name": VIRTUAL_HOST}],
+        "users": [
+            {
+                "name": user.name,
+                "password_hash": password_hash(user.password, random_bytes(4)),
+                "hashing_algorithm": "rabbit_password_hashing_sha256",
+                "tags": "",
+            }
+            for user in users
+        ],
+        "permissions": [_permissions(user) for user in users],
+        "topic_permissions": [row for user in tenants for row in _topic_permissions(user)],
+        "policies": [
+            {
+                "vhost": VIRTUAL_HOST,
+                "name": "batch-submit-size",
+                "pattern": f"^{re.escape(SUBMIT_QUEUE)}$",
+                "apply-to": "queues",
+                "priority": 0,
+                "definition": {"max-length-bytes": SUBMIT_QUEUE_MAX_BYTES},
+            }
+        ],
+        "exchanges": [
+            {
+                "name": name,
+                "vhost": VIRTUAL_HOST,
+                "type": kind,
+                "durable": True,
+                "auto_delete": False,
+                "internal": False,
+                "arguments": {},
+            }
+            for name, kind in EXCHANGE_TYPES.items()
+        ],
+        "queues": [
+            {
+                "name": name,
+                "vhost": VIRTUAL_HOST,
+                "durable": True,
+                "auto_delete": False,
+                "arguments": dict(arguments),
+            }
+            for name, arguments in QUEUE_ARGUMENTS.items()
+        ],
+        "bindings": [
+            # `#`: a wrong key reaches the dispatcher and is answered, instead of vanishing.
+            _binding(SUBMIT_EXCHANGE, SUBMIT_QUEUE, "#"),
+            _binding(DEAD_EXCHANGE, DEAD_QUEUE, DEAD_KEY),
+        ],
+    }
+
+
+def password_hash(password: str, salt: bytes) -> str:
+    """RabbitMQ's stored form: base64 of a four-byte salt and SHA-256 of salt and password."""
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+
+
+def _require_usable(user: User) -> None:
+    if not user.password:
+        raise SetupError(f"The broker user {user.name!r} has an empty password; choose one.")
+    if user.tenant and not _TENANT_NAME.fullmatch(user.name):
+        raise SetupError(
+            f"{user.name!r} cannot be a tenant: lower-case letters, digits, '-' and '_' only, "
+            "63 at most, beginning with a letter or digit."
+        )
+
+
+def _permissions(user: User) -> dict[str, str]:
+    row = {"user": user.name, "vhost": VIRTUAL_HOST}
+    if not user.tenant:
+        return row | {"configure": ".*", "write": ".*", "read": ".*"}
+    own = rf"(sub|reply)\.{user.name}\..*"
+    return row | {
+        "configure": f"^{own}",
+        "write": rf"^(batch\.submit|{own})$",
+        "read": rf"^(batch\.events|{own})$",
+    }
+
+
+def _topic_permissions(user: User) -> list[dict[str, str]]:
+    """Rows per topic exchange; RabbitMQ puts the name for {username} and checks bindings too.
+
+    `#` may stand only in the last place: anywhere earlier it could match another tenant's name.
+    """
+    row = {"user": user.name, "vhost": VIRTUAL_HOST}
+    return [
+        row
+        | {
+            "exchange": SUBMIT_EXCHANGE,
+            "write": r"^(submit|cancel)\.v1\.{username}$",
+            "read": "^$",
+        },
+        row
+        | {
+            "exchange": EVENTS_EXCHANGE,
+            "write": "^$",
+            "read": r"^(batch|request|slice)\.([a-z_]+|\*)\.{username}\.[^.]+$",
+        },
+    ]
+
+
+def _binding(exchange: str, queue: str, key: str) -> dict[str, Any]:
+    return {
+        "source": exchange,
+        "vhost": VIRTUAL_HOST,
+        "destination": queue,
+        "destination_type": "queue",
+        "routing_key": key,
+        "arguments": {},
+    }
