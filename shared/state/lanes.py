@@ -4,27 +4,9 @@ import json
 import time
 from typing import NamedTuple
 
+from shared.slices import ReadySlice, Slice
 from shared.state.client import Client
 from shared.state.scripts import Scripts
-from shared.state.slices import Slice
-
-
-class ReadySlice(NamedTuple):
-    """A slice that could run next, with all that the ordering looks at."""
-
-    batch_id: str
-    index: int
-    tenant: str
-    priority: int
-    created_at: int
-    expires_at: int
-    tokens: int
-    rows: int
-    is_ready: bool
-
-    @property
-    def member(self) -> str:
-        return f"{self.batch_id}:{self.index}"
 
 
 class JobRecord(NamedTuple):

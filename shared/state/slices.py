@@ -1,9 +1,10 @@
 """Slices, claims and parts: how a batch's rows are cut, who runs them, and what is committed."""
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from shared.errors import BatchyardError
+from shared.slices import Claim, Part, Slice, SliceUsage
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
@@ -11,53 +12,6 @@ from shared.state.scripts import Scripts
 _MANY = 100
 #: A plan that was never accepted (its planner died) disappears after this.
 _PLAN_SECONDS = 86_400
-
-
-class Slice(NamedTuple):
-    """Consecutive rows of a batch: bytes [start, end) of its input object."""
-
-    start: int
-    end: int
-    first_row: int
-    rows: int
-    tokens: int
-
-
-class SliceUsage(NamedTuple):
-    """Rows and tokens of a part, as `commit` counts them."""
-
-    completed: int = 0
-    failed: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-
-
-class Claim(NamedTuple):
-    """A lane job's right to run a slice for a while; the epoch fences late writers."""
-
-    lane: str
-    batch_id: str
-    index: int
-    epoch: int
-    strikes: int
-    slice: Slice
-    bucket: str
-    key: str
-    etag: str
-    endpoint: str
-    tenant: str
-
-
-class Part(NamedTuple):
-    """A committed slice's results: `output_bytes` of result lines, then `error_bytes` of error lines."""
-
-    key: str
-    output_bytes: int
-    error_bytes: int
-    rows: int
-    usage: SliceUsage
 
 
 class SupersededError(BatchyardError):

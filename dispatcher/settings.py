@@ -1,0 +1,27 @@
+"""What the dispatcher must be told besides the shared addresses."""
+
+from pydantic import SecretStr
+
+from shared.settings import SharedSettings
+
+
+class DispatcherSettings(SharedSettings):
+    """Quantities carry their unit in their name."""
+
+    ray_address: str
+    ray_token: SecretStr
+    #: The name that our own processes use at the broker; only they speak for other tenants.
+    service_user: str = "batchyard"
+    max_rows_per_batch: int = 50_000
+    rows_per_slice: int = 128
+    tokens_per_slice: int = 32_768
+    #: How much a lane keeps ready before its job has said what it can take.
+    ready_rows: int = 512
+    lease_seconds: float = 10.0
+    #: A lane job without a sign of life for this long is stopped and replaced.
+    lane_job_silence_seconds: float = 60.0
+    #: A lane whose jobs end this often without a committed row fails its batches.
+    lane_job_attempts: int = 5
+    output_seconds: int = 30 * 86_400
+    #: The prefix of objects in our bucket that a tenant may name as its input.
+    tenant_prefix: str = "inbox/{tenant}/"
