@@ -1,6 +1,7 @@
 """What services publish: the message `batch.submit/1`, checked to the field. Does no I/O."""
 
 import gzip
+import hashlib
 import io
 import json
 import re
@@ -90,6 +91,12 @@ def decode_submission(body: bytes, *, content_encoding: str | None = None) -> Su
     except (ValueError, RecursionError):
         # The decoder's own message would quote the body.
         raise InvalidInputError("The body is not JSON.", code="schema_invalid") from None
+
+
+def fingerprint(submission: Submission) -> str:
+    """A digest of what was asked for: equal for equal submissions, however they were written."""
+    canonical = json.dumps(submission.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def window_seconds(window: str) -> int:

@@ -52,6 +52,11 @@ def manifest_key(batch_id: str) -> str:
     return f"batches/{batch_id}/manifest.json"
 
 
+async def read_manifest(storage: Storage, batch_id: str) -> Manifest:
+    """The batch's manifest. Raises NotFoundError."""
+    return msgspec.json.decode(await storage.get(manifest_key(batch_id)), type=Manifest)
+
+
 async def accept(state: State, storage: Storage, manifest: Manifest) -> Accepted:
     """Make the batch; safe to repeat from any point, by anybody.
 
@@ -59,7 +64,7 @@ async def accept(state: State, storage: Storage, manifest: Manifest) -> Accepted
     """
     encoded = msgspec.json.encode(manifest)
     if not await storage.create(manifest_key(manifest.id), encoded):
-        first = msgspec.json.decode(await storage.get(manifest_key(manifest.id)), type=Manifest)
+        first = await read_manifest(storage, manifest.id)
         if first.fingerprint != manifest.fingerprint:
             raise ConflictError(
                 f"A batch with the idempotency key '{manifest.message_id}' exists with other "

@@ -72,11 +72,15 @@ class State:
         *,
         files: list[dict[str, str | int]],
         fields: Mapping[str, str | int],
+        garbage: str | None = None,
     ) -> bool:
-        """`apply` for the end of a batch: its output files appear in the same step as its status."""
+        """`apply` for the end of a batch: its output files appear in the same step as its status.
+
+        `garbage` is the prefix of the objects that nobody needs after it.
+        """
         pairs = [str(part) for pair in fields.items() for part in pair]
         outcome = await self._scripts.run(
-            "conclude", batch_id, event, json.dumps(files), json.dumps(pairs)
+            "conclude", batch_id, event, json.dumps(files), json.dumps(pairs), garbage or ""
         )
         return self._judge(batch_id, event, outcome)
 

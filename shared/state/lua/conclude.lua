@@ -1,8 +1,10 @@
--- Ends a batch with its files, in one step. ARGV: batch id, event, files (JSON list), fields (JSON list)
+-- Ends a batch with its files, in one step. ARGV: batch id, event, files (JSON list),
+-- fields (JSON list), prefix of objects that nobody needs after it ('' for none)
 local row = TRANSITIONS[ARGV[2]]
 local status = redis.call('HGET', batch_key(ARGV[1]), 'status')
 if status and row.sources[status] then
   if redis.call('SCARD', ns .. 'inflight:' .. ARGV[1]) > 0 then return 'inflight' end
   for _, file in ipairs(cjson.decode(ARGV[3])) do write_file(file) end
+  if ARGV[5] ~= '' then redis.call('ZADD', ns .. 'garbage', now, ARGV[5]) end
 end
 return transition(ARGV[1], ARGV[2], cjson.decode(ARGV[4]))

@@ -1,0 +1,205 @@
+"""The dispatcher as one process: intake always, everything else only while it leads."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import structlog
+
+from dispatcher.cluster import Cluster
+from dispatcher.finaliser import Finaliser
+from dispatcher.intake import Intake
+from dispatcher.lanes import LaneKeeper
+from dispatcher.planning import Planner
+from dispatcher.reaper import Reaper
+from dispatcher.settings import DispatcherSettings
+from dispatcher.slicing import SliceLimits
+from shared.bus import Bus
+from shared.catalog import load_catalog
+from shared.lifecycle import Status
+from shared.relay import Relay
+from shared.state import State
+from shared.storage import Storage
+
+log = structlog.get_logger()
+
+#: Everything is looked at this often even if no bell rings.
+_SWEEP_SECONDS = 1.0
+#: Bells may ring thousands of times a second; rounds do not.
+_PAUSE_SECONDS = 0.03
+_AT_ONCE = 8
+
+
+class Dispatcher:
+    """Rounds over all that waits, woken by bells; every duty is safe to repeat and to abandon."""
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        planner: Planner,
+        finaliser: Finaliser,
+        lanes: LaneKeeper,
+        reaper: Reaper,
+    ) -> None:
+        self._state = state
+        self._planner = planner
+        self._finaliser = finaliser
+        self._lanes = lanes
+        self._reaper = reaper
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def lead(self) -> None:
+        """Do all duties until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as duties:
+                duties.create_task(self._rounds())
+                duties.create_task(self._periodically(self._reaper.release_claims, 1.0))
+                duties.create_task(self._periodically(self._reaper.close_windows, 1.0))
+                duties.create_task(self._periodically(self._reaper.sweep, 5.0))
+        finally:
+            running = list(self._running.values())
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _rounds(self) -> None:
+        async with self._state.bells("dispatcher") as bells:
+            while True:
+                await _survive(self._round, "round")
+                await asyncio.sleep(_PAUSE_SECONDS)
+                await bells.wait(_SWEEP_SECONDS)
+
+    async def _round(self) -> None:
+        for batch_id in await self._state.batches.in_status(Status.VALIDATING):
+            self._start(batch_id, self._planner.plan)
+        for status in (Status.FINALIZING, Status.CANCELLING):
+            for batch_id in await self._state.batches.in_status(status):
+                self._start(batch_id, self._finaliser.finish)
+        for lane in await self._state.lanes.names():
+            await self._lanes.feed(lane)
+            await self._lanes.keep(lane)
+
+    def _start(self, batch_id: str, duty: Callable[[str], Awaitable[None]]) -> None:
+        """Run a duty for a batch unless one is under way for it."""
+        if batch_id in self._running:
+            return
+
+        async def run() -> None:
+            try:
+                async with self._slots:
+                    await _survive(lambda: duty(batch_id), "duty", batch_id=batch_id)
+            finally:
+                del self._running[batch_id]
+
+        self._running[batch_id] = asyncio.create_task(run())
+
+    async def _periodically(self, duty: Callable[[], Awaitable[None]], seconds: float) -> None:
+        while True:
+            await _survive(duty, "duty")
+            await asyncio.sleep(seconds)
+
+
+async def _survive(duty: Callable[[], Awaitable[None]], what: str, **fields: str) -> None:
+    """Run a duty; whatever goes wrong is logged, and the next round tries again."""
+    try:
+        await duty()
+    except Exception:  # the loops must outlive a bug: other batches depend on them
+        log.exception(f"dispatcher.{what}_broke", **fields)
+        await asyncio.sleep(1)
+
+
+async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
+    """Run the dispatcher until `stopping`. Raises SetupError when a service is unfit."""
+    catalog = load_catalog(settings.catalog)
+    holder = secrets.token_hex(8)
+    async with AsyncExitStack() as stack:
+        state = State(settings.redis_url.get_secret_value())
+        stack.push_async_callback(state.close)
+        storage = Storage(
+            settings.s3_endpoint,
+            settings.s3_access_key,
+            settings.s3_secret_key.get_secret_value(),
+            settings.s3_bucket,
+        )
+        stack.callback(storage.close)
+        await storage.prepare()
+        bus = Bus(settings.amqp_url.get_secret_value())
+        stack.push_async_callback(bus.close)
+        await bus.connect()
+        cluster = Cluster(settings.ray_address, settings.ray_token.get_secret_value())
+        stack.push_async_callback(cluster.close)
+        intake = Intake(
+            state,
+            storage,
+            bus,
+            service_user=settings.service_user,
+            tenant_prefix=settings.tenant_prefix,
+        )
+        dispatcher = Dispatcher(
+            state,
+            planner=Planner(
+                state,
+                storage,
+                catalog,
+                slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
+                max_rows=settings.max_rows_per_batch,
+            ),
+            finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
+            lanes=LaneKeeper(
+                state,
+                cluster,
+                ready_rows=settings.ready_rows,
+                silence_seconds=settings.lane_job_silence_seconds,
+                attempts=settings.lane_job_attempts,
+            ),
+            reaper=Reaper(state, storage),
+        )
+        relay = Relay(state, bus, "events", holder=holder, service_user=settings.service_user)
+        await bus.consume(intake.take)
+        log.info("dispatcher.ready")
+        relaying = asyncio.create_task(relay.run())
+        leading = asyncio.create_task(
+            _lead(state, dispatcher, holder, seconds=settings.lease_seconds)
+        )
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait([relaying, leading, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in (relaying, leading, stopped):
+            task.cancel()
+        results = await asyncio.gather(relaying, leading, stopped, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+
+async def _lead(state: State, dispatcher: Dispatcher, holder: str, *, seconds: float) -> None:
+    """Hold the leader's lease while it can be held, and do the duties meanwhile.
+
+    The duties are compare-and-set in Redis and create-only in S3, so a leader that was frozen for
+    longer than its lease does no harm in the moment before it notices.
+    """
+    lease = state.lease("dispatcher", holder, seconds=seconds)
+    duties: asyncio.Task[None] | None = None
+    try:
+        while True:
+            is_leader = False
+            try:
+                is_leader = await asyncio.wait_for(lease.hold(), seconds / 2) > 0
+            except Exception as error:  # noqa: BLE001  # without Redis nobody leads
+                log.warning("dispatcher.lease_unknown", reason=str(error))
+            if is_leader and (duties is None or duties.done()):
+                log.info("dispatcher.leads")
+                duties = asyncio.create_task(dispatcher.lead())
+            elif not is_leader and duties is not None:
+                log.warning("dispatcher.follows")
+                duties.cancel()
+                await asyncio.gather(duties, return_exceptions=True)
+                duties = None
+            await asyncio.sleep(seconds / 4)
+    finally:
+        if duties is not None:
+            duties.cancel()
+            await asyncio.gather(duties, return_exceptions=True)
+        await asyncio.shield(lease.let_go())

@@ -1,0 +1,86 @@
+"""The Ray cluster as the dispatcher sees it: jobs, over Ray's HTTP API, and nothing else."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import httpx
+
+from shared.errors import TransientError
+
+
+class JobStatus(StrEnum):
+    """Ray's words for a job."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+    @property
+    def is_over(self) -> bool:
+        return self in (JobStatus.STOPPED, JobStatus.SUCCEEDED, JobStatus.FAILED)
+
+
+class Cluster:
+    """Submits, watches and stops Ray jobs by ids that the caller chooses."""
+
+    def __init__(self, address: str, token: str) -> None:
+        self._http = httpx.AsyncClient(
+            base_url=f"{address.rstrip('/')}/api/jobs",
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=20,
+        )
+
+    async def submit(self, job: str, entrypoint: str, *, metadata: Mapping[str, str]) -> None:
+        """Start a job; one that exists under this id already is left as it is."""
+        answer = await self._call(
+            "POST",
+            "/",
+            {"submission_id": job, "entrypoint": entrypoint, "metadata": dict(metadata)},
+        )
+        if answer.is_error and await self.status(job) is None:
+            raise TransientError(f"Ray did not take job {job}: {_reason(answer)}")
+
+    async def status(self, job: str) -> JobStatus | None:
+        """How the job stands; None when Ray does not know it (any more)."""
+        answer = await self._call("GET", f"/{job}")
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return None
+        return JobStatus(self._checked(answer)["status"])
+
+    async def stop(self, job: str) -> None:
+        """Ask Ray to end the job; one that is over or unknown is no error."""
+        answer = await self._call("POST", f"/{job}/stop")
+        if answer.status_code != httpx.codes.NOT_FOUND:
+            self._checked(answer)
+
+    async def message(self, job: str) -> str:
+        """What Ray says about how the job ended."""
+        answer = await self._call("GET", f"/{job}")
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return "Ray does not know the job."
+        return str(self._checked(answer).get("message") or "")
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._http.aclose()
+
+    async def _call(self, method: str, path: str, body: object = None) -> httpx.Response:
+        try:
+            return await self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise TransientError(f"Ray cannot be reached: {error!r}") from error
+
+    @staticmethod
+    def _checked(answer: httpx.Response) -> dict[str, Any]:
+        if answer.is_error:
+            raise TransientError(f"Ray answered {answer.status_code}: {_reason(answer)}")
+        body: dict[str, Any] = answer.json()
+        return body
+
+
+def _reason(answer: httpx.Response) -> str:
+    lines = answer.text.strip().splitlines()
+    return lines[-1][:300] if lines else "no reason given"

@@ -1,0 +1,328 @@
+"""Closes batches: assembles output and errors from the parts, in input order, in bounded memory.
+
+The parts are frozen by then, so every finaliser of a batch writes the same bytes under the same
+keys; whoever is killed is simply followed by another.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import structlog
+
+from shared import crash, ids
+from shared.errors import BatchyardError, InvalidTransitionError
+from shared.lifecycle import Event, Status
+from shared.slices import Part, Slice
+from shared.state import BatchRecord, FileRecord, State
+from shared.storage import Storage
+
+log = structlog.get_logger()
+
+#: Parts that are fetched ahead of the writing.
+_AHEAD = 4
+_REASONS = {
+    Status.FINALIZING: (
+        "batch_expired",
+        "This request could not be executed before the completion window expired.",
+    ),
+    Status.CANCELLING: (
+        "batch_cancelled",
+        "This request was not executed because the batch was cancelled.",
+    ),
+}
+
+
+class IncompleteError(BatchyardError):
+    """The parts do not hold every row exactly once; the batch must not be completed."""
+
+
+class _CustomId(msgspec.Struct):
+    custom_id: str
+
+
+class Assembled(msgspec.Struct):
+    """One written object, as the commit object remembers it."""
+
+    key: str
+    etag: str
+    size: int
+    sha256: str
+    rows: int
+    file_id: str
+
+
+class Commit(msgspec.Struct):
+    """The result of a batch, created once in S3: what it says is what the result is."""
+
+    batch_id: str
+    event: str
+    output: Assembled | None
+    error: Assembled | None
+    finished_at: int
+
+
+class Finaliser:
+    """Ends batches that have nothing left to run."""
+
+    def __init__(self, state: State, storage: Storage, *, output_seconds: int) -> None:
+        self._state = state
+        self._storage = storage
+        self._output_seconds = output_seconds
+
+    async def finish(self, batch_id: str) -> None:
+        """Bring a `finalizing` or `cancelling` batch to its end, unless slices are still claimed.
+
+        Raises IncompleteError when a finished batch's parts do not hold every row exactly once.
+        """
+        record = await self._state.batches.get(batch_id)
+        if record.status not in _REASONS or await self._state.slices.inflight(batch_id):
+            return
+        plan = record.fields.get("plan")
+        slices = await self._state.slices.planned(batch_id, plan) if plan else []
+        parts = await self._state.slices.parts(batch_id)
+        event = _event(record)
+        rows = _Rows(sum(piece.rows for piece in slices))
+        output = await self._write(record, "output", self._results(slices, parts, rows))
+        missing = None if event is Event.OUTPUT_COMMITTED else _REASONS[record.status]
+        error = await self._write(
+            record, "error", self._errors(record, slices, parts, rows, missing)
+        )
+        rows.check(batch_id)
+        crash.point("finaliser.assembled")
+        commit = await self._commit(record, event, output, error)
+        crash.point("finaliser.committed")
+        try:
+            await self._conclude(record, commit, parts)
+        except InvalidTransitionError as late:
+            # Cancelled between the commit and here: the next round ends it as cancelled.
+            log.warning("batch.finish_late", batch_id=batch_id, status=late.status)
+        else:
+            log.info("batch.finished", batch_id=batch_id, event=commit.event)
+
+    async def _results(
+        self, slices: list[Slice], parts: dict[int, Part], rows: "_Rows"
+    ) -> AsyncIterator[bytes]:
+        async for _, body in self._sections(slices, parts, lambda part: (0, part.output_bytes)):
+            rows.mark(body)
+            yield body
+
+    async def _errors(
+        self,
+        record: BatchRecord,
+        slices: list[Slice],
+        parts: dict[int, Part],
+        rows: "_Rows",
+        missing: tuple[str, str] | None,
+    ) -> AsyncIterator[bytes]:
+        async for index, body in self._sections(
+            slices, parts, lambda part: (part.output_bytes, part.output_bytes + part.error_bytes)
+        ):
+            rows.mark(body)
+            piece = slices[index]
+            part = parts.get(index)
+            if missing is None or (part is not None and part.rows == piece.rows):
+                yield body
+            else:
+                yield await self._with_missing(record, piece, rows, body, missing)
+
+    async def _sections(
+        self,
+        slices: list[Slice],
+        parts: dict[int, Part],
+        section: Callable[[Part], tuple[int, int]],
+    ) -> AsyncIterator[tuple[int, bytes]]:
+        """Each slice's section of its part, in order; empty where there is no part."""
+
+        async def fetch(index: int) -> bytes:
+            part = parts.get(index)
+            if part is None:
+                return b""
+            start, end = section(part)
+            return await self._storage.get(part.key, start=start, end=end)
+
+        ahead: list[asyncio.Task[bytes]] = []
+        try:
+            for index in range(len(slices)):
+                while len(ahead) < _AHEAD and index + len(ahead) < len(slices):
+                    ahead.append(asyncio.create_task(fetch(index + len(ahead))))
+                yield index, await ahead.pop(0)
+        finally:
+            for task in ahead:
+                task.cancel()
+
+    async def _with_missing(
+        self,
+        record: BatchRecord,
+        piece: Slice,
+        rows: "_Rows",
+        body: bytes,
+        reason: tuple[str, str],
+    ) -> bytes:
+        """The slice's error lines with one for each row that never ran, in input order."""
+        code, message = reason
+        lines = {ids.row_of_result(line): line + b"\n" for line in body.split(b"\n") if line}
+        source = await self._storage.get(
+            record.fields["key"],
+            start=piece.start,
+            end=piece.end,
+            etag=record.fields["etag"],
+            bucket=record.fields["bucket"],
+        )
+        requests = (line for line in source.split(b"\n") if line.strip())
+        for row, line in enumerate(requests, start=piece.first_row):
+            if row not in rows:
+                result = {
+                    "id": ids.result_id(record.id, row),
+                    "custom_id": msgspec.json.decode(
+                        line.removeprefix(b"\xef\xbb\xbf"), type=_CustomId
+                    ).custom_id,
+                    "response": None,
+                    "error": {"code": code, "message": message},
+                }
+                lines[row] = json.dumps(result, separators=(",", ":")).encode() + b"\n"
+                rows.add(row)
+        return b"".join(lines[row] for row in sorted(lines))
+
+    async def _write(
+        self,
+        record: BatchRecord,
+        kind: str,
+        chunks: AsyncIterator[bytes],
+    ) -> Assembled | None:
+        """Stream the chunks into the batch's output or error object; None when there are none."""
+        digest, lines = hashlib.sha256(), 0
+        first = b""
+        async for chunk in chunks:
+            if chunk:
+                first = chunk
+                break
+        if not first:
+            return None
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal lines
+            lines += first.count(b"\n")
+            digest.update(first)
+            yield first
+            async for chunk in chunks:
+                lines += chunk.count(b"\n")
+                digest.update(chunk)
+                yield chunk
+
+        stored = await self._storage.upload(f"batches/{record.id}/{kind}.jsonl", counted())
+        return Assembled(
+            key=stored.key,
+            etag=stored.etag,
+            size=stored.size,
+            sha256=digest.hexdigest(),
+            rows=lines,
+            file_id=ids.output_file_id(record.id, kind),
+        )
+
+    async def _commit(
+        self,
+        record: BatchRecord,
+        event: Event,
+        output: Assembled | None,
+        error: Assembled | None,
+    ) -> Commit:
+        """Create the commit object, or read the one that was first."""
+        commit = Commit(
+            batch_id=record.id,
+            event=event,
+            output=output,
+            error=error,
+            finished_at=record.number(f"{record.status}_at"),
+        )
+        key = f"batches/{record.id}/commit-{event}.json"
+        if await self._storage.create(key, msgspec.json.encode(commit)):
+            return commit
+        return msgspec.json.decode(await self._storage.get(key), type=Commit)
+
+    async def _conclude(
+        self, record: BatchRecord, commit: Commit, parts: dict[int, Part]
+    ) -> None:
+        fields: dict[str, str | int] = {
+            "completed": commit.output.rows if commit.output else 0,
+            "failed": commit.error.rows if commit.error else 0,
+        }
+        files = []
+        for kind, written in (("output", commit.output), ("error", commit.error)):
+            if written is None:
+                continue
+            files.append(self._file(record, kind, written, commit.finished_at).to_fields())
+            fields[f"{kind}_file_id"] = written.file_id
+            fields[f"{kind}_object"] = json.dumps(
+                {
+                    "bucket": self._storage.bucket,
+                    "key": written.key,
+                    "etag": written.etag,
+                    "size": written.size,
+                    "sha256": written.sha256,
+                }
+            )
+        await self._state.conclude(
+            record.id,
+            Event(commit.event),
+            files=files,
+            fields=fields,
+            garbage=f"batches/{record.id}/parts/" if parts else None,
+        )
+
+    def _file(
+        self, record: BatchRecord, kind: str, written: Assembled, created_at: int
+    ) -> FileRecord:
+        seconds = record.number("output_seconds") or self._output_seconds
+        return FileRecord(
+            id=written.file_id,
+            tenant=record.tenant,
+            bytes=written.size,
+            created_at=created_at,
+            expires_at=created_at + seconds,
+            filename=f"{record.id}_{kind}.jsonl",
+            purpose="batch_output",
+            bucket=self._storage.bucket,
+            key=written.key,
+            etag=written.etag,
+        )
+
+
+class _Rows:
+    """Which rows have a line, and whether any has two."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._seen = bytearray(total)
+        self._doubled: int | None = None
+
+    def __contains__(self, row: int) -> bool:
+        return bool(self._seen[row])
+
+    def add(self, row: int) -> None:
+        if row >= self._total or self._seen[row]:
+            self._doubled = row
+        else:
+            self._seen[row] = 1
+
+    def mark(self, lines: bytes) -> None:
+        for line in lines.split(b"\n"):
+            if line:
+                self.add(ids.row_of_result(line))
+
+    def check(self, batch_id: str) -> None:
+        """Raise IncompleteError unless every row was added exactly once."""
+        if self._doubled is not None:
+            raise IncompleteError(f"Batch {batch_id}: row {self._doubled} has two results.")
+        if (row := self._seen.find(0)) >= 0:
+            raise IncompleteError(f"Batch {batch_id}: row {row} has no result.")
+
+
+def _event(record: BatchRecord) -> Event:
+    if record.status is Status.CANCELLING:
+        return Event.CANCEL_COMMITTED
+    if record.number("window_closed"):
+        return Event.EXPIRY_COMMITTED
+    return Event.OUTPUT_COMMITTED

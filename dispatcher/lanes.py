@@ -1,0 +1,149 @@
+"""Keeps one lane job running per lane that has work, and the lane's ready list short and in order."""
+
+import json
+import secrets
+import time
+from collections import defaultdict
+
+import structlog
+
+from dispatcher.cluster import Cluster
+from dispatcher.ordering import order
+from shared.errors import InvalidTransitionError
+from shared.lifecycle import Event
+from shared.state import JobRecord, State
+
+log = structlog.get_logger()
+
+#: How often Ray is asked about a job that gives signs of life.
+_LOOK_SECONDS = 2.0
+#: A job may need this long from its submission to its first sign of life.
+_START_SECONDS = 180.0
+_LONGEST_PAUSE_SECONDS = 60.0
+
+
+class LaneKeeper:
+    """All that the dispatcher does for lanes. Only the leader runs one."""
+
+    def __init__(
+        self,
+        state: State,
+        cluster: Cluster,
+        *,
+        ready_rows: int,
+        silence_seconds: float,
+        attempts: int,
+    ) -> None:
+        self._state = state
+        self._cluster = cluster
+        self._ready_rows = ready_rows
+        self._silence_seconds = silence_seconds
+        self._attempts = attempts
+        self._looked_at: defaultdict[str, float] = defaultdict(float)
+        self._fruitless: defaultdict[str, int] = defaultdict(int)
+        self._not_before: defaultdict[str, float] = defaultdict(float)
+
+    async def feed(self, lane: str) -> None:
+        """Bring the ready list up to what the lane job can take, in the order that is right now."""
+        job = await self._state.lanes.job(lane)
+        rows = max(job.rows_wanted, self._ready_rows)
+        candidates = await self._state.lanes.candidates(lane, slices_per_batch=_per_batch(rows))
+        if not candidates:
+            return
+        chosen = order(
+            candidates, await self._state.lanes.served(lane), now=time.time(), rows=rows
+        )
+        # What is ready already stays so, behind what is more urgent.
+        picked = {piece.member for piece in chosen}
+        chosen += [piece for piece in candidates if piece.is_ready and piece.member not in picked]
+        if any(not piece.is_ready for piece in chosen):
+            await self._state.lanes.feed(lane, [piece.member for piece in chosen[:100]])
+
+    async def keep(self, lane: str) -> None:
+        """Make sure that a lane with work has a living job, and that a dead one's claims go back."""
+        if (reason := await self._state.lanes.failure(lane)) is not None:
+            await self._fail(lane, reason)
+        has_work = await self._state.lanes.active_count(lane) > 0
+        if not has_work and not await self._state.lanes.claimed_count(lane):
+            self._fruitless.pop(lane, None)
+            return
+        job = await self._state.lanes.job(lane)
+        if not job.id:
+            await self._open(lane, job)
+        elif time.monotonic() - self._looked_at[lane] >= _LOOK_SECONDS:
+            self._looked_at[lane] = time.monotonic()
+            await self._look_after(lane, job)
+
+    async def _look_after(self, lane: str, job: JobRecord) -> None:
+        now = time.time()
+        status = await self._cluster.status(job.id)
+        if status is None:
+            # Opened and never submitted, or a new cluster that knows nothing of it.
+            if job.beat_at:
+                await self._bury(lane, job)
+            else:
+                await self._submit(lane, job.id)
+        elif status.is_over:
+            log.warning("lane_job.ended", lane=lane, job=job.id, status=status)
+            await self._bury(lane, job)
+        elif now - max(job.beat_at, job.opened_at + _START_SECONDS) > self._silence_seconds:
+            log.error("lane_job.silent", lane=lane, job=job.id)
+            await self._cluster.stop(job.id)
+
+    async def _bury(self, lane: str, job: JobRecord) -> None:
+        """The job is dead: what it held goes back at once, and another one takes its place."""
+        if job.rows:
+            self._fruitless.pop(lane, None)
+        else:
+            self._fruitless[lane] += 1
+            pause = min(_LONGEST_PAUSE_SECONDS, 2.0 ** self._fruitless[lane])
+            self._not_before[lane] = time.monotonic() + pause
+        await self._state.slices.reap(lane, all_claims=True)
+        if self._fruitless[lane] >= self._attempts:
+            message = await self._cluster.message(job.id)
+            await self._fail(
+                lane, f"The lane job ended {self._attempts} times without a result. {message}"
+            )
+            self._fruitless.pop(lane, None)
+        if await self._state.lanes.active_count(lane):
+            await self._open(lane, job)
+        else:
+            await self._state.lanes.open_job(lane, job.id, "")
+
+    async def _open(self, lane: str, old: JobRecord) -> None:
+        if time.monotonic() < self._not_before[lane]:
+            return
+        wanted = f"lane-{_slug(lane)}-{secrets.token_hex(4)}"
+        current = await self._state.lanes.open_job(lane, old.id, wanted)
+        if current == wanted:
+            if not old.rows_wanted:
+                await self._state.lanes.forget_served(lane)
+            await self._submit(lane, wanted)
+
+    async def _submit(self, lane: str, job: str) -> None:
+        log.info("lane_job.submitted", lane=lane, job=job)
+        await self._cluster.submit(
+            job, f"python -m worker lane {lane} --job {job}", metadata={"lane": lane}
+        )
+
+    async def _fail(self, lane: str, reason: str) -> None:
+        """Fail the lane's batches with the engine's reason, so that the lane does not spin."""
+        problem = {"code": "engine_failed", "line": None, "param": "model", "message": reason}
+        fields = {"errors": json.dumps([problem]), "first_error": reason}
+        while batches := await self._state.lanes.active(lane):
+            for batch_id in batches:
+                try:
+                    await self._state.apply(batch_id, Event.LANE_FAILED, fields)
+                except InvalidTransitionError as error:
+                    log.warning("lane.fail_late", batch_id=batch_id, status=error.status)
+        await self._state.lanes.clear_failure(lane)
+        log.error("lane.failed", lane=lane, reason=reason)
+
+
+def _per_batch(rows: int) -> int:
+    # Slices may be as small as one row; a few of each batch are enough to choose from.
+    return max(2, min(100, rows // 32))
+
+
+def _slug(lane: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in lane).strip("-").lower()

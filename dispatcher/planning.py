@@ -1,0 +1,127 @@
+"""From `validating` to `in_progress` or `failed`: one pass over the input makes the plan.
+
+No row is copied: the plan is byte ranges of the input object.
+"""
+
+import asyncio
+import json
+import secrets
+
+import structlog
+
+from dispatcher.slicing import Slicer, SliceLimits
+from dispatcher.validation import InputCheck, Limits
+from shared.catalog import Catalog
+from shared.errors import InvalidTransitionError, NotFoundError
+from shared.lifecycle import Event, Status
+from shared.openai import BatchError
+from shared.slices import Slice
+from shared.state import BatchRecord, State
+from shared.storage import ChangedError, Storage
+
+log = structlog.get_logger()
+
+#: Slices written to Redis at a time.
+_WRITE = 100
+
+
+class Planner:
+    """Plans batches; two planners of one batch are harmless, since only one plan is accepted."""
+
+    def __init__(
+        self,
+        state: State,
+        storage: Storage,
+        catalog: Catalog,
+        *,
+        slice_limits: SliceLimits,
+        max_rows: int,
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._catalog = catalog
+        self._slice_limits = slice_limits
+        self._max_rows = max_rows
+
+    async def plan(self, batch_id: str) -> None:
+        """Validate the batch's input and let the batch start, or fail with every reason."""
+        record = await self._state.batches.get(batch_id)
+        if record.status is not Status.VALIDATING:
+            return
+        plan = secrets.token_hex(4)
+        check = InputCheck(
+            endpoint=record.fields["endpoint"],
+            models={
+                name: frozenset(self._catalog.model(name).endpoints)
+                for name in self._catalog.served_names()
+            },
+            slicer=Slicer(self._slice_limits),
+            limits=Limits(rows=self._max_rows),
+        )
+        try:
+            count = await self._read(record, check, plan)
+        except (ChangedError, NotFoundError) as error:
+            changed = isinstance(error, ChangedError)
+            check.problems = [
+                BatchError(
+                    code="input_changed" if changed else "invalid_request",
+                    param="file_id",
+                    message=f"Cannot read the input file {record.fields['input_file_id']}: "
+                    + ("it was changed." if changed else "it is gone."),
+                )
+            ]
+            count = 0
+        try:
+            if check.problems:
+                await self._refuse(batch_id, check)
+            else:
+                await self._start(batch_id, check, plan, count)
+        except InvalidTransitionError as error:
+            # Cancelled meanwhile, or planned by another: both leave nothing to do.
+            log.warning("plan.late", batch_id=batch_id, status=error.status)
+
+    async def _read(self, record: BatchRecord, check: InputCheck, plan: str) -> int:
+        """Stream the input once; returns how many slices were written."""
+        written, waiting = 0, list[Slice]()
+        async for chunk in self._storage.stream(
+            record.fields["key"], etag=record.fields["etag"], bucket=record.fields["bucket"]
+        ):
+            # Parsing holds the event loop for too long to do it there.
+            waiting += await asyncio.to_thread(lambda part: list(check.feed(part)), chunk)
+            while len(waiting) >= _WRITE and not check.problems:
+                some, waiting = waiting[:_WRITE], waiting[_WRITE:]
+                await self._state.slices.plan(record.id, plan, written, some)
+                written += len(some)
+        waiting += check.finish()
+        for first in range(0, len(waiting) if not check.problems else 0, _WRITE):
+            some = waiting[first : first + _WRITE]
+            await self._state.slices.plan(record.id, plan, written, some)
+            written += len(some)
+        return written
+
+    async def _start(self, batch_id: str, check: InputCheck, plan: str, slices: int) -> None:
+        model = check.model or ""
+        lane = self._catalog.lane_of(model).name
+        await self._state.apply(
+            batch_id,
+            Event.INPUT_ACCEPTED,
+            {
+                "plan": plan,
+                "model": model,
+                "lane": lane,
+                "total": check.rows,
+                "slices_total": slices,
+            },
+        )
+        log.info(
+            "batch.planned", batch_id=batch_id, lane=lane, requests=check.rows, slices=slices
+        )
+
+    async def _refuse(self, batch_id: str, check: InputCheck) -> None:
+        problems = [problem.model_dump() for problem in check.problems]
+        await self._state.apply(
+            batch_id,
+            Event.INPUT_REJECTED,
+            {"errors": json.dumps(problems), "first_error": problems[0]["message"]},
+        )
+        log.info("batch.refused", batch_id=batch_id, problems=check.problem_count)
