@@ -37,6 +37,11 @@ def result_id(batch: str, row: int) -> str:
     return f"batch_req_{batch.removeprefix('batch_')[:24]}{row:0{_ROW_DIGITS}x}"
 
 
+def row_request_id(batch: str, row: int) -> str:
+    """The request id inside a result: bare 32 hex digits, the same however often the row is run."""
+    return _digest("request", batch, str(row))[:32]
+
+
 def row_of_result(line: bytes) -> int:
     """The row number in a result line that begins with its id, as `worker.rows` writes them.
 

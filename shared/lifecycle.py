@@ -4,6 +4,7 @@ Everything that may ever change a batch's status is a row of TRANSITIONS; `State
 scripts beside it are built from these rows, and `docs/lifecycle.md` is generated from them.
 """
 
+import sys
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
@@ -73,3 +74,38 @@ def diagram() -> str:
         lines += [f"    {source} --> {target}: {event}" for source in Status if source in sources]
     lines += [f"    {status} --> [*]" for status in Status if status in FINAL]
     return "\n".join(lines)
+
+
+def document() -> str:
+    """`docs/lifecycle.md`, written by `python -m shared.lifecycle`."""
+    rows = [
+        f"| `{event}` | {_listed(row.sources)} | `{row.target}` |"
+        for event, row in TRANSITIONS.items()
+    ]
+    return "\n".join(
+        [
+            "# The life of a batch",
+            "",
+            f"A batch begins as `{INITIAL}` and ends as one of {_listed(FINAL)}. "
+            "Each event below leads to exactly one status; where the table has no row, "
+            "the event is refused and nothing changes. "
+            "This page is generated from `shared/lifecycle.py` by `python -m shared.lifecycle`.",
+            "",
+            "```mermaid",
+            diagram(),
+            "```",
+            "",
+            "| event | from | to |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _listed(statuses: AbstractSet[Status]) -> str:
+    return ", ".join(f"`{status}`" for status in Status if status in statuses)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())

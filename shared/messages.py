@@ -5,10 +5,17 @@ import hashlib
 import io
 import json
 import re
-from datetime import datetime
+import zlib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
 
 from shared.errors import InvalidInputError
 
@@ -20,10 +27,21 @@ TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 #: Of a body after decoding; larger inputs come as a reference to an object.
 MAX_BODY_BYTES = 1024 * 1024
 _MAX_INFLATED_BYTES = 8 * 1024 * 1024
+#: Characters of the path in an error: an unknown field's name is as long as its sender likes.
+_MAX_PATH = 200
 
 
 class _Shape(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _without_nan(body: dict[str, Any]) -> dict[str, Any]:
+    """Python reads NaN and 1e999 as numbers; no JSON file could carry them."""
+    try:
+        json.dumps(body, allow_nan=False)
+    except ValueError:
+        raise ValueError("a number is not finite or has too many digits") from None
+    return body
 
 
 class InlineRequest(_Shape):
@@ -32,7 +50,7 @@ class InlineRequest(_Shape):
     custom_id: str = Field(min_length=1, max_length=512)
     method: Literal["POST"]
     url: str
-    body: dict[str, Any]
+    body: Annotated[dict[str, Any], AfterValidator(_without_nan)]
 
 
 class InlineInput(_Shape):
@@ -61,7 +79,7 @@ class Submission(_Shape):
     version: Literal["batch.submit/1"] = Field(alias="schema")
     endpoint: str
     completion_window: str = Field(default="24h", pattern="^[1-9][0-9]{0,2}[hd]$")
-    not_after: datetime | None = None
+    not_after: AwareDatetime | None = None
     priority: int = Field(default=5, ge=0, le=9)
     metadata: Annotated[
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
@@ -72,6 +90,10 @@ class Submission(_Shape):
 
 def decode_submission(body: bytes, *, content_encoding: str | None = None) -> Submission:
     """The message's body as a value. Raises InvalidInputError that names the field."""
+    if content_encoding not in (None, "", "gzip"):
+        raise InvalidInputError(
+            "content_encoding: only 'gzip' is understood.", code="unsupported_media"
+        )
     if content_encoding == "gzip":
         body = _inflate(body)
     if len(body) > MAX_BODY_BYTES:
@@ -81,16 +103,18 @@ def decode_submission(body: bytes, *, content_encoding: str | None = None) -> Su
             code="too_large",
         )
     try:
-        return Submission.model_validate(json.loads(body))
+        # Strict: in JSON, "5" and true are no integers. The decoder refuses lone surrogates as well,
+        # which no file or answer could carry.
+        return Submission.model_validate_json(body, strict=True)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        param = path(first["loc"])
-        raise InvalidInputError(
-            f"{param}: {first['msg']}", param=param, code="schema_invalid"
-        ) from None
-    except (ValueError, RecursionError):
-        # The decoder's own message would quote the body.
-        raise InvalidInputError("The body is not JSON.", code="schema_invalid") from None
+    # Outside of the handler: what it holds quotes the body.
+    if first["type"] == "json_invalid":
+        raise InvalidInputError(f"The body is not JSON: {first['msg']}.", code="schema_invalid")
+    param, reason = path(first["loc"])[:_MAX_PATH], first["msg"]
+    if first["type"] == "union_tag_invalid":
+        param, reason = "input.kind", f"Input should be {first['ctx']['expected_tags']}"
+    raise InvalidInputError(f"{param}: {reason}", param=param, code="schema_invalid")
 
 
 def fingerprint(submission: Submission) -> str:
@@ -107,7 +131,9 @@ def window_seconds(window: str) -> int:
 def path(location: tuple[int | str, ...]) -> str:
     """A pydantic error location as `input.requests[3].custom_id`."""
     text = ""
-    for step in location:
+    for place, step in enumerate(location):
+        if place == 1 and location[0] == "input":
+            continue  # pydantic names the kind of input here
         text += f"[{step}]" if isinstance(step, int) else f".{step}"
     return text.lstrip(".")
 
@@ -116,7 +142,7 @@ def _inflate(body: bytes) -> bytes:
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
             inflated = packed.read(_MAX_INFLATED_BYTES + 1)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InvalidInputError("The body is not gzip.", code="unsupported_media") from error
     if len(inflated) > _MAX_INFLATED_BYTES:
         raise InvalidInputError(

@@ -12,6 +12,7 @@ from itertools import chain
 import structlog
 from cloudevents.core.bindings.rabbitmq import to_structured_event
 
+from shared import crash
 from shared.bus import Bus
 from shared.errors import TransientError
 from shared.events import routing_key, to_event
@@ -55,6 +56,8 @@ class Relay:
     async def relay_some(self, *, wait_seconds: float) -> int:
         """Publish the oldest entries, waiting for one if there is none; returns how many went."""
         entries = await self._state.outbox.read(self._box, limit=_READ, wait_seconds=wait_seconds)
+        if entries:
+            crash.point("relay.read")
         in_order = defaultdict(list)
         for entry in entries:
             in_order[self._order_key(entry)].append(entry)

@@ -1,4 +1,4 @@
-"""What exists inside the broker: exchanges, queues, bindings and each tenant's rights, as one value.
+"""What exists inside the broker, as one value: exchanges, queues, bindings, tenants' rights.
 
 No I/O: `definitions` returns what RabbitMQ loads at boot, and `Bus` takes its names from here.
 """

@@ -142,6 +142,14 @@ class Batches:
                 pipe.hgetall(f"{self._namespace}batch:{batch_id}")
             return [BatchRecord(fields) for fields in await pipe.execute() if fields]
 
+    async def statuses(self, batch_ids: list[str]) -> dict[str, Status]:
+        """The statuses of the batches that exist, in one round trip."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id in batch_ids:
+                pipe.hget(f"{self._namespace}batch:{batch_id}", "status")
+            found = zip(batch_ids, await pipe.execute(), strict=True)
+        return {batch_id: Status(status) for batch_id, status in found if status}
+
     async def page(
         self, tenant: str, *, after: str | None, limit: int
     ) -> tuple[list[BatchRecord], bool]:

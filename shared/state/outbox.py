@@ -32,7 +32,9 @@ class Outbox:
         """The oldest entries; waits for one if there is none."""
         key = self._key(box)
         # Always from the start: what was published is removed, so a crash repeats and never skips.
-        answer = await self._redis.xread({key: "0"}, count=limit, block=int(wait_seconds * 1000))
+        # To Redis, 0 ms means for ever.
+        patience = int(wait_seconds * 1000) or None
+        answer = await self._redis.xread({key: "0"}, count=limit, block=patience)
         streams = answer.items() if isinstance(answer, dict) else answer or []
         return [
             Entry(entry_id, fields)

@@ -61,7 +61,7 @@ class Slices:
     async def claim(
         self, lane: str, job: str, *, lease_seconds: float, slices: int, rows: int
     ) -> list[Claim]:
-        """Take the most urgent ready slices of the lane, up to `slices` and about `rows` rows.
+        """Take the most urgent ready slices of the lane, up to `slices` with up to `rows` rows.
 
         Raises SupersededError when `job` is not the lane's job any more.
         """

@@ -14,7 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
 from shared.state.batches import Batches
-from shared.state.client import Client
+from shared.state.client import Client, translated
 from shared.state.files import Files
 from shared.state.keys import Keys
 from shared.state.lanes import Lanes
@@ -92,7 +92,8 @@ class State:
     async def bells(self, *names: str) -> AsyncIterator["Bells"]:
         """Hear the doorbells that scripts ring. Rings may be lost, so listeners sweep as well."""
         async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
-            await pubsub.subscribe(*(f"{self._namespace}bell:{name}" for name in names))
+            with translated():
+                await pubsub.subscribe(*(f"{self._namespace}bell:{name}" for name in names))
             yield Bells(pubsub)
 
     async def ring(self, name: str) -> None:
@@ -127,12 +128,16 @@ class Bells:
         self._pubsub = pubsub
 
     async def wait(self, seconds: float) -> bool:
-        """True as soon as one rings, False after `seconds`; takes all rings that piled up at once."""
+        """True as soon as one rings, False after `seconds`; takes all rings that piled up at once.
+
+        Raises TransientError while Redis cannot be reached; the subscription outlives that.
+        """
         deadline = time.monotonic() + seconds
         rang = False
-        # A subscription's own confirmation reads as no message, before the time is up.
-        while not rang and (left := deadline - time.monotonic()) > 0:
-            rang = await self._pubsub.get_message(timeout=left) is not None
-        while rang and await self._pubsub.get_message(timeout=0) is not None:
-            pass
+        with translated():
+            # A subscription's own confirmation reads as no message, before the time is up.
+            while not rang and (left := deadline - time.monotonic()) > 0:
+                rang = await self._pubsub.get_message(timeout=left) is not None
+            while rang and await self._pubsub.get_message(timeout=0) is not None:
+                pass
         return rang

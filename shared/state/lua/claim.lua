@@ -1,10 +1,12 @@
 -- ARGV: lane, lane job, lease in ms, most slices (at most 100), most rows
--- Returns 'superseded' when the lane has another job, else the slices, the most urgent first.
--- Always grants one slice if there is one, even if it has more rows than asked for.
+-- Returns 'superseded' when the lane has another job, else the slices, the most urgent first, up to
+-- the first one that has more rows than are left.
 local lane, ready = ARGV[1], lane_key(ARGV[1], 'ready')
 if redis.call('HGET', lane_key(lane, 'job'), 'id') ~= ARGV[2] then return 'superseded' end
 local room, granted = tonumber(ARGV[5]), {}
-for _ = 1, tonumber(ARGV[4]) do
+-- What is ready of a batch that has ended is dropped on the way, and counts for nothing.
+for _ = 1, 200 do
+  if #granted == tonumber(ARGV[4]) then break end
   local member = redis.call('ZRANGE', ready, 0, 0)[1]
   if not member then break end
   local id, index = string.match(member, '^(.*):(%d+)$')
@@ -16,7 +18,7 @@ for _ = 1, tonumber(ARGV[4]) do
     redis.call('ZREM', ready, member)
   else
     local rows = cjson.decode(slice)[4]
-    if #granted > 0 and rows > room then break end
+    if rows > room then break end
     room = room - rows
     redis.call('ZREM', ready, member)
     redis.call('ZADD', lane_key(lane, 'claims'), int(now_ms + tonumber(ARGV[3])), member)
@@ -28,5 +30,5 @@ for _ = 1, tonumber(ARGV[4]) do
       batch[3], batch[4], batch[5], batch[6], batch[7]}
   end
 end
-ring('dispatcher')
+if #granted > 0 then ring('dispatcher') end
 return cjson.encode(granted)

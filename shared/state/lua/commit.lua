@@ -1,11 +1,13 @@
 -- Records a part: the first commit of a slice wins, everything after is a no-op.
 -- ARGV: lane, batch id, index, epoch, part (JSON), completed, failed, input tokens, cached tokens,
 -- output tokens, reasoning tokens
--- Returns 'ok', 'committed' (somebody was first), 'fenced' or 'closed'.
+-- Returns 'ok' (also when this very part is recorded already), 'committed' (somebody was first),
+-- 'fenced' or 'closed'.
 local lane, id, index, epoch = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local key, parts, inflight = batch_key(id), ns .. 'parts:' .. id, ns .. 'inflight:' .. id
 local status = redis.call('HGET', key, 'status')
-if redis.call('HEXISTS', parts, index) == 1 then return 'committed' end
+local recorded = redis.call('HGET', parts, index)
+if recorded then return recorded == ARGV[5] and 'ok' or 'committed' end
 if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= epoch then return 'fenced' end
 -- Once a batch is closing, its finaliser waits for the live claims and for nothing else.
 if status ~= 'in_progress' and redis.call('SISMEMBER', inflight, index) == 0 then return 'closed' end

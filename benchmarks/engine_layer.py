@@ -1,0 +1,222 @@
+"""What the engine layer costs: rows a second of bare vLLM against `run_lines` through Ray Serve.
+
+The same rows, on the same machine, one after the other: only the ratio means anything.
+    python benchmarks/engine_layer.py [chat|embeddings ...] [--rows N] [--tokens N] [--repeats N]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from cli.models.minilm import minilm_path
+from cli.models.tiny import make_tiny_chat_model
+from shared.catalog import Catalog
+
+WARM_UP_ROWS = 600
+CHUNKS_AHEAD = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", default=["chat", "embeddings"])
+    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--max-num-seqs", type=int, default=128)
+    parser.add_argument("--rows-per-engine-call", type=int, default=16)
+    parser.add_argument("--only", choices=("bare", "serve"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only:
+        rates = asyncio.run((_bare if options.only == "bare" else _serve)(options))
+        print("RATES " + json.dumps(rates), flush=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="batchyard-bench-") as folder:
+        options.folder = Path(folder)
+        make_tiny_chat_model(options.folder / "tiny")
+        for kind in options.kinds:
+            bare = _in_a_process("bare", kind, options)
+            through_serve = _in_a_process("serve", kind, options)
+            ratio = statistics.median(through_serve) / statistics.median(bare)
+            print(
+                f"{kind}: bare {_shown(bare)} rows/s, run_lines {_shown(through_serve)} rows/s, "
+                f"ratio of medians {ratio:.2f}",
+                flush=True,
+            )
+
+
+def _shown(rates: list[float]) -> str:
+    return " ".join(f"{rate:.0f}" for rate in rates)
+
+
+def _in_a_process(only: str, kind: str, options: argparse.Namespace) -> list[float]:
+    """A process each, so that nothing of one engine is left when the other is measured."""
+    command = [sys.executable, __file__, kind, "--only", only, "--folder", str(options.folder)]
+    for name in ("rows", "tokens", "repeats", "max_num_seqs", "rows_per_engine_call"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    root = Path(__file__).parent.parent
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(root),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    done = subprocess.run(  # noqa: S603  # our own command
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    found = [line for line in done.stdout.splitlines() if line.startswith("RATES ")]
+    if not found:
+        sys.exit(f"{only} {kind} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    rates: list[float] = json.loads(found[0].removeprefix("RATES "))
+    return rates
+
+
+def _catalog(options: argparse.Namespace) -> Catalog:
+    common = {"max_num_seqs": options.max_num_seqs, "enforce_eager": True}
+    env = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    return Catalog.model_validate(
+        {
+            "pools": {"cpu": {"resources": {"CPU": 1}}},
+            "models": {
+                "chat": {
+                    "source": str(options.folder / "tiny"),
+                    "pools": ["cpu"],
+                    "engine": {**common, "max_model_len": 1024},
+                    "env": env,
+                },
+                "embeddings": {
+                    "source": str(minilm_path()),
+                    "pools": ["cpu"],
+                    "engine": {**common, "max_model_len": 256, "runner": "pooling"},
+                    "env": env,
+                },
+            },
+        }
+    )
+
+
+def _texts(count: int) -> list[str]:
+    words = "the quick brown fox jumps over a lazy dog while many small trains roll out of yards"
+    dice = random.Random(7)  # noqa: S311  # no secret
+    return [
+        " ".join(dice.choices(words.split(), k=dice.randint(20, 60))) for _ in range(count)
+    ]
+
+
+def _body(kind: str, text: str, options: argparse.Namespace) -> dict[str, Any]:
+    if kind == "embeddings":
+        return {"model": "embeddings", "input": text}
+    return {
+        "model": "chat",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": options.tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+
+
+async def _measure(
+    run: Callable[[int], Awaitable[None]], options: argparse.Namespace
+) -> list[float]:
+    await run(WARM_UP_ROWS)
+    rates = []
+    for _ in range(options.repeats):
+        start = time.perf_counter()
+        await run(options.rows)
+        rates.append(options.rows / (time.perf_counter() - start))
+    return rates
+
+
+async def _bare(options: argparse.Namespace) -> list[float]:
+    """vLLM's AsyncLLM with text in and nothing made of what comes out."""
+    from transformers import AutoTokenizer
+    from vllm import PoolingParams, SamplingParams
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from worker.engine import engine_arguments
+
+    kind = options.kinds[0]
+    model = _catalog(options).model(kind)
+    engine = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(model=model.source, **engine_arguments(model))
+    )
+    tokenizer = AutoTokenizer.from_pretrained(model.source)
+    room = asyncio.Semaphore(int(options.max_num_seqs * 1.1) + 1)
+    sampling = SamplingParams(
+        max_tokens=options.tokens,
+        temperature=0,
+        ignore_eos=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+    numbers = iter(range(10**9))
+
+    async def one(text: str) -> None:
+        async with room:
+            if kind == "embeddings":
+                outputs = engine.encode(text, PoolingParams(task="embed"), str(next(numbers)))
+            else:
+                prompt = tokenizer.apply_chat_template(
+                    [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+                )
+                outputs = engine.generate(prompt, sampling, str(next(numbers)))
+            async for _ in outputs:
+                pass
+
+    async def run(count: int) -> None:
+        await asyncio.gather(*map(one, _texts(count)))
+
+    rates = await _measure(run, options)
+    engine.shutdown()
+    return rates
+
+
+async def _serve(options: argparse.Namespace) -> list[float]:
+    import ray
+    from worker.engine_client import EngineClient, ensure_engine
+
+    ray.init(num_cpus=16, log_to_driver=False, include_dashboard=False)
+    kind = options.kinds[0]
+    catalog = _catalog(options)
+    client = EngineClient(
+        ensure_engine(catalog, catalog.lane_of(kind)),
+        rows_per_engine_call=options.rows_per_engine_call,
+    )
+    url = "/v1/embeddings" if kind == "embeddings" else "/v1/chat/completions"
+    step = options.rows_per_engine_call
+    room = asyncio.Semaphore(options.max_num_seqs // step + CHUNKS_AHEAD)
+
+    async def one(lines: list[bytes]) -> None:
+        async with room:
+            for status, body in await client.run_lines(lines):
+                if status != 200:
+                    raise RuntimeError(body.decode())
+
+    async def run(count: int) -> None:
+        lines = [
+            json.dumps(
+                {"custom_id": str(n), "method": "POST", "url": url, "body": _body(kind, text, options)}
+            ).encode()
+            for n, text in enumerate(_texts(count))
+        ]
+        await asyncio.gather(*(one(lines[at : at + step]) for at in range(0, count, step)))
+
+    rates = await _measure(run, options)
+    ray.shutdown()
+    return rates
+
+
+if __name__ == "__main__":
+    main()

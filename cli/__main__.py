@@ -1,0 +1,82 @@
+"""The command `batchyard`."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shared.errors import BatchyardError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Batch inference for large language models on machines that you own.",
+)
+
+
+@app.callback()
+def _batchyard() -> None:
+    """Batch inference for large language models on machines that you own."""
+
+
+@app.command()
+def up(
+    run_dir: Annotated[
+        Path, typer.Option(help="Where the fleet keeps its data, logs, ports and secrets.")
+    ] = Path(".batchyard"),
+    catalog: Annotated[Path | None, typer.Option(help="Models and pools (YAML).")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Serve this Hugging Face model or local folder besides; repeatable."),
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="The gateway's port.")] = None,
+    write_env: Annotated[
+        Path | None, typer.Option(help="Write variables for scripts here once the fleet is ready.")
+    ] = None,
+    amqp_url: Annotated[str | None, typer.Option(help="A RabbitMQ of your own.")] = None,
+    redis_url: Annotated[str | None, typer.Option(help="A Redis of your own.")] = None,
+    s3_endpoint: Annotated[str | None, typer.Option(help="An S3 server of your own.")] = None,
+    s3_access_key: Annotated[str | None, typer.Option(envvar="BATCHYARD_S3_ACCESS_KEY")] = None,
+    s3_secret_key: Annotated[str | None, typer.Option(envvar="BATCHYARD_S3_SECRET_KEY")] = None,
+) -> None:
+    """Start the whole fleet on this machine and keep it running until Ctrl-C."""
+    from cli.fleet import Options, OwnServers
+    from cli.up import run
+
+    own = OwnServers(amqp_url, redis_url, s3_endpoint, s3_access_key, s3_secret_key)
+    run(
+        Options(run_dir, own=own, catalog=catalog, models=tuple(model or ()), port=port),
+        write_env=write_env,
+    )
+
+
+@app.command()
+def demo(
+    run_dir: Annotated[
+        Path, typer.Option(help="Where the fleet keeps its data, logs, ports and secrets.")
+    ] = Path(".batchyard"),
+) -> None:
+    """Start the fleet, send it two batches of support tickets, and show what comes back."""
+    from cli.demo import run
+
+    run(run_dir)
+
+
+def main() -> None:
+    """Errors that the user can mend are one message without a traceback, exit code 2."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        app(standalone_mode=True)
+    except BatchyardError as error:
+        typer.secho(f"batchyard: {error}", err=True, fg="red")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        os._exit(130)
+
+
+if __name__ == "__main__":
+    main()

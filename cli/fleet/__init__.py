@@ -1,0 +1,6 @@
+"""The fleet on one machine: everything that `batchyard up` starts, watches and stops."""
+
+from cli.fleet.fleet import Fleet, Options
+from cli.fleet.servers import OwnServers
+
+__all__ = ["Fleet", "Options", "OwnServers"]

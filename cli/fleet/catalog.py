@@ -1,0 +1,62 @@
+"""The catalog of `batchyard up`: the operator's own file, or one made for this machine."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cli.models.minilm import minilm_path
+from cli.models.tiny import make_tiny_chat_model
+from shared.catalog import Catalog, load_catalog
+from shared.errors import SetupError
+
+CHAT_MODEL = "tiny-chat"
+EMBED_MODEL = "all-MiniLM-L6-v2"
+_CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+def make_catalog(run_dir: Path, models: list[str]) -> Path:
+    """A catalog of the demo's two models and of `models` (Hugging Face names or local folders)."""
+    entries: dict[str, Any] = {
+        CHAT_MODEL: {
+            "source": str(make_tiny_chat_model(run_dir / "models" / CHAT_MODEL).resolve()),
+            "pools": ["local"],
+            "engine": {"max_model_len": 1024, "max_num_seqs": 128, "enforce_eager": True},
+            "env": _CPU_ENVIRONMENT,
+        },
+        EMBED_MODEL: {
+            "source": str(minilm_path().resolve()),
+            "pools": ["local"],
+            "engine": {"runner": "pooling", "max_num_seqs": 128, "enforce_eager": True},
+            "env": _CPU_ENVIRONMENT,
+        },
+    }
+    for model in models:
+        folder = Path(model).expanduser()
+        if model.startswith((".", "/", "~")) and not folder.is_dir():
+            raise SetupError(f"--model {model}: there is no such folder.")
+        name = folder.resolve().name if folder.is_dir() else model
+        source = str(folder.resolve()) if folder.is_dir() else model
+        entries[name] = {"source": source, "pools": ["local"], "env": _CPU_ENVIRONMENT}
+    pool = {"accelerator_type": _gpu()} if _gpu() else {"resources": {"CPU": 1}}
+    path = run_dir / "catalog.yaml"
+    path.write_text(yaml.safe_dump({"pools": {"local": pool}, "models": entries}, sort_keys=False))
+    return path
+
+
+def read_catalog(path: Path) -> Catalog:
+    """The catalog, or a SetupError that names file, line and reason."""
+    return load_catalog(path)
+
+
+def _gpu() -> str | None:
+    """Ray's name for the machine's GPU, None where there is none."""
+    listing = Path("/proc/driver/nvidia/gpus")
+    if not listing.is_dir():
+        return None
+    for information in sorted(listing.glob("*/information")):
+        for line in information.read_text().splitlines():
+            if line.startswith("Model:"):
+                words = line.partition(":")[2].replace("NVIDIA", "").split()
+                return next((word for word in words if any(c.isdigit() for c in word)), None)
+    return None

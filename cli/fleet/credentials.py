@@ -1,0 +1,43 @@
+"""The secrets of one run directory: generated at its first start, kept for the next ones."""
+
+import json
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from cli.servers.process import write_private_file
+from shared import ids
+
+#: Who the fleet's first key and broker login stand for.
+TENANT = "demo"
+SERVICE_USER = "batchyard"
+
+
+class Credentials(NamedTuple):
+    """Every secret of the fleet; none of them has a default."""
+
+    service_password: str
+    tenant_password: str
+    redis_password: str
+    s3_access_key: str
+    s3_secret_key: str
+    ray_token: str
+    api_key: str
+
+
+def read_credentials(run_dir: Path) -> Credentials:
+    """The run directory's secrets, made now if it has none."""
+    path = run_dir / "credentials.json"
+    if path.exists():
+        return Credentials(**json.loads(path.read_text()))
+    made = Credentials(
+        service_password=secrets.token_urlsafe(24),
+        tenant_password=secrets.token_urlsafe(24),
+        redis_password=secrets.token_urlsafe(24),
+        s3_access_key=secrets.token_hex(10).upper(),
+        s3_secret_key=secrets.token_urlsafe(30),
+        ray_token=secrets.token_hex(32),
+        api_key=ids.new_api_key(),
+    )
+    write_private_file(path, json.dumps(made._asdict(), indent=2))
+    return made

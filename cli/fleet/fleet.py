@@ -1,0 +1,213 @@
+"""Starts the fleet's processes in order, watches them, and stops them: nothing else and all of them."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog
+from cli.fleet.credentials import TENANT, Credentials, read_credentials
+from cli.fleet.ray import RayNode
+from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
+from cli.servers import Child, Ports
+from cli.servers.process import make_private_directory, wait_ready
+from shared.catalog import Catalog, load_catalog
+from shared.errors import SetupError
+from shared.state import State
+
+#: The two engines of the demo and Ray beside the servers, on a machine without a GPU.
+_LEAST_MEMORY_BYTES = 6 * 1024**3
+#: A process that dies is started again, but not faster than this.
+_RESTART_PAUSE_SECONDS = 2.0
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `batchyard up` was asked for."""
+
+    run_dir: Path
+    own: OwnServers = OwnServers()
+    catalog: Path | None = None
+    models: tuple[str, ...] = ()
+    port: int | None = None
+    #: Further settings for the fleet's processes, as environment variables.
+    settings: Mapping[str, str] | None = None
+
+
+class Fleet:
+    """The processes of one run directory."""
+
+    def __init__(self, options: Options, *, report: Report) -> None:
+        self._options = options
+        self._report = report
+        self.run_dir = options.run_dir
+        make_private_directory(self.run_dir)
+        self.credentials: Credentials = read_credentials(self.run_dir)
+        self._ports = Ports(self.run_dir)
+        self.servers = Servers(self.run_dir, options.own, self.credentials)
+        self.addresses: Addresses = self.servers.addresses
+        self.port = options.port or self._ports.get("gateway")
+        self.catalog: Catalog
+        self.ray: RayNode
+        self.gateway: Child
+        self.dispatcher: Child
+
+    @property
+    def base_url(self) -> str:
+        """What an OpenAI client is given."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def start(self) -> None:
+        """Bring everything up; raises SetupError with the way out for whatever is missing."""
+        self._require_memory()
+        if packages := self.servers.install():
+            self._report(f"installed  {' '.join(packages)}")
+        began = time.monotonic()
+        self.servers.launch()
+        path = self._options.catalog or make_catalog(self.run_dir, list(self._options.models))
+        self.catalog = load_catalog(path)
+        environment = self._environment(path.resolve())
+        self.ray = RayNode(self.run_dir, self.credentials.ray_token, environment)
+        self.ray.launch()
+        check = Child(
+            "check", [sys.executable, "-m", "worker", "check", str(path)], self.run_dir,
+            environment=environment,
+        )
+        check.log_file.unlink(missing_ok=True)
+        check.start()
+        self.servers.wait()
+        self._say_up("servers", began)
+        asyncio.run(self._let_in())
+        self._processes(environment)
+        self.dispatcher_after_ray(began)
+        self.gateway.start()
+        self._wait_for_check(check)
+        wait_ready(self._is_ready, [self.gateway, self.dispatcher], timeout_seconds=120)
+        self._say_up("gateway, dispatcher", began)
+
+    def dispatcher_after_ray(self, began: float) -> None:
+        """Wait for Ray, then start the dispatcher that gives it jobs."""
+        self.ray.wait()
+        self._say_up("ray", began)
+        self.dispatcher.start()
+
+    def children(self) -> list[Child]:
+        """Every process of the fleet, servers first."""
+        return [*self.servers.children(), self.ray.child, self.dispatcher, self.gateway]
+
+    def watch(self) -> None:
+        """Start again whatever dies; returns only by an exception."""
+        while True:
+            time.sleep(0.5)
+            for child in self.children():
+                if child.is_alive():
+                    continue
+                self._report(f"restarted  {child.name}: it ended with {child.exit_code}")
+                time.sleep(_RESTART_PAUSE_SECONDS)
+                if child is self.ray.child:
+                    self.ray.stop()
+                    self.ray.launch()
+                else:
+                    child.start()
+
+    def stop(self) -> None:
+        """Stop everything that was started, the last first."""
+        for name in ("gateway", "dispatcher"):
+            if (child := getattr(self, name, None)) is not None:
+                child.stop(10)
+        if (ray := getattr(self, "ray", None)) is not None:
+            ray.stop()
+        self.servers.stop()
+
+    def client_environment(self) -> dict[str, str]:
+        """What scripts need to use the fleet."""
+        served = self.catalog.served_names()
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": self.credentials.api_key,
+            "BATCHYARD_AMQP_URL": self.addresses.tenant_amqp_url,
+            "CHAT_MODEL": _first_serving(self.catalog, "/v1/chat/completions", CHAT_MODEL),
+            "EMBED_MODEL": _first_serving(self.catalog, "/v1/embeddings", EMBED_MODEL),
+            "BATCHYARD_MODELS": " ".join(served),
+        }
+
+    def _require_memory(self) -> None:
+        free = psutil.virtual_memory().available
+        if free < _LEAST_MEMORY_BYTES:
+            raise SetupError(
+                f"{free / 1024**3:.1f} GiB of memory are free; the fleet with its engines needs "
+                f"{_LEAST_MEMORY_BYTES / 1024**3:.0f}. End other programs, or use a larger machine."
+            )
+
+    def _environment(self, catalog: Path) -> dict[str, str]:
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")
+        }
+        return {
+            **inherited,
+            "BATCHYARD_AMQP_URL": self.addresses.amqp_url,
+            "BATCHYARD_REDIS_URL": self.addresses.redis_url,
+            "BATCHYARD_S3_ENDPOINT": self.addresses.s3_endpoint,
+            "BATCHYARD_S3_ACCESS_KEY": self.addresses.s3_access_key,
+            "BATCHYARD_S3_SECRET_KEY": self.addresses.s3_secret_key,
+            "BATCHYARD_CATALOG": str(catalog),
+            **(self._options.settings or {}),
+        }
+
+    def _processes(self, environment: dict[str, str]) -> None:
+        user = {"BATCHYARD_SERVICE_USER": service_user(self.addresses)}
+        python = [sys.executable, "-m"]
+        self.dispatcher = Child(
+            "dispatcher",
+            [*python, "dispatcher"],
+            self.run_dir,
+            environment={
+                **environment,
+                **user,
+                "BATCHYARD_RAY_ADDRESS": self.ray.address,
+                "BATCHYARD_RAY_TOKEN": self.credentials.ray_token,
+            },
+        )
+        self._ports.require_free("gateway")
+        self.gateway = Child(
+            "gateway",
+            [*python, "gateway"],
+            self.run_dir,
+            environment={**environment, **user, "BATCHYARD_PORT": str(self.port)},
+        )
+
+    async def _let_in(self) -> None:
+        state = State(self.addresses.redis_url)
+        await state.keys.add(TENANT, self.credentials.api_key)
+        await state.close()
+
+    def _wait_for_check(self, check: Child) -> None:
+        """The catalog's engine arguments are held against vLLM's own, which takes seconds to load."""
+        while check.exit_code is None:
+            time.sleep(0.05)
+        if check.exit_code != 0:
+            raise SetupError(check.tail_of_log(10))
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/readyz", timeout=5).is_success
+        except httpx.HTTPError:
+            return False
+
+    def _say_up(self, what: str, began: float) -> None:
+        self._report(f"up         {what} ({time.monotonic() - began:.1f} s)")
+
+
+def _first_serving(catalog: Catalog, endpoint: str, preferred: str) -> str:
+    serving = [name for name in catalog.served_names() if endpoint in catalog.model(name).endpoints]
+    if preferred in serving:
+        return preferred
+    return serving[0] if serving else ""

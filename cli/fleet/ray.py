@@ -1,0 +1,119 @@
+"""A Ray cluster of one node as a child process, on ports of its own, closed by a token."""
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+import psutil
+
+from cli.servers import Child, Ports
+from cli.servers.process import RUN_DIR_VARIABLE, wait_ready
+
+#: Logical cores: Ray refuses to start what it has no core for, and most of our processes wait.
+_LOGICAL_CPUS = 16
+_OBJECT_STORE_BYTES = 512 * 1024 * 1024
+_PORTS = (
+    "port",
+    "node-manager-port",
+    "object-manager-port",
+    "dashboard-port",
+    "dashboard-agent-listen-port",
+    "dashboard-agent-grpc-port",
+    "runtime-env-agent-port",
+    "metrics-export-port",
+    "ray-client-server-port",
+)
+
+
+class RayNode:
+    """`ray start --head --block`: the head, and the only node."""
+
+    def __init__(self, run_dir: Path, token: str, environment: Mapping[str, str]) -> None:
+        self._run_dir = run_dir
+        self._ports = Ports(run_dir)
+        self._token = token
+        # Socket paths inside may be 107 bytes long in all, so the folder is not in the run directory.
+        digest = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:8]
+        self._folder = Path(tempfile.gettempdir()) / f"batchyard-{digest}"
+        self.environment = {
+            **environment,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": token,
+            "RAY_ADDRESS": f"127.0.0.1:{self._port('port')}",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+            # Jobs say `python`: it must be the one with our packages.
+            "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+            # Newer S3 clients send checksums in trailers, which older servers refuse.
+            "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+            "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+        }
+        self.child = Child("ray", self._command(), run_dir, environment=self.environment)
+
+    @property
+    def address(self) -> str:
+        """Where Ray's job API answers."""
+        return f"http://127.0.0.1:{self._port('dashboard-port')}"
+
+    def launch(self) -> None:
+        """Start it, after ending what an earlier one of this run directory left."""
+        self._end_marked()
+        # Ray keeps every session's logs for ever; the last one is enough.
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._ports.require_free(*(f"ray-{name}" for name in _PORTS))
+        self.child.start()
+
+    def wait(self, timeout_seconds: float = 180.0) -> None:
+        """Return when jobs can be submitted."""
+        wait_ready(self._answers, [self.child], timeout_seconds=timeout_seconds)
+
+    def stop(self, grace_seconds: float = 15.0) -> None:
+        """End it with all its workers."""
+        self.child.stop(grace_seconds)
+        self._end_marked()
+
+    def _command(self) -> list[str]:
+        ports = [f"--{name}={self._port(name)}" for name in _PORTS]
+        return [
+            str(Path(sys.executable).parent / "ray"),
+            "start",
+            "--head",
+            "--block",
+            "--node-ip-address=127.0.0.1",
+            "--dashboard-host=127.0.0.1",
+            f"--num-cpus={_LOGICAL_CPUS}",
+            f"--object-store-memory={_OBJECT_STORE_BYTES}",
+            f"--temp-dir={self._folder}",
+            "--disable-usage-stats",
+            *ports,
+        ]
+
+    def _port(self, name: str) -> int:
+        return self._ports.get(f"ray-{name}")
+
+    def _answers(self) -> bool:
+        try:
+            answer = httpx.get(
+                f"{self.address}/api/jobs/",
+                headers={"Authorization": f"Bearer {self._token}"},
+                timeout=5,
+            )
+        except httpx.HTTPError:
+            return False
+        return answer.is_success
+
+    def _end_marked(self) -> None:
+        """Kill Ray's processes of this run directory: they leave the session of their parent."""
+        for process in psutil.process_iter():
+            try:
+                environment = process.environ()
+                is_ours = environment.get(RUN_DIR_VARIABLE) == str(self._run_dir.resolve())
+                if is_ours and environment.get("RAY_AUTH_TOKEN") == self._token:
+                    process.kill()
+            except psutil.Error:
+                continue

@@ -1,0 +1,107 @@
+"""RabbitMQ, Redis and S3 of the fleet: one's own where a URL is given, else private ones."""
+
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from cli.fleet.credentials import SERVICE_USER, TENANT, Credentials
+from cli.servers import CephS3, RabbitMQ, Redis, User, install, missing
+from cli.servers.process import Child
+
+
+class OwnServers(NamedTuple):
+    """Addresses of servers that run already; None for those that we are to start."""
+
+    amqp_url: str | None = None
+    redis_url: str | None = None
+    s3_endpoint: str | None = None
+    s3_access_key: str | None = None
+    s3_secret_key: str | None = None
+
+
+class Addresses(NamedTuple):
+    """Where the three are, for the processes of the fleet and for the tenant."""
+
+    amqp_url: str
+    tenant_amqp_url: str
+    redis_url: str
+    s3_endpoint: str
+    s3_access_key: str
+    s3_secret_key: str
+
+
+class Servers:
+    """Starts what is not given, together; they need some seconds each."""
+
+    def __init__(self, run_dir: Path, own: OwnServers, credentials: Credentials) -> None:
+        self._own = own
+        service = User(SERVICE_USER, credentials.service_password, tenant=False)
+        tenant = User(TENANT, credentials.tenant_password, tenant=True)
+        self.rabbitmq = (
+            None if own.amqp_url else RabbitMQ(run_dir / "rabbitmq", [service, tenant])
+        )
+        self.redis = None if own.redis_url else Redis(run_dir / "redis", credentials.redis_password)
+        self.ceph = (
+            None
+            if own.s3_endpoint
+            else CephS3(run_dir / "s3", credentials.s3_access_key, credentials.s3_secret_key)
+        )
+        self.addresses = Addresses(
+            amqp_url=own.amqp_url or self._broker(service),
+            tenant_amqp_url=own.amqp_url or self._broker(tenant),
+            redis_url=own.redis_url or (self.redis.url if self.redis else ""),
+            s3_endpoint=own.s3_endpoint or (self.ceph.endpoint if self.ceph else ""),
+            s3_access_key=own.s3_access_key or credentials.s3_access_key,
+            s3_secret_key=own.s3_secret_key or credentials.s3_secret_key,
+        )
+
+    def install(self) -> list[str]:
+        """Get what is to be started and is not on the machine; the packages that were missing.
+
+        Raises SetupError with the way out when that cannot be done.
+        """
+        wanted = [
+            name
+            for name, server in (
+                ("rabbitmq", self.rabbitmq),
+                ("redis", self.redis),
+                ("ceph", self.ceph),
+            )
+            if server is not None
+        ]
+        packages = missing(wanted)
+        if packages:
+            install(packages)
+        return packages
+
+    def launch(self) -> None:
+        """Start all without waiting for any."""
+        for server in (self.rabbitmq, self.redis, self.ceph):
+            if server is not None:
+                server.launch()
+
+    def wait(self) -> None:
+        """Return when all answer."""
+        for server in (self.redis, self.ceph, self.rabbitmq):
+            if server is not None:
+                server.wait()
+
+    def children(self) -> list[Child]:
+        """The processes that we started."""
+        found = [server.child for server in (self.rabbitmq, self.redis) if server is not None]
+        return found + (list(self.ceph.children) if self.ceph else [])
+
+    def stop(self) -> None:
+        """Stop what we started."""
+        for server in (self.rabbitmq, self.ceph, self.redis):
+            if server is not None:
+                server.stop()
+
+    def _broker(self, user: User) -> str:
+        return self.rabbitmq.url(user) if self.rabbitmq else ""
+
+
+def service_user(addresses: Addresses) -> str:
+    """The name under which our processes log in at the broker."""
+    login = addresses.amqp_url.partition("://")[2].rpartition("@")[0]
+    return quote(login.partition(":")[0], safe="") or SERVICE_USER

@@ -1,0 +1,149 @@
+"""A tiny random chat model, made in seconds: it writes nonsense, through every code path of a real one."""
+
+import inspect
+import keyword
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+#: Written last: a folder without it is not a model.
+MARKER = ".complete"
+
+#: Changes whenever the model does, so that an old folder is made anew.
+VERSION = "1"
+
+VOCABULARY = 2048
+MAX_POSITIONS = 2048
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+# Tools are written the way that vLLM's `hermes` parser reads back.
+CHAT_TEMPLATE = """\
+{%- if tools %}
+{{- '<|im_start|>system\\n' }}
+{%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
+{{- '<tools>' }}
+{%- for tool in tools %}{{- '\\n' + (tool | tojson) }}{%- endfor %}
+{{- '\\n</tools><|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if not (tools and loop.first and message.role == 'system') %}
+{{- '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+{%- for call in message.tool_calls or [] %}
+{{- '\\n<tool_call>\\n' + (call.function | tojson) + '\\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+"""
+
+
+def make_tiny_chat_model(target: Path) -> Path:
+    """Make the model in `target`, unless it is there already; the same bytes every time."""
+    if _is_complete(target):
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        _write_tokenizer(unfinished)
+        _write_weights(unfinished)
+        (unfinished / MARKER).write_text(VERSION, encoding="utf-8")
+        unfinished.chmod(0o755)
+        _move_into_place(unfinished, target)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return target
+
+
+def _is_complete(target: Path) -> bool:
+    marker = target / MARKER
+    return marker.is_file() and marker.read_text(encoding="utf-8") == VERSION
+
+
+def _move_into_place(made: Path, target: Path) -> None:
+    if target.exists() and not _is_complete(target):
+        shutil.rmtree(target)
+    try:
+        made.rename(target)
+    except OSError:
+        # Somebody else made the same model meanwhile.
+        if not _is_complete(target):
+            raise
+
+
+def _write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_english(), trainer)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",  # noqa: S106  # a token of text, not a secret
+        pad_token="<|endoftext|>",  # noqa: S106  # the same
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=MAX_POSITIONS,
+    ).save_pretrained(folder)
+
+
+def _english() -> Iterator[str]:
+    """Prose and code that comes with every Python: the standard library's documentation."""
+    import argparse
+    import asyncio
+    import collections
+    import csv
+    import datetime
+    import json
+    import logging
+    import pathlib
+    import random
+    import statistics
+
+    for module in (
+        argparse, asyncio, collections, csv, datetime, json, logging, pathlib, random, statistics,
+    ):  # fmt: skip
+        yield inspect.getdoc(module) or ""
+        for name in sorted(vars(module)):
+            if not name.startswith("_"):
+                yield f"{name}: {inspect.getdoc(vars(module)[name]) or ''}"
+    yield " ".join(keyword.kwlist)
+
+
+def _write_weights(folder: Path) -> None:
+    import torch
+    from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=SPECIAL_TOKENS.index("<|im_end|>"),
+        pad_token_id=SPECIAL_TOKENS.index("<|endoftext|>"),
+        initializer_range=0.2,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20)
+        model = Qwen2ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
+    )
+    model.to(torch.bfloat16).save_pretrained(folder)

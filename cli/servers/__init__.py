@@ -1,0 +1,22 @@
+"""Private RabbitMQ, Redis and S3 as child processes, for `batchyard up` and the tests."""
+
+from cli.servers.ceph import CephS3
+from cli.servers.install import install, missing
+from cli.servers.ports import Ports, free_port
+from cli.servers.process import Child, sole_user_of
+from cli.servers.rabbitmq import RabbitMQ
+from cli.servers.redis import Redis
+from shared.topology import User
+
+__all__ = [
+    "CephS3",
+    "Child",
+    "Ports",
+    "RabbitMQ",
+    "Redis",
+    "User",
+    "free_port",
+    "install",
+    "missing",
+    "sole_user_of",
+]

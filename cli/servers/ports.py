@@ -1,0 +1,90 @@
+"""Which port each private server listens on: picked once, kept for every later start."""
+
+import json
+import random
+import socket
+from pathlib import Path
+
+from cli.servers.process import make_private_directory
+from shared.errors import SetupError
+
+_LOWEST = 10_000
+_TRIES = 200
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that nobody holds now, below those the kernel lends to outgoing calls.
+
+    From the lent range, a client's own connection could sit on the port while the server is down,
+    and a client that dials it then can even be connected to itself.
+    """
+    highest = _first_lent_port() - 1
+    for _ in range(_TRIES if highest > _LOWEST else 0):
+        port = random.randint(_LOWEST, highest)
+        if is_free(port):
+            return port
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port now."""
+    with socket.socket() as probe:
+        # As servers do: a connection in TIME_WAIT is no obstacle, a listener still is.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+class Ports:
+    """The ports of one run directory, kept in its `ports.json`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._file = run_dir / "ports.json"
+
+    def get(self, name: str) -> int:
+        """The port kept for `name`; picked and kept if there is none yet."""
+        kept = self._read()
+        if name not in kept:
+            # Nothing listens on the other kept ports before the start, so they look free.
+            while (port := free_port()) in kept.values():
+                pass
+            kept[name] = port
+            make_private_directory(self._file.parent)
+            draft = self._file.with_suffix(".draft")
+            draft.write_text(json.dumps(kept, indent=2) + "\n")
+            draft.replace(self._file)
+        return kept[name]
+
+    def require_free(self, *names: str) -> None:
+        """Raise `SetupError` if somebody listens on a port kept for one of the names."""
+        for name in names:
+            port = self.get(name)
+            if not is_free(port):
+                raise SetupError(
+                    f"Port {port}, kept for {name}, is taken by a process of somebody else. "
+                    f"Stop that process (`ss -ltnp 'sport = :{port}'` names it), "
+                    f"or delete {self._file} so that other ports are chosen."
+                )
+
+    def _read(self) -> dict[str, int]:
+        try:
+            kept = json.loads(self._file.read_text())
+            return {str(name): int(port) for name, port in kept.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise SetupError(
+                f"{self._file} is damaged; delete it so that new ports are chosen."
+            ) from error
+
+
+def _first_lent_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,232 @@
+"""One child process: it dies with its parent, leaves a pid file, and is known again by its mark.
+
+Linux only: death with the parent is PR_SET_PDEATHSIG, and recognition reads /proc.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from shared.errors import SetupError
+
+#: The mark: every child carries its run directory under this name in its environment.
+RUN_DIR_VARIABLE = "BATCHYARD_RUN_DIR"
+
+_PR_SET_PDEATHSIG = 1
+_POLL_SECONDS = 0.01
+# SIGKILL is not refused, but a process in an uninterruptible disk wait takes its time.
+_KILL_SECONDS = 10.0
+
+_libc = ctypes.CDLL(None)
+
+
+class Child:
+    """A program in a session of its own; `<name>.pid` and `<name>.log` lie in the run directory."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        run_dir: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log_file = run_dir / f"{name}.log"
+        self._command = list(command)
+        self._run_dir = run_dir
+        self._environment = dict(os.environ if environment is None else environment)
+        self._environment[RUN_DIR_VARIABLE] = str(run_dir.resolve())
+        self._pid_file = run_dir / f"{name}.pid"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, also after its end; None before the first start."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs or before the first start."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Start the program, after ending what an earlier run of this directory left behind.
+
+        Main thread only: the kernel sends the death signal when the *thread* that forked ends,
+        so a child started from a pool's thread would be killed at the thread's leisure.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError(f"{self.name} must be started from the main thread.")
+        if self.is_alive():
+            raise SetupError(f"{self.name} is already running as process {self.pid}.")
+        make_private_directory(self._run_dir)
+        self.end_stale()
+        with self.log_file.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
+                    start_new_session=True,
+                    preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - two system calls, no locks
+                )
+            except FileNotFoundError as error:
+                raise SetupError(
+                    f"{self.name} cannot start: there is no {self._command[0]} on this machine."
+                ) from error
+        self._pid_file.write_text(f"{self._process.pid}\n")
+
+    def is_alive(self) -> bool:
+        """Whether the program itself runs; its own children do not count."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self, grace_seconds: float = 30.0) -> None:
+        """Ask the group to end, and kill what is left of it when the grace is over."""
+        if self._process is None:
+            return
+        if self.is_alive():
+            os.killpg(self._process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_seconds)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the group at once, and return when it is gone."""
+        if self._process is None:
+            return
+        # Only while the leader is not reaped is the number certain to be ours.
+        if self.is_alive():
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(_KILL_SECONDS)
+        _kill_session(self._process.pid, self._mark)
+        self._pid_file.unlink(missing_ok=True)
+
+    def end_stale(self) -> None:
+        """Kill what an earlier run of this directory left; a foreign process is never touched.
+
+        The number in the pid file is not believed: the mark in the process's environment is.
+        """
+        if self.is_alive():
+            return
+        try:
+            pid = int(self._pid_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return
+        _kill_session(pid, self._mark)
+        self._pid_file.unlink(missing_ok=True)
+
+    def tail_of_log(self, lines: int = 20) -> str:
+        """The last lines of what the program printed, this run and earlier ones."""
+        try:
+            with self.log_file.open(errors="replace") as log:
+                return "".join(deque((line for line in log if line.strip()), lines)).rstrip()
+        except FileNotFoundError:
+            return ""
+
+    @property
+    def _mark(self) -> bytes:
+        return f"{RUN_DIR_VARIABLE}={self._environment[RUN_DIR_VARIABLE]}".encode()
+
+
+def wait_ready(
+    ready: Callable[[], bool], children: Sequence[Child], *, timeout_seconds: float
+) -> None:
+    """Poll `ready`; raise `SetupError` with the end of the log if a child ends or time is up."""
+    deadline = time.monotonic() + timeout_seconds
+    while not ready():
+        for child in children:
+            if not child.is_alive():
+                raise SetupError(
+                    f"{child.name} ended with exit code {child.exit_code} before it was ready. "
+                    f"The end of {child.log_file}:\n{child.tail_of_log()}"
+                )
+        if time.monotonic() > deadline:
+            last = children[-1]
+            raise SetupError(
+                f"{last.name} was not ready after {timeout_seconds:g} s. "
+                f"The end of {last.log_file}:\n{last.tail_of_log()}"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def sole_user_of(run_dir: Path) -> Iterator[None]:
+    """Hold the run directory: two runs at once would take each other's servers for leftovers."""
+    make_private_directory(run_dir)
+    with (run_dir / "lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise SetupError(
+                f"Process {lock.read().strip() or 'unknown'} already runs in {run_dir}. "
+                "Stop it first, or choose another run directory."
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def make_private_directory(path: Path) -> None:
+    """Create a directory that only its owner may enter: keys, passwords and logs lie in it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def write_private_file(path: Path, text: str) -> None:
+    """Replace a file by one that only its owner may read."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    def prepare() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        # The parent may have died before the call above, and then no signal will ever come.
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return prepare
+
+
+def _kill_session(session: int, mark: bytes) -> None:
+    """Kill the marked processes of a session until there are none.
+
+    The leader's own children count: a broker may outlive the script that started it.
+    """
+    deadline = time.monotonic() + _KILL_SECONDS
+    while pids := _marked_members(session, mark):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise SetupError(f"These processes do not end when killed: {pids}. End them by hand.")
+        time.sleep(_POLL_SECONDS)
+
+
+def _marked_members(session: int, mark: bytes) -> list[int]:
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        # Processes come and go while /proc is read; other users' environments are closed to us.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            # The name in brackets may hold spaces, so fields are counted from the last bracket.
+            state, _, _, owner = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(owner) != session or state in "ZX":
+                continue
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                pids.append(int(entry.name))
+    return pids

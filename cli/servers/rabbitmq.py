@@ -1,0 +1,205 @@
+"""A private RabbitMQ: loopback only, its own epmd, and its users and topology loaded at boot."""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from cli.servers.ports import Ports
+from cli.servers.process import (
+    Child,
+    make_private_directory,
+    wait_ready,
+    write_private_file,
+)
+from shared.errors import SetupError
+from shared.topology import VIRTUAL_HOST, User, definitions
+
+_PORTS = ("rabbitmq", "rabbitmq-distribution", "rabbitmq-epmd")
+_NODE = "batchyard@localhost"
+_LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
+# No second epmd behind our back, and schedulers that sleep instead of spinning on a shared machine.
+_ERLANG_ARGUMENTS = f"{_LOOPBACK} -start_epmd false +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
+_CONFIGURATION = """\
+listeners.tcp.1 = 127.0.0.1:{port}
+load_definitions = {definitions}
+vm_memory_high_watermark.absolute = 1GB
+disk_free_limit.absolute = 200MB
+"""
+# A protocol version that no broker speaks: one that is up answers with its own and closes.
+_GREETING = b"AMQP\x00\x00\x09\x02"
+
+
+class RabbitMQ:
+    """One broker with its data in `<run_dir>/rabbitmq`, holding exactly the users given."""
+
+    def __init__(self, run_dir: Path, users: Sequence[User]) -> None:
+        self._definitions = definitions(users)
+        self._directory = (run_dir / "rabbitmq").resolve()
+        self._run_dir = run_dir
+        self._ports = Ports(run_dir)
+        self._broker: Child | None = None
+        self._epmd: Child | None = None
+
+    def url(self, user: User) -> str:
+        """The address for one user, with the password in it."""
+        login = f"{quote(user.name, safe='')}:{quote(user.password, safe='')}"
+        port = self._ports.get("rabbitmq")
+        return f"amqp://{login}@127.0.0.1:{port}/{quote(VIRTUAL_HOST, safe='')}"
+
+    @property
+    def child(self) -> Child:
+        """The broker's process; there is one from the first launch on."""
+        if self._broker is None:
+            raise SetupError("RabbitMQ has not been launched.")
+        return self._broker
+
+    def start(self, timeout_seconds: float = 180.0) -> None:
+        """Start and wait until clients are served. On a busy machine a boot may take a minute."""
+        self.launch()
+        self.wait(timeout_seconds)
+
+    def launch(self) -> None:
+        """Start without waiting. Main thread only (see `Child.start`)."""
+        programs = rabbitmq_programs()
+        if programs is None:
+            raise SetupError("There is no RabbitMQ on this machine: install rabbitmq-server.")
+        if self._broker is None or self._epmd is None:
+            environment = self._environment()
+            port = str(self._ports.get("rabbitmq-epmd"))
+            self._epmd = Child(
+                "rabbitmq-epmd",
+                ["epmd", "-port", port, "-address", "127.0.0.1"],
+                self._run_dir,
+                environment=environment,
+            )
+            self._broker = Child(
+                "rabbitmq",
+                [str(programs / "rabbitmq-server")],
+                self._run_dir,
+                environment=environment,
+            )
+        for child in (self._broker, self._epmd):
+            child.end_stale()
+        if not self._broker.is_alive() and not self._epmd.is_alive():
+            self._ports.require_free(*_PORTS)
+        self._write_files()
+        if not self._epmd.is_alive():
+            self._epmd.start()
+            wait_ready(self._epmd_listens, [self._epmd], timeout_seconds=10)
+        self._broker.start()
+
+    def wait(self, timeout_seconds: float = 180.0) -> None:
+        """Wait until clients are served; users and topology are there by then."""
+        wait_ready(self._greets, [self.child], timeout_seconds=timeout_seconds)
+
+    def stop(self, grace_seconds: float = 60.0) -> None:
+        """End it in order; what was confirmed is on disk either way."""
+        for child in (self._broker, self._epmd):
+            if child is not None:
+                child.stop(grace_seconds)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        for child in (self._broker, self._epmd):
+            if child is not None:
+                child.kill()
+
+    def ctl(self, *arguments: str, standard_input: str = "") -> str:
+        """What `rabbitmqctl` prints; seconds each. `add_user` reads the password from its input."""
+        programs = rabbitmq_programs()
+        if programs is None:
+            raise SetupError("There is no RabbitMQ on this machine: install rabbitmq-server.")
+        result = subprocess.run(
+            [str(programs / "rabbitmqctl"), "--quiet", *arguments],
+            input=standard_input,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if result.returncode:
+            raise SetupError(f"rabbitmqctl {arguments[0]}: {result.stderr or result.stdout}")
+        return result.stdout
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of /etc/rabbitmq and nothing of the caller's own RabbitMQ settings gets in."""
+        own = self._directory
+        foreign = ("RABBITMQ_", "ERL_", "ERLANG_")
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(foreign)
+        }
+        return inherited | {
+            "HOME": str(own),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(self._ports.get("rabbitmq-epmd")),
+            "RABBITMQ_NODENAME": _NODE,
+            "RABBITMQ_DIST_PORT": str(self._ports.get("rabbitmq-distribution")),
+            "RABBITMQ_NODE_PORT": str(self._ports.get("rabbitmq")),
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_CONF_ENV_FILE": str(own / "env.conf"),
+            "RABBITMQ_CONFIG_FILE": str(own / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(own / "advanced.config"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(own / "generated"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(own / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(own / "data"),
+            "RABBITMQ_LOG_BASE": str(own / "log"),
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_PID_FILE": str(own / "node.pid"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG_ARGUMENTS,
+            "RABBITMQ_CTL_ERL_ARGS": _LOOPBACK,
+            # The start script then becomes the Erlang machine instead of waiting beside it:
+            # one process, which dies with us and shuts down in order on SIGTERM.
+            "RUNNING_UNDER_SYSTEMD": "true",
+        }
+
+    def _write_files(self) -> None:
+        own = self._directory
+        make_private_directory(own)
+        cookie = own / ".erlang.cookie"
+        if not cookie.exists():
+            write_private_file(cookie, secrets.token_hex(16))
+            cookie.chmod(0o400)
+        write_private_file(own / "definitions.json", json.dumps(self._definitions, indent=2))
+        (own / "env.conf").write_text("")
+        (own / "enabled_plugins").write_text("[].\n")
+        (own / "rabbitmq.conf").write_text(
+            _CONFIGURATION.format(
+                port=self._ports.get("rabbitmq"), definitions=own / "definitions.json"
+            )
+        )
+
+    def _epmd_listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._ports.get("rabbitmq-epmd")), 1.0).close()
+        except OSError:
+            return False
+        return True
+
+    def _greets(self) -> bool:
+        try:
+            with socket.create_connection(
+                ("127.0.0.1", self._ports.get("rabbitmq")), 1.0
+            ) as connection:
+                connection.sendall(_GREETING)
+                connection.settimeout(2.0)
+                return connection.recv(4) == b"AMQP"
+        except OSError:
+            return False
+
+
+def rabbitmq_programs() -> Path | None:
+    """Where RabbitMQ's own scripts are; None without RabbitMQ.
+
+    Not the ones on the PATH: Debian's wrappers insist on root or the user rabbitmq.
+    """
+    places = [
+        *sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin"), reverse=True),
+        Path("/opt/rabbitmq/sbin"),
+    ]
+    return next((place for place in places if (place / "rabbitmq-server").exists()), None)

@@ -1,0 +1,106 @@
+"""A private Redis: writes are on disk before they are answered, and a password is needed."""
+
+import socket
+from pathlib import Path
+from urllib.parse import quote
+
+from cli.servers.ports import Ports
+from cli.servers.process import (
+    Child,
+    make_private_directory,
+    wait_ready,
+    write_private_file,
+)
+from shared.errors import SetupError
+
+_CONFIGURATION = """\
+bind 127.0.0.1
+port {port}
+dir "{directory}"
+daemonize no
+requirepass "{password}"
+appendonly yes
+# The state is the only record of an accepted batch: on disk first, then the answer.
+appendfsync always
+aof-use-rdb-preamble yes
+aof-load-truncated yes
+auto-aof-rewrite-min-size 64mb
+save ""
+stop-writes-on-bgsave-error yes
+maxmemory-policy noeviction
+# A changed process title overwrites the environment, by which a leftover is recognised.
+set-proc-title no
+"""
+
+
+class Redis:
+    """One Redis server with its data in `<run_dir>/redis`."""
+
+    def __init__(self, run_dir: Path, password: str) -> None:
+        if not password or any(sign in '"\\' or not sign.isprintable() for sign in password):
+            raise SetupError(
+                "Redis's password may not be empty nor hold quotes, backslashes or control signs."
+            )
+        self._directory = run_dir / "redis"
+        self._configuration = self._directory / "redis.conf"
+        self._password = password
+        self._ports = Ports(run_dir)
+        self._child = Child("redis", ["redis-server", str(self._configuration)], run_dir)
+
+    @property
+    def url(self) -> str:
+        """The address with the password in it, database 0."""
+        return f"redis://:{quote(self._password, safe='')}@127.0.0.1:{self._port}/0"
+
+    @property
+    def child(self) -> Child:
+        """The server's process."""
+        return self._child
+
+    def start(self, timeout_seconds: float = 30.0) -> None:
+        """Start and wait until commands are answered."""
+        self.launch()
+        self.wait(timeout_seconds)
+
+    def launch(self) -> None:
+        """Start without waiting. Main thread only (see `Child.start`)."""
+        self._child.end_stale()
+        if not self._child.is_alive():
+            self._ports.require_free("redis")
+        make_private_directory(self._directory)
+        write_private_file(
+            self._configuration,
+            _CONFIGURATION.format(
+                port=self._port, directory=self._directory.resolve(), password=self._password
+            ),
+        )
+        self._child.start()
+
+    def wait(self, timeout_seconds: float = 30.0) -> None:
+        """Wait until commands are answered: after a kill the log is read back first."""
+        wait_ready(self._answers, [self._child], timeout_seconds=timeout_seconds)
+
+    def stop(self, grace_seconds: float = 30.0) -> None:
+        """End it in order."""
+        self._child.stop(grace_seconds)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self._child.kill()
+
+    @property
+    def _port(self) -> int:
+        return self._ports.get("redis")
+
+    def _answers(self) -> bool:
+        password = self._password.encode()
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), 1.0) as connection:
+                connection.sendall(
+                    b"*2\r\n$4\r\nAUTH\r\n$%d\r\n%s\r\nPING\r\n" % (len(password), password)
+                )
+                # Two lines, which may arrive apart; the second is -LOADING while data is read.
+                with connection.makefile("rb") as answers:
+                    return [answers.readline(), answers.readline()] == [b"+OK\r\n", b"+PONG\r\n"]
+        except OSError:
+            return False

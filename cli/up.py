@@ -1,0 +1,35 @@
+"""`batchyard up`: the fleet in the foreground, with all that a person needs to use it."""
+
+from pathlib import Path
+
+import typer
+
+from cli.fleet import Fleet, Options
+from cli.servers import sole_user_of
+from cli.servers.process import make_private_directory, write_private_file
+
+
+def run(options: Options, *, write_env: Path | None) -> None:
+    """Start, say where things are, watch until interrupted, stop."""
+    make_private_directory(options.run_dir)
+    with sole_user_of(options.run_dir):
+        fleet = Fleet(options, report=typer.echo)
+        try:
+            fleet.start()
+            _introduce(fleet)
+            if write_env is not None:
+                lines = (f"{name}={value}\n" for name, value in fleet.client_environment().items())
+                write_private_file(write_env, "".join(lines))
+            fleet.watch()
+        except KeyboardInterrupt:
+            typer.echo("stopping")
+        finally:
+            fleet.stop()
+
+
+def _introduce(fleet: Fleet) -> None:
+    for child in fleet.children():
+        typer.echo(f"process    {child.name:<12} {child.pid:>8}  {child.log_file}")
+    for name, value in fleet.client_environment().items():
+        typer.echo(f"{name}={value}")
+    typer.secho("ready      Ctrl-C stops everything", fg="green")

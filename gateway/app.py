@@ -1,0 +1,100 @@
+"""The gateway's wiring, in one function."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+import stamina
+import structlog
+from fastapi import FastAPI
+
+from gateway import batches, errors, files, health, models
+from gateway.access import Access
+from gateway.dependencies import Services
+from gateway.settings import GatewaySettings
+from shared.bus import Bus
+from shared.catalog import load_catalog
+from shared.errors import TransientError
+from shared.openai import ErrorEnvelope
+from shared.relay import Relay
+from shared.state import State
+from shared.storage import Storage
+
+log = structlog.get_logger()
+
+#: Seconds for the services to come up when the whole fleet starts at once.
+_START_PATIENCE = 60.0
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorEnvelope},
+    "5XX": {"model": ErrorEnvelope},
+}
+
+
+def build_app(settings: GatewaySettings) -> FastAPI:
+    """The whole gateway; nothing is connected before it starts.
+
+    Raises CatalogError. Its start raises SetupError, or TransientError if a service stays away.
+    """
+    catalog = load_catalog(settings.catalog)
+    catalog_changed_at = int(settings.catalog.stat().st_mtime)
+
+    @asynccontextmanager
+    async def running(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
+        state = State(settings.redis_url.get_secret_value())
+        storage = Storage(
+            settings.s3_endpoint,
+            settings.s3_access_key,
+            settings.s3_secret_key.get_secret_value(),
+            settings.s3_bucket,
+        )
+        bus = Bus(settings.amqp_url.get_secret_value())
+        try:
+            await _connect(state, storage, bus)
+            relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
+            yield {
+                "services": Services(
+                    settings, catalog, catalog_changed_at, state, storage, bus, relaying
+                )
+            }
+            relaying.cancel()
+            # A lease that cannot be let go ends by itself.
+            await asyncio.gather(relaying, return_exceptions=True)
+        finally:
+            await bus.close()
+            storage.close()
+            await state.close()
+
+    app = FastAPI(
+        title="Batchyard",
+        version=version("batchyard"),
+        lifespan=running,
+        # The pages load their scripts from elsewhere; the schema itself stays.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    for room in (files, batches, models):
+        app.include_router(room.router, prefix="/v1", responses=_PROBLEMS)
+    app.include_router(health.router)
+    app.add_middleware(Access)
+    errors.install(app)
+    return app
+
+
+async def _connect(state: State, storage: Storage, bus: Bus) -> None:
+    async for attempt in stamina.retry_context(
+        on=TransientError, attempts=None, timeout=_START_PATIENCE, wait_max=2
+    ):
+        with attempt:
+            await state.ping()
+            await storage.prepare()
+            await bus.connect()
+
+
+def _relay(state: State, bus: Bus, service_user: str) -> Relay:
+    holder = f"gateway:{socket.gethostname()}:{os.getpid()}"
+    return Relay(state, bus, "submissions", holder=holder, service_user=service_user)

@@ -1,0 +1,35 @@
+"""What every endpoint may use: the adapters that `build_app` made, and the settings."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from gateway.settings import GatewaySettings
+from shared.bus import Bus
+from shared.catalog import Catalog
+from shared.state import State
+from shared.storage import Storage
+
+
+@dataclass(frozen=True)
+class Services:
+    """One of each for the whole process."""
+
+    settings: GatewaySettings
+    catalog: Catalog
+    #: Unix seconds; all models are shown as of then.
+    catalog_changed_at: int
+    state: State
+    storage: Storage
+    bus: Bus
+    relaying: asyncio.Task[None]
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.state.services
+    return services
+
+
+Use = Annotated[Services, Depends(_services)]

@@ -1,0 +1,130 @@
+"""One mapping from exceptions to answers: status, OpenAI's envelope, and what clients do next."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import NamedTuple
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import Match
+
+from gateway.access import response_headers
+from gateway.fields import complaint
+from shared.errors import (
+    AuthenticationError,
+    BatchyardError,
+    ConflictError,
+    InvalidInputError,
+    InvalidTransitionError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+)
+from shared.openai import ErrorBody, ErrorEnvelope
+
+log = structlog.get_logger()
+
+_INVALID = "invalid_request_error"
+_SERVER = "server_error"
+_BUSY = "The server cannot reach a part of itself at the moment. Please try again in a few seconds."
+_BROKEN = "The server had an error while processing your request. Its request id helps to find why."
+#: nginx's word for a caller who hung up; nobody reads it but the log.
+_HUNG_UP = 499
+
+
+class Answer(NamedTuple):
+    """An error as HTTP shows it."""
+
+    status: int
+    body: ErrorBody
+    headers: Mapping[str, str] = {}
+
+
+def install(app: FastAPI) -> None:
+    """Let the app answer every exception by this file."""
+    app.add_exception_handler(BatchyardError, _respond)
+    app.add_exception_handler(RequestValidationError, _respond)
+    app.add_exception_handler(HTTPException, _respond_to_routing)
+    app.add_exception_handler(ClientDisconnect, _note_hang_up)
+    app.add_exception_handler(Exception, _respond_to_bug)
+
+
+def answer(error: Exception) -> Answer:
+    """What the caller gets to see of an exception."""
+    match error:
+        case RequestValidationError():
+            # The first step of a location says whether it was the query, the path or a header.
+            errors = [{**one, "loc": one["loc"][1:]} for one in error.errors()]
+            return answer(complaint(errors))
+        case InvalidInputError():
+            return Answer(400, _body(str(error), param=error.param, code=error.code))
+        case AuthenticationError():
+            return Answer(
+                401, _body(str(error), code=error.code), {"www-authenticate": "Bearer"}
+            )
+        case NotFoundError():
+            return Answer(404, _body(str(error), param=error.param, code=error.code))
+        case ConflictError() | InvalidTransitionError():
+            # Clients try a 409 again of themselves; this one will not change.
+            return Answer(409, _body(str(error)), {"x-should-retry": "false"})
+        case TooLargeError():
+            return Answer(413, _body(str(error)))
+        case TransientError():
+            return Answer(503, ErrorBody(message=_BUSY, type=_SERVER), {"retry-after": "5"})
+        case _:
+            return Answer(500, ErrorBody(message=_BROKEN, type=_SERVER))
+
+
+async def _respond(_: Request, error: Exception) -> Response:
+    if isinstance(error, TransientError):
+        log.warning("http.unavailable", reason=str(error))
+    return _response(answer(error))
+
+
+async def _respond_to_routing(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        message, code = f"Invalid URL ({request.method} {request.url.path})", None
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        methods = _methods(request)
+        message, code = f"Only {' and '.join(methods)} requests are accepted.", "method_not_supported"
+        return _response(Answer(405, _body(message, code=code), {"allow": ", ".join(methods)}))
+    else:
+        message, code = str(error.detail), None
+    return _response(Answer(error.status_code, _body(message, code=code), error.headers or {}))
+
+
+async def _note_hang_up(_: Request, error: Exception) -> Response:  # noqa: ARG001  # its type says all
+    return Response(status_code=_HUNG_UP)
+
+
+async def _respond_to_bug(request: Request, error: Exception) -> Response:
+    """Answers outside of all middleware, so it adds what `Access` would have."""
+    response = _response(answer(error))
+    response.headers.update(response_headers(request.scope))
+    return response
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods of the path: the router itself names only those of the first route."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return sorted(found)
+
+
+def _body(message: str, *, param: str | None = None, code: str | None = None) -> ErrorBody:
+    return ErrorBody(message=message, type=_INVALID, param=param, code=code)
+
+
+def _response(what: Answer) -> Response:
+    return JSONResponse(
+        ErrorEnvelope(error=what.body).model_dump(), what.status, headers=dict(what.headers)
+    )

@@ -1,0 +1,181 @@
+"""What clients may put into fields, and OpenAI's words for what they may not. Storage is unknown here."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+
+from shared.errors import InvalidInputError, TooLargeError
+from shared.messages import path
+
+B = TypeVar("B", bound=BaseModel)
+
+MAX_BODY_BYTES = 1024 * 1024
+_SHOWN_CHARACTERS = 200
+_NOT_JSON = (
+    "We could not parse the JSON body of your request. The body has to be one JSON object, "
+    "such as json.dumps() writes it."
+)
+_EXPECTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_parsing_size": "an integer",
+    "int_from_float": "an integer",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
+
+
+class ExpiresAfter(BaseModel):
+    """How long a file is kept, counted from its creation."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=3600, le=2_592_000)
+
+
+async def read_body(request: Request, shape: type[B]) -> B:
+    """The call's JSON body. Raises InvalidInputError, and TooLargeError above MAX_BODY_BYTES."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise TooLargeError(f"The body is too large: at most {MAX_BODY_BYTES} bytes are taken.")
+    return parsed(bytes(body), shape)
+
+
+def parsed(body: bytes, shape: type[B], *, within: tuple[str, ...] = ()) -> B:
+    """A JSON text as a value of `shape`. Raises InvalidInputError with OpenAI's message.
+
+    `within` is the field that the text came in, if it was not the whole body.
+    """
+    try:
+        return shape.model_validate_json(body)
+    except ValidationError as error:
+        raise complaint(error.errors(include_url=False), within=within) from None
+
+
+def require_one_of(value: str, supported: Collection[str], param: str) -> None:
+    """Raise InvalidInputError unless `value` is among those supported."""
+    if value not in supported:
+        raise _unsupported(value, ", ".join(f"'{word}'" for word in supported), param)
+
+
+def missing(param: str) -> InvalidInputError:
+    """The error for a field that has to be there."""
+    return InvalidInputError(
+        f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
+    )
+
+
+def complaint(
+    errors: Sequence[Mapping[str, Any]], *, within: tuple[str, ...] = ()
+) -> InvalidInputError:
+    """The first of pydantic's errors in OpenAI's words; `within` is where the value itself lies."""
+    first = errors[0]
+    kind, value, limits = first["type"], first.get("input"), first.get("ctx", {})
+    location = (*within, *first["loc"])
+    if location and location[-1] == "[key]":
+        return _long_key(location, str(value), limits)
+    param = path(location)
+    match kind:
+        case "json_invalid":
+            return InvalidInputError(_NOT_JSON)
+        case "missing":
+            return missing(param)
+        case "extra_forbidden":
+            return InvalidInputError(
+                f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter"
+            )
+        case "literal_error" if isinstance(value, str):
+            return _unsupported(value, limits["expected"].replace(" or ", ", "), param)
+        case "literal_error":
+            return _wrong_type(param, f"one of {limits['expected']}", value)
+        case "greater_than_equal":
+            return _out_of_bounds(param, f"below minimum value. Expected a value >= {limits['ge']}", value)
+        case "less_than_equal":
+            return _out_of_bounds(param, f"above maximum value. Expected a value <= {limits['le']}", value)
+        case "string_too_long":
+            return _long_string(param, limits["max_length"], str(value))
+        case "too_long":
+            most, got = limits["max_length"], limits["actual_length"]
+            return InvalidInputError(
+                f"Invalid '{param}': too many properties. Expected an object with at most {most} "
+                f"properties, but got an object with {got} properties instead.",
+                param=param,
+                code="object_above_max_properties",
+            )
+        case _ if kind in _EXPECTED:
+            return _wrong_type(param, _EXPECTED[kind], value)
+        case _:
+            return InvalidInputError(
+                f"Invalid value for '{param}': {first['msg']}.", param=param, code="invalid_value"
+            )
+
+
+def _unsupported(value: str, supported: str, param: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"Invalid value: '{value[:_SHOWN_CHARACTERS]}'. Supported values are: {supported}.",
+        param=param,
+        code="invalid_value",
+    )
+
+
+def _wrong_type(param: str, expected: str, value: object) -> InvalidInputError:
+    where = f"'{param}'" if param else "the request body"
+    return InvalidInputError(
+        f"Invalid type for {where}: expected {expected}, but got {_named(value)} instead.",
+        param=param or None,
+        code="invalid_type",
+    )
+
+
+def _named(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int():
+            return "an integer"
+        case float():
+            return "a decimal"
+        case list():
+            return "an array"
+        case _:
+            return "an object"
+
+
+def _out_of_bounds(param: str, how: str, value: object) -> InvalidInputError:
+    side = "below_min" if how.startswith("below") else "above_max"
+    return InvalidInputError(
+        f"Invalid '{param}': integer {how}, but got {value} instead.",
+        param=param,
+        code=f"integer_{side}_value",
+    )
+
+
+def _long_string(param: str, most: int, value: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"Invalid '{param}': string too long. Expected a string with maximum length {most}, "
+        f"but got a string with length {len(value)} instead.",
+        param=param,
+        code="string_above_max_length",
+    )
+
+
+def _long_key(
+    location: tuple[int | str, ...], key: str, limits: Mapping[str, Any]
+) -> InvalidInputError:
+    whole = path(location[:-2])
+    return InvalidInputError(
+        f"Invalid property name in '{whole}': '{key[:_SHOWN_CHARACTERS]}' is too long. Expected a string with maximum "
+        f"length {limits['max_length']}, but got a string with length {len(key)} instead.",
+        param=f"{whole}.{key[:_SHOWN_CHARACTERS]}",
+        code="string_above_max_length",
+    )

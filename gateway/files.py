@@ -1,0 +1,228 @@
+"""OpenAI's Files API: bytes go to S3 and come from it as a stream, records are in Redis."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import PurePath
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+
+from gateway.auth import Tenant
+from gateway.dependencies import Services, Use
+from gateway.fields import ExpiresAfter, missing, parsed, require_one_of
+from gateway.form import MAX_FORM_BYTES, Form, file_too_large
+from shared import ids
+from shared.errors import InvalidInputError, NotFoundError
+from shared.openai import CursorPage, Deleted, File
+from shared.state import FileRecord
+
+router = APIRouter()
+
+_PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+#: Three spellings of one thing: the SDKs', that of Azure's examples, and one JSON part.
+_FIELDS = (
+    "purpose",
+    "expires_after",
+    *(f"expires_after[{name}]" for name in ("anchor", "seconds")),
+    *(f"expires_after.{name}" for name in ("anchor", "seconds")),
+)
+_PAGE = 10_000
+_MAX_NAME_CHARACTERS = 512
+
+
+@router.post(
+    "/files",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "multipart/form-data": {
+                    "schema": {
+                        "type": "object",
+                        "required": ["file", "purpose"],
+                        "properties": {
+                            "file": {"type": "string", "format": "binary"},
+                            "purpose": {"type": "string", "enum": list(_PURPOSES)},
+                            "expires_after": ExpiresAfter.model_json_schema(),
+                        },
+                    }
+                }
+            },
+        }
+    },
+)
+async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
+    limit = services.settings.max_upload_bytes
+    if int(request.headers.get("content-length", 0)) > limit + MAX_FORM_BYTES:
+        raise file_too_large(limit, "file")
+    form = Form(
+        request.headers.get("content-type", ""),
+        file_field="file",
+        fields=_FIELDS,
+        max_file_bytes=limit,
+    )
+    file_id = ids.new_file_id()
+    key = f"files/{tenant}/{file_id}"
+    # Whatever is wrong with the form is raised while it is read, so that no object comes to be.
+    stored = await services.storage.upload(key, _file_bytes(form, request.stream()))
+    now, fields = int(time.time()), form.fields()
+    seconds = _seconds_kept(fields, services)
+    file = FileRecord(
+        id=file_id,
+        tenant=tenant,
+        bytes=stored.size,
+        created_at=now,
+        expires_at=None if seconds is None else now + seconds,
+        filename=form.filename,
+        purpose=fields["purpose"],
+        bucket=services.storage.bucket,
+        key=key,
+        etag=stored.etag,
+    )
+    # In this order, a death in between leaves objects that nothing refers to, which are swept.
+    await services.storage.put(_record_key(file), json.dumps(file.to_fields()).encode())
+    await services.state.files.create(file)
+    return file.to_openai()
+
+
+@router.get("/files")
+async def list_files(
+    tenant: Tenant,
+    services: Use,
+    *,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=0, le=_PAGE)] = _PAGE,
+    order: Literal["asc", "desc"] = "desc",
+    purpose: str | None = None,
+) -> CursorPage[File]:
+    found, has_more = await services.state.files.page(
+        tenant,
+        after=after,
+        # The SDKs' own test suites ask for 0 and expect an answer.
+        limit=limit or _PAGE,
+        newest_first=order == "desc",
+        purpose=purpose,
+    )
+    files = [file.to_openai() for file in found]
+    return CursorPage(
+        data=files,
+        first_id=files[0].id if files else None,
+        last_id=files[-1].id if files else None,
+        has_more=has_more,
+    )
+
+
+@router.get("/files/{file_id}")
+async def retrieve_file(file_id: str, tenant: Tenant, services: Use) -> File:
+    return (await services.state.files.get(tenant, file_id)).to_openai()
+
+
+@router.delete("/files/{file_id}")
+async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
+    file = await services.state.files.get(tenant, file_id)
+    if file.owned:
+        # First of all: a rebuild of Redis would bring back what still has its record in S3.
+        await services.storage.remove([_record_key(file)])
+    await services.state.files.delete(tenant, file_id)
+    return Deleted(id=file_id)
+
+
+@router.get("/files/{file_id}/content", response_class=StreamingResponse)
+async def download_file(file_id: str, tenant: Tenant, services: Use) -> StreamingResponse:
+    file = await services.state.files.get(tenant, file_id)
+    chunks = services.storage.stream(file.key, etag=file.etag, bucket=file.bucket)
+    try:
+        # Errors have to come before the answer's first byte.
+        first = await anext(chunks, b"")
+    except NotFoundError as error:
+        raise NotFoundError(f"No such File object: {file_id}", param="id") from error
+    return StreamingResponse(
+        _chained(first, chunks),
+        media_type="application/octet-stream",
+        headers={
+            "content-length": str(file.bytes),
+            "content-disposition": disposition(file.filename),
+        },
+    )
+
+
+def disposition(filename: str) -> str:
+    """The header that names a download, whatever signs the name holds."""
+    plain = "".join(
+        sign if sign.isascii() and sign.isprintable() and sign not in '"\\' else "_"
+        for sign in filename
+    )
+    extended = "" if plain == filename else f"; filename*=UTF-8''{quote(filename, safe='')}"
+    return f'attachment; filename="{plain}"{extended}'
+
+
+async def _file_bytes(form: Form, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    is_checked = False
+    async for chunk in body:
+        pieces = form.feed(chunk)
+        if form.has_file and not is_checked and "purpose" in form.fields():
+            # The purpose came before the file: refuse before the bytes rather than after them.
+            _check(form)
+            is_checked = True
+        for piece in pieces:
+            yield piece
+    form.finish()
+    _check(form)
+    expires_after(form.fields())
+
+
+def _check(form: Form) -> None:
+    purpose = form.fields().get("purpose")
+    if not purpose:
+        raise missing("purpose")
+    require_one_of(purpose, _PURPOSES, "purpose")
+    if len(form.filename) > _MAX_NAME_CHARACTERS:
+        raise InvalidInputError(
+            f"Invalid 'file': the name is too long, at most {_MAX_NAME_CHARACTERS} characters.",
+            param="file",
+            code="string_above_max_length",
+        )
+    if purpose == "batch" and PurePath(form.filename).suffix.lower() not in ("", ".jsonl"):
+        raise InvalidInputError("Invalid file format for Batch API. Must be .jsonl")
+
+
+def expires_after(fields: dict[str, str]) -> ExpiresAfter | None:
+    """What the form says, in any of its spellings. Raises InvalidInputError."""
+    within = ("expires_after",)
+    if "expires_after" in fields:
+        return parsed(fields["expires_after"].encode(), ExpiresAfter, within=within)
+    found: dict[str, str | int] = {}
+    for name in ("anchor", "seconds"):
+        for spelling in (f"expires_after[{name}]", f"expires_after.{name}"):
+            if spelling in fields:
+                text = fields[spelling]
+                found[name] = int(text) if name == "seconds" and _is_number(text) else text
+    if not found:
+        return None
+    return parsed(json.dumps(found).encode(), ExpiresAfter, within=within)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20
+
+
+def _seconds_kept(fields: dict[str, str], services: Services) -> int | None:
+    if wish := expires_after(fields):
+        return wish.seconds
+    return services.settings.file_seconds if fields["purpose"] == "batch" else None
+
+
+def _record_key(file: FileRecord) -> str:
+    """Beside the object: what a rebuild of Redis needs."""
+    return f"{file.key}.json"
+
+
+async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async with aclosing(rest):  # type: ignore[type-var]  # storage gives a generator
+        yield first
+        async for chunk in rest:
+            yield chunk

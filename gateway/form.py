@@ -1,0 +1,129 @@
+"""A multipart form with one file, understood while it arrives. Knows neither HTTP nor storage.
+
+The file may stand anywhere among the fields, so its bytes go on before all fields are known.
+"""
+
+from collections.abc import Mapping, Sequence
+from email.errors import MessageError
+
+from streaming_form_data import (  # type: ignore[import-untyped]  # it has no types
+    ParseFailedException,
+    StreamingFormDataParser,
+)
+from streaming_form_data.targets import (  # type: ignore[import-untyped]  # it has no types
+    BaseTarget,
+    NullTarget,
+)
+
+from gateway.fields import missing
+from shared.errors import InvalidInputError, TooLargeError
+
+#: What a form may hold besides its file; bounds what headers and fields can cost in memory.
+MAX_FORM_BYTES = 256 * 1024
+_NOT_A_FORM = (
+    "We could not parse your multipart form. Let an HTTP library build the body: it has to be "
+    "multipart/form-data, and the content type has to name the boundary."
+)
+#: Part headers are read by the `email` package, which answers broken ones with any of these.
+_PARSER_ERRORS = (ParseFailedException, MessageError, ValueError, LookupError, AttributeError)
+
+
+class Form:
+    """One form: feed it the body, take the file's bytes, and ask for the rest at the end."""
+
+    def __init__(
+        self, content_type: str, *, file_field: str, fields: Sequence[str], max_file_bytes: int
+    ) -> None:
+        self._file_field = file_field
+        self._max_file_bytes = max_file_bytes
+        self._fed_bytes = 0
+        self._file = _Part()
+        self._fields: Mapping[str, _Part] = {name: _Part() for name in fields}
+        try:
+            self._parser = StreamingFormDataParser({"content-type": content_type})
+        except _PARSER_ERRORS as error:
+            raise InvalidInputError(_NOT_A_FORM) from error
+        for name, part in ((file_field, self._file), *self._fields.items()):
+            self._parser.register(name, part)
+        self._parser.register("", NullTarget(), matches=lambda *_: True)
+
+    @property
+    def filename(self) -> str:
+        """As the client named it; SDKs call bare bytes `upload`, and so do we."""
+        return self._file.multipart_filename or "upload"
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the file has begun."""
+        return self._file.beginnings > 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take the next bytes of the body; returns the file's among them.
+
+        Raises InvalidInputError for a broken form or a file over the limit, and TooLargeError for
+        one that holds too much besides the file.
+        """
+        self._fed_bytes += len(chunk)
+        try:
+            self._parser.data_received(chunk)
+        except _PARSER_ERRORS as error:
+            raise InvalidInputError(_NOT_A_FORM) from error
+        if self._file.beginnings > 1:
+            raise InvalidInputError(
+                f"The form has more than one part '{self._file_field}'; send one file a call.",
+                param=self._file_field,
+            )
+        if self._file.size > self._max_file_bytes:
+            raise file_too_large(self._max_file_bytes, self._file_field)
+        if self._fed_bytes - self._file.size > MAX_FORM_BYTES:
+            raise TooLargeError(
+                f"The form holds more than {MAX_FORM_BYTES} bytes besides the file."
+            )
+        return self._file.take()
+
+    def finish(self) -> None:
+        """Say that the body has ended. Raises InvalidInputError if the file has not."""
+        if not self.has_file:
+            raise missing(self._file_field)
+        if not self._file.is_whole:
+            raise InvalidInputError(f"{_NOT_A_FORM} This one ends in the middle of the file.")
+
+    def fields(self) -> dict[str, str]:
+        """The fields that have arrived in full."""
+        return {
+            name: b"".join(part.pieces).decode(errors="replace")
+            for name, part in self._fields.items()
+            if part.is_whole
+        }
+
+
+def file_too_large(most: int, field: str) -> InvalidInputError:
+    """The error for a file over the limit; OpenAI answers 400 here, not 413."""
+    return InvalidInputError(f"File is too large. '{field}' may have at most {most} bytes.")
+
+
+class _Part(BaseTarget):  # type: ignore[misc]  # it has no types
+    """One part of the form, kept in the pieces in which it came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beginnings = 0
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.is_whole = False
+
+    def on_start(self) -> None:
+        self.beginnings += 1
+        self.pieces, self.is_whole = [], False
+
+    def on_data_received(self, chunk: bytes) -> None:
+        self.pieces.append(chunk)
+        self.size += len(chunk)
+
+    def on_finish(self) -> None:
+        self.is_whole = True
+
+    def take(self) -> list[bytes]:
+        """The pieces that came since the last time."""
+        taken, self.pieces = self.pieces, []
+        return taken

@@ -1,0 +1,37 @@
+"""What the gateway must be told besides where the shared services are."""
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from shared.settings import SharedSettings
+
+_THIRTY_DAYS = 2_592_000
+
+CompletionWindow = Annotated[str, Field(pattern="^[1-9][0-9]{0,2}[hd]$")]
+
+
+class GatewaySettings(SharedSettings):
+    """Read once, in `__main__`."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=1, le=65_535)
+    max_upload_bytes: int = Field(default=209_715_200, ge=1)
+    file_seconds: int = Field(
+        default=_THIRTY_DAYS, ge=3600, description="how long an input file is kept by default"
+    )
+    output_seconds: int = Field(
+        default=_THIRTY_DAYS, ge=3600, description="how long output files are kept by default"
+    )
+    completion_windows: tuple[CompletionWindow, ...] = Field(
+        default=("24h",), description="a JSON list; 24h is always among them"
+    )
+    service_user: str = Field(
+        default="batchyard", description="the broker's name for us; it checks every message's"
+    )
+    grace_seconds: int = Field(default=30, ge=0, description="for running calls at the end")
+
+    @field_validator("completion_windows")
+    @classmethod
+    def _always_a_day(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
+        return windows if "24h" in windows else ("24h", *windows)

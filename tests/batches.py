@@ -1,0 +1,155 @@
+"""Batches as a test needs them: made with defaults, and brought to any status by legal events."""
+
+import itertools
+from typing import Any
+
+from redis.asyncio import Redis
+
+from shared.lifecycle import INITIAL, TRANSITIONS, Event, Status
+from shared.slices import Claim, Part, Slice, SliceUsage
+from shared.state import State
+
+LANE = "m@gpu"
+JOB = "job-1"
+ROWS_A_SLICE = 10
+
+_numbers = itertools.count()
+
+
+def batch_fields(batch_id: str, **changes: str | int) -> dict[str, str | int]:
+    """What `submission.accept` writes into a record."""
+    return {
+        "id": batch_id,
+        "tenant": "acme",
+        "message_id": f"m-{batch_id}",
+        "door": "http",
+        "endpoint": "/v1/chat/completions",
+        "input_file_id": f"file-{batch_id}",
+        "bucket": "inputs",
+        "key": f"files/{batch_id}",
+        "etag": "e",
+        "size": 1000,
+        "completion_window": "24h",
+        "created_at": 1_795_165_000,
+        "expires_at": 1_795_251_400,
+        "priority": 5,
+        **changes,
+    }
+
+
+async def validating(
+    state: State, *, submission: str | None = None, **changes: str | int
+) -> str:
+    """A new batch."""
+    batch_id = f"batch_{next(_numbers):032x}"
+    fields = batch_fields(batch_id, **changes)
+    await state.batches.accept(batch_id, "print", fields, input_file=None, submission=submission)
+    return batch_id
+
+
+async def in_progress(
+    state: State, *, slices: int = 2, lane: str = LANE, **changes: str | int
+) -> str:
+    """A batch whose slices are all pending."""
+    batch_id = await validating(state, **changes)
+    await accept_input(state, batch_id, slices=slices, lane=lane)
+    return batch_id
+
+
+async def accept_input(state: State, batch_id: str, *, slices: int = 2, lane: str = LANE) -> bool:
+    """Plan the batch and let INPUT_ACCEPTED happen to it."""
+    await state.slices.plan(batch_id, "p", 0, [piece(index) for index in range(slices)])
+    return await state.apply(
+        batch_id,
+        Event.INPUT_ACCEPTED,
+        {
+            "plan": "p",
+            "slices_total": slices,
+            "total": slices * ROWS_A_SLICE,
+            "lane": lane,
+            "model": "m",
+        },
+    )
+
+
+async def happen(state: State, batch_id: str, event: Event) -> bool:
+    """Let any event happen, with what it needs."""
+    if event is Event.INPUT_ACCEPTED:
+        return await accept_input(state, batch_id)
+    return await state.apply(batch_id, event)
+
+
+async def in_status(state: State, status: Status) -> str:
+    """A batch brought to `status` by the shortest way that the table allows."""
+    batch_id = await validating(state)
+    for event in _way_to(status):
+        await happen(state, batch_id, event)
+    return batch_id
+
+
+def piece(index: int) -> Slice:
+    """The slice number `index` of equal ones."""
+    return Slice(index * 100, (index + 1) * 100, index * ROWS_A_SLICE, ROWS_A_SLICE, 50)
+
+
+async def feed(state: State, *batch_ids: str, slices: int = 2, lane: str = LANE) -> int:
+    """Make all slices of the batches ready, batch by batch."""
+    members = [f"{batch_id}:{index}" for batch_id in batch_ids for index in range(slices)]
+    return await state.lanes.feed(lane, members)
+
+
+async def claim(
+    state: State,
+    *,
+    slices: int = 1,
+    rows: int = 1000,
+    lease_seconds: float = 30,
+    job: str = JOB,
+    lane: str = LANE,
+) -> list[Claim]:
+    """Claim as the lane's job; `job` is made that if the lane has none."""
+    await state.lanes.open_job(lane, "", job)
+    return await state.slices.claim(
+        lane, job, lease_seconds=lease_seconds, slices=slices, rows=rows
+    )
+
+
+async def claimed(state: State, *, slices: int = 2, **changes: str | int) -> list[Claim]:
+    """The claims on all slices of one new batch."""
+    batch_id = await in_progress(state, slices=slices, **changes)
+    await feed(state, batch_id, slices=slices)
+    return await claim(state, slices=slices)
+
+
+def part(claim: Claim, *, failed: int = 0) -> Part:
+    """A part with a result for each row of the claimed slice."""
+    rows = claim.slice.rows
+    usage = SliceUsage(rows - failed, failed, 3 * rows, rows, 2 * rows, 0)
+    return Part(f"parts/{claim.index}-{claim.epoch}", 100, 10 * failed, rows, usage)
+
+
+async def contents(redis: "Redis[str]", namespace: str) -> dict[str, Any]:
+    """Everything that lies in the namespace."""
+    found: dict[str, Any] = {}
+    async for key in redis.scan_iter(match=f"{namespace}*", count=1000):
+        match await redis.type(key):
+            case "hash":
+                found[key] = await redis.hgetall(key)
+            case "zset":
+                found[key] = await redis.zrange(key, 0, -1, withscores=True)
+            case "set":
+                found[key] = await redis.smembers(key)
+            case "stream":
+                found[key] = await redis.xrange(key)
+            case _:
+                found[key] = await redis.get(key)
+    return found
+
+
+def _way_to(status: Status) -> list[Event]:
+    ways: dict[Status, list[Event]] = {INITIAL: []}
+    while status not in ways:
+        for event, row in TRANSITIONS.items():
+            for source in row.sources & ways.keys():
+                ways.setdefault(row.target, [*ways[source], event])
+    return ways[status]

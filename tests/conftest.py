@@ -1,0 +1,121 @@
+"""Real servers for every test that asks: started once a session, empty again for each test."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aio_pika
+import pytest
+from minio import Minio
+from redis.asyncio import Redis
+
+from cli import servers
+from shared import topology
+from shared.bus import Bus
+from shared.state import State
+from shared.storage import Storage
+from tests.servers import S3, own_rabbitmq, own_redis, some_rabbitmq, some_redis, some_s3
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with some_redis(tmp_path_factory.mktemp("redis")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def amqp_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with some_rabbitmq(tmp_path_factory.mktemp("rabbitmq")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with some_s3(tmp_path_factory.mktemp("s3")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def _mortal_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.RabbitMQ]:
+    with own_rabbitmq(tmp_path_factory.mktemp("mortal-rabbitmq")) as server:
+        yield server
+
+
+@pytest.fixture
+def rabbitmq(_mortal_rabbitmq: servers.RabbitMQ) -> servers.RabbitMQ:
+    """A broker that nobody else uses: to kill, to restart and to raise alarms in."""
+    if not _mortal_rabbitmq.child.is_alive():
+        _mortal_rabbitmq.start()
+    return _mortal_rabbitmq
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[servers.Redis]:
+    """A Redis that nobody else uses: to kill, to restart and to configure."""
+    with own_redis(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A hash tag, as `State` needs one; nobody else's keys begin with it."""
+    return f"{{test-{secrets.token_hex(4)}}}:"
+
+
+@pytest.fixture
+async def redis(redis_url: str, namespace: str) -> AsyncIterator["Redis[str]"]:
+    """Redis itself, to look behind `State`; the test's keys are gone afterwards."""
+    client: Redis[str] = Redis.from_url(redis_url, decode_responses=True)
+    yield client
+    if keys := [key async for key in client.scan_iter(match=f"{namespace}*", count=1000)]:
+        await client.delete(*keys)
+    await client.aclose()
+
+
+@pytest.fixture
+async def state(redis_url: str, namespace: str, redis: "Redis[str]") -> AsyncIterator[State]:
+    """State in an empty namespace."""
+    assert redis is not None
+    state = State(redis_url, namespace=namespace)
+    yield state
+    await state.close()
+
+
+@pytest.fixture
+async def storage(s3: S3) -> AsyncIterator[Storage]:
+    """Storage on a bucket of its own."""
+    storage = Storage(*s3, f"test-{secrets.token_hex(6)}")
+    await storage.prepare()
+    yield storage
+    await storage.remove(await storage.keys(""))
+    storage.close()
+    _minio(s3).remove_bucket(storage.bucket)
+
+
+@pytest.fixture
+async def bus(amqp_url: str) -> AsyncIterator[Bus]:
+    """A connected bus whose queues are empty."""
+    bus = Bus(amqp_url)
+    await bus.connect()
+    await _purge(amqp_url)
+    yield bus
+    await bus.close()
+    await _purge(amqp_url)
+
+
+async def _purge(amqp_url: str) -> None:
+    async with await aio_pika.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        for name in topology.QUEUE_ARGUMENTS:
+            await (await channel.get_queue(name)).purge()
+
+
+def _minio(s3: S3) -> Minio:
+    scheme, _, address = s3.endpoint.partition("://")
+    return Minio(
+        address,
+        access_key=s3.access_key,
+        secret_key=s3.secret_key,
+        secure=scheme == "https",
+        region="us-east-1",
+    )

@@ -1,0 +1,63 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from cli.servers import Ports, free_port
+from shared.errors import SetupError
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as server:
+        assert server.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_port_is_kept_for_the_next_run_of_the_same_directory(tmp_path: Path) -> None:
+    first = Ports(tmp_path).get("redis")
+
+    assert Ports(tmp_path).get("redis") == first
+
+
+def test_two_names_never_share_a_port(tmp_path: Path) -> None:
+    ports = Ports(tmp_path)
+
+    assert len({ports.get(f"server-{number}") for number in range(50)}) == 50
+
+
+def test_a_port_taken_by_somebody_else_is_named_with_both_ways_out(tmp_path: Path) -> None:
+    ports = Ports(tmp_path)
+    port = ports.get("redis")
+
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(SetupError) as refused:
+        ports.require_free("redis")
+
+    assert f"Port {port}, kept for redis" in str(refused.value)
+    assert str(tmp_path / "ports.json") in str(refused.value)
+    assert "Stop that process" in str(refused.value)
+
+
+def test_a_listener_on_every_address_takes_the_port_too(tmp_path: Path) -> None:
+    ports = Ports(tmp_path)
+
+    with (
+        socket.create_server(("0.0.0.0", ports.get("redis"))),
+        pytest.raises(SetupError, match="is taken"),
+    ):
+        ports.require_free("redis")
+
+
+def test_a_port_is_free_again_after_its_connections_were_closed(tmp_path: Path) -> None:
+    ports = Ports(tmp_path)
+    address = ("127.0.0.1", ports.get("redis"))
+    with socket.create_server(address) as server, socket.create_connection(address):
+        # The server's side closes first, and so keeps the port in TIME_WAIT.
+        server.accept()[0].close()
+
+    ports.require_free("redis")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ports.json").write_text("[1")
+
+    with pytest.raises(SetupError, match=r"ports\.json is damaged; delete it"):
+        Ports(tmp_path).get("redis")

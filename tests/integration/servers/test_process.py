@@ -1,0 +1,212 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cli.servers import Child, sole_user_of
+from cli.servers.process import RUN_DIR_VARIABLE
+from shared.errors import SetupError
+
+SLEEP = ["sleep", "1000"]
+Eventually = Callable[[Callable[[], bool]], None]
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(SLEEP, start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Child]:
+    child = Child("sleeper", SLEEP, tmp_path)
+    yield child
+    child.kill()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def parent_of(run_dir: Path, command: list[str]) -> tuple[subprocess.Popen[str], int]:
+    """Another interpreter that starts a child of ours and waits; and the child's number."""
+    script = (
+        "import pathlib, sys, time\n"
+        "from cli.servers import Child\n"
+        "child = Child('sleeper', sys.argv[2:], pathlib.Path(sys.argv[1]))\n"
+        "child.start()\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(run_dir), *command], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    return parent, int(parent.stdout.readline())
+
+
+def kill_parent(parent: subprocess.Popen[str]) -> None:
+    parent.kill()
+    parent.communicate()
+
+
+def test_a_child_dies_when_its_parent_is_killed(tmp_path: Path, eventually: Eventually) -> None:
+    parent, pid = parent_of(tmp_path, SLEEP)
+    assert is_running(pid)
+
+    kill_parent(parent)
+
+    eventually(lambda: not is_running(pid))
+
+
+def test_a_grandchild_left_by_a_killed_run_is_gone_before_the_next_start(
+    tmp_path: Path, child: Child, eventually: Eventually
+) -> None:
+    parent, pid = parent_of(tmp_path, ["sh", "-c", "sleep 1000 & echo $! ; wait"])
+    log = tmp_path / "sleeper.log"
+    eventually(lambda: log.exists() and bool(log.read_text().strip()))
+    grandchild = int(log.read_text())
+    kill_parent(parent)
+    eventually(lambda: not is_running(pid))
+    assert is_running(grandchild)
+
+    child.start()
+
+    assert not is_running(grandchild)
+    assert child.is_alive()
+
+
+def test_a_marked_process_named_by_the_pid_file_is_killed_before_the_start(
+    tmp_path: Path, child: Child
+) -> None:
+    mark = {**os.environ, RUN_DIR_VARIABLE: str(tmp_path)}
+    with subprocess.Popen(SLEEP, start_new_session=True, env=mark) as stale:
+        (tmp_path / "sleeper.pid").write_text(str(stale.pid))
+
+        child.start()
+
+        assert stale.wait(5) == -signal.SIGKILL
+
+
+def test_a_foreign_process_with_the_kept_number_is_not_touched(
+    tmp_path: Path, child: Child, bystander: subprocess.Popen[bytes]
+) -> None:
+    (tmp_path / "sleeper.pid").write_text(str(bystander.pid))
+
+    child.start()
+
+    assert bystander.poll() is None
+    assert child.is_alive()
+
+
+def test_a_process_of_another_run_directory_is_not_touched(tmp_path: Path) -> None:
+    one, other = Child("sleeper", SLEEP, tmp_path / "a"), Child("sleeper", SLEEP, tmp_path / "ab")
+    other.start()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "sleeper.pid").write_text(str(other.pid))
+
+    one.start()
+
+    assert other.is_alive()
+    one.kill()
+    other.kill()
+
+
+def test_a_damaged_pid_file_is_no_obstacle(tmp_path: Path, child: Child) -> None:
+    (tmp_path / "sleeper.pid").write_text("?")
+
+    child.start()
+
+    assert (tmp_path / "sleeper.pid").read_text() == f"{child.pid}\n"
+
+
+def test_stop_asks_first(tmp_path: Path, eventually: Eventually) -> None:
+    child = Child(
+        "polite",
+        ["sh", "-c", "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"],
+        tmp_path,
+    )
+    child.start()
+    eventually(lambda: "up" in child.tail_of_log())
+
+    child.stop(grace_seconds=5)
+
+    assert (child.exit_code, child.tail_of_log(1)) == (3, "bye")
+    assert not (tmp_path / "polite.pid").exists()
+
+
+def test_stop_kills_the_whole_group_when_the_grace_is_over(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    child = Child("deaf", ["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait"], tmp_path)
+    child.start()
+    eventually(lambda: bool(child.tail_of_log()))
+    grandchild = int(child.tail_of_log(1))
+
+    child.stop(grace_seconds=0.1)
+
+    assert child.exit_code == -signal.SIGKILL
+    assert not is_running(grandchild)
+
+
+def test_a_child_can_be_killed_twice_and_started_again(child: Child) -> None:
+    child.start()
+    first = child.pid
+    child.kill()
+    child.kill()
+    assert not child.is_alive()
+
+    child.start()
+
+    assert child.is_alive()
+    assert child.pid != first
+
+
+def test_a_second_start_is_refused_while_the_first_runs(child: Child) -> None:
+    child.start()
+
+    with pytest.raises(SetupError, match="already running"):
+        child.start()
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="there is no no-such-program"):
+        Child("odd", ["no-such-program"], tmp_path).start()
+
+
+def test_start_is_refused_outside_the_main_thread(child: Child) -> None:
+    errors: list[Exception] = []
+
+    def start() -> None:
+        try:
+            child.start()
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+
+    assert "main thread" in str(errors[0])
+
+
+def test_a_run_directory_has_one_user_at_a_time(tmp_path: Path) -> None:
+    with (
+        sole_user_of(tmp_path),
+        pytest.raises(SetupError, match=f"Process {os.getpid()} already runs"),
+        sole_user_of(tmp_path),
+    ):
+        pass
+
+    with sole_user_of(tmp_path):
+        pass

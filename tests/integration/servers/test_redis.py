@@ -1,0 +1,90 @@
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from cli.servers import Ports, Redis
+from shared.errors import SetupError
+
+pytestmark = pytest.mark.usefixtures("needs_redis")
+
+PASSWORD = "p@ss/word#1 with spaces"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Redis]:
+    server = Redis(tmp_path, PASSWORD)
+    server.start()
+    yield server
+    server.kill()
+
+
+def test_the_url_lets_in(server: Redis) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        assert client.ping()
+
+
+@pytest.mark.parametrize("password", ["wrong", None])
+def test_nobody_gets_in_without_the_password(
+    server: Redis, tmp_path: Path, password: str | None
+) -> None:
+    port = Ports(tmp_path).get("redis")
+    # The client's own choice would be to try again for seconds.
+    once = Retry(NoBackoff(), 0)
+
+    with (
+        redis.Redis(port=port, password=password, retry=once) as stranger,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        stranger.ping()
+
+
+def test_the_password_is_in_a_private_file_and_not_on_the_command_line(
+    server: Redis, tmp_path: Path
+) -> None:
+    command = Path(f"/proc/{server.child.pid}/cmdline").read_bytes()
+
+    assert PASSWORD.encode() not in command
+    assert stat.S_IMODE((tmp_path / "redis" / "redis.conf").stat().st_mode) == 0o600
+
+
+def test_a_kill_loses_nothing_that_was_answered(server: Redis) -> None:
+    url = server.url
+    with redis.Redis.from_url(url) as client:
+        for number in range(100):
+            client.set(f"key-{number}", number)
+
+    server.kill()
+    server.start()
+
+    assert server.url == url
+    with redis.Redis.from_url(url) as client:
+        assert client.dbsize() == 100
+
+
+def test_only_loopback_is_listened_on(
+    server: Redis, listening_addresses: Callable[[int], set[str]]
+) -> None:
+    assert server.child.pid is not None
+    assert listening_addresses(server.child.pid) == {"127.0.0.1"}
+
+
+def test_a_start_that_fails_shows_the_end_of_the_log(tmp_path: Path) -> None:
+    (tmp_path / "redis" / "appendonlydir").mkdir(parents=True)
+    manifest = tmp_path / "redis" / "appendonlydir" / "appendonly.aof.manifest"
+    manifest.write_text("nonsense\n")
+
+    with pytest.raises(SetupError, match=r"(?s)redis ended with exit code 1 .*manifest"):
+        Redis(tmp_path, PASSWORD).start()
+
+
+@pytest.mark.parametrize("password", ["", 'a"b', "a\\b", "a\nb"])
+def test_a_password_that_would_break_the_configuration_is_refused(
+    tmp_path: Path, password: str
+) -> None:
+    with pytest.raises(SetupError, match="password"):
+        Redis(tmp_path, password)

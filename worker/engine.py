@@ -1,0 +1,384 @@
+"""The engine of a lane: Ray's own LLM server, plus one method that answers chunks of request lines.
+
+Every answer comes from vLLM's own OpenAI layer, called in the process that holds the engine. This
+is the only file that imports vLLM; lane jobs talk to it through `worker.engine_client`.
+"""
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ray import serve
+from ray.serve.config import ProxyLocation
+from ray.serve.llm import LLMConfig, LLMServer, ModelLoadingConfig, build_llm_deployment
+from ray.serve.schema import LoggingConfig
+from starlette.requests import Request
+from starlette.responses import Response
+
+from shared.catalog import Catalog, Lane, Model, Pool
+from shared.errors import SetupError
+from worker.engine_client import (
+    DEFAULT_MAX_NUM_SEQS,
+    DEPLOYMENT,
+    EngineGoneError,
+    EngineUnavailableError,
+    ROWS_PER_ENGINE_CALL,
+    Result,
+    engine_failure,
+    is_deployed,
+    stale_apps,
+)
+
+#: What a request line may ask for. vLLM's app has more, some of it not for strangers
+#: (loading adapters, shutting down), so the list is of what is allowed.
+URLS = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/embeddings",
+        "/v1/score",
+        "/v1/rerank",
+        "/classify",
+        "/pooling",
+    }
+)
+
+#: How long a row that the caller gave up may take to leave vLLM, in seconds.
+ABORT_SECONDS = 5
+
+#: vLLM derives it from the machine when it is not set, and guesses too low for batches.
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
+
+
+class _Endpoint(NamedTuple):
+    """One of vLLM's serving objects: what it reads, and the call that answers it."""
+
+    request: Callable[[Any], Any]
+    answer: Callable[[Any, Request], Awaitable[Any]]
+
+
+class BatchServer(LLMServer):  # type: ignore[misc]  # ray is untyped
+    """One replica of an engine."""
+
+    async def start(self) -> None:
+        """Called once by Ray's constructor; loads the model."""
+        source = Path(self._llm_config.model_loading_config.model_source)
+        if source.is_absolute():
+            if not source.exists():
+                raise SetupError(f"The model's folder {source} does not exist on this machine.")
+            # Nothing to download: saves a task that imports vLLM only to find that out.
+            self._llm_config.get_or_create_callback().ctx.run_init_node = False
+        try:
+            await super().start()
+        except Exception as error:
+            # A child process that failed has told its reason to the log, and nobody else.
+            if (told := _last_words()) is None:
+                raise
+            raise SetupError(told) from error
+        self._client = self.engine._engine_client  # noqa: SLF001  # Ray has no public way
+        self._app = await self.engine.build_asgi_app()
+        self._endpoints = _endpoints(self._app.state)
+        # A long waiting list slows vLLM's scheduler down; a short one keeps it full.
+        most = self._client.vllm_config.scheduler_config.max_num_seqs
+        self._rows = asyncio.Semaphore(int(most * 1.1) + 1)
+
+    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
+        """Answer each line `{"custom_id", "method", "url", "body"[, "request_id"]}`, in order.
+
+        Raises EngineGoneError when the engine died under these lines.
+        """
+        if self._client.errored:
+            # These lines never reached the engine: they cannot be what killed it.
+            raise EngineUnavailableError("the engine is about to be restarted")
+        results = await asyncio.gather(*map(self._run_line, lines))
+        # vLLM answers 500 for every row of a dead engine. Those are not answers.
+        if self._client.errored and any(status >= 500 for status, _ in results):
+            raise EngineGoneError("the engine died while these lines were in it")
+        return results
+
+    async def unfinished(self) -> int:
+        """How many requests are in vLLM right now."""
+        count: int = self._client.output_processor.get_num_unfinished_requests()
+        return count
+
+    async def _run_line(self, line: bytes) -> Result:
+        try:
+            request = json.loads(line)
+            url, body = request["url"], request["body"]
+            request_id = request.get("request_id")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return _refusal("The line is not a request: it needs a url and a body.")
+        if url not in URLS:
+            return _refusal(f"There is no endpoint {url!r}.", status=404, param="url")
+        if isinstance(body, dict) and body.get("stream"):
+            return _refusal(
+                "Streaming is not supported in the Batch API.",
+                param="body.stream",
+                code="streaming_unsupported",
+            )
+        headers = [(b"content-type", b"application/json")]
+        if isinstance(request_id, str) and request_id.isascii() and request_id.isprintable():
+            headers.append((b"x-request-id", request_id.encode()))
+        async with self._rows:
+            try:
+                return await self._answer(url, body, headers)
+            except Exception as error:  # noqa: BLE001  # a row's failure is its result
+                return _error_of(error)
+
+    async def _answer(self, url: str, body: Any, headers: list[tuple[bytes, bytes]]) -> Result:  # noqa: ANN401  # any JSON
+        endpoint = self._endpoints.get(url)
+        if endpoint is not None:
+            try:
+                request = endpoint.request(body)
+            except Exception:  # noqa: BLE001  # the app finds the words for what is wrong
+                endpoint = None
+        if endpoint is None:
+            return await self._answer_by_app(url, body, headers)
+        scope = {"type": "http", "method": "POST", "path": url, "headers": headers}
+        return _result_of(await endpoint.answer(request, Request(scope)))
+
+    async def _answer_by_app(
+        self,
+        url: str,
+        body: Any,  # noqa: ANN401  # any JSON
+        headers: list[tuple[bytes, bytes]],
+    ) -> Result:
+        """By way of vLLM's whole FastAPI app: every endpoint, and the words for invalid bodies.
+
+        Costs about 1.6 ms of CPU a row, which is why the busy endpoints do without.
+        """
+        sent = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
+        abandoned = asyncio.Event()
+        status, chunks, kind = 500, [], b""
+
+        async def receive() -> dict[str, Any]:
+            for message in sent:
+                return message
+            await abandoned.wait()
+            # The one way to make vLLM's app abort a row.
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            nonlocal status, kind
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                kind = dict(message["headers"]).get(b"content-type", b"")
+            elif message["type"] == "http.response.body":
+                chunks.append(message.get("body", b""))
+
+        call = asyncio.ensure_future(self._app(_scope(url, headers), receive, send))
+        try:
+            await asyncio.shield(call)
+        except asyncio.CancelledError:
+            abandoned.set()
+            await asyncio.wait([call], timeout=ABORT_SECONDS)
+            raise
+        return _result_of_bytes(status, b"".join(chunks), kind)
+
+
+def _last_words() -> str | None:
+    """The last exception that vLLM's child processes printed: Ray gives each replica a file."""
+    told = None
+    for output in (1, 2):
+        try:
+            lines = Path(f"/proc/self/fd/{output}").read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            found = re.search(r"^\((?:EngineCore|Worker)\b.*?\] ((?:\w+\.)*\w*Error: .*)", line)
+            told = found[1] if found else told
+    return told
+
+
+def _endpoints(state: Any) -> dict[str, _Endpoint]:  # noqa: ANN401  # Starlette's State
+    """The busy endpoints that this model has, without the web framework around them."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+    from pydantic import TypeAdapter
+
+    found: dict[str, _Endpoint] = {}
+    if chat := getattr(state, "openai_serving_chat", None):
+        found["/v1/chat/completions"] = _Endpoint(
+            ChatCompletionRequest.model_validate, chat.create_chat_completion
+        )
+    if completion := getattr(state, "openai_serving_completion", None):
+        found["/v1/completions"] = _Endpoint(
+            CompletionRequest.model_validate, completion.create_completion
+        )
+    if embedding := getattr(state, "serving_embedding", None):
+        found["/v1/embeddings"] = _Endpoint(
+            TypeAdapter(EmbeddingRequest).validate_python, embedding
+        )
+    return found
+
+
+def _scope(url: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": url,
+        "raw_path": url.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": headers,
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 80),
+    }
+
+
+def _result_of(answer: Any) -> Result:  # noqa: ANN401  # pydantic object or Starlette response
+    if isinstance(answer, Response):
+        kind = answer.headers.get("content-type", "").encode()
+        return _result_of_bytes(answer.status_code, bytes(getattr(answer, "body", b"")), kind)
+    if hasattr(answer, "error"):
+        return _envelope(answer.error.code, answer.error.model_dump())
+    return 200, _ascii(answer.model_dump_json())
+
+
+def _result_of_bytes(status: int, body: bytes, kind: bytes) -> Result:
+    if status < 400:
+        if not kind.startswith(b"application/json"):
+            return _refusal("This form of answer is not JSON, and cannot be in a batch's output.")
+        return status, _ascii(body.decode())
+    try:
+        told = json.loads(body)
+    except ValueError:
+        told = {}
+    error = told.get("error", told.get("detail")) if isinstance(told, dict) else None
+    return _envelope(status, error if isinstance(error, dict) else {"message": str(error or "")})
+
+
+def _error_of(error: Exception) -> Result:
+    """What vLLM's app would have answered."""
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+
+    told = create_error_response(error).error
+    return _envelope(told.code, told.model_dump())
+
+
+def _refusal(
+    message: str, *, status: int = 400, param: str | None = None, code: str | None = None
+) -> Result:
+    kind = "invalid_request_error"
+    return _envelope(status, {"message": message, "type": kind, "param": param, "code": code})
+
+
+def _envelope(status: int, error: dict[str, Any]) -> Result:
+    keys = ("message", "type", "param", "code")
+    return status, json.dumps({"error": {key: error.get(key) for key in keys}}).encode()
+
+
+def _ascii(text: str) -> bytes:
+    """The same JSON in ASCII: no reader of lines can then find a line end in it but our own."""
+    if not text.isascii():
+        # Outside strings JSON is ASCII, so whatever is not may be escaped where it stands.
+        text = re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found[0])[1:-1], text)
+    return text.encode("ascii")
+
+
+def deploy(catalog: Catalog, lane: Lane) -> str:
+    """Make sure that the lane's engine is deployed as the catalog says; the application's name.
+
+    Does not wait for a replica. Repeating it changes nothing, and starts nothing again; engines
+    of this lane with another fingerprint are removed.
+    """
+    name = catalog.app_name(lane)
+    if not is_deployed(name) or engine_failure(name) is not None:
+        serve.start(proxy_location=ProxyLocation.Disabled)
+        application = build_llm_deployment(
+            _llm_config(catalog.model(lane.model), catalog.pools[lane.pool]),
+            override_serve_options={"name": DEPLOYMENT},
+        )
+        serve.run_many(
+            [
+                serve.RunTarget(
+                    application,
+                    name=name,
+                    route_prefix=None,
+                    # One line for each chunk, otherwise.
+                    logging_config=LoggingConfig(enable_access_log=False),
+                )
+            ],
+            wait_for_applications_running=False,
+        )
+    for other in stale_apps(lane, name):
+        serve.delete(other, _blocking=False)
+    return name
+
+
+def _llm_config(model: Model, pool: Pool) -> LLMConfig:
+    return LLMConfig(
+        model_loading_config=ModelLoadingConfig(model_id=model.name, model_source=model.source),
+        engine_kwargs=engine_arguments(model),
+        accelerator_type=pool.accelerator_type,
+        placement_group_config=_placement(model, pool),
+        deployment_config=_serve_options(model, pool),
+        runtime_env={"env_vars": dict(model.env)},
+        server_cls=BatchServer,
+        log_engine_metrics=False,
+    )
+
+
+def engine_arguments(model: Model) -> dict[str, Any]:
+    """What vLLM is started with."""
+    from vllm.entrypoints.openai.models.protocol import LoRAModulePath
+
+    arguments: dict[str, Any] = {
+        "max_num_seqs": DEFAULT_MAX_NUM_SEQS,
+        "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
+        **model.engine,
+    }
+    if model.revision is not None:
+        arguments["revision"] = model.revision
+    if model.chat_template is not None:
+        arguments["chat_template"] = model.chat_template
+    if model.lora:
+        arguments["enable_lora"] = True
+        arguments["lora_modules"] = [
+            LoRAModulePath(name=name, path=path) for name, path in model.lora.items()
+        ]
+    return arguments
+
+
+def _placement(model: Model, pool: Pool) -> dict[str, Any] | None:
+    if not pool.resources:
+        return None
+    if pool.accelerator_type or "GPU" in pool.resources:
+        return {"bundle_per_worker": {"GPU": 1.0, **pool.resources}}
+    return {"bundles": [dict(pool.resources)]}
+
+
+def _serve_options(model: Model, pool: Pool) -> dict[str, Any]:
+    most_rows = model.engine.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS)
+    full = math.ceil(most_rows / ROWS_PER_ENGINE_CALL)
+    options: dict[str, Any] = {
+        # Twice what fills the engine: the next chunks stand ready in the replica.
+        "max_ongoing_requests": 2 * full + 1,
+        "health_check_period_s": 2,
+        "health_check_timeout_s": 60,
+        "graceful_shutdown_wait_loop_s": 1,
+        "graceful_shutdown_timeout_s": 10,
+        # Bounds how often an engine that cannot start is tried.
+        "max_constructor_retry_count": 3,
+        "autoscaling_config": {
+            "min_replicas": model.min_replicas,
+            "max_replicas": model.max_replicas,
+            "target_ongoing_requests": full,
+            "upscale_delay_s": 10,
+            "downscale_delay_s": model.idle_seconds,
+            "downscale_to_zero_delay_s": model.idle_seconds,
+        },
+        "ray_actor_options": {"num_cpus": 0 if "CPU" in pool.resources else 1},
+    }
+    if pool.label_selector:
+        options["placement_group_bundle_label_selector"] = [dict(pool.label_selector)]
+    return options

@@ -1,0 +1,232 @@
+"""A lane job: claims the slices of its lane and runs them as overlapping waves, until it is idle.
+
+Everything it knows is in Redis; killed at any line, its claims run out and another job goes on.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+from shared.catalog import Catalog, Lane
+from shared.errors import TransientError
+from shared.slices import Claim
+from shared.state import State
+from shared.state.slices import SupersededError
+from shared.storage import Storage
+from worker.engine_client import (
+    DEFAULT_MAX_NUM_SEQS,
+    EngineClient,
+    EngineFailedError,
+    ensure_engine,
+)
+from worker.settings import WorkerSettings
+from worker.slice_run import BatchWatch, SliceRunner, fetch, settle
+from worker.wave import run_wave
+
+log = structlog.get_logger()
+
+_BEAT_SECONDS = 1.0
+#: With no bell heard, the ready list is looked at this often.
+_POLL_SECONDS = 0.5
+#: Waves that may run at once: one that works, and one that starts while it drains.
+_WAVES = 2
+_MOST_SLICES = 100
+
+
+class LaneJob:
+    """The one process that feeds a lane's engine."""
+
+    def __init__(
+        self,
+        state: State,
+        storage: Storage,
+        settings: WorkerSettings,
+        *,
+        lane: Lane,
+        job: str,
+        catalog: Catalog,
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._settings = settings
+        self._lane = lane
+        self._job = job
+        self._catalog = catalog
+        model = catalog.model(lane.model)
+        self._rows_at_once = model.max_replicas * int(
+            model.engine.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS)
+        )
+        self._claims: dict[tuple[str, int], Claim] = {}
+        self._waves: set[asyncio.Task[None]] = set()
+        self._directs: set[asyncio.Task[None]] = set()
+        self._direct_rows = 0
+        self._executions = 0
+        self._rate = 0.0
+        self._seen_rows = (time.monotonic(), 0)
+        self._runner: SliceRunner | None = None
+        self._failure: BaseException | None = None
+
+    async def run(self) -> None:
+        """Work until the lane has been idle for `linger_seconds`, or another job took it over."""
+        app_name = self._catalog.app_name(self._lane)
+        log.info("lane_job.started", lane=self._lane.name, job=self._job)
+        beats = asyncio.create_task(self._beats())
+        try:
+            await asyncio.to_thread(ensure_engine, self._catalog, self._lane)
+            self._runner = SliceRunner(
+                EngineClient(
+                    app_name, rows_per_engine_call=self._settings.rows_per_engine_call
+                ),
+                BatchWatch(self._state),
+                rows_in_engine=2 * self._settings.direct_rows,
+                rows_per_engine_call=self._settings.rows_per_engine_call,
+            )
+            await self._work(app_name)
+        except SupersededError as error:
+            log.warning("lane_job.superseded", lane=self._lane.name, reason=str(error))
+        except EngineFailedError as error:
+            await self._state.lanes.fail(self._lane.name, str(error))
+        finally:
+            beats.cancel()
+
+    async def _work(self, app_name: str) -> None:
+        idle_since = time.monotonic()
+        async with self._state.bells(f"lane:{self._lane.name}") as bells:
+            while True:
+                started = await self._start_direct() + await self._start_wave(app_name)
+                if started or self._claims:
+                    idle_since = time.monotonic()
+                elif time.monotonic() - idle_since > self._settings.linger_seconds:
+                    if await self._state.lanes.close_job(self._lane.name, self._job):
+                        log.info("lane_job.idle", lane=self._lane.name, job=self._job)
+                        return
+                    idle_since = time.monotonic()
+                if not started:
+                    await bells.wait(_POLL_SECONDS)
+
+    async def _start_direct(self) -> int:
+        """Run small slices at once, whatever else is under way; returns how many began."""
+        room = self._settings.direct_rows - self._direct_rows
+        if room <= 0:
+            return 0
+        claims = await self._claim(rows=room)
+        for claim in claims:
+            self._direct_rows += claim.slice.rows
+            self._keep(self._directs, self._run_direct(claim))
+        return len(claims)
+
+    async def _start_wave(self, app_name: str) -> int:
+        """Start the next wave before the running one drains; returns how many slices it has."""
+        if len(self._waves) >= _WAVES or self._rows_in_waves() >= self._low_water():
+            return 0
+        claims = await self._claim(rows=self._wave_rows())
+        if not claims:
+            return 0
+        self._executions += 1
+        batches = {claim.batch_id for claim in claims}
+        log.info(
+            "wave.started",
+            lane=self._lane.name,
+            slices=len(claims),
+            rows=sum(claim.slice.rows for claim in claims),
+            batches=len(batches),
+            tenants=len({claim.tenant for claim in claims}),
+        )
+        self._keep(self._waves, self._run_wave(claims, app_name))
+        return len(claims)
+
+    async def _claim(self, *, rows: int) -> list[Claim]:
+        claims = await self._state.slices.claim(
+            self._lane.name,
+            self._job,
+            lease_seconds=self._settings.claim_seconds,
+            slices=_MOST_SLICES,
+            rows=rows,
+        )
+        self._claims.update({(claim.batch_id, claim.index): claim for claim in claims})
+        return claims
+
+    async def _run_direct(self, claim: Claim) -> None:
+        assert self._runner is not None
+        try:
+            body = await fetch(self._storage, claim)
+            result = await self._runner.run(claim, body)
+            await settle(self._state, self._storage, claim, result)
+        finally:
+            self._direct_rows -= claim.slice.rows
+            await self._let_go([claim])
+
+    async def _run_wave(self, claims: list[Claim], app_name: str) -> None:
+        try:
+            await asyncio.to_thread(
+                run_wave, claims, app_name=app_name, rows_in_engine=self._rows_in_engine()
+            )
+        finally:
+            await self._let_go(claims)
+
+    async def _let_go(self, claims: list[Claim]) -> None:
+        """Forget claims; those that are still ours were not settled, and go back."""
+        for claim in claims:
+            if self._claims.pop((claim.batch_id, claim.index), None) is not None:
+                await self._state.slices.release(claim)
+
+    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                # Its claims went back; the lane goes on with the next.
+                log.error("lane_job.work_broke", lane=self._lane.name, reason=repr(error)[:500])
+
+        task.add_done_callback(ended)
+
+    async def _beats(self) -> None:
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS)
+            try:
+                await self._beat()
+            except TransientError as error:
+                # The claims last longer than a brief loss of Redis.
+                log.warning("lane_job.no_beat", lane=self._lane.name, reason=str(error))
+
+    async def _beat(self) -> None:
+        gone = await self._state.slices.renew(
+            list(self._claims.values()), lease_seconds=self._settings.claim_seconds
+        )
+        for claim in gone:
+            self._claims.pop((claim.batch_id, claim.index), None)
+        await self._measure()
+        await self._state.lanes.beat(
+            self._lane.name,
+            self._job,
+            rows_wanted=2 * self._wave_rows(),
+            executions=self._executions,
+        )
+
+    async def _measure(self) -> None:
+        """The lane's rate in rows a second, over about the last ten seconds."""
+        job = await self._state.lanes.job(self._lane.name)
+        then, rows = self._seen_rows
+        now = time.monotonic()
+        if self._claims and now > then:
+            self._rate += 0.2 * ((job.rows - rows) / (now - then) - self._rate)
+        self._seen_rows = (now, job.rows)
+
+    def _rows_in_waves(self) -> int:
+        return sum(claim.slice.rows for claim in self._claims.values()) - self._direct_rows
+
+    def _low_water(self) -> int:
+        """So many rows last until the next wave has started."""
+        return int(max(2 * self._rows_at_once, self._rate * self._settings.wave_lead_seconds))
+
+    def _wave_rows(self) -> int:
+        return 2 * self._low_water()
+
+    def _rows_in_engine(self) -> int:
+        """A little more than the engines run at once: a queue keeps them full, a long one delays."""
+        return self._rows_at_once + self._rows_at_once // 4

@@ -1,0 +1,115 @@
+"""Request lines in, result lines out. Pure; bodies stay opaque bytes from end to end."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from shared import ids
+from shared.slices import Slice, SliceUsage
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SUCCESS = 200
+
+
+class PartBody(NamedTuple):
+    """What a slice's run gave: result lines, then error lines, each in input order."""
+
+    output: bytes
+    error: bytes
+    usage: SliceUsage
+
+    @property
+    def rows(self) -> int:
+        return self.usage.completed + self.usage.failed
+
+
+class _CustomId(msgspec.Struct):
+    custom_id: str
+
+
+class _InputDetails(msgspec.Struct):
+    cached_tokens: int | None = 0
+
+
+class _OutputDetails(msgspec.Struct):
+    reasoning_tokens: int | None = 0
+
+
+class _Usage(msgspec.Struct):
+    """Tokens as vLLM counts them, in the words of either of OpenAI's two API families."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _InputDetails | None = None
+    completion_tokens_details: _OutputDetails | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _InputDetails | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Body(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+def split(body: bytes) -> list[bytes]:
+    """The request lines of a slice: separated by LF only, blank ones left out.
+
+    JSON strings may hold U+2028 and its like raw, which `splitlines` would cut at.
+    """
+    lines = body.removeprefix(_BYTE_ORDER_MARK).split(b"\n")
+    return [line for line in lines if line.strip()]
+
+
+def assemble(
+    batch_id: str,
+    piece: Slice,
+    lines: Sequence[bytes],
+    results: Sequence[tuple[int, bytes] | None],
+) -> PartBody:
+    """The part of a slice from its rows' HTTP statuses and bodies; None where a row did not run."""
+    output, error, total = [], [], SliceUsage()
+    for offset, (line, result) in enumerate(zip(lines, results, strict=True)):
+        if result is None:
+            continue
+        status, body = result
+        is_success = status == _SUCCESS
+        (output if is_success else error).append(
+            _result_line(batch_id, piece.first_row + offset, line, status, body)
+        )
+        total = _plus(total, _usage(body) if is_success else SliceUsage(failed=1))
+    return PartBody(b"".join(output), b"".join(error), total)
+
+
+def _result_line(batch_id: str, row: int, line: bytes, status: int, body: bytes) -> bytes:
+    """One line of an output or error file; it begins with its id, whose end is the row number."""
+    custom_id = msgspec.json.decode(line, type=_CustomId).custom_id
+    # ASCII only: a client that splits lines on U+2028 would break a row otherwise.
+    head = (
+        f'{{"id":"{ids.result_id(batch_id, row)}","custom_id":{json.dumps(custom_id)},'
+        f'"response":{{"status_code":{status},"request_id":"{ids.row_request_id(batch_id, row)}",'
+        '"body":'
+    )
+    return b"".join((head.encode(), body, b'},"error":null}\n'))
+
+
+def _usage(body: bytes) -> SliceUsage:
+    try:
+        usage = msgspec.json.decode(body, type=_Body).usage or _Usage()
+    except msgspec.DecodeError:
+        usage = _Usage()
+    cached = usage.prompt_tokens_details or usage.input_tokens_details
+    reasoning = usage.completion_tokens_details or usage.output_tokens_details
+    return SliceUsage(
+        completed=1,
+        input_tokens=usage.prompt_tokens or usage.input_tokens or 0,
+        cached_tokens=(cached.cached_tokens if cached else 0) or 0,
+        output_tokens=usage.completion_tokens or usage.output_tokens or 0,
+        reasoning_tokens=(reasoning.reasoning_tokens if reasoning else 0) or 0,
+    )
+
+
+def _plus(one: SliceUsage, other: SliceUsage) -> SliceUsage:
+    return SliceUsage(*(a + b for a, b in zip(one, other, strict=True)))

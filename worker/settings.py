@@ -1,0 +1,17 @@
+"""What a lane job must be told besides the shared addresses; every Ray node has it in its environment."""
+
+from shared.settings import SharedSettings
+
+
+class WorkerSettings(SharedSettings):
+    """Quantities carry their unit in their name."""
+
+    #: A claim that is not renewed for this long goes back to its lane.
+    claim_seconds: float = 30.0
+    #: How long a lane job stays when its lane has no work: what comes meanwhile starts at once.
+    linger_seconds: float = 300.0
+    #: Up to so many rows the lane job runs itself: a Ray Data execution takes seconds to start.
+    direct_rows: int = 64
+    #: How long before it runs dry a lane starts its next wave, in seconds of its own rate.
+    wave_lead_seconds: float = 8.0
+    rows_per_engine_call: int = 16

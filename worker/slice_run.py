@@ -1,0 +1,195 @@
+"""One slice through its stages: fetch, run, commit. Waves and the lane job use the same functions."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import structlog
+
+from shared import crash
+from shared.errors import TransientError
+from shared.lifecycle import Status
+from shared.slices import Claim, Part
+from shared.state import State
+from shared.storage import Storage
+from worker.engine_client import (
+    EngineClient,
+    EngineFailedError,
+    EngineGoneError,
+    EngineUnavailableError,
+    Result,
+)
+from worker.rows import PartBody, assemble, split
+
+log = structlog.get_logger()
+
+#: How often a running slice's batch is looked at; a cancelled one is stopped after about this.
+_WATCH_SECONDS = 1.0
+#: A slice in which the engine died so often gets error results instead of another engine.
+_MOST_STRIKES = 3
+_ENGINE_DIED = (
+    b'{"error":{"message":"The engine died each time that it ran this request.",'
+    b'"type":"server_error","param":null,"code":"engine_died"}}'
+)
+
+
+class Outcome(StrEnum):
+    """How a slice's run ended."""
+
+    DONE = "done"
+    #: The engine died with the slice in it.
+    STRUCK = "struck"
+    #: The engine never saw it.
+    UNSEEN = "unseen"
+    #: The engine cannot start at all.
+    LANE_FAILED = "lane_failed"
+
+
+class SliceResult(NamedTuple):
+    """What a run gave; `reason` is the engine's own when the lane failed."""
+
+    outcome: Outcome
+    body: PartBody
+    reason: str = ""
+
+
+async def fetch(storage: Storage, claim: Claim) -> bytes:
+    """The slice's bytes of the input object."""
+    return await storage.get(
+        claim.key,
+        start=claim.slice.start,
+        end=claim.slice.end,
+        etag=claim.etag,
+        bucket=claim.bucket,
+    )
+
+
+class SliceRunner:
+    """Runs slices on one engine, with a bounded number of rows in it, until their batches close."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        watch: "BatchWatch",
+        *,
+        rows_in_engine: int,
+        rows_per_engine_call: int,
+    ) -> None:
+        self._engine = engine
+        self._watch = watch
+        self._step = rows_per_engine_call
+        self._calls = asyncio.Semaphore(max(1, -(-rows_in_engine // rows_per_engine_call)))
+
+    async def run(self, claim: Claim, body: bytes) -> SliceResult:
+        """Run the slice's rows; rows that did not run before the batch closed are left out."""
+        lines = split(body)
+        empty = assemble(claim.batch_id, claim.slice, [], [])
+        if claim.strikes >= _MOST_STRIKES:
+            results: list[Result | None] = [(500, _ENGINE_DIED)] * len(lines)
+            return SliceResult(
+                Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, results)
+            )
+        calls = [
+            asyncio.ensure_future(self._call(lines[start : start + self._step]))
+            for start in range(0, len(lines), self._step)
+        ]
+        with self._watch.closing(claim.batch_id, lambda: [call.cancel() for call in calls]):
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+        broken = [end for end in ended if isinstance(end, Exception)]
+        for kind, outcome in (
+            (EngineFailedError, Outcome.LANE_FAILED),
+            (EngineGoneError, Outcome.STRUCK),
+            (EngineUnavailableError, Outcome.UNSEEN),
+        ):
+            if found := next((end for end in broken if isinstance(end, kind)), None):
+                return SliceResult(outcome, empty, str(found))
+        if broken:
+            raise broken[0]
+        results = []
+        for number, end in enumerate(ended):
+            width = len(lines[number * self._step : (number + 1) * self._step])
+            results += [None] * width if isinstance(end, BaseException) else end
+        return SliceResult(Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, results))
+
+    async def _call(self, lines: Sequence[bytes]) -> list[Result]:
+        async with self._calls:
+            return await self._engine.run_lines(lines)
+
+
+class BatchWatch:
+    """Looks at the running batches once a second for all their slices together."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._stops: defaultdict[str, list[Callable[[], object]]] = defaultdict(list)
+        self._task: asyncio.Task[None] | None = None
+
+    def closing(self, batch_id: str, stop: Callable[[], object]) -> "_Watched":
+        """Call `stop` once when the batch is no longer in progress, while the context is open."""
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._look())
+        return _Watched(self._stops[batch_id], stop)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            ids = [batch_id for batch_id, stops in self._stops.items() if stops]
+            self._stops = defaultdict(list, {name: self._stops[name] for name in ids})
+            try:
+                statuses = await self._state.batches.statuses(ids)
+            except TransientError:
+                continue
+            for batch_id, status in statuses.items():
+                if status is not Status.IN_PROGRESS:
+                    for stop in self._stops.pop(batch_id, []):
+                        stop()
+
+
+class _Watched:
+    def __init__(self, stops: list[Callable[[], object]], stop: Callable[[], object]) -> None:
+        self._stops = stops
+        self._stop = stop
+
+    def __enter__(self) -> None:
+        self._stops.append(self._stop)
+
+    def __exit__(self, *_: object) -> None:
+        if self._stop in self._stops:
+            self._stops.remove(self._stop)
+
+
+async def settle(state: State, storage: Storage, claim: Claim, result: SliceResult) -> None:
+    """Make the run's end durable: commit its part, or give the slice back.
+
+    The part lies in S3 before the commit; a part whose commit comes second is an orphan under a key
+    of its own epoch, and goes with the batch's other parts.
+    """
+    match result.outcome:
+        case Outcome.STRUCK:
+            log.warning("slice.struck", batch_id=claim.batch_id, index=claim.index)
+            await state.slices.release(claim, strikes=1)
+        case Outcome.UNSEEN:
+            await state.slices.release(claim)
+        case Outcome.LANE_FAILED:
+            await state.lanes.fail(claim.lane, result.reason)
+            await state.slices.release(claim)
+        case Outcome.DONE:
+            await _commit(state, storage, claim, result.body)
+
+
+async def _commit(state: State, storage: Storage, claim: Claim, body: PartBody) -> None:
+    if not body.rows:
+        await state.slices.release(claim)
+        return
+    key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
+    await storage.put(key, body.output + body.error)
+    crash.point("sink.part_written")
+    outcome = await state.slices.commit(
+        claim, Part(key, len(body.output), len(body.error), body.rows, body.usage)
+    )
+    if outcome != "ok":
+        log.warning(
+            "commit.too_late", batch_id=claim.batch_id, index=claim.index, outcome=outcome
+        )
