@@ -100,7 +100,7 @@ class Finaliser:
             # Cancelled between the commit and here: the next round ends it as cancelled.
             log.warning("batch.finish_late", batch_id=batch_id, status=late.status)
         else:
-            log.info("batch.finished", batch_id=batch_id, event=commit.event)
+            log.info("batch.finished", batch_id=batch_id, how=commit.event)
 
     async def _results(
         self, slices: list[Slice], parts: dict[int, Part], rows: "_Rows"

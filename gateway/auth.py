@@ -9,6 +9,8 @@ from gateway.dependencies import Use
 from shared.errors import AuthenticationError
 
 _bearer = HTTPBearer(auto_error=False)
+#: Of shorter keys even the ends would tell too much.
+_SHORTEST_SHOWN = 16
 
 
 async def _tenant(
@@ -36,4 +38,4 @@ Tenant = Annotated[str, Depends(_tenant)]
 
 def masked(key: str) -> str:
     """Enough of a key to tell which one it was, and too little to use it."""
-    return f"{key[:3]}***{key[-4:]}" if len(key) >= 16 else "***"
+    return f"{key[:3]}***{key[-4:]}" if len(key) >= _SHORTEST_SHOWN else "***"

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.auth import Tenant
 from gateway.dependencies import Services, Use
 from gateway.fields import ExpiresAfter, read_body, require_one_of
+from gateway.files import live_file
 from shared import crash, ids
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
@@ -121,7 +122,7 @@ def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
 
 async def _input_file(state: State, tenant: str, file_id: str) -> FileRecord:
     try:
-        file = await state.files.get(tenant, file_id)
+        file = await live_file(state, tenant, file_id)
     except NotFoundError as error:
         raise InvalidInputError(
             f"Cannot find file {file_id}, or project {tenant} does not have access to it.",
@@ -138,9 +139,7 @@ async def _input_file(state: State, tenant: str, file_id: str) -> FileRecord:
     return file
 
 
-def _manifest(
-    wish: CreateBatch, file: FileRecord, message_id: str, services: Services
-) -> Manifest:
+def _manifest(wish: CreateBatch, file: FileRecord, message_id: str, services: Services) -> Manifest:
     now = int(time.time())
     kept = wish.output_expires_after
     output_seconds = kept.seconds if kept else services.settings.output_seconds

@@ -54,7 +54,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _respond_to_bug)
 
 
-def answer(error: Exception) -> Answer:
+def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case a class, as flat as a table
     """What the caller gets to see of an exception."""
     match error:
         case RequestValidationError():
@@ -64,9 +64,7 @@ def answer(error: Exception) -> Answer:
         case InvalidInputError():
             return Answer(400, _body(str(error), param=error.param, code=error.code))
         case AuthenticationError():
-            return Answer(
-                401, _body(str(error), code=error.code), {"www-authenticate": "Bearer"}
-            )
+            return Answer(401, _body(str(error), code=error.code), {"www-authenticate": "Bearer"})
         case NotFoundError():
             return Answer(404, _body(str(error), param=error.param, code=error.code))
         case ConflictError() | InvalidTransitionError():
@@ -89,15 +87,19 @@ async def _respond(_: Request, error: Exception) -> Response:
 async def _respond_to_routing(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    if error.status_code == HTTPStatus.NOT_FOUND:
-        message, code = f"Invalid URL ({request.method} {request.url.path})", None
-    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        methods = _methods(request)
-        message, code = f"Only {' and '.join(methods)} requests are accepted.", "method_not_supported"
-        return _response(Answer(405, _body(message, code=code), {"allow": ", ".join(methods)}))
-    else:
-        message, code = str(error.detail), None
-    return _response(Answer(error.status_code, _body(message, code=code), error.headers or {}))
+    match error.status_code:
+        case HTTPStatus.NOT_FOUND:
+            return _response(
+                Answer(404, _body(f"Invalid URL ({request.method} {request.url.path})"))
+            )
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            methods = _methods(request)
+            body = _body(
+                f"Only {' and '.join(methods)} requests are accepted.", code="method_not_supported"
+            )
+            return _response(Answer(405, body, {"allow": ", ".join(methods)}))
+        case status:
+            return _response(Answer(status, _body(error.detail), error.headers or {}))
 
 
 async def _note_hang_up(_: Request, error: Exception) -> Response:  # noqa: ARG001  # its type says all

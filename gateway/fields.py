@@ -1,4 +1,4 @@
-"""What clients may put into fields, and OpenAI's words for what they may not. Storage is unknown here."""
+"""What clients may put into fields, and OpenAI's words for what they may not. Knows no storage."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -71,7 +71,7 @@ def missing(param: str) -> InvalidInputError:
     )
 
 
-def complaint(
+def complaint(  # noqa: C901, PLR0911  # one case a kind of error, as flat as a table
     errors: Sequence[Mapping[str, Any]], *, within: tuple[str, ...] = ()
 ) -> InvalidInputError:
     """The first of pydantic's errors in OpenAI's words; `within` is where the value itself lies."""
@@ -95,9 +95,13 @@ def complaint(
         case "literal_error":
             return _wrong_type(param, f"one of {limits['expected']}", value)
         case "greater_than_equal":
-            return _out_of_bounds(param, f"below minimum value. Expected a value >= {limits['ge']}", value)
+            return _out_of_bounds(
+                param, f"below minimum value. Expected a value >= {limits['ge']}", value
+            )
         case "less_than_equal":
-            return _out_of_bounds(param, f"above maximum value. Expected a value <= {limits['le']}", value)
+            return _out_of_bounds(
+                param, f"above maximum value. Expected a value <= {limits['le']}", value
+            )
         case "string_too_long":
             return _long_string(param, limits["max_length"], str(value))
         case "too_long":
@@ -133,7 +137,7 @@ def _wrong_type(param: str, expected: str, value: object) -> InvalidInputError:
     )
 
 
-def _named(value: object) -> str:
+def _named(value: object) -> str:  # noqa: PLR0911  # one case a type
     match value:
         case None:
             return "null"
@@ -172,10 +176,10 @@ def _long_string(param: str, most: int, value: str) -> InvalidInputError:
 def _long_key(
     location: tuple[int | str, ...], key: str, limits: Mapping[str, Any]
 ) -> InvalidInputError:
-    whole = path(location[:-2])
+    whole, shown = path(location[:-2]), key[:_SHOWN_CHARACTERS]
     return InvalidInputError(
-        f"Invalid property name in '{whole}': '{key[:_SHOWN_CHARACTERS]}' is too long. Expected a string with maximum "
-        f"length {limits['max_length']}, but got a string with length {len(key)} instead.",
-        param=f"{whole}.{key[:_SHOWN_CHARACTERS]}",
+        f"Invalid property name in '{whole}': '{shown}' is too long. Expected a string with "
+        f"maximum length {limits['max_length']}, but got a string with length {len(key)} instead.",
+        param=f"{whole}.{shown}",
         code="string_above_max_length",
     )

@@ -1,6 +1,7 @@
 """OpenAI's Files API: bytes go to S3 and come from it as a stream, records are in Redis."""
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -18,7 +19,7 @@ from gateway.form import MAX_FORM_BYTES, Form, file_too_large
 from shared import ids
 from shared.errors import InvalidInputError, NotFoundError
 from shared.openai import CursorPage, Deleted, File
-from shared.state import FileRecord
+from shared.state import FileRecord, State
 
 router = APIRouter()
 
@@ -90,7 +91,7 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
 
 
 @router.get("/files")
-async def list_files(
+async def list_files(  # noqa: PLR0913  # its query's parameters
     tenant: Tenant,
     services: Use,
     *,
@@ -118,7 +119,7 @@ async def list_files(
 
 @router.get("/files/{file_id}")
 async def retrieve_file(file_id: str, tenant: Tenant, services: Use) -> File:
-    return (await services.state.files.get(tenant, file_id)).to_openai()
+    return (await live_file(services.state, tenant, file_id)).to_openai()
 
 
 @router.delete("/files/{file_id}")
@@ -133,13 +134,13 @@ async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
 
 @router.get("/files/{file_id}/content", response_class=StreamingResponse)
 async def download_file(file_id: str, tenant: Tenant, services: Use) -> StreamingResponse:
-    file = await services.state.files.get(tenant, file_id)
+    file = await live_file(services.state, tenant, file_id)
     chunks = services.storage.stream(file.key, etag=file.etag, bucket=file.bucket)
     try:
         # Errors have to come before the answer's first byte.
         first = await anext(chunks, b"")
     except NotFoundError as error:
-        raise NotFoundError(f"No such File object: {file_id}", param="id") from error
+        raise _no_such_file(file_id) from error
     return StreamingResponse(
         _chained(first, chunks),
         media_type="application/octet-stream",
@@ -148,6 +149,14 @@ async def download_file(file_id: str, tenant: Tenant, services: Use) -> Streamin
             "content-disposition": disposition(file.filename),
         },
     )
+
+
+async def live_file(state: State, tenant: str, file_id: str) -> FileRecord:
+    """The tenant's file. Raises NotFoundError, also when its time is over."""
+    file = await state.files.get(tenant, file_id)
+    if file.expires_at is not None and file.expires_at <= time.time():
+        raise _no_such_file(file_id)
+    return file
 
 
 def disposition(filename: str) -> str:
@@ -207,13 +216,17 @@ def expires_after(fields: dict[str, str]) -> ExpiresAfter | None:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20
+    return re.fullmatch("-?[0-9]{1,18}", text) is not None
 
 
 def _seconds_kept(fields: dict[str, str], services: Services) -> int | None:
     if wish := expires_after(fields):
         return wish.seconds
     return services.settings.file_seconds if fields["purpose"] == "batch" else None
+
+
+def _no_such_file(file_id: str) -> NotFoundError:
+    return NotFoundError(f"No such File object: {file_id}", param="id")
 
 
 def _record_key(file: FileRecord) -> str:

@@ -5,30 +5,32 @@ The `minio` client is synchronous; every call runs in a thread of this class's o
 
 import asyncio
 import io
-import queue
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, suppress
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import stamina
 import urllib3
 from minio import Minio
+from minio.datatypes import Part
 from minio.deleteobjects import DeleteObject
-from minio.error import S3Error
+from minio.error import InvalidResponseError, S3Error, ServerError
 
 from shared.errors import NotFoundError, SetupError, TransientError
 
 T = TypeVar("T")
 
 _THREADS = 24
-#: S3's smallest part of a multipart upload, and so what one upload keeps in memory a few times.
+#: Of a multipart upload, above S3's least of 5 MiB; one upload keeps a few of them in memory.
 _PART_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
 #: S3's own words for "not now".
 _BUSY = {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"}
+_SERVER_ERROR = 500
 
 
 class Stored(NamedTuple):
@@ -118,6 +120,8 @@ class Storage:
         bucket: str | None = None,
     ) -> AsyncIterator[bytes]:
         """An object's bytes in chunks of about 1 MiB; memory does not grow with its size."""
+        if end is not None and end <= start:
+            return
         response = await self._call(
             lambda: self._open(key, start, end, etag, bucket or self.bucket)
         )
@@ -132,23 +136,35 @@ class Storage:
             response.release_conn()
 
     async def upload(self, key: str, chunks: AsyncIterator[bytes]) -> Stored:
-        """Write an object of unknown size as it comes; nothing is left behind if `chunks` raises."""
-        pipe = _Pipe()
-        loop = asyncio.get_running_loop()
-        writing = loop.run_in_executor(None, self._write, key, pipe)
-        try:
-            async for chunk in _coalesced(chunks):
-                if not pipe.offer(chunk):
-                    await loop.run_in_executor(self._pool, pipe.put, chunk)
-                if writing.done():
-                    break
-            await loop.run_in_executor(self._pool, pipe.close_writing)
-        except BaseException as error:
-            pipe.break_off(error)
-            await asyncio.wait([writing])
-            writing.exception()
-            raise
-        return await writing
+        """Write an object of unknown size as it comes; nothing is left behind if `chunks` raises.
+
+        No thread waits for `chunks`, so any number of slow sources stand in nobody's way.
+        """
+        async with aclosing(_parts(chunks)) as parts:
+            first = await anext(parts, b"")
+            if len(first) < _PART_BYTES:
+                return await self.put(key, first)
+            upload = await self._call(lambda: self._begin(key))
+            sending: list[asyncio.Task[str]] = []
+            size = 0
+            try:
+                part = first
+                while part:
+                    size += len(part)
+                    sending.append(asyncio.create_task(self._send(key, upload, len(sending), part)))
+                    part = await anext(parts, b"")
+                    await asyncio.wait(sending[-1:])
+                    sending[-1].result()
+                etags = [task.result() for task in sending]
+                # Once only: when its answer is lost, a repeat could not tell what happened.
+                etag = await self._in_thread(lambda: self._complete(key, upload, etags))
+            except BaseException:
+                # Also when cancelled. A part still on its way would outlive the abort.
+                await asyncio.gather(*sending, return_exceptions=True)
+                with suppress(TransientError, S3Error):
+                    await self._call(lambda: self._abort(key, upload))
+                raise
+        return Stored(key, etag or (await self.stat(key)).etag, size)
 
     async def stat(self, key: str, *, bucket: str | None = None) -> Stored:
         """Size and ETag. Raises NotFoundError."""
@@ -176,13 +192,16 @@ class Storage:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _call(self, function: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
         async for attempt in stamina.retry_context(
             on=TransientError, attempts=5, timeout=30, wait_initial=0.1, wait_max=2
         ):
             with attempt:
-                return await loop.run_in_executor(self._pool, _translated, function)
+                return await self._in_thread(function)
         raise AssertionError("unreachable: stamina raises after its last attempt")
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, _translated, function)
 
     def _make_bucket(self) -> None:
         if not self._client.bucket_exists(self.bucket):
@@ -233,16 +252,27 @@ class Storage:
             request_headers={"If-Match": etag} if etag else None,
         )
 
-    def _write(self, key: str, pipe: "_Pipe") -> Stored:
-        try:
-            written = self._client.put_object(
-                self.bucket, key, pipe, -1, part_size=_PART_BYTES, num_parallel_uploads=2
-            )
-        except (S3Error, *_NETWORK_ERRORS) as error:
-            raise TransientError(f"S3 did not take {key}: {error}") from error
-        finally:
-            pipe.stop_reading()
-        return Stored(key, written.etag or "", pipe.total)
+    async def _send(self, key: str, upload: str, index: int, part: bytes) -> str:
+        return await self._call(lambda: self._put_part(key, upload, index + 1, part))
+
+    # The client's own multipart upload reads its source in a thread; its single steps are private.
+    def _begin(self, key: str) -> str:
+        return self._client._create_multipart_upload(self.bucket, key, {})  # noqa: SLF001
+
+    def _put_part(self, key: str, upload: str, number: int, part: bytes) -> str:
+        return self._client._upload_part(self.bucket, key, part, None, upload, number)  # noqa: SLF001
+
+    def _complete(self, key: str, upload: str, etags: list[str]) -> str:
+        """The object's ETag; empty where the server keeps it to itself, as Ceph 16 does."""
+        parts = [Part(number, etag) for number, etag in enumerate(etags, start=1)]
+        done = self._client._complete_multipart_upload(self.bucket, key, upload, parts)  # noqa: SLF001
+        if done.object_name is None:
+            # S3 may answer 200 before it knows, and put the error into the body.
+            raise TransientError(f"S3 did not put {key} together.")
+        return done.etag or ""
+
+    def _abort(self, key: str, upload: str) -> None:
+        self._client._abort_multipart_upload(self.bucket, key, upload)  # noqa: SLF001
 
 
 def _translated(function: Callable[[], T]) -> T:
@@ -253,80 +283,22 @@ def _translated(function: Callable[[], T]) -> T:
             raise NotFoundError(f"S3 has no object {error.object_name}.") from error
         if error.code == "PreconditionFailed":
             raise ChangedError(f"The object {error.object_name} was changed.") from error
-        if error.code in _BUSY:
-            raise TransientError(f"S3: {error.code}") from error
+        if error.code in _BUSY or error.response.status >= _SERVER_ERROR:
+            raise TransientError(f"S3: {error.code or error.response.status}") from error
         raise
+    except (ServerError, InvalidResponseError) as error:
+        raise TransientError(f"Something other than S3 answers: {error}") from error
     except _NETWORK_ERRORS as error:
         raise TransientError(f"S3 cannot be reached: {error}") from error
 
 
-async def _coalesced(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Chunks of at least 1 MiB: each one is handed to another thread, which costs."""
+async def _parts(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The same bytes in parts of at least `_PART_BYTES`; only the last may be shorter."""
     gathered = bytearray()
     async for chunk in chunks:
         gathered += chunk
-        if len(gathered) >= _CHUNK_BYTES:
+        if len(gathered) >= _PART_BYTES:
             yield bytes(gathered)
             gathered.clear()
     if gathered:
         yield bytes(gathered)
-
-
-class _Pipe:
-    """A bounded pipe from the event loop to the thread that uploads."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._chunks: queue.Queue[bytes | BaseException] = queue.Queue(maxsize=8)
-        self._rest = b""
-        self._ended = False
-        self._reader_gone = False
-
-    def offer(self, chunk: bytes) -> bool:
-        """Hand over without waiting; False when the pipe is full."""
-        try:
-            self._chunks.put_nowait(chunk)
-        except queue.Full:
-            return False
-        return True
-
-    def put(self, chunk: bytes | BaseException) -> None:
-        """Hand over, waiting for room; what comes after the reader left is dropped."""
-        while not self._reader_gone:
-            try:
-                return self._chunks.put(chunk, timeout=0.2)
-            except queue.Full:
-                continue
-
-    def close_writing(self) -> None:
-        """No more bytes come."""
-        self.put(b"")
-
-    def break_off(self, error: BaseException) -> None:
-        """The reader gets an error instead of more bytes, so that the upload is aborted."""
-        while not self._reader_gone:
-            try:
-                self._chunks.put_nowait(error)
-            except queue.Full:
-                self._chunks.get_nowait()
-            else:
-                return
-
-    def stop_reading(self) -> None:
-        """Nobody reads any more; writers need not wait."""
-        self._reader_gone = True
-
-    def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes, all of them unless the end is reached; minio asks for whole parts."""
-        parts, length = [self._rest], len(self._rest)
-        while length < size and not self._ended:
-            chunk = self._chunks.get()
-            if isinstance(chunk, BaseException):
-                raise OSError("the source of the upload broke off") from chunk
-            self._ended = not chunk
-            parts.append(chunk)
-            length += len(chunk)
-        whole = b"".join(parts)
-        self._rest = whole[size:]
-        self.total += min(size, len(whole))
-        return whole[:size]

@@ -31,7 +31,7 @@ log = structlog.get_logger()
 _BEAT_SECONDS = 1.0
 #: With no bell heard, the ready list is looked at this often.
 _POLL_SECONDS = 0.5
-#: Waves that may run at once: one that works, and one that starts while it drains.
+#: Waves at once: one that works, and one that starts meanwhile, so that the engine never idles.
 _WAVES = 2
 _MOST_SLICES = 100
 
@@ -61,6 +61,8 @@ class LaneJob:
         )
         self._claims: dict[tuple[str, int], Claim] = {}
         self._waves: set[asyncio.Task[None]] = set()
+        #: The slices of each wave under way; it flows once one of them is settled.
+        self._wave_claims: list[list[Claim]] = []
         self._directs: set[asyncio.Task[None]] = set()
         self._direct_rows = 0
         self._executions = 0
@@ -81,7 +83,7 @@ class LaneJob:
                     app_name, rows_per_engine_call=self._settings.rows_per_engine_call
                 ),
                 BatchWatch(self._state),
-                rows_in_engine=2 * self._settings.direct_rows,
+                rows_in_engine=self._rows_in_engine(),
                 rows_per_engine_call=self._settings.rows_per_engine_call,
             )
             await self._work(app_name)
@@ -108,8 +110,14 @@ class LaneJob:
                     await bells.wait(_POLL_SECONDS)
 
     async def _start_direct(self) -> int:
-        """Run small slices at once, whatever else is under way; returns how many began."""
-        room = self._settings.direct_rows - self._direct_rows
+        """Run slices at once, whatever else is under way; returns how many began.
+
+        Small ones always find room here; while no wave gives the engine work, large ones do, too.
+        """
+        room = self._settings.direct_rows
+        if not any(map(self._flows, self._wave_claims)):
+            room = max(room, 2 * self._rows_in_engine())
+        room -= self._direct_rows
         if room <= 0:
             return 0
         claims = await self._claim(rows=room)
@@ -120,7 +128,7 @@ class LaneJob:
 
     async def _start_wave(self, app_name: str) -> int:
         """Start the next wave before the running one drains; returns how many slices it has."""
-        if len(self._waves) >= _WAVES or self._rows_in_waves() >= self._low_water():
+        if len(self._waves) >= _WAVES:
             return 0
         claims = await self._claim(rows=self._wave_rows())
         if not claims:
@@ -160,12 +168,17 @@ class LaneJob:
             await self._let_go([claim])
 
     async def _run_wave(self, claims: list[Claim], app_name: str) -> None:
+        self._wave_claims.append(claims)
         try:
             await asyncio.to_thread(
                 run_wave, claims, app_name=app_name, rows_in_engine=self._rows_in_engine()
             )
         finally:
+            self._wave_claims.remove(claims)
             await self._let_go(claims)
+
+    def _flows(self, claims: list[Claim]) -> bool:
+        return any((claim.batch_id, claim.index) not in self._claims for claim in claims)
 
     async def _let_go(self, claims: list[Claim]) -> None:
         """Forget claims; those that are still ours were not settled, and go back."""
@@ -217,15 +230,9 @@ class LaneJob:
             self._rate += 0.2 * ((job.rows - rows) / (now - then) - self._rate)
         self._seen_rows = (now, job.rows)
 
-    def _rows_in_waves(self) -> int:
-        return sum(claim.slice.rows for claim in self._claims.values()) - self._direct_rows
-
-    def _low_water(self) -> int:
-        """So many rows last until the next wave has started."""
-        return int(max(2 * self._rows_at_once, self._rate * self._settings.wave_lead_seconds))
-
     def _wave_rows(self) -> int:
-        return 2 * self._low_water()
+        """So many rows keep the engine busy until the wave after this one has started."""
+        return int(max(4 * self._rows_at_once, self._rate * self._settings.wave_seconds))
 
     def _rows_in_engine(self) -> int:
         """A little more than the engines run at once: a queue keeps them full, a long one delays."""

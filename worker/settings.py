@@ -12,6 +12,6 @@ class WorkerSettings(SharedSettings):
     linger_seconds: float = 300.0
     #: Up to so many rows the lane job runs itself: a Ray Data execution takes seconds to start.
     direct_rows: int = 64
-    #: How long before it runs dry a lane starts its next wave, in seconds of its own rate.
-    wave_lead_seconds: float = 8.0
+    #: A wave takes what its lane runs in about this time; starting one takes 3 to 6 seconds.
+    wave_seconds: float = 15.0
     rows_per_engine_call: int = 16

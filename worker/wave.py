@@ -48,7 +48,7 @@ def run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> None
         SliceSource(claims),
         override_num_blocks=len(claims),
         concurrency=_HELPERS,
-        ray_remote_args={"num_cpus": _LIGHT},
+        num_cpus=_LIGHT,
     ).map_batches(
         SliceMapper,
         # A slice is a block, and a block is what is retried.

@@ -90,6 +90,9 @@ class RayNode:
             f"--object-store-memory={_OBJECT_STORE_BYTES}",
             f"--temp-dir={self._folder}",
             "--disable-usage-stats",
+            # Any free port; the fixed range of ten thousand collides with ports that we chose.
+            "--min-worker-port=0",
+            "--max-worker-port=0",
             *ports,
         ]
 

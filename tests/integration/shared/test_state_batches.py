@@ -1,0 +1,175 @@
+import asyncio
+import json
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from shared.errors import NotFoundError
+from shared.lifecycle import Event, Status
+from shared.state import FileRecord, State
+from tests.batches import batch_fields, contents, in_progress, validating
+
+
+async def test_an_accepted_batch_is_validating(state: State) -> None:
+    batch_id = await validating(state)
+
+    record = await state.batches.get(batch_id)
+
+    assert record.status is Status.VALIDATING
+    assert record.tenant == "acme"
+    assert record.to_openai().request_counts.total == 0
+    assert await state.batches.in_status(Status.VALIDATING) == [batch_id]
+
+
+async def test_an_acceptance_is_announced_with_its_submission(state: State) -> None:
+    batch_id = await validating(state, submission='{"tenant":"acme"}')
+
+    [event] = await state.outbox.read("events", limit=10, wait_seconds=0)
+    [submission] = await state.outbox.read("submissions", limit=10, wait_seconds=0)
+    assert event.fields["type"] == "batch.accepted"
+    assert event.fields["sequence"] == "1"
+    assert event.snapshot()["id"] == batch_id
+    assert submission.fields == {"message": '{"tenant":"acme"}'}
+
+
+@pytest.mark.parametrize(("fingerprint", "outcome"), [("print", "duplicate"), ("x", "conflict")])
+async def test_a_second_acceptance_changes_nothing(
+    fingerprint: str, outcome: str, state: State, redis: Redis, namespace: str
+) -> None:
+    batch_id = await validating(state)
+    before = await contents(redis, namespace)
+
+    again = await state.batches.accept(
+        batch_id,
+        fingerprint,
+        batch_fields(batch_id, tenant="globex"),
+        input_file=_input(batch_id).to_fields(),
+        submission="{}",
+    )
+
+    assert again == outcome
+    assert await contents(redis, namespace) == before
+
+
+async def test_of_many_acceptances_at_once_one_makes_the_batch(state: State) -> None:
+    fields = batch_fields("batch_1")
+
+    outcomes = await asyncio.gather(
+        *(
+            state.batches.accept("batch_1", "print", fields, input_file=None, submission="{}")
+            for _ in range(16)
+        )
+    )
+
+    assert sorted(outcomes) == ["accepted"] + ["duplicate"] * 15
+    assert await state.outbox.length("events") == 1
+    assert await state.outbox.length("submissions") == 1
+
+
+async def test_an_input_from_the_bus_becomes_a_file_of_the_tenant(state: State) -> None:
+    await state.batches.accept(
+        "batch_1",
+        "print",
+        batch_fields("batch_1"),
+        input_file=_input("batch_1").to_fields(),
+        submission=None,
+    )
+
+    assert await state.files.get("acme", "file-batch_1") == _input("batch_1")
+
+
+async def test_an_unknown_batch_is_not_found(state: State) -> None:
+    with pytest.raises(NotFoundError):
+        await state.batches.get("batch_none")
+
+
+async def test_many_gives_those_that_exist_in_the_order_asked_for(state: State) -> None:
+    first, second = await validating(state), await validating(state)
+
+    found = await state.batches.many([second, "batch_none", first])
+
+    assert [record.id for record in found] == [second, first]
+
+
+async def test_statuses_gives_those_that_exist(state: State) -> None:
+    first, second = await validating(state), await in_progress(state)
+
+    found = await state.batches.statuses([first, "batch_none", second])
+
+    assert found == {first: Status.VALIDATING, second: Status.IN_PROGRESS}
+
+
+async def test_a_page_is_newest_first_and_says_whether_there_are_more(state: State) -> None:
+    made = [await validating(state) for _ in range(5)]
+
+    first, has_more = await state.batches.page("acme", after=None, limit=3)
+    rest, has_even_more = await state.batches.page("acme", after=first[-1].id, limit=3)
+
+    assert [record.id for record in first + rest] == made[::-1]
+    assert (has_more, has_even_more) == (True, False)
+
+
+async def test_a_page_that_ends_with_the_last_batch_has_no_more(state: State) -> None:
+    for _ in range(3):
+        await validating(state)
+
+    page, has_more = await state.batches.page("acme", after=None, limit=3)
+
+    assert len(page) == 3
+    assert not has_more
+
+
+async def test_a_page_after_an_unknown_batch_is_empty(state: State) -> None:
+    await validating(state)
+
+    assert await state.batches.page("acme", after="batch_none", limit=3) == ([], False)
+
+
+async def test_a_tenant_sees_only_its_own_batches(state: State) -> None:
+    await validating(state, tenant="globex")
+    own = await validating(state)
+
+    page, _ = await state.batches.page("acme", after=None, limit=10)
+
+    assert [record.id for record in page] == [own]
+
+
+async def test_live_batches_are_past_their_window_once_it_has_closed(state: State) -> None:
+    now = int(time.time())
+    closed = await in_progress(state, expires_at=now - 1)
+    await in_progress(state, expires_at=now + 3600)
+    ended = await in_progress(state, expires_at=now - 2)
+    await state.apply(ended, Event.LANE_FAILED)
+
+    assert await state.batches.past_window() == [closed]
+
+
+async def test_the_openai_shape_carries_what_was_counted(state: State) -> None:
+    batch_id = await validating(state, metadata='{"team":"blue"}')
+    problem = {"code": "bad_line", "line": 3, "message": "no", "param": "body"}
+    await state.apply(batch_id, Event.INPUT_REJECTED, {"errors": json.dumps([problem])})
+
+    shape = (await state.batches.get(batch_id)).to_openai()
+
+    assert shape.metadata == {"team": "blue"}
+    assert shape.errors is not None
+    assert [error.model_dump() for error in shape.errors.data] == [problem]
+    assert shape.failed_at is not None
+    assert shape.completed_at is None
+
+
+def _input(batch_id: str) -> FileRecord:
+    return FileRecord(
+        id=f"file-{batch_id}",
+        tenant="acme",
+        bytes=10,
+        created_at=1,
+        expires_at=None,
+        filename="in.jsonl",
+        purpose="batch",
+        bucket="b",
+        key="k",
+        etag="e",
+        owned=False,
+    )

@@ -1,0 +1,134 @@
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from cli import servers
+from shared.errors import TransientError
+from shared.lifecycle import Status
+from shared.state import State
+from tests.batches import LANE, validating
+from tests.eventually import eventually
+
+
+@pytest.fixture
+async def own_state(redis_server: servers.Redis) -> AsyncIterator[State]:
+    state = State(redis_server.url)
+    yield state
+    await state.close()
+
+
+async def test_a_server_that_is_down_is_transient_within_seconds(
+    own_state: State, redis_server: servers.Redis
+) -> None:
+    await own_state.ping()
+    redis_server.kill()
+    calls = [
+        own_state.ping(),
+        own_state.batches.get("batch_1"),
+        own_state.batches.many(["batch_1"]),
+        own_state.lease("a", "b", seconds=1).hold(),
+        own_state.outbox.read("events", limit=1, wait_seconds=1),
+        own_state.lanes.candidates(LANE, slices_per_batch=1),
+    ]
+    started = time.monotonic()
+
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [type(error) for error in errors] == [TransientError] * len(calls)
+    assert time.monotonic() - started < 10
+
+
+async def test_what_was_accepted_survives_a_kill(
+    own_state: State, redis_server: servers.Redis
+) -> None:
+    batch_id = await validating(own_state)
+
+    redis_server.kill()
+    redis_server.start()
+
+    assert (await own_state.batches.get(batch_id)).status is Status.VALIDATING
+    assert await own_state.outbox.length("events") == 1
+
+
+async def test_a_call_waits_out_a_short_absence(
+    own_state: State, redis_server: servers.Redis
+) -> None:
+    await own_state.ping()
+    redis_server.kill()
+    calling = asyncio.create_task(validating(own_state))
+    await asyncio.sleep(0)
+
+    redis_server.start()
+
+    assert await calling
+    assert await own_state.outbox.length("events") == 1
+
+
+async def test_bells_say_that_the_server_is_down_and_ring_again_when_it_is_back(
+    own_state: State, redis_server: servers.Redis
+) -> None:
+    async with own_state.bells("dispatcher") as bells:
+        redis_server.kill()
+        with pytest.raises(TransientError):
+            await bells.wait(30)
+        redis_server.start()
+
+        async def rings() -> bool:
+            await own_state.ring("dispatcher")
+            return await bells.wait(0.1)
+
+        await eventually(rings)
+
+
+async def test_bells_of_a_server_that_is_down_are_transient(
+    own_state: State, redis_server: servers.Redis
+) -> None:
+    redis_server.kill()
+
+    with pytest.raises(TransientError):
+        async with own_state.bells("dispatcher"):
+            pass
+
+
+async def test_a_full_memory_is_transient(own_state: State, redis_server: servers.Redis) -> None:
+    admin: Redis = Redis.from_url(redis_server.url)
+    await admin.config_set("maxmemory", 1)
+
+    with pytest.raises(TransientError):
+        await validating(own_state)
+    await admin.config_set("maxmemory", 0)
+    await admin.aclose()
+
+    assert await validating(own_state)
+
+
+async def test_scripts_are_loaded_again_when_the_server_forgot_them(
+    own_state: State, redis_server: servers.Redis
+) -> None:
+    admin: Redis = Redis.from_url(redis_server.url)
+    await validating(own_state)
+
+    await admin.script_flush()
+    await admin.aclose()
+
+    assert await validating(own_state)
+
+
+async def test_rings_that_piled_up_are_heard_once(own_state: State) -> None:
+    async with own_state.bells("dispatcher", "relay") as bells:
+        for _ in range(5):
+            await own_state.ring("dispatcher")
+            await own_state.ring("relay")
+
+        assert await bells.wait(5)
+        assert not await bells.wait(0.1)
+
+
+async def test_a_bell_of_another_name_is_not_heard(own_state: State) -> None:
+    async with own_state.bells("dispatcher") as bells:
+        await own_state.ring("relay")
+
+        assert not await bells.wait(0.1)

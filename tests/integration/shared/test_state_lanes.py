@@ -1,0 +1,203 @@
+import asyncio
+
+from shared.lifecycle import Event
+from shared.state import State
+from tests.batches import JOB, LANE, claim, claimed, feed, in_progress, part
+
+
+async def test_a_lane_is_known_from_its_first_batch_on(state: State) -> None:
+    batch_id = await in_progress(state)
+
+    assert await state.lanes.names() == [LANE]
+    assert await state.lanes.active(LANE) == [batch_id]
+    assert await state.lanes.active_count(LANE) == 1
+
+
+async def test_the_oldest_active_batch_comes_first(state: State) -> None:
+    young = await in_progress(state, created_at=2)
+    old = await in_progress(state, created_at=1)
+
+    assert await state.lanes.active(LANE) == [old, young]
+
+
+async def test_candidates_are_the_ready_ones_and_the_next_pending_of_each_batch(
+    state: State,
+) -> None:
+    first = await in_progress(state, slices=5, created_at=1, priority=7, tenant="globex")
+    second = await in_progress(state, slices=1, created_at=2)
+    await state.lanes.feed(LANE, [f"{first}:0"])
+
+    found = await state.lanes.candidates(LANE, slices_per_batch=2)
+
+    assert [(one.batch_id, one.index, one.is_ready) for one in found] == [
+        (first, 0, True),
+        (first, 1, False),
+        (first, 2, False),
+        (second, 0, False),
+    ]
+    assert (found[0].tenant, found[0].priority, found[0].created_at) == ("globex", 7, 1)
+    assert (found[0].rows, found[0].tokens) == (10, 50)
+
+
+async def test_a_claimed_or_committed_slice_is_no_candidate(state: State) -> None:
+    [first, second] = await claimed(state, slices=2)
+    await state.slices.commit(first, part(first))
+
+    assert second.index == 1
+    assert await state.lanes.candidates(LANE, slices_per_batch=9) == []
+
+
+async def test_feeding_makes_pending_slices_ready_in_the_given_order(state: State) -> None:
+    first, second = await in_progress(state), await in_progress(state)
+
+    fed = await state.lanes.feed(LANE, [f"{second}:1", f"{first}:0", f"{first}:1"])
+
+    assert fed == 3
+    got = await claim(state, slices=9)
+    assert [(one.batch_id, one.index) for one in got] == [(second, 1), (first, 0), (first, 1)]
+
+
+async def test_feeding_again_reorders_what_is_ready(state: State) -> None:
+    batch_id = await in_progress(state, slices=3)
+    await feed(state, batch_id, slices=3)
+
+    fed = await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in (2, 0, 1)])
+
+    assert fed == 0
+    assert [one.index for one in await claim(state, slices=9)] == [2, 0, 1]
+
+
+async def test_a_slice_that_was_claimed_meanwhile_is_not_fed_again(state: State) -> None:
+    first, second = await claimed(state, slices=2)
+    await state.slices.commit(second, part(second))
+
+    fed = await feed(state, first.batch_id)
+
+    assert fed == 0
+    assert await claim(state, slices=9) == []
+
+
+async def test_two_feeders_at_once_make_each_slice_ready_once(state: State) -> None:
+    batch_id = await in_progress(state, slices=20)
+
+    fed = await asyncio.gather(*(feed(state, batch_id, slices=20) for _ in range(4)))
+
+    assert sum(fed) == 20
+    assert len(await claim(state, slices=99)) == 20
+
+
+async def test_feeding_an_ended_batch_gives_nothing_to_claim(state: State) -> None:
+    batch_id = await in_progress(state)
+    await state.apply(batch_id, Event.CANCEL_REQUESTED)
+
+    await feed(state, batch_id)
+
+    assert await claim(state, slices=9) == []
+    assert await state.lanes.candidates(LANE, slices_per_batch=9) == []
+
+
+async def test_a_lane_without_a_job_has_one_without_a_name(state: State) -> None:
+    job = await state.lanes.job(LANE)
+
+    assert job.id == ""
+    assert (job.opened_at, job.beat_at, job.rows_wanted) == (0, 0, 0)
+
+
+async def test_one_of_many_openers_opens_the_lanes_job(state: State) -> None:
+    wanted = [f"job-{number}" for number in range(8)]
+
+    got = await asyncio.gather(*(state.lanes.open_job(LANE, "", job) for job in wanted))
+
+    assert len(set(got)) == 1
+    assert (await state.lanes.job(LANE)).id == got[0]
+
+
+async def test_a_repeated_opening_answers_the_same(state: State) -> None:
+    first = await state.lanes.open_job(LANE, "", JOB)
+    opened_at = (await state.lanes.job(LANE)).opened_at
+
+    again = await state.lanes.open_job(LANE, "", JOB)
+
+    assert (first, again) == (JOB, JOB)
+    assert (await state.lanes.job(LANE)).opened_at == opened_at
+
+
+async def test_a_job_is_replaced_only_by_one_who_knows_it(state: State) -> None:
+    await state.lanes.open_job(LANE, "", "job-1")
+
+    assert await state.lanes.open_job(LANE, "job-0", "job-2") == "job-1"
+    assert await state.lanes.open_job(LANE, "job-1", "job-2") == "job-2"
+
+
+async def test_a_new_job_starts_with_counters_at_zero(state: State) -> None:
+    [only] = await claimed(state, slices=1)
+    await state.slices.commit(only, part(only))
+    await state.lanes.beat(LANE, JOB, rows_wanted=64, executions=2)
+    before = await state.lanes.job(LANE)
+
+    await state.lanes.open_job(LANE, JOB, "job-2")
+
+    after = await state.lanes.job(LANE)
+    assert (before.rows, before.executions) == (10, 2)
+    assert before.beat_at >= before.opened_at > 0
+    assert (after.rows, after.executions, after.beat_at) == (0, 0, 0)
+
+
+async def test_a_beat_tells_the_appetite_and_rings_when_it_changes(state: State) -> None:
+    await state.lanes.open_job(LANE, "", JOB)
+
+    async with state.bells("dispatcher") as bells:
+        assert await state.lanes.beat(LANE, JOB, rows_wanted=64)
+        assert await bells.wait(5)
+        assert await state.lanes.beat(LANE, JOB, rows_wanted=64)
+        assert not await bells.wait(0.2)
+
+    assert (await state.lanes.job(LANE)).rows_wanted == 64
+
+
+async def test_a_superseded_jobs_beat_is_refused(state: State) -> None:
+    await state.lanes.open_job(LANE, "", "job-2")
+
+    assert not await state.lanes.beat(LANE, JOB, rows_wanted=64)
+    assert (await state.lanes.job(LANE)).rows_wanted == 0
+
+
+async def test_an_idle_job_may_close(state: State) -> None:
+    await state.lanes.open_job(LANE, "", JOB)
+
+    assert await state.lanes.close_job(LANE, JOB)
+    assert await state.lanes.close_job(LANE, JOB)
+    assert (await state.lanes.job(LANE)).id == ""
+
+
+async def test_a_job_may_not_close_while_a_batch_runs(state: State) -> None:
+    await in_progress(state)
+    await state.lanes.open_job(LANE, "", JOB)
+
+    assert not await state.lanes.close_job(LANE, JOB)
+
+
+async def test_a_job_may_not_close_while_a_slice_is_claimed(state: State) -> None:
+    [only] = await claimed(state, slices=1)
+    await state.apply(only.batch_id, Event.CANCEL_REQUESTED)
+
+    assert not await state.lanes.close_job(LANE, JOB)
+    await state.slices.release(only)
+    assert await state.lanes.close_job(LANE, JOB)
+
+
+async def test_a_superseded_job_closes_without_touching_its_successor(state: State) -> None:
+    await state.lanes.open_job(LANE, "", "job-2")
+
+    assert await state.lanes.close_job(LANE, JOB)
+    assert (await state.lanes.job(LANE)).id == "job-2"
+
+
+async def test_a_lanes_failure_stays_until_it_is_dealt_with(state: State) -> None:
+    async with state.bells("dispatcher") as bells:
+        await state.lanes.fail(LANE, "no such model")
+        assert await bells.wait(5)
+
+    assert await state.lanes.failure(LANE) == "no such model"
+    await state.lanes.clear_failure(LANE)
+    assert await state.lanes.failure(LANE) is None

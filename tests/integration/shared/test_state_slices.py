@@ -1,0 +1,397 @@
+import asyncio
+
+import pytest
+from redis.asyncio import Redis
+
+from shared.lifecycle import Event, Status
+from shared.slices import Slice
+from shared.state import State
+from shared.state.slices import SupersededError
+from tests.batches import (
+    JOB,
+    LANE,
+    accept_input,
+    claim,
+    claimed,
+    contents,
+    feed,
+    in_progress,
+    in_status,
+    part,
+    piece,
+    validating,
+)
+
+
+async def test_a_plan_is_read_back_in_order(state: State) -> None:
+    batch_id = await validating(state)
+    slices = [piece(index) for index in range(12)]
+
+    await state.slices.plan(batch_id, "p", 0, slices[:7])
+    await state.slices.plan(batch_id, "p", 7, slices[7:])
+
+    assert await state.slices.planned(batch_id, "p") == slices
+
+
+async def test_a_plan_that_was_never_accepted_disappears(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    batch_id = await validating(state)
+    await state.slices.plan(batch_id, "lost", 0, [piece(0)])
+
+    await accept_input(state, batch_id)
+
+    assert await redis.ttl(f"{namespace}plan:{batch_id}:lost") > 0
+    assert await redis.ttl(f"{namespace}pending:{batch_id}:lost") > 0
+    assert await redis.ttl(f"{namespace}plan:{batch_id}:p") == -1
+    assert await redis.ttl(f"{namespace}pending:{batch_id}:p") == -1
+
+
+async def test_of_two_planners_one_plan_wins(state: State) -> None:
+    batch_id = await validating(state)
+    await state.slices.plan(batch_id, "a", 0, [piece(0)])
+    await state.slices.plan(batch_id, "b", 0, [piece(0), piece(1)])
+
+    outcomes = await asyncio.gather(
+        *(
+            state.apply(batch_id, Event.INPUT_ACCEPTED, {"plan": name, "lane": LANE})
+            for name in ("a", "b")
+        )
+    )
+
+    winner = (await state.batches.get(batch_id)).fields["plan"]
+    assert sorted(outcomes) == [False, True]
+    assert winner == ("a" if outcomes[0] else "b")
+    [only] = await state.lanes.candidates(LANE, slices_per_batch=1)
+    assert only.batch_id == batch_id
+
+
+async def test_a_claim_carries_all_that_a_run_needs(state: State) -> None:
+    [got] = await claimed(state, slices=1)
+
+    assert got.slice == Slice(0, 100, 0, 10, 50)
+    assert (got.epoch, got.strikes) == (1, 0)
+    assert (got.bucket, got.key, got.etag) == ("inputs", f"files/{got.batch_id}", "e")
+    assert (got.endpoint, got.tenant) == ("/v1/chat/completions", "acme")
+    assert await state.slices.inflight(got.batch_id) == 1
+    assert await state.lanes.claimed_count(LANE) == 1
+
+
+async def test_the_most_urgent_are_claimed_first(state: State) -> None:
+    late, early = await in_progress(state), await in_progress(state)
+    await feed(state, early, late)
+
+    got = await claim(state, slices=3)
+
+    assert [(one.batch_id, one.index) for one in got] == [(early, 0), (early, 1), (late, 0)]
+
+
+async def test_a_claim_never_has_more_rows_than_asked_for(state: State) -> None:
+    batch_id = await in_progress(state, slices=5)
+    await feed(state, batch_id, slices=5)
+
+    got = await claim(state, slices=5, rows=29)
+
+    assert [one.slice.rows for one in got] == [10, 10]
+
+
+async def test_nothing_ready_is_no_claim(state: State) -> None:
+    assert await claim(state) == []
+
+
+async def test_no_slice_is_claimed_twice_by_many_at_once(state: State) -> None:
+    batch_id = await in_progress(state, slices=40)
+    await feed(state, batch_id, slices=40)
+    await claim(state, slices=0)
+
+    got = await asyncio.gather(*(claim(state, slices=5) for _ in range(10)))
+
+    indexes = [one.index for some in got for one in some]
+    assert sorted(indexes) == list(range(40))
+
+
+async def test_slices_of_ended_batches_do_not_hide_those_of_live_ones(state: State) -> None:
+    ended, live = await in_progress(state, slices=50), await in_progress(state, slices=1)
+    await feed(state, ended, slices=50)
+    await feed(state, live, slices=1)
+    await state.apply(ended, Event.CANCEL_REQUESTED)
+
+    got = await claim(state, slices=1)
+
+    assert [one.batch_id for one in got] == [live]
+
+
+async def test_a_superseded_job_gets_no_claims(state: State) -> None:
+    batch_id = await in_progress(state)
+    await feed(state, batch_id)
+    await state.lanes.open_job(LANE, "", "job-2")
+
+    with pytest.raises(SupersededError):
+        await state.slices.claim(LANE, JOB, lease_seconds=30, slices=1, rows=1000)
+
+
+async def test_claimed_tokens_count_for_the_tenants_share(state: State) -> None:
+    await claimed(state, slices=2)
+    await claimed(state, slices=1, tenant="globex")
+
+    assert await state.lanes.served(LANE) == {"acme": 100, "globex": 50}
+    await state.lanes.forget_served(LANE)
+    assert await state.lanes.served(LANE) == {}
+
+
+async def test_a_commit_records_the_part_and_counts_its_rows(state: State) -> None:
+    first, _ = await claimed(state, slices=2)
+
+    outcome = await state.slices.commit(first, part(first, failed=3))
+
+    record = await state.batches.get(first.batch_id)
+    shape = record.to_openai()
+    assert outcome == "ok"
+    assert record.status is Status.IN_PROGRESS
+    assert shape.request_counts.model_dump() == {"total": 20, "completed": 7, "failed": 3}
+    assert (shape.usage.input_tokens, shape.usage.output_tokens) == (30, 20)
+    assert shape.usage.input_tokens_details.cached_tokens == 10
+    assert await state.slices.parts(first.batch_id) == {0: part(first, failed=3)}
+    assert await state.slices.inflight(first.batch_id) == 1
+
+
+async def test_the_last_commit_finishes_the_rows(state: State) -> None:
+    first, second = await claimed(state, slices=2)
+    await state.slices.commit(second, part(second))
+
+    await state.slices.commit(first, part(first))
+
+    types = [e.fields["type"] for e in await state.outbox.read("events", limit=9, wait_seconds=0)]
+    assert (await state.batches.get(first.batch_id)).status is Status.FINALIZING
+    assert types.count("batch.finalizing") == 1
+    assert await state.slices.inflight(first.batch_id) == 0
+    assert await state.lanes.claimed_count(LANE) == 0
+    assert await state.lanes.active(LANE) == []
+
+
+async def test_a_repeated_commit_is_ok_again_and_changes_nothing(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    first, _ = await claimed(state, slices=2)
+    await state.slices.commit(first, part(first))
+    before = await contents(redis, namespace)
+
+    outcome = await state.slices.commit(first, part(first))
+
+    assert outcome == "ok"
+    assert await contents(redis, namespace) == before
+
+
+async def test_a_commit_after_anothers_changes_nothing(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    [old] = await claimed(state, slices=1)
+    await state.slices.reap(LANE, all_claims=True)
+    [new] = await claim(state)
+    await state.slices.commit(new, part(new))
+    before = await contents(redis, namespace)
+
+    outcome = await state.slices.commit(old, part(old))
+
+    assert outcome == "committed"
+    assert await contents(redis, namespace) == before
+
+
+async def test_a_commit_under_an_old_epoch_is_fenced(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    [old] = await claimed(state, slices=1)
+    await state.slices.reap(LANE, all_claims=True)
+    [new] = await claim(state)
+    before = await contents(redis, namespace)
+
+    outcome = await state.slices.commit(old, part(old))
+
+    assert (old.epoch, new.epoch) == (1, 2)
+    assert outcome == "fenced"
+    assert await contents(redis, namespace) == before
+
+
+async def test_a_late_commit_of_a_reaped_slice_counts_while_nobody_else_runs_it(
+    state: State,
+) -> None:
+    first, second = await claimed(state, slices=2)
+    await state.slices.reap(LANE, all_claims=True)
+
+    outcome = await state.slices.commit(first, part(first))
+
+    assert outcome == "ok"
+    assert [again.index for again in await claim(state, slices=9)] == [second.index]
+
+
+@pytest.mark.parametrize("event", [Event.CANCEL_REQUESTED, Event.WINDOW_CLOSED])
+async def test_a_closing_batch_still_takes_the_parts_of_live_claims(
+    event: Event, state: State
+) -> None:
+    first, second = await claimed(state, slices=2)
+    await state.apply(first.batch_id, event)
+
+    outcomes = [await state.slices.commit(one, part(one)) for one in (first, second)]
+
+    record = await state.batches.get(first.batch_id)
+    assert outcomes == ["ok", "ok"]
+    assert record.number("completed") == 20
+    assert await state.slices.inflight(first.batch_id) == 0
+
+
+@pytest.mark.parametrize("event", [Event.CANCEL_REQUESTED, Event.WINDOW_CLOSED])
+async def test_a_closing_batch_takes_no_part_of_a_reaped_claim(
+    event: Event, state: State, redis: Redis, namespace: str
+) -> None:
+    [only] = await claimed(state, slices=1)
+    await state.apply(only.batch_id, event)
+    await state.slices.reap(LANE, all_claims=True)
+    before = await contents(redis, namespace)
+
+    outcome = await state.slices.commit(only, part(only))
+
+    assert outcome == "closed"
+    assert await contents(redis, namespace) == before
+    assert await claim(state) == []
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.CANCELLED, Status.COMPLETED])
+async def test_an_ended_batch_takes_no_part(status: Status, state: State) -> None:
+    [only] = await claimed(state, slices=1)
+    ended = await in_status(state, status)
+
+    outcome = await state.slices.commit(only._replace(batch_id=ended), part(only))
+
+    assert outcome in ("closed", "fenced")
+    assert await state.slices.parts(ended) == {}
+
+
+async def test_a_failed_batch_takes_no_part_of_a_live_claim(state: State) -> None:
+    [only] = await claimed(state, slices=1)
+    await state.apply(only.batch_id, Event.LANE_FAILED)
+
+    assert await state.slices.commit(only, part(only)) == "closed"
+    assert await state.slices.reap(LANE, all_claims=True) == 1
+    assert await state.lanes.claimed_count(LANE) == 0
+    assert await claim(state) == []
+
+
+async def test_a_renewed_claim_is_not_reaped(state: State) -> None:
+    batch_id = await in_progress(state, slices=1)
+    await feed(state, batch_id, slices=1)
+    got = await claim(state, lease_seconds=0)
+
+    abandoned = await state.slices.renew(got, lease_seconds=30)
+
+    assert abandoned == []
+    assert await state.slices.reap(LANE) == 0
+
+
+async def test_a_claim_that_ran_out_is_reaped_and_lost_to_its_holder(state: State) -> None:
+    batch_id = await in_progress(state, slices=2)
+    await feed(state, batch_id)
+    first = await claim(state, lease_seconds=0)
+    second = await claim(state, lease_seconds=30)
+
+    reaped = await state.slices.reap(LANE)
+
+    assert reaped == 1
+    assert await state.slices.renew(first + second, lease_seconds=30) == first
+    assert await state.slices.inflight(batch_id) == 1
+
+
+async def test_a_reaped_slice_goes_to_the_head_of_its_lane(state: State) -> None:
+    [given_back] = await claimed(state, slices=1)
+    others = await in_progress(state)
+    await feed(state, others)
+
+    await state.slices.reap(LANE, all_claims=True)
+
+    assert [one.batch_id for one in await claim(state)] == [given_back.batch_id]
+
+
+async def test_all_claims_are_reaped_however_many_there_are(state: State) -> None:
+    batch_id = await in_progress(state, slices=230)
+    for first in (0, 100, 200):
+        members = [f"{batch_id}:{index}" for index in range(first, min(first + 100, 230))]
+        await state.lanes.feed(LANE, members)
+        await claim(state, slices=100, rows=10_000)
+
+    assert await state.slices.reap(LANE, all_claims=True) == 230
+    assert await state.slices.inflight(batch_id) == 0
+
+
+async def test_more_claims_than_fit_one_script_are_renewed(state: State) -> None:
+    batch_id = await in_progress(state, slices=130)
+    got = []
+    for first in (0, 100):
+        members = [f"{batch_id}:{index}" for index in range(first, min(first + 100, 130))]
+        await state.lanes.feed(LANE, members)
+        got += await claim(state, slices=100, rows=10_000)
+    await state.slices.release(got[120])
+
+    assert await state.slices.renew(got, lease_seconds=30) == [got[120]]
+
+
+@pytest.mark.parametrize("event", [Event.CANCEL_REQUESTED, Event.WINDOW_CLOSED, Event.LANE_FAILED])
+async def test_the_holder_of_a_claim_hears_that_its_batch_is_closing(
+    event: Event, state: State
+) -> None:
+    got = await claimed(state, slices=1)
+    await state.apply(got[0].batch_id, event)
+
+    assert await state.slices.renew(got, lease_seconds=30) == got
+
+
+async def test_a_released_slice_can_be_claimed_again_with_its_strikes(state: State) -> None:
+    [first] = await claimed(state, slices=1)
+
+    released = await state.slices.release(first, strikes=1)
+
+    [again] = await claim(state)
+    assert released
+    assert (again.index, again.epoch, again.strikes) == (0, 2, 1)
+
+
+async def test_a_repeated_release_changes_nothing(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    [first] = await claimed(state, slices=1)
+    await state.slices.release(first, strikes=1)
+    before = await contents(redis, namespace)
+
+    assert not await state.slices.release(first, strikes=1)
+    assert await contents(redis, namespace) == before
+
+
+async def test_nobody_releases_anothers_claim(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    [old] = await claimed(state, slices=1)
+    await state.slices.reap(LANE, all_claims=True)
+    await claim(state)
+    before = await contents(redis, namespace)
+
+    assert not await state.slices.release(old, strikes=1)
+    assert await contents(redis, namespace) == before
+
+
+async def test_a_slice_released_while_its_batch_closes_is_not_run_again(state: State) -> None:
+    [first] = await claimed(state, slices=1)
+    await state.apply(first.batch_id, Event.CANCEL_REQUESTED)
+
+    assert await state.slices.release(first)
+    assert await claim(state) == []
+    assert await state.slices.inflight(first.batch_id) == 0
+
+
+async def test_progress_is_announced_at_most_once_a_second(state: State) -> None:
+    got = await claimed(state, slices=10)
+
+    for one in got[:9]:
+        await state.slices.commit(one, part(one))
+
+    entries = await state.outbox.read("events", limit=99, wait_seconds=0)
+    progress = [entry for entry in entries if entry.fields["type"] == "batch.progress"]
+    assert 1 <= len(progress) <= 2
+    assert progress[0].snapshot()["completed"] == "10"

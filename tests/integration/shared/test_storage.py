@@ -1,0 +1,350 @@
+import asyncio
+import hashlib
+import http.server
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import pytest
+from minio import Minio
+
+from cli.servers import free_port
+from shared.errors import NotFoundError, SetupError, TransientError
+from shared.storage import ChangedError, Storage
+from tests.eventually import eventually
+from tests.servers import S3
+
+_MIB = 1024 * 1024
+
+
+async def test_of_many_creations_of_one_key_the_first_stays(storage: Storage) -> None:
+    bodies = [b"body %d" % number for number in range(16)]
+
+    for race in range(5):
+        won = await asyncio.gather(*(storage.create(f"race-{race}", body) for body in bodies))
+        assert won.count(True) == 1
+        assert await storage.get(f"race-{race}") == bodies[won.index(True)]
+
+
+async def test_a_put_replaces_and_a_create_does_not(storage: Storage) -> None:
+    await storage.put("key", b"first")
+    await storage.put("key", b"second")
+
+    assert not await storage.create("key", b"third")
+    assert await storage.get("key") == b"second"
+
+
+async def test_a_removed_key_can_be_created_again(storage: Storage) -> None:
+    await storage.create("key", b"first")
+    await storage.remove(["key"])
+
+    assert await storage.create("key", b"second")
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (0, None, b"0123456789"),
+        (0, 1, b"0"),
+        (0, 10, b"0123456789"),
+        (3, 7, b"3456"),
+        (3, None, b"3456789"),
+        (9, 10, b"9"),
+        (8, 99, b"89"),
+        (4, 4, b""),
+    ],
+)
+async def test_a_range_is_from_start_to_before_end(
+    start: int, end: int | None, expected: bytes, storage: Storage
+) -> None:
+    await storage.put("key", b"0123456789")
+
+    got = await storage.get("key", start=start, end=end)
+    streamed = b"".join([chunk async for chunk in storage.stream("key", start=start, end=end)])
+
+    assert got == expected
+    assert streamed == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 8 * _MIB, 30 * _MIB])
+async def test_an_upload_is_read_back_as_it_was_sent(size: int, storage: Storage) -> None:
+    body = _noise(size)
+
+    stored = await storage.upload("key", _chunks(body, 300_000))
+
+    assert (stored.key, stored.size) == ("key", size)
+    assert stored == await storage.stat("key")
+    assert await storage.get("key", etag=stored.etag) == body
+    assert await _streamed(storage, "key") == hashlib.sha256(body).digest()
+
+
+async def test_an_upload_of_one_huge_chunk_arrives_whole(storage: Storage) -> None:
+    body = _noise(20 * _MIB + 1)
+
+    await storage.upload("key", _chunks(body, len(body)))
+
+    assert await _streamed(storage, "key") == hashlib.sha256(body).digest()
+
+
+async def test_an_upload_replaces_what_is_there(storage: Storage) -> None:
+    await storage.put("key", b"old")
+
+    await storage.upload("key", _chunks(b"new", 1))
+
+    assert await storage.get("key") == b"new"
+
+
+@pytest.mark.parametrize("size", [0, 1000, 9 * _MIB, 30 * _MIB])
+async def test_a_source_that_raises_leaves_nothing_behind(
+    size: int, storage: Storage, s3: S3
+) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        async for chunk in _chunks(_noise(size), _MIB):
+            yield chunk
+        raise LookupError("the client went away")
+
+    with pytest.raises(LookupError):
+        await storage.upload("key", broken())
+
+    assert await storage.keys("") == []
+    assert _open_uploads(s3, storage.bucket) == []
+
+
+async def test_a_cancelled_upload_leaves_nothing_behind(storage: Storage, s3: S3) -> None:
+    sent = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        async for chunk in _chunks(_noise(20 * _MIB), _MIB):
+            yield chunk
+        sent.set()
+        await asyncio.Event().wait()
+
+    uploading = asyncio.create_task(storage.upload("key", endless()))
+    await sent.wait()
+    uploading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await uploading
+
+    assert await storage.keys("") == []
+    assert _open_uploads(s3, storage.bucket) == []
+
+
+async def test_slow_uploads_do_not_stand_in_the_way_of_others(storage: Storage) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(number: int) -> AsyncIterator[bytes]:
+        yield b"%d" % number * _MIB
+        await go_on.wait()
+        yield b"end"
+
+    uploads = [
+        asyncio.create_task(storage.upload(f"slow-{number}", slow(number)))
+        for number in range(40)
+    ]
+    async with asyncio.timeout(30):
+        await storage.upload("quick", _chunks(b"abc", 1))
+        assert await storage.get("quick") == b"abc"
+        # The event loop's own threads, which resolve names, are free as well.
+        await asyncio.to_thread(time.monotonic)
+    go_on.set()
+    async with asyncio.timeout(30):
+        stored = await asyncio.gather(*uploads)
+
+    assert {one.size for one in stored[:10]} == {_MIB + 3}
+
+
+async def test_a_stream_comes_in_pieces(storage: Storage) -> None:
+    await storage.upload("key", _chunks(_noise(5 * _MIB), _MIB))
+
+    sizes = [len(chunk) async for chunk in storage.stream("key")]
+
+    assert sum(sizes) == 5 * _MIB
+    assert max(sizes) <= _MIB
+
+
+async def test_a_stream_that_nobody_reads_on_gives_its_connection_back(storage: Storage) -> None:
+    await storage.upload("key", _chunks(_noise(5 * _MIB), _MIB))
+
+    for _ in range(60):
+        stream = storage.stream("key")
+        async for _chunk in stream:
+            break
+        await stream.aclose()
+
+    assert await storage.get("key", end=1)
+
+
+async def test_an_object_that_changed_is_refused(storage: Storage) -> None:
+    first = await storage.put("key", b"first")
+    second = await storage.put("key", b"other")
+
+    assert await storage.get("key", etag=second.etag) == b"other"
+    with pytest.raises(ChangedError):
+        await storage.get("key", etag=first.etag)
+    with pytest.raises(ChangedError):
+        await anext(aiter(storage.stream("key", etag=first.etag)))
+
+
+@pytest.mark.parametrize("bucket", [None, "no-such-bucket"])
+async def test_what_is_missing_is_not_found(bucket: str | None, storage: Storage) -> None:
+    with pytest.raises(NotFoundError):
+        await storage.get("none", bucket=bucket)
+    with pytest.raises(NotFoundError):
+        await storage.stat("none", bucket=bucket)
+    with pytest.raises(NotFoundError):
+        await anext(aiter(storage.stream("none", bucket=bucket)))
+
+
+async def test_another_bucket_can_be_read(storage: Storage, s3: S3) -> None:
+    other = Storage(*s3, f"{storage.bucket}-other")
+    await other.prepare()
+    stored = await other.put("key", b"theirs")
+
+    got = await storage.get("key", bucket=other.bucket, etag=stored.etag)
+    stat = await storage.stat("key", bucket=other.bucket)
+
+    assert got == b"theirs"
+    assert stat == stored
+    await other.remove(["key"])
+    _client(s3).remove_bucket(other.bucket)
+    other.close()
+
+
+async def test_keys_are_those_with_the_prefix(storage: Storage) -> None:
+    for key in ("a/1", "a/2", "ab/1", "b/a/1", "a/odd +%&=ü.jsonl"):
+        await storage.put(key, b"")
+
+    assert sorted(await storage.keys("a/")) == ["a/1", "a/2", "a/odd +%&=ü.jsonl"]
+    assert await storage.keys("none/") == []
+    await storage.remove(["a/odd +%&=ü.jsonl"])
+    assert sorted(await storage.keys("a/")) == ["a/1", "a/2"]
+
+
+async def test_removing_is_repeatable(storage: Storage) -> None:
+    await storage.put("key", b"")
+
+    await storage.remove(["key", "none"])
+    await storage.remove(["key", "none"])
+    await storage.remove([])
+
+    assert await storage.keys("") == []
+
+
+async def test_preparing_is_repeatable_and_leaves_nothing(storage: Storage) -> None:
+    await asyncio.gather(*(storage.prepare() for _ in range(3)))
+
+    assert await storage.keys("") == []
+
+
+async def test_a_server_that_ignores_create_only_puts_is_refused() -> None:
+    with _fake_s3(status=200) as endpoint:
+        storage = Storage(endpoint, "key", "secret", "bucket")
+
+        with pytest.raises(SetupError, match="create-only"):
+            await storage.prepare()
+    storage.close()
+
+
+@pytest.mark.parametrize("status", [500, 502, 503])
+async def test_a_server_that_is_broken_is_transient(status: int) -> None:
+    with _fake_s3(status=status) as endpoint:
+        storage = Storage(endpoint, "key", "secret", "bucket")
+
+        with pytest.raises(TransientError):
+            await storage.get("key")
+        with pytest.raises(TransientError):
+            await storage.create("key", b"")
+        with pytest.raises(TransientError):
+            await storage.upload("key", _chunks(b"abc", 1))
+    storage.close()
+
+
+async def test_a_server_that_is_down_is_transient_within_seconds() -> None:
+    storage = Storage(f"http://127.0.0.1:{free_port()}", "key", "secret", "bucket")
+    calls = [
+        storage.ping(),
+        storage.get("key"),
+        storage.stat("key"),
+        storage.put("key", b""),
+        storage.create("key", b""),
+        storage.keys(""),
+        storage.remove(["key"]),
+        storage.upload("key", _chunks(_noise(20 * _MIB), _MIB)),
+    ]
+    started = time.monotonic()
+
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [type(error) for error in errors] == [TransientError] * len(calls)
+    assert time.monotonic() - started < 20
+    storage.close()
+
+
+def _noise(size: int) -> bytes:
+    block = b"".join(hashlib.sha256(b"%d" % number).digest() for number in range(4096))
+    return (block * (size // len(block) + 1))[:size]
+
+
+async def _chunks(body: bytes, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), size):
+        yield body[start : start + size]
+        await asyncio.sleep(0)
+
+
+async def _streamed(storage: Storage, key: str) -> bytes:
+    digest = hashlib.sha256()
+    async for chunk in storage.stream(key):
+        digest.update(chunk)
+    return digest.digest()
+
+
+def _client(s3: S3) -> Minio:
+    return Minio(
+        s3.endpoint.partition("://")[2],
+        access_key=s3.access_key,
+        secret_key=s3.secret_key,
+        secure=s3.endpoint.startswith("https"),
+        region="us-east-1",
+    )
+
+
+def _open_uploads(s3: S3, bucket: str) -> list[str]:
+    found = _client(s3)._list_multipart_uploads(bucket)  # noqa: SLF001  # the client shows them nowhere else
+    return [upload.object_name or "" for upload in found.uploads]
+
+
+class _Answering(http.server.BaseHTTPRequestHandler):
+    """Answers everything with one status, as a server that knows nothing of conditions does."""
+
+    status = 200
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b"" if self.command == "HEAD" else b"<html>no XML of S3's</html>"
+        if self.command == "POST":
+            body = b'<?xml version="1.0"?><DeleteResult></DeleteResult>'
+        self.send_response(self.status)
+        self.send_header("ETag", '"0"')
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815  # names that the base class looks for
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def _fake_s3(*, status: int) -> Iterator[str]:
+    handler = type("_Handler", (_Answering,), {"status": status})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

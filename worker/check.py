@@ -1,0 +1,80 @@
+"""Holds a catalog's engine arguments against vLLM's own, before an engine tries to start with them.
+
+Knows names, types and simple limits; what depends on the model's weights shows when it loads.
+"""
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from shared.catalog import CatalogError, Model, catalog_lines, load_catalog
+
+
+def check_catalog(path: Path) -> int:
+    """Print one line per problem; exit code 2 when there is any, 0 after `ok` when there is none."""
+    try:
+        catalog = load_catalog(path)
+    except CatalogError as error:
+        print(error)
+        return 2
+    # Nothing but our own lines.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    marks = catalog_lines(path)
+    known = _known_arguments()
+    problems = [
+        f"{path}:{marks.line(('models', name, 'engine', argument))}: "
+        f"models.{name}.engine.{argument}: {reason}"
+        for name, model in catalog.models.items()
+        for argument, reason in _problems(model, known)
+    ]
+    print("\n".join(problems) or "ok")
+    return 2 if problems else 0
+
+
+def _known_arguments() -> dict[str, list[Any]]:
+    """The types that an argument's value has to fit: vLLM's, and its configuration's own limits."""
+    from vllm.config import CacheConfig, LoRAConfig, ModelConfig, ParallelConfig, SchedulerConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import FrontendArgs
+
+    known: dict[str, list[Any]] = {
+        field.name: [field.type]
+        for arguments in (AsyncEngineArgs, FrontendArgs)
+        for field in dataclasses.fields(arguments)
+    }
+    for config in (ModelConfig, CacheConfig, LoRAConfig, ParallelConfig, SchedulerConfig):
+        for field in dataclasses.fields(config):  # type: ignore[arg-type]  # pydantic dataclass
+            if field.name in known and isinstance(field.default, FieldInfo):
+                known[field.name].append(Annotated[field.type, field.default])
+    return known
+
+
+def _problems(model: Model, known: dict[str, list[Any]]) -> Iterator[tuple[str, str]]:
+    for argument, value in model.engine.items():
+        if argument not in known:
+            near = difflib.get_close_matches(argument, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            yield argument, f"vLLM has no such argument{hint}"
+        elif reason := next(filter(None, (_misfit(value, kind) for kind in known[argument])), None):
+            yield argument, f"{reason} (value: {value!r})"
+
+
+def _misfit(value: Any, kind: Any) -> str | None:  # noqa: ANN401  # any YAML, any annotation
+    if value is None:
+        return None  # the same as leaving it out
+    # vLLM does not convert what it is given, except mappings to its own configuration classes.
+    strict = not isinstance(value, dict | list)
+    try:
+        TypeAdapter(kind).validate_python(value, strict=strict)
+    except ValidationError as error:
+        told = dict.fromkeys(problem["msg"] for problem in error.errors(include_url=False))
+        return " or ".join(told)
+    except PydanticUserError:
+        return None  # an annotation that pydantic cannot read is vLLM's to judge
+    return None
