@@ -11,6 +11,7 @@ import structlog
 
 from dispatcher.slicing import Slicer, SliceLimits
 from dispatcher.validation import InputCheck, Limits
+from shared import crash
 from shared.catalog import Catalog
 from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
@@ -48,6 +49,7 @@ class Planner:
         record = await self._state.batches.get(batch_id)
         if record.status is not Status.VALIDATING:
             return
+        crash.point("planner.begin")
         plan = secrets.token_hex(4)
         check = InputCheck(
             endpoint=record.fields["endpoint"],

@@ -47,6 +47,8 @@ class RayNode:
             "RAY_ADDRESS": f"127.0.0.1:{self._port('port')}",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+            # The engine is a worker too: it does the work of this machine, not what is left over.
+            "RAY_worker_niceness": "0",
             # Jobs say `python`: it must be the one with our packages.
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
             # Newer S3 clients send checksums in trailers, which older servers refuse.
@@ -76,6 +78,10 @@ class RayNode:
         """End it with all its workers."""
         self.child.stop(grace_seconds)
         self._end_marked()
+
+    def job_log(self, job: str) -> str:
+        """What a Ray job has printed so far."""
+        return (self._folder / "session_latest" / "logs" / f"job-driver-{job}.log").read_text()
 
     def _command(self) -> list[str]:
         ports = [f"--{name}={self._port(name)}" for name in _PORTS]

@@ -87,6 +87,15 @@ class Child:
                 ) from error
         self._pid_file.write_text(f"{self._process.pid}\n")
 
+    def with_environment(self, environment: Mapping[str, str]) -> "Child":
+        """The same program, not started, with these variables besides or instead."""
+        return Child(
+            self.name,
+            self._command,
+            self._run_dir,
+            environment={**self._environment, **environment},
+        )
+
     def is_alive(self) -> bool:
         """Whether the program itself runs; its own children do not count."""
         return self._process is not None and self._process.poll() is None

@@ -54,6 +54,11 @@ class Slices:
         raw = await self._redis.hgetall(f"{self._namespace}parts:{batch_id}")
         return {int(index): _part(text) for index, text in raw.items()}
 
+    async def epochs(self, batch_id: str) -> dict[int, int]:
+        """How often each slice was claimed."""
+        raw = await self._redis.hgetall(f"{self._namespace}epochs:{batch_id}")
+        return {int(index): int(epoch) for index, epoch in raw.items()}
+
     async def inflight(self, batch_id: str) -> int:
         """How many of the batch's slices are claimed."""
         return await self._redis.scard(f"{self._namespace}inflight:{batch_id}")

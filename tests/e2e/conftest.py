@@ -1,0 +1,242 @@
+"""One whole fleet for all end-to-end tests: real servers, Ray and vLLM, as `batchyard up` starts them."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+from openai import OpenAI
+from openai.types import Batch
+
+from cli.fleet import Fleet, Options
+from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog
+from cli.servers import Child
+from shared.state import State
+from shared.storage import Storage
+
+FINAL = ("completed", "failed", "expired", "cancelled")
+BROKEN_MODEL = "broken"
+#: What a cold engine may need on a busy machine with two cores.
+COLD_SECONDS = 400
+
+
+class RunningFleet:
+    """The fleet, and what a test may do to it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.environment = fleet.client_environment()
+        self.run_dir = fleet.run_dir
+        self.addresses = fleet.addresses
+        self.client = self.client_with(fleet.credentials.api_key)
+
+    def client_with(self, key: str) -> OpenAI:
+        return OpenAI(base_url=self._fleet.base_url, api_key=key)
+
+    def client_of(self, tenant: str) -> OpenAI:
+        async def create() -> str:
+            state = self.state()
+            key = await state.keys.create(tenant)
+            await state.close()
+            return key
+
+        return self.client_with(asyncio.run(create()))
+
+    def state(self) -> State:
+        return State(self.addresses.redis_url)
+
+    def storage(self) -> Storage:
+        return Storage(
+            self.addresses.s3_endpoint,
+            self.addresses.s3_access_key,
+            self.addresses.s3_secret_key,
+            "batchyard",
+        )
+
+    def submit(self, lines: bytes, endpoint: str, client: OpenAI | None = None, **extra: Any) -> Batch:
+        """Upload the lines and create their batch."""
+        client = client or self.client
+        file = client.files.create(file=("input.jsonl", lines), purpose="batch")
+        return client.batches.create(
+            input_file_id=file.id,
+            endpoint=endpoint,  # type: ignore[arg-type]
+            completion_window="24h",
+            **extra,
+        )
+
+    def wait(self, batch: Batch, client: OpenAI | None = None, *, seconds: float = 120) -> Batch:
+        """The batch once it has ended."""
+        client = client or self.client
+
+        def ended() -> bool:
+            nonlocal batch
+            batch = client.batches.retrieve(batch.id)
+            return batch.status in FINAL
+
+        until(ended, seconds)
+        return batch
+
+    def results(self, batch: Batch, client: OpenAI | None = None) -> list[dict[str, Any]]:
+        """The parsed lines of the batch's output file."""
+        assert batch.output_file_id is not None
+        return self._lines(batch.output_file_id, client)
+
+    def errors(self, batch: Batch, client: OpenAI | None = None) -> list[dict[str, Any]]:
+        """The parsed lines of the batch's error file."""
+        assert batch.error_file_id is not None
+        return self._lines(batch.error_file_id, client)
+
+    def lane_jobs(self, model: str) -> list[psutil.Process]:
+        """The processes of the model's lane job."""
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if (line := process.info["cmdline"])
+            and line[1:4] == ["-m", "worker", "lane"]
+            and line[4].startswith(f"{model}@")
+        ]
+
+    def engines(self, model: str) -> list[psutil.Process]:
+        """The processes of the model's engine replicas."""
+        title = f"ray::ServeReplica:{model}@"
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if (line := process.info["cmdline"]) and line[0].startswith(title)
+        ]
+
+    def job_log(self, job: str) -> list[dict[str, Any]]:
+        """The JSON lines that a lane job has logged."""
+        text = self._fleet.ray.job_log(job)
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def restart_gateway(self, **environment: str) -> None:
+        """Start it again, with these variables besides."""
+        self._fleet.gateway = self._restarted(self._fleet.gateway, environment)
+        self.wait_ready()
+
+    def restart_dispatcher(self, **environment: str) -> None:
+        self._fleet.dispatcher = self._restarted(self._fleet.dispatcher, environment)
+
+    @property
+    def gateway(self) -> Child:
+        return self._fleet.gateway
+
+    @property
+    def dispatcher(self) -> Child:
+        return self._fleet.dispatcher
+
+    def wait_ready(self) -> None:
+        url = self._fleet.base_url.removesuffix("/v1") + "/readyz"
+
+        def is_ready() -> bool:
+            try:
+                return httpx.get(url, timeout=5).is_success
+            except httpx.HTTPError:
+                return False
+
+        until(is_ready, 60)
+
+    def _restarted(self, old: Child, environment: dict[str, str]) -> Child:
+        old.stop(10)
+        child = old.with_environment(environment)
+        child.start()
+        return child
+
+    def _lines(self, file_id: str, client: OpenAI | None) -> list[dict[str, Any]]:
+        text = (client or self.client).files.content(file_id).text
+        return [json.loads(line) for line in text.split("\n") if line]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            # The first test of a lane waits for its engine.
+            item.add_marker(pytest.mark.timeout(2 * COLD_SECONDS))
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
+    run_dir = tmp_path_factory.mktemp("fleet")
+    catalog = yaml.safe_load(make_catalog(run_dir, []).read_text())
+    catalog["models"][BROKEN_MODEL] = {"source": str(run_dir / "nowhere"), "pools": ["local"]}
+    path = run_dir / "test-catalog.yaml"
+    path.write_text(yaml.safe_dump(catalog))
+    running = Fleet(Options(run_dir, catalog=path), report=print)
+    try:
+        running.start()
+        yield RunningFleet(running)
+    finally:
+        running.stop()
+        if keep := os.environ.get("BATCHYARD_KEEP_LOGS"):
+            _copy_logs(run_dir, Path(keep))
+
+
+@pytest.fixture(scope="session")
+def warm_chat(fleet: RunningFleet) -> RunningFleet:
+    """The fleet with a lane job and an engine that serve the chat model."""
+    batch = fleet.submit(chat_lines(1), "/v1/chat/completions")
+    assert fleet.wait(batch, seconds=COLD_SECONDS).status == "completed"
+    return fleet
+
+
+@pytest.fixture(scope="session")
+def warm_embeddings(fleet: RunningFleet) -> RunningFleet:
+    """The fleet with a lane job and an engine that serve the embedding model."""
+    batch = fleet.submit(embedding_lines(["hello"]), "/v1/embeddings")
+    assert fleet.wait(batch, seconds=COLD_SECONDS).status == "completed"
+    return fleet
+
+
+def until(condition: Callable[[], bool], seconds: float) -> None:
+    """Return as soon as the condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def request_lines(endpoint: str, bodies: Sequence[dict[str, Any]]) -> bytes:
+    """An input file; the custom ids are `row-0`, `row-1`, …"""
+    return b"".join(
+        json.dumps(
+            {"custom_id": f"row-{row}", "method": "POST", "url": endpoint, "body": body}
+        ).encode()
+        + b"\n"
+        for row, body in enumerate(bodies)
+    )
+
+
+def chat_lines(rows: int, *, tokens: int = 8, model: str = CHAT_MODEL) -> bytes:
+    """Chat requests that generate exactly `tokens` tokens each."""
+    return request_lines(
+        "/v1/chat/completions",
+        [
+            {
+                "model": model,
+                "messages": [{"role": "user", "content": f"Row {row}."}],
+                "max_tokens": tokens,
+                "ignore_eos": True,
+            }
+            for row in range(rows)
+        ],
+    )
+
+
+def embedding_lines(texts: Sequence[str]) -> bytes:
+    """Embedding requests, one text each."""
+    return request_lines("/v1/embeddings", [{"model": EMBED_MODEL, "input": text} for text in texts])
+
+
+def _copy_logs(run_dir: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for log in run_dir.rglob("*.log"):
+        (target / log.name).write_bytes(log.read_bytes())

@@ -1,0 +1,79 @@
+"""Batches of all tenants share one lane job, one engine and few executions; small ones are quick."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from openai import OpenAI
+
+from cli.fleet.catalog import CHAT_MODEL
+from shared.state import JobRecord
+from tests.e2e.conftest import RunningFleet, chat_lines
+
+LANE = f"{CHAT_MODEL}@local"
+
+
+@pytest.fixture(scope="module")
+def tenants(fleet: RunningFleet) -> Iterator[list[OpenAI]]:
+    yield [fleet.client_of(name) for name in ("acme", "globex", "initech")]
+
+
+async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and_few_executions(
+    warm_chat: RunningFleet, tenants: list[OpenAI]
+) -> None:
+    before = await _job(warm_chat)
+    engines = _engine_processes(warm_chat)
+    # Work that keeps the lane busy, as a day has it: what comes meanwhile can be put together.
+    warm_chat.submit(chat_lines(600, tokens=64), "/v1/chat/completions", tenants[0])
+
+    batches = [
+        (tenants[n % 3], warm_chat.submit(chat_lines(5), "/v1/chat/completions", tenants[n % 3]))
+        for n in range(60)
+    ]
+    ended = [(client, warm_chat.wait(batch, client)) for client, batch in batches]
+
+    assert {"completed"} == {batch.status for _, batch in ended}
+    assert all(len(warm_chat.results(batch, client)) == 5 for client, batch in ended)
+    after = await _job(warm_chat)
+    assert after.id == before.id
+    assert engines == _engine_processes(warm_chat)
+    assert after.executions - before.executions <= 10
+    waves = [wave for wave in _waves(warm_chat, after.id) if wave["batches"] > 1]
+    assert any(wave["tenants"] > 1 for wave in waves), "no wave mixed tenants"
+
+
+def test_a_large_batch_does_not_hold_up_a_one_row_batch_that_comes_after_it(
+    warm_chat: RunningFleet, tenants: list[OpenAI]
+) -> None:
+    large = warm_chat.submit(chat_lines(2000, tokens=64), "/v1/chat/completions", tenants[0])
+    while not (counts := tenants[0].batches.retrieve(large.id).request_counts) or (
+        counts.completed == 0
+    ):
+        time.sleep(0.05)
+
+    small = warm_chat.submit(chat_lines(1), "/v1/chat/completions", tenants[0])
+    small = warm_chat.wait(small, tenants[0])
+
+    assert small.status == "completed"
+    large = tenants[0].batches.retrieve(large.id)
+    assert large.status == "in_progress"
+    assert large.request_counts is not None
+    assert large.request_counts.completed < 2000
+    tenants[0].batches.cancel(large.id)
+    warm_chat.wait(large, tenants[0])
+
+
+async def _job(fleet: RunningFleet) -> JobRecord:
+    state = fleet.state()
+    try:
+        return await state.lanes.job(LANE)
+    finally:
+        await state.close()
+
+
+def _engine_processes(fleet: RunningFleet) -> set[int]:
+    return {process.pid for process in fleet.engines(CHAT_MODEL)}
+
+
+def _waves(fleet: RunningFleet, job: str) -> list[dict[str, int]]:
+    return [entry for entry in fleet.job_log(job) if entry.get("event") == "wave.started"]

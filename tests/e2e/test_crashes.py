@@ -1,0 +1,122 @@
+"""A first proof that nothing is lost: processes are killed, and every request has one result."""
+
+import secrets
+from pathlib import Path
+
+from cli.fleet.catalog import CHAT_MODEL
+from shared.slices import Part
+from tests.e2e.conftest import RunningFleet, chat_lines, until
+from tests.eventually import eventually
+
+LANE = f"{CHAT_MODEL}@local"
+
+
+async def test_a_killed_lane_job_is_replaced_and_no_committed_row_is_run_again(
+    warm_chat: RunningFleet,
+) -> None:
+    state = warm_chat.state()
+    batch = warm_chat.submit(chat_lines(1500, tokens=64), "/v1/chat/completions")
+    await eventually(lambda: _has_parts(warm_chat, batch.id, 2), timeout=120)
+    victims = warm_chat.lane_jobs(CHAT_MODEL)
+    assert len(victims) == 1
+
+    victims[0].kill()
+    committed: dict[int, Part] = await state.slices.parts(batch.id)
+    ended = warm_chat.wait(batch, seconds=300)
+
+    assert ended.status == "completed"
+    custom_ids = [result["custom_id"] for result in warm_chat.results(ended)]
+    assert [f"row-{row}" for row in range(1500)] == custom_ids
+    final = await state.slices.parts(batch.id)
+    assert committed
+    # A part's key holds the epoch of its claim: the same key means that it was never run again.
+    assert committed == {index: final[index] for index in committed}
+    again = await state.slices.epochs(batch.id)
+    assert {1} == {again[index] for index in committed}
+    assert any(epoch > 1 for epoch in again.values()), "the kill hit nothing"
+    await state.close()
+
+
+def test_a_dispatcher_killed_between_acknowledging_and_planning_loses_nothing(
+    warm_chat: RunningFleet, tmp_path: Path
+) -> None:
+    log = tmp_path / "crashes"
+    warm_chat.restart_dispatcher(
+        BATCHYARD_CRASH_AT="planner.begin", BATCHYARD_CRASH_LOG=str(log)
+    )
+
+    batch = warm_chat.submit(chat_lines(20), "/v1/chat/completions")
+    until(lambda: not warm_chat.dispatcher.is_alive(), 60)
+    waiting = warm_chat.client.batches.retrieve(batch.id)
+    warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT="", BATCHYARD_CRASH_LOG="")
+    ended = warm_chat.wait(batch)
+
+    assert log.read_text().split() == ["planner.begin"]
+    assert waiting.status == "validating"
+    assert ended.status == "completed"
+    assert 20 == len({result["custom_id"] for result in warm_chat.results(ended)})
+
+
+def test_a_gateway_killed_between_writing_and_publishing_loses_nothing(
+    warm_chat: RunningFleet, tmp_path: Path
+) -> None:
+    log = tmp_path / "crashes"
+    file = warm_chat.client.files.create(file=("in.jsonl", chat_lines(20)), purpose="batch")
+    key = secrets.token_hex(8)
+    warm_chat.restart_gateway(
+        BATCHYARD_CRASH_AT="gateway.accepted", BATCHYARD_CRASH_LOG=str(log)
+    )
+
+    broken = False
+    try:
+        warm_chat.client.with_options(max_retries=0).batches.create(
+            input_file_id=file.id,
+            endpoint="/v1/chat/completions",
+            completion_window="24h",
+            extra_headers={"Idempotency-Key": key},
+        )
+    except Exception as error:
+        broken = "onnection" in str(error)
+    until(lambda: not warm_chat.gateway.is_alive(), 30)
+    warm_chat.restart_gateway(BATCHYARD_CRASH_AT="", BATCHYARD_CRASH_LOG="")
+    batch = warm_chat.client.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+        extra_headers={"Idempotency-Key": key},
+    )
+    ended = warm_chat.wait(batch)
+
+    assert broken
+    assert log.read_text().split() == ["gateway.accepted"]
+    assert ended.status == "completed"
+    assert 20 == len({result["custom_id"] for result in warm_chat.results(ended)})
+    mine = [found.id for found in warm_chat.client.batches.list() if found.input_file_id == file.id]
+    assert mine == [batch.id]
+
+
+async def test_a_dispatcher_killed_while_it_finishes_a_batch_is_followed_by_another(
+    warm_chat: RunningFleet, tmp_path: Path
+) -> None:
+    for point in ("finaliser.assembled", "finaliser.committed"):
+        log = tmp_path / point
+        warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT=point, BATCHYARD_CRASH_LOG=str(log))
+        batch = warm_chat.submit(chat_lines(5), "/v1/chat/completions")
+        await eventually(lambda: not warm_chat.dispatcher.is_alive(), timeout=60)
+        warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT="", BATCHYARD_CRASH_LOG="")
+
+        ended = warm_chat.wait(batch)
+
+        assert log.read_text().split() == [point]
+        assert ended.status == "completed"
+        assert [f"row-{row}" for row in range(5)] == [
+            result["custom_id"] for result in warm_chat.results(ended)
+        ]
+
+
+async def _has_parts(fleet: RunningFleet, batch_id: str, count: int) -> bool:
+    state = fleet.state()
+    try:
+        return len(await state.slices.parts(batch_id)) >= count
+    finally:
+        await state.close()

@@ -1,0 +1,541 @@
+"""One engine at a time on a local Ray: the same answers as `vllm serve`, and what happens when it dies.
+
+The tests run in their order: each start of an engine costs about half a minute, so they share them.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cli.models.minilm import minilm_path
+from cli.models.tiny import make_tiny_chat_model
+from shared.catalog import Catalog, Lane
+from tests.eventually import eventually
+
+pytest.importorskip("vllm", reason="needs the worker's dependencies")
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    # Ray and vLLM warn about themselves.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+IDLE_SECONDS = 25
+HI = [{"role": "user", "content": "Tell me about trains, please."}]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"unit": {"enum": ["celsius", "kelvin"]}},
+            "required": ["unit"],
+            "additionalProperties": False,
+        },
+    },
+}
+MOOD = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "mood",
+        "schema": {
+            "type": "object",
+            "properties": {"mood": {"enum": ["good", "bad"]}},
+            "required": ["mood"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def chat(**fields: Any) -> tuple[str, dict[str, Any]]:
+    body = {"model": "tiny-chat", "messages": HI, "max_tokens": 12, "temperature": 0, **fields}
+    return "/v1/chat/completions", {k: v for k, v in body.items() if v is not ...}
+
+
+def completion(**fields: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/completions", {"model": "tiny-chat", "max_tokens": 12, "temperature": 0, **fields}
+
+
+def embedding(**fields: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/embeddings", {"model": "org/mini", **fields}
+
+
+CHAT_CASES = {
+    "plain": chat(),
+    "system": chat(messages=[{"role": "system", "content": "Be brief."}, *HI]),
+    "unicode": chat(messages=[{"role": "user", "content": "\u2028é\u0085😀"}]),
+    "two choices": chat(n=2, temperature=1, top_k=1),
+    "logprobs": chat(logprobs=True, top_logprobs=3),
+    "stop": chat(stop=["e"], max_tokens=40),
+    "json schema": chat(response_format=MOOD, max_tokens=40),
+    "json schema of no kind": chat(
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {"type": "objekt"}},
+        }
+    ),
+    "tools, auto": chat(tools=[WEATHER], tool_choice="auto"),
+    "tools, required": chat(tools=[WEATHER], tool_choice="required", max_tokens=60),
+    "tools, named": chat(
+        tools=[WEATHER],
+        tool_choice={"type": "function", "function": {"name": "weather"}},
+        max_tokens=60,
+    ),
+    "adapter": chat(model="tiny-lora"),
+    "too long": chat(messages=[{"role": "user", "content": "train " * 2000}]),
+    "max_tokens too big": chat(max_tokens=100_000),
+    "wrong type": chat(temperature="warm"),
+    "out of range": chat(temperature=-3),
+    "greedy n": chat(n=2),
+    "missing field": chat(messages=...),
+    "no messages": chat(messages=[]),
+    "odd role": chat(messages=[{"role": 7, "content": {}}]),
+    "unknown model": chat(model="no-such-model"),
+    "completion": completion(prompt="The train"),
+    "completion, echo": completion(prompt="é \u2028 ü", echo=True, logprobs=1),
+    "completion, token ids": completion(prompt=[5, 6, 7]),
+    "completion, many": completion(prompt=["one", "two"]),
+    "completion, no prompt": completion(),
+    "responses": ("/v1/responses", {"model": "tiny-chat", "input": "hi", "temperature": 0,
+                                    "max_output_tokens": 12}),
+    "embeddings of a chat model": embedding(model="tiny-chat", input="x"),
+}  # fmt: skip
+
+EMBEDDING_CASES = {
+    "one": embedding(input="reset my password"),
+    "many": embedding(input=["reset my password", "forgot my login", "a train\u2028é"]),
+    "base64": embedding(input="reset my password", encoding_format="base64"),
+    "token ids": embedding(input=[101, 2653, 102]),
+    "too long": embedding(input="train " * 2000),
+    "wrong type": embedding(input={"a": 1}),
+    "no input": embedding(),
+    "unknown model": embedding(model="no-such-model", input="x"),
+    "chat on an embedding model": chat(model="org/mini"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    make_tiny_chat_model(folder / "tiny")
+    _make_adapter(folder / "adapter")
+    return folder
+
+
+def _make_adapter(folder: Path) -> None:
+    """A LoRA adapter of random weights for the tiny model."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    random = torch.Generator().manual_seed(3)
+    name = "base_model.model.model.layers.0.self_attn.o_proj.lora_{}.weight"
+    save_file(
+        {
+            name.format("A"): torch.randn(8, 128, generator=random),
+            name.format("B"): torch.randn(128, 8, generator=random),
+        },
+        folder / "adapter_model.safetensors",
+    )
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["o_proj"],
+              "task_type": "CAUSAL_LM", "bias": "none"}  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
+@pytest.fixture(scope="module")
+def catalog(folder: Path) -> Catalog:
+    return Catalog.model_validate(
+        {
+            "pools": {"cpu": {"resources": {"CPU": 1}}},
+            "models": {
+                "tiny-chat": {
+                    "source": str(folder / "tiny"),
+                    "pools": ["cpu"],
+                    "idle_seconds": IDLE_SECONDS,
+                    "lora": {"tiny-lora": str(folder / "adapter")},
+                    "engine": {
+                        "max_model_len": 1024,
+                        "max_num_seqs": 32,
+                        "enforce_eager": True,
+                        "enable_auto_tool_choice": True,
+                        "tool_call_parser": "hermes",
+                    },
+                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
+                },
+                "org/mini": {
+                    "source": str(minilm_path()),
+                    "pools": ["cpu"],
+                    "engine": {"runner": "pooling", "max_num_seqs": 32, "enforce_eager": True},
+                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
+                },
+                "ghost": {"source": "/nowhere/ghost", "pools": ["cpu"]},
+            },
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def chat_answers(folder: Path) -> dict[str, tuple[int, Any]]:
+    """What `vllm serve` answers; it is gone before the engine under test starts."""
+    flags = ["--max-model-len=1024", "--enable-auto-tool-choice", "--tool-call-parser=hermes",
+             "--enable-lora", f"--lora-modules=tiny-lora={folder / 'adapter'}"]  # fmt: skip
+    with _vllm_serve(folder / "tiny", "tiny-chat", *flags) as url:
+        return {name: _post(url, *case) for name, case in CHAT_CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def embedding_answers() -> dict[str, tuple[int, Any]]:
+    with _vllm_serve(minilm_path(), "org/mini", "--runner=pooling") as url:
+        return {name: _post(url, *case) for name, case in EMBEDDING_CASES.items()}
+
+
+@contextmanager
+def _vllm_serve(source: Path, name: str, *flags: str) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [Path(sys.executable).with_name("vllm"), "serve", source, f"--port={port}",
+               "--host=127.0.0.1", f"--served-model-name={name}", "--enforce-eager",
+               "--max-num-seqs=32", "--max-num-batched-tokens=8192", *flags]  # fmt: skip
+    server = subprocess.Popen(
+        command,
+        env={**os.environ, **_quiet_environment(), "VLLM_CPU_KVCACHE_SPACE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_up(url, server)
+        yield url
+    finally:
+        children = psutil.Process(server.pid).children(recursive=True)
+        server.terminate()
+        _, stuck = psutil.wait_procs([psutil.Process(server.pid), *children], timeout=15)
+        for process in stuck:
+            process.kill()
+        server.wait()
+
+
+def _wait_until_up(url: str, server: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "vllm serve ended"
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=5).close()
+        except OSError:
+            time.sleep(0.5)
+        else:
+            return
+    pytest.fail("vllm serve did not come up")
+
+
+def _post(url: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+    request = urllib.request.Request(
+        url + path, json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def _quiet_environment() -> dict[str, str]:
+    return {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@pytest.fixture(scope="module")
+def ray(chat_answers: dict[str, Any], embedding_answers: dict[str, Any]) -> Iterator[Any]:
+    """A private Ray with token authentication, which is what `ray.init` starts by itself."""
+    import ray
+
+    assert chat_answers
+    assert embedding_answers
+    before = {name: os.environ.get(name) for name in (*_quiet_environment(), "RAY_ADDRESS")}
+    os.environ.update(_quiet_environment())
+    os.environ.pop("RAY_ADDRESS", None)
+    ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield ray
+    ray.shutdown()
+    for name, value in before.items():
+        if value is not None:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def tiny(ray: Any, catalog: Catalog) -> str:
+    """The application of the chat model's engine, with no replica at first."""
+    from worker.engine_client import ensure_engine
+
+    assert ray.is_initialized()
+    return ensure_engine(catalog, Lane("tiny-chat", "cpu"))
+
+
+def line(url: str, body: Any, **fields: Any) -> bytes:
+    return json.dumps(
+        {"custom_id": "row-1", "method": "POST", "url": url, "body": body, **fields}
+    ).encode()
+
+
+def anonymous(value: Any) -> Any:
+    """Without what differs from one answer to the next: ids and times."""
+    if isinstance(value, dict):
+        dropped = {"id", "created", "created_at", "completed_at", "request_id"}
+        return {key: anonymous(inner) for key, inner in value.items() if key not in dropped}
+    return [anonymous(inner) for inner in value] if isinstance(value, list) else value
+
+
+def engine_core(app_name: str) -> psutil.Process | None:
+    """The process that holds the model of this application's one replica."""
+    for process in psutil.process_iter(["cmdline"]):
+        if "EngineCore" in " ".join(process.info["cmdline"] or []):
+            parent = process.parent()
+            if parent and f"ServeReplica:{app_name}" in " ".join(parent.cmdline()):
+                return process
+    return None
+
+
+async def assert_same_answers(
+    app_name: str,
+    cases: dict[str, tuple[str, dict[str, Any]]],
+    answers: dict[str, tuple[int, Any]],
+) -> None:
+    from worker.engine_client import EngineClient
+
+    client = EngineClient(app_name)
+    for name, case in cases.items():
+        # One at a time on both sides: vLLM's numbers depend on what else is in the batch.
+        ((status, body),) = await client.run_lines([line(*case)])
+        assert body.isascii(), name
+        assert b"\n" not in body, name
+        assert (status, anonymous(json.loads(body))) == (
+            answers[name][0],
+            anonymous(answers[name][1]),
+        ), name
+
+
+async def test_a_deployed_engine_has_no_replica_until_it_has_work(tiny: str) -> None:
+    from worker.engine_client import engine_failure, engine_state
+
+    state = engine_state(tiny)
+
+    assert state is not None
+    assert (state.running, state.starting) == (0, 0)
+    assert engine_failure(tiny) is None
+
+
+async def test_the_first_call_starts_the_engine_and_a_row_of_any_kind_has_a_result(
+    tiny: str,
+) -> None:
+    from worker.engine_client import EngineClient, engine_state
+
+    rows = [line(*case) for case in CHAT_CASES.values()]
+    odd = [b"{}", b"no json", line("/v1/load_lora_adapter", {}), line(*chat(stream=True)),
+           line("/v1/chat/completions", [1])]  # fmt: skip
+
+    results = await EngineClient(tiny).run_lines([*rows, *odd])
+
+    expected_odd = [400, 400, 404, 400, 400]
+    assert [status for status, _ in results[len(rows) :]] == expected_odd
+    assert all(
+        set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
+        for status, body in results
+        if status >= 400
+    )
+    state = engine_state(tiny)
+    assert state is not None
+    assert state.running == 1
+
+
+async def test_chat_answers_are_those_of_vllm_serve(
+    tiny: str, chat_answers: dict[str, tuple[int, Any]]
+) -> None:
+    await assert_same_answers(tiny, CHAT_CASES, chat_answers)
+
+    statuses = {name: status for name, (status, _) in chat_answers.items()}
+    assert statuses["plain"] == 200
+    assert statuses["adapter"] == 200
+    assert chat_answers["adapter"][1]["choices"] != chat_answers["plain"][1]["choices"]
+    assert statuses["too long"] == 400
+    assert statuses["unknown model"] == 404
+
+
+async def test_the_request_id_of_a_line_is_that_of_its_answer(tiny: str) -> None:
+    from worker.engine_client import EngineClient
+
+    (chat_result, responses_result) = await EngineClient(tiny).run_lines(
+        [
+            line(*chat(), request_id="batch-7-row-1"),
+            line(*CHAT_CASES["responses"], request_id="batch-7-row-2"),
+        ]
+    )
+
+    assert json.loads(chat_result[1])["id"] == "chatcmpl-batch-7-row-1"
+    assert responses_result[0] == 200
+
+
+async def test_deploying_the_same_again_changes_nothing(tiny: str, catalog: Catalog) -> None:
+    from worker.engine_client import ensure_engine
+
+    before = engine_core(tiny)
+    again = await asyncio.to_thread(ensure_engine, catalog, Lane("tiny-chat", "cpu"))
+
+    assert again == tiny
+    assert before is not None
+    assert engine_core(tiny) == before
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        line(*chat(max_tokens=900, ignore_eos=True)),
+        line("/v1/responses", {"model": "tiny-chat", "input": "hi", "max_output_tokens": 900,
+                               "ignore_eos": True}),
+    ],
+    ids=["by handler", "by app"],
+)  # fmt: skip
+async def test_cancelling_a_call_takes_its_rows_out_of_the_engine(
+    tiny: str, request_line: bytes
+) -> None:
+    from ray import serve
+    from worker.engine_client import DEPLOYMENT, EngineClient
+
+    handle = serve.get_deployment_handle(DEPLOYMENT, tiny)
+
+    async def unfinished() -> int:
+        return int(await handle.unfinished.remote())
+
+    async def are_in() -> bool:
+        return await unfinished() >= 16
+
+    async def are_out() -> bool:
+        return await unfinished() == 0
+
+    call = asyncio.create_task(EngineClient(tiny).run_lines([request_line] * 20))
+    await eventually(are_in, timeout=20)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    await eventually(are_out, timeout=5)
+
+
+async def test_an_engine_that_dies_says_so_and_heals(tiny: str) -> None:
+    from ray import serve
+    from worker.engine_client import (
+        DEPLOYMENT,
+        EngineClient,
+        EngineGoneError,
+        EngineUnavailableError,
+    )
+
+    client = EngineClient(tiny)
+    handle = serve.get_deployment_handle(DEPLOYMENT, tiny)
+    call = asyncio.create_task(
+        client.run_lines([line(*chat(max_tokens=900, ignore_eos=True))] * 20)
+    )
+
+    async def are_in() -> bool:
+        return int(await handle.unfinished.remote()) >= 16
+
+    await eventually(are_in, timeout=20)
+    core = engine_core(tiny)
+    assert core is not None
+    core.send_signal(signal.SIGKILL)
+    with pytest.raises(EngineGoneError):
+        await asyncio.wait_for(call, timeout=15)
+
+    # Lines that come meanwhile wait, or are sent back unseen: they are never taken for the killer.
+    deadline = time.monotonic() + 180
+    while True:
+        try:
+            ((status, _),) = await client.run_lines([line(*chat())])
+            break
+        except EngineUnavailableError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.2)
+    assert status == 200
+    assert engine_core(tiny) != core
+
+
+async def test_an_idle_engine_gives_its_machine_back(tiny: str) -> None:
+    from worker.engine_client import engine_state
+
+    def is_asleep() -> bool:
+        state = engine_state(tiny)
+        return state is not None and state.target == 0
+
+    await eventually(is_asleep, timeout=IDLE_SECONDS + 30)
+    await eventually(lambda: engine_core(tiny) is None, timeout=30)
+
+
+async def test_a_changed_engine_replaces_the_one_before(tiny: str, catalog: Catalog) -> None:
+    from worker.engine_client import ensure_engine, is_deployed
+
+    entry = catalog.models["tiny-chat"].model_copy(update={"idle_seconds": 77.0})
+    changed = catalog.model_copy(update={"models": {**catalog.models, "tiny-chat": entry}})
+
+    name = await asyncio.to_thread(ensure_engine, changed, Lane("tiny-chat", "cpu"))
+
+    assert name != tiny
+    assert is_deployed(name)
+    await eventually(lambda: not is_deployed(tiny), timeout=30)
+
+
+async def test_an_engine_that_cannot_start_gives_its_reason_and_does_not_spin(
+    ray: Any, catalog: Catalog
+) -> None:
+    from worker.engine_client import (
+        EngineClient,
+        EngineFailedError,
+        engine_failure,
+        engine_state,
+        ensure_engine,
+    )
+
+    assert ray.is_initialized()
+    name = await asyncio.to_thread(ensure_engine, catalog, Lane("ghost", "cpu"))
+
+    with pytest.raises(EngineFailedError, match="/nowhere/ghost does not exist"):
+        await EngineClient(name).run_lines([line(*chat(model="ghost"))])
+
+    assert engine_failure(name) == (
+        "The model's folder /nowhere/ghost does not exist on this machine."
+    )
+    for _ in range(8):
+        state = engine_state(name)
+        assert state is not None
+        assert state.target == 0
+        await asyncio.sleep(0.5)
+
+
+async def test_embeddings_are_those_of_vllm_serve(
+    ray: Any, catalog: Catalog, embedding_answers: dict[str, tuple[int, Any]]
+) -> None:
+    from worker.engine_client import ensure_engine
+
+    assert ray.is_initialized()
+    name = await asyncio.to_thread(ensure_engine, catalog, Lane("org/mini", "cpu"))
+
+    await assert_same_answers(name, EMBEDDING_CASES, embedding_answers)
+
+    vector = embedding_answers["one"][1]["data"][0]["embedding"]
+    assert len(vector) == 384

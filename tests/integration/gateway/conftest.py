@@ -1,0 +1,149 @@
+"""The whole gateway on a port of its own, over real servers, and tenants who call it."""
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from openai import AsyncOpenAI
+
+from gateway.app import build_app
+from gateway.settings import GatewaySettings
+from shared.state import State
+from shared.storage import Storage
+from tests.servers import S3, SERVICE
+
+CATALOG = """\
+pools:
+  cpu: {resources: {CPU: 1}}
+models:
+  tiny: {pools: [cpu]}
+  meta-llama/Llama-3.1-8B:
+    pools: [cpu]
+    lora: {my-adapter: ./adapter}
+"""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A running gateway, and what it stands on."""
+
+    url: str
+    settings: GatewaySettings
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A tenant, with the SDK and with bare HTTP."""
+
+    tenant: str
+    key: str
+    openai: AsyncOpenAI
+    http: httpx.AsyncClient
+
+
+@pytest.fixture(scope="session")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("catalog") / "catalog.yaml"
+    path.write_text(CATALOG)
+    return path
+
+
+@pytest.fixture(scope="session")
+def settings(redis_url: str, amqp_url: str, s3: S3, catalog: Path) -> GatewaySettings:
+    """Settings of the session's gateway: a Redis database and a bucket that no other test uses."""
+    return GatewaySettings.model_validate(
+        {
+            "amqp_url": amqp_url,
+            "redis_url": f"{redis_url.rpartition('/')[0]}/7",
+            "s3_endpoint": s3.endpoint,
+            "s3_access_key": s3.access_key,
+            "s3_secret_key": s3.secret_key,
+            "s3_bucket": f"gateway-{secrets.token_hex(4)}",
+            "catalog": catalog,
+            "completion_windows": ("24h", "7d"),
+            "max_upload_bytes": 60_000_000,
+            "service_user": amqp_url.split("//")[1].split(":")[0] or SERVICE.name,
+        }
+    )
+
+
+@contextlib.contextmanager
+def running(settings: GatewaySettings) -> Iterator[Gateway]:
+    """The gateway in a thread; it has stopped in order when this ends."""
+    server = uvicorn.Server(
+        uvicorn.Config(build_app(settings), port=0, log_config=None, timeout_graceful_shutdown=5)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not server.started:
+            assert thread.is_alive(), "the gateway did not start"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield Gateway(f"http://127.0.0.1:{port}", settings)
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def gateway(settings: GatewaySettings) -> Iterator[Gateway]:
+    with running(settings) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def gateway_state(gateway: Gateway) -> AsyncIterator[State]:
+    """What the gateway wrote, seen from behind."""
+    state = State(gateway.settings.redis_url.get_secret_value())
+    yield state
+    await state.close()
+
+
+@pytest.fixture
+async def bucket(gateway: Gateway) -> AsyncIterator[Storage]:
+    """What the gateway stored, seen from behind."""
+    settings = gateway.settings
+    storage = Storage(
+        settings.s3_endpoint,
+        settings.s3_access_key,
+        settings.s3_secret_key.get_secret_value(),
+        settings.s3_bucket,
+    )
+    yield storage
+    storage.close()
+
+
+@contextlib.asynccontextmanager
+async def calling(gateway: Gateway, state: State) -> AsyncIterator[Caller]:
+    """A tenant whom nobody has seen before."""
+    tenant = f"t{secrets.token_hex(4)}"
+    key = await state.keys.create(tenant)
+    async with (
+        AsyncOpenAI(api_key=key, base_url=f"{gateway.url}/v1", max_retries=0) as openai,
+        httpx.AsyncClient(
+            base_url=gateway.url, headers={"authorization": f"Bearer {key}"}, timeout=60
+        ) as http,
+    ):
+        yield Caller(tenant, key, openai, http)
+
+
+@pytest.fixture
+async def acme(gateway: Gateway, gateway_state: State) -> AsyncIterator[Caller]:
+    async with calling(gateway, gateway_state) as caller:
+        yield caller
+
+
+@pytest.fixture
+async def globex(gateway: Gateway, gateway_state: State) -> AsyncIterator[Caller]:
+    async with calling(gateway, gateway_state) as caller:
+        yield caller

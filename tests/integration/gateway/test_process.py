@@ -1,0 +1,197 @@
+"""The real process: its settings, its log, and its death at the worst moments."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cli.servers import free_port
+from gateway.settings import GatewaySettings
+from shared.state import State
+from tests.eventually import eventually
+
+LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"tiny"}}\n'
+SECRET = "the prompt that nobody may see"  # noqa: S105  # a prompt
+
+
+@pytest.fixture
+def environment(settings: GatewaySettings, redis_url: str) -> dict[str, str]:
+    """Of a process with a Redis database of its own: no other relay empties its outbox."""
+    return {
+        **{name: value for name, value in os.environ.items() if "BATCHYARD" not in name},
+        "BATCHYARD_AMQP_URL": settings.amqp_url.get_secret_value(),
+        "BATCHYARD_REDIS_URL": f"{redis_url.rpartition('/')[0]}/8",
+        "BATCHYARD_S3_ENDPOINT": settings.s3_endpoint,
+        "BATCHYARD_S3_ACCESS_KEY": settings.s3_access_key,
+        "BATCHYARD_S3_SECRET_KEY": settings.s3_secret_key.get_secret_value(),
+        "BATCHYARD_S3_BUCKET": settings.s3_bucket,
+        "BATCHYARD_SERVICE_USER": settings.service_user,
+        "BATCHYARD_CATALOG": str(settings.catalog),
+        "BATCHYARD_PORT": str(free_port()),
+    }
+
+
+@pytest.fixture
+async def state(environment: dict[str, str]) -> AsyncIterator[State]:
+    state = State(environment["BATCHYARD_REDIS_URL"])
+    yield state
+    await state.close()
+
+
+@pytest.fixture
+async def key(state: State) -> str:
+    return await state.keys.create("acme")
+
+
+@contextlib.contextmanager
+def process(environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`python -m gateway`, serving; ended for certain afterwards."""
+    with log.open("ab") as output:
+        child = subprocess.Popen([sys.executable, "-m", "gateway"], env=environment, stderr=output)
+    try:
+        deadline = time.monotonic() + 60
+        while not _is_served(environment):
+            assert child.poll() is None, log.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield child
+    finally:
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+        child.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"BATCHYARD_AMQP_URL": None}, "BATCHYARD_AMQP_URL: Field required"),
+        ({"BATCHYARD_PORT": "many"}, "BATCHYARD_PORT: Input should be a valid integer"),
+        ({"BATCHYARD_COMPLETION_WINDOWS": "24h"}, "completion_windows"),
+        ({"BATCHYARD_CATALOG": "/nowhere.yaml"}, "/nowhere.yaml: cannot be read"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named_in_one_line(
+    change: dict[str, str | None], said: str, environment: dict[str, str]
+) -> None:
+    changed = {name: value for name, value in {**environment, **change}.items() if value}
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "gateway"], env=changed, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stderr.startswith("gateway: cannot start: ")
+    assert said in ended.stderr
+
+
+async def test_each_call_is_one_line_without_prompts_or_keys(
+    environment: dict[str, str], key: str, tmp_path: Path
+) -> None:
+    with process(environment, tmp_path / "log"):
+        async with _client(environment, key) as client:
+            uploaded = await _upload(client, f'{{"prompt":"{SECRET}"}}\n'.encode())
+            answer = await client.get(
+                f"/v1/files/{uploaded}", headers={"x-client-request-id": "mine-1"}
+            )
+            await client.post("/v1/batches", json={"metadata": {"k": [SECRET]}})
+
+    log = (tmp_path / "log").read_text()
+    assert SECRET not in log
+    assert key not in log
+    lines = [json.loads(line) for line in log.splitlines()]
+    found = [line for line in lines if line.get("client_request_id") == "mine-1"]
+    assert [(line["method"], line["route"], line["status"], line["tenant"]) for line in found] == [
+        ("GET", "/v1/files/{file_id}", 200, "acme")
+    ]
+    assert found[0]["request_id"] == answer.headers["x-request-id"]
+    assert found[0]["ms"] >= 0
+    assert found[0]["process"] == "gateway"
+
+
+async def test_a_death_between_writing_and_publishing_loses_nothing(
+    environment: dict[str, str], state: State, key: str, tmp_path: Path
+) -> None:
+    doomed = {
+        **environment,
+        "BATCHYARD_CRASH_AT": "relay.read",
+        "BATCHYARD_CRASH_LOG": str(tmp_path / "crashed"),
+    }
+    with process(doomed, tmp_path / "log") as child:
+        async with _client(doomed, key) as client:
+            file_id = await _upload(client, LINE)
+            with contextlib.suppress(httpx.TransportError):
+                await client.post("/v1/batches", json=_wish(file_id))
+            await eventually(lambda: child.poll() == -signal.SIGKILL)
+    assert (tmp_path / "crashed").read_text() == "relay.read\n"
+    assert await state.outbox.length("submissions") == 1
+
+    with process(environment, tmp_path / "log"):
+
+        async def is_relayed() -> bool:
+            return await state.outbox.length("submissions") == 0
+
+        await eventually(is_relayed, timeout=30)
+
+
+async def test_a_death_before_the_answer_is_met_by_the_same_key(
+    environment: dict[str, str], key: str, tmp_path: Path
+) -> None:
+    doomed = {**environment, "BATCHYARD_CRASH_AT": "gateway.accepted"}
+    headers = {"idempotency-key": f"k-{tmp_path}"}
+    with process(doomed, tmp_path / "log") as child:
+        async with _client(doomed, key) as client:
+            file_id = await _upload(client, LINE)
+            with pytest.raises(httpx.TransportError):
+                await client.post("/v1/batches", json=_wish(file_id), headers=headers)
+            await eventually(lambda: child.poll() == -signal.SIGKILL)
+
+    with process(environment, tmp_path / "log"):
+        async with _client(environment, key) as client:
+            before = (await client.get("/v1/batches")).json()["data"]
+            again = await client.post("/v1/batches", json=_wish(file_id), headers=headers)
+            after = (await client.get("/v1/batches")).json()["data"]
+
+    assert again.status_code == 200
+    assert [batch["id"] for batch in after] == [batch["id"] for batch in before]
+    assert again.json() == before[0]
+
+
+def _client(environment: dict[str, str], key: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{environment['BATCHYARD_PORT']}",
+        headers={"authorization": f"Bearer {key}"},
+        timeout=30,
+    )
+
+
+async def _upload(client: httpx.AsyncClient, body: bytes) -> str:
+    answer = await client.post(
+        "/v1/files", files={"file": ("in.jsonl", body)}, data={"purpose": "batch"}
+    )
+    file_id: str = answer.json()["id"]
+    return file_id
+
+
+def _wish(file_id: str) -> dict[str, str]:
+    return {
+        "input_file_id": file_id,
+        "endpoint": "/v1/embeddings",
+        "completion_window": "24h",
+    }
+
+
+def _is_served(environment: dict[str, str]) -> bool:
+    try:
+        answer = httpx.get(f"http://127.0.0.1:{environment['BATCHYARD_PORT']}/healthz", timeout=5)
+    except httpx.TransportError:
+        return False
+    return answer.is_success
