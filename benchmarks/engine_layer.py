@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,7 @@ def _in_a_process(only: str, kind: str, options: argparse.Namespace) -> list[flo
         "HF_HUB_OFFLINE": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    done = subprocess.run(  # noqa: S603  # our own command
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     found = [line for line in done.stdout.splitlines() if line.startswith("RATES ")]
     if not found:
         sys.exit(f"{only} {kind} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
@@ -109,10 +107,8 @@ def _catalog(options: argparse.Namespace) -> Catalog:
 
 def _texts(count: int) -> list[str]:
     words = "the quick brown fox jumps over a lazy dog while many small trains roll out of yards"
-    dice = random.Random(7)  # noqa: S311  # no secret
-    return [
-        " ".join(dice.choices(words.split(), k=dice.randint(20, 60))) for _ in range(count)
-    ]
+    dice = random.Random(7)
+    return [" ".join(dice.choices(words.split(), k=dice.randint(20, 60))) for _ in range(count)]
 
 
 def _body(kind: str, text: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -146,6 +142,7 @@ async def _bare(options: argparse.Namespace) -> list[float]:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine.async_llm import AsyncLLM
+
     from worker.engine import engine_arguments
 
     kind = options.kinds[0]
@@ -165,13 +162,14 @@ async def _bare(options: argparse.Namespace) -> list[float]:
 
     async def one(text: str) -> None:
         async with room:
+            outputs: AsyncIterator[object]
             if kind == "embeddings":
                 outputs = engine.encode(text, PoolingParams(task="embed"), str(next(numbers)))
             else:
                 prompt = tokenizer.apply_chat_template(
                     [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
                 )
-                outputs = engine.generate(prompt, sampling, str(next(numbers)))
+                outputs = engine.generate(str(prompt), sampling, str(next(numbers)))
             async for _ in outputs:
                 pass
 
@@ -185,6 +183,7 @@ async def _bare(options: argparse.Namespace) -> list[float]:
 
 async def _serve(options: argparse.Namespace) -> list[float]:
     import ray
+
     from worker.engine_client import EngineClient, ensure_engine
 
     ray.init(num_cpus=16, log_to_driver=False, include_dashboard=False)
@@ -207,7 +206,12 @@ async def _serve(options: argparse.Namespace) -> list[float]:
     async def run(count: int) -> None:
         lines = [
             json.dumps(
-                {"custom_id": str(n), "method": "POST", "url": url, "body": _body(kind, text, options)}
+                {
+                    "custom_id": str(n),
+                    "method": "POST",
+                    "url": url,
+                    "body": _body(kind, text, options),
+                }
             ).encode()
             for n, text in enumerate(_texts(count))
         ]

@@ -105,7 +105,8 @@ def complaint(  # noqa: C901, PLR0911  # one case a kind of error, as flat as a 
         case "string_too_long":
             return _long_string(param, limits["max_length"], str(value))
         case "too_long":
-            most, got = limits["max_length"], limits["actual_length"]
+            # The limit's own count stops one above it.
+            most, got = limits["max_length"], len(value) if isinstance(value, dict) else "more"
             return InvalidInputError(
                 f"Invalid '{param}': too many properties. Expected an object with at most {most} "
                 f"properties, but got an object with {got} properties instead.",

@@ -91,7 +91,7 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
 
 
 @router.get("/files")
-async def list_files(  # noqa: PLR0913  # its query's parameters
+async def list_files(
     tenant: Tenant,
     services: Use,
     *,

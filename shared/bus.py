@@ -5,6 +5,7 @@ One connection publishes and another one consumes, so that a blocked publisher n
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 
 import aio_pika
 import structlog
@@ -71,7 +72,8 @@ class Bus:
             )
             await dead.bind(topology.DEAD_EXCHANGE, topology.DEAD_KEY, timeout=_PATIENCE)
         except _NETWORK_ERRORS as error:
-            raise TransientError(f"RabbitMQ cannot be reached: {error}") from error
+            await self.close()
+            raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
 
     async def publish(
         self,
@@ -79,14 +81,14 @@ class Bus:
         routing_key: str,
         body: bytes,
         *,
-        properties: Mapping[str, str],
+        properties: Mapping[str, str | datetime],
         headers: HeadersType | None = None,
         mandatory: bool = False,
     ) -> None:
         """Publish one persistent message and wait for the broker's confirm.
 
-        `properties` are message_id, type, content_type, correlation_id and user_id. Raises
-        TransientError when the outcome is unknown or refused (send the same message again), and
+        `properties` are message_id, type, content_type, correlation_id, user_id and timestamp.
+        Raises TransientError when the outcome is unknown or refused (send the same message again), and
         UnroutableError when `mandatory` and no queue took it.
         """
         message = aio_pika.Message(
@@ -94,7 +96,7 @@ class Bus:
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
             app_id="batchyard",
             headers=headers,
-            **properties,  # type: ignore[arg-type]  # all of them are texts
+            **properties,  # type: ignore[arg-type]  # texts, and a time as timestamp
         )
         try:
             await self._exchanges[exchange].publish(
@@ -111,7 +113,7 @@ class Bus:
                 raise UnroutableError(f"No queue is bound for {routing_key}.") from error
             raise TransientError(f"RabbitMQ refused the message: {error}") from error
         except _NETWORK_ERRORS as error:
-            raise TransientError(f"RabbitMQ: {error}") from error
+            raise TransientError(f"RabbitMQ: {error!r}") from error
 
     async def consume(self, handler: Handler, *, prefetch: int = 64) -> None:
         """Hand each batch message to `handler`, which acks or rejects it, within milliseconds.
@@ -125,7 +127,7 @@ class Bus:
             queue = await channel.get_queue(topology.SUBMIT_QUEUE)
             await queue.consume(handler, timeout=_PATIENCE)
         except _NETWORK_ERRORS as error:
-            raise TransientError(f"RabbitMQ cannot be reached: {error}") from error
+            raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
 
     async def ping(self) -> None:
         """Raise TransientError when the broker is not connected."""

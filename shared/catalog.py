@@ -25,9 +25,7 @@ from pydantic import (
 from shared.errors import NotFoundError, SetupError
 
 Runner = Literal["generate", "pooling"]
-Endpoint = Literal[
-    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"
-]
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
 
 #: What an engine can answer when its model's entry names no endpoints.
 ENDPOINTS_BY_RUNNER: Mapping[Runner, tuple[Endpoint, ...]] = {
@@ -119,7 +117,7 @@ class Model(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in(cls, value: Any) -> Any:  # noqa: ANN401  # pydantic hands over raw YAML
+    def _fill_in(cls, value: Any) -> Any:
         if isinstance(value, dict) and not value.get("source"):
             return {**value, "source": value.get("name", "")}
         return value
@@ -145,7 +143,7 @@ class Catalog(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_models(cls, value: Any) -> Any:  # noqa: ANN401  # pydantic hands over raw YAML
+    def _name_models(cls, value: Any) -> Any:
         if not isinstance(value, dict) or not isinstance(value.get("models"), dict):
             return value
         models = {
@@ -288,7 +286,7 @@ def _walk(node: yaml.Node, at: Where) -> Iterator[tuple[Where, int]]:
 def _with_resolved_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     """`./x`, `../x` and `~/x` are paths, relative to the catalog; anything else is left alone."""
 
-    def resolved(value: Any) -> Any:  # noqa: ANN401  # raw YAML
+    def resolved(value: Any) -> Any:
         if not isinstance(value, str):
             return value
         if value.startswith("~/"):

@@ -3,6 +3,7 @@
 Every event carries the whole state, so that a subscriber never has to wait for a missed one.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -44,7 +45,7 @@ def _data(snapshot: Mapping[str, str], at: float) -> dict[str, Any]:
     data = to_openai(snapshot).model_dump(mode="json", exclude={"errors"})
     for kind in ("output", "error"):
         if f"{kind}_object" in snapshot:
-            data[kind] = snapshot[f"{kind}_object"]
+            data[kind] = json.loads(snapshot[f"{kind}_object"])
     if "first_error" in snapshot:
         data["first_error"] = snapshot["first_error"]
     counts, usage = data["request_counts"], data["usage"]

@@ -7,6 +7,8 @@ repeats entries and never skips one; a repeat carries the same message id.
 import asyncio
 import json
 from collections import defaultdict
+from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import chain
 
 import structlog
@@ -44,14 +46,16 @@ class Relay:
             while True:
                 try:
                     if await self._lease.hold():
-                        await self.relay_some(wait_seconds=_LEASE_SECONDS / 4)
+                        await self._relay_while_held()
                     else:
                         await asyncio.sleep(_LEASE_SECONDS / 8)
                 except TransientError as error:
                     log.warning("relay.waiting", box=self._box, reason=str(error))
                     await asyncio.sleep(1)
         finally:
-            await asyncio.shield(self._lease.let_go())
+            # It ends by itself as well.
+            with suppress(TransientError):
+                await asyncio.shield(self._lease.let_go())
 
     async def relay_some(self, *, wait_seconds: float) -> int:
         """Publish the oldest entries, waiting for one if there is none; returns how many went."""
@@ -68,6 +72,19 @@ class Relay:
         if len(done) < len(entries):
             raise TransientError(f"{len(entries) - len(done)} entries were not confirmed.")
         return len(done)
+
+    async def _relay_while_held(self) -> None:
+        """`relay_some`, given up when the lease is lost: publishing may take longer than it lasts."""
+        relaying = asyncio.create_task(self.relay_some(wait_seconds=_LEASE_SECONDS / 4))
+        try:
+            while not relaying.done() and await self._lease.hold():
+                await asyncio.wait([relaying], timeout=_LEASE_SECONDS / 4)
+        finally:
+            if not relaying.done():
+                relaying.cancel()
+            await asyncio.wait([relaying])
+        if not relaying.cancelled():
+            relaying.result()
 
     def _order_key(self, entry: Entry) -> str:
         return entry.snapshot()["id"] if self._box == "events" else entry.id
@@ -86,14 +103,22 @@ class Relay:
     async def _event(self, entry: Entry) -> None:
         event = to_event(entry)
         message = to_structured_event(event)
-        properties = {
+        properties: dict[str, str | datetime] = {
             "message_id": event.get_id(),
             "type": event.get_type(),
             "content_type": "application/cloudevents+json; charset=utf-8",
             "correlation_id": entry.snapshot().get("correlation_id", event.get_subject() or ""),
+            "timestamp": event.get_time() or datetime.now(UTC),
         }
+        # The attributes once more as headers, so that bindings can match them.
+        envelope = json.loads(message.body)
+        headers = {f"cloudEvents_{name}": envelope[name] for name in envelope.keys() - {"data"}}
         await self._bus.publish(
-            EVENTS_EXCHANGE, routing_key(entry), message.body, properties=properties
+            EVENTS_EXCHANGE,
+            routing_key(entry),
+            message.body,
+            properties=properties,
+            headers=headers,
         )
 
     async def _submission(self, entry: Entry) -> None:

@@ -49,7 +49,7 @@ def _known_arguments() -> dict[str, list[Any]]:
         for field in dataclasses.fields(arguments)
     }
     for config in (ModelConfig, CacheConfig, LoRAConfig, ParallelConfig, SchedulerConfig):
-        for field in dataclasses.fields(config):  # type: ignore[arg-type]  # pydantic dataclass
+        for field in dataclasses.fields(config):
             if field.name in known and isinstance(field.default, FieldInfo):
                 known[field.name].append(Annotated[field.type, field.default])
     return known
@@ -65,7 +65,7 @@ def _problems(model: Model, known: dict[str, list[Any]]) -> Iterator[tuple[str, 
             yield argument, f"{reason} (value: {value!r})"
 
 
-def _misfit(value: Any, kind: Any) -> str | None:  # noqa: ANN401  # any YAML, any annotation
+def _misfit(value: Any, kind: Any) -> str | None:
     if value is None:
         return None  # the same as leaving it out
     # vLLM does not convert what it is given, except mappings to its own configuration classes.

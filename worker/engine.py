@@ -24,9 +24,9 @@ from shared.errors import SetupError
 from worker.engine_client import (
     DEFAULT_MAX_NUM_SEQS,
     DEPLOYMENT,
+    ROWS_PER_ENGINE_CALL,
     EngineGoneError,
     EngineUnavailableError,
-    ROWS_PER_ENGINE_CALL,
     Result,
     engine_failure,
     is_deployed,
@@ -62,26 +62,28 @@ class _Endpoint(NamedTuple):
     answer: Callable[[Any, Request], Awaitable[Any]]
 
 
-class BatchServer(LLMServer):  # type: ignore[misc]  # ray is untyped
+class BatchServer(LLMServer):
     """One replica of an engine."""
 
     async def start(self) -> None:
         """Called once by Ray's constructor; loads the model."""
-        source = Path(self._llm_config.model_loading_config.model_source)
+        config: Any = self._llm_config  # Ray's annotations allow what it never is
+        source = Path(config.model_loading_config.model_source)
         if source.is_absolute():
             if not source.exists():
                 raise SetupError(f"The model's folder {source} does not exist on this machine.")
             # Nothing to download: saves a task that imports vLLM only to find that out.
-            self._llm_config.get_or_create_callback().ctx.run_init_node = False
+            config.get_or_create_callback().ctx.run_init_node = False
         try:
-            await super().start()
+            await super().start()  # type: ignore[no-untyped-call]  # Ray's
         except Exception as error:
             # A child process that failed has told its reason to the log, and nobody else.
             if (told := _last_words()) is None:
                 raise
             raise SetupError(told) from error
-        self._client = self.engine._engine_client  # noqa: SLF001  # Ray has no public way
-        self._app = await self.engine.build_asgi_app()
+        engine: Any = self.engine
+        self._client = engine._engine_client  # Ray has no public way
+        self._app = await engine.build_asgi_app()
         self._endpoints = _endpoints(self._app.state)
         # A long waiting list slows vLLM's scheduler down; a short one keeps it full.
         most = self._client.vllm_config.scheduler_config.max_num_seqs
@@ -130,7 +132,7 @@ class BatchServer(LLMServer):  # type: ignore[misc]  # ray is untyped
             except Exception as error:  # noqa: BLE001  # a row's failure is its result
                 return _error_of(error)
 
-    async def _answer(self, url: str, body: Any, headers: list[tuple[bytes, bytes]]) -> Result:  # noqa: ANN401  # any JSON
+    async def _answer(self, url: str, body: Any, headers: list[tuple[bytes, bytes]]) -> Result:
         endpoint = self._endpoints.get(url)
         if endpoint is not None:
             try:
@@ -145,7 +147,7 @@ class BatchServer(LLMServer):  # type: ignore[misc]  # ray is untyped
     async def _answer_by_app(
         self,
         url: str,
-        body: Any,  # noqa: ANN401  # any JSON
+        body: Any,
         headers: list[tuple[bytes, bytes]],
     ) -> Result:
         """By way of vLLM's whole FastAPI app: every endpoint, and the words for invalid bodies.
@@ -195,12 +197,12 @@ def _last_words() -> str | None:
     return told
 
 
-def _endpoints(state: Any) -> dict[str, _Endpoint]:  # noqa: ANN401  # Starlette's State
+def _endpoints(state: Any) -> dict[str, _Endpoint]:
     """The busy endpoints that this model has, without the web framework around them."""
+    from pydantic import TypeAdapter
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
-    from pydantic import TypeAdapter
 
     found: dict[str, _Endpoint] = {}
     if chat := getattr(state, "openai_serving_chat", None):
@@ -235,7 +237,7 @@ def _scope(url: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
     }
 
 
-def _result_of(answer: Any) -> Result:  # noqa: ANN401  # pydantic object or Starlette response
+def _result_of(answer: Any) -> Result:
     if isinstance(answer, Response):
         kind = answer.headers.get("content-type", "").encode()
         return _result_of_bytes(answer.status_code, bytes(getattr(answer, "body", b"")), kind)

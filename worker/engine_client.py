@@ -51,9 +51,7 @@ class EngineFailedError(SetupError):
 class EngineClient:
     """The engine of one lane. Belongs to one event loop."""
 
-    def __init__(
-        self, app_name: str, *, rows_per_engine_call: int = ROWS_PER_ENGINE_CALL
-    ) -> None:
+    def __init__(self, app_name: str, *, rows_per_engine_call: int = ROWS_PER_ENGINE_CALL) -> None:
         self._app_name = app_name
         self._rows_per_engine_call = rows_per_engine_call
         self._handle: Any = None

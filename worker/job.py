@@ -61,7 +61,7 @@ class LaneJob:
         )
         self._claims: dict[tuple[str, int], Claim] = {}
         self._waves: set[asyncio.Task[None]] = set()
-        #: The slices of each wave under way; it flows once one of them is settled.
+        #: The slices of each wave under way.
         self._wave_claims: list[list[Claim]] = []
         self._directs: set[asyncio.Task[None]] = set()
         self._direct_rows = 0
@@ -112,12 +112,10 @@ class LaneJob:
     async def _start_direct(self) -> int:
         """Run slices at once, whatever else is under way; returns how many began.
 
-        Small ones always find room here; while no wave gives the engine work, large ones do, too.
+        Small ones always find room here; as far as no wave gives the engine work, large ones do, too.
         """
-        room = self._settings.direct_rows
-        if not any(map(self._flows, self._wave_claims)):
-            room = max(room, 2 * self._rows_in_engine())
-        room -= self._direct_rows
+        unused = 2 * self._rows_in_engine() - sum(map(self._rows_flowing, self._wave_claims))
+        room = max(self._settings.direct_rows, unused) - self._direct_rows
         if room <= 0:
             return 0
         claims = await self._claim(rows=room)
@@ -130,7 +128,8 @@ class LaneJob:
         """Start the next wave before the running one drains; returns how many slices it has."""
         if len(self._waves) >= _WAVES:
             return 0
-        claims = await self._claim(rows=self._wave_rows())
+        # Fewer rows are done sooner than an execution has started.
+        claims = await self._claim(rows=self._wave_rows(), least_rows=self._rows_at_once)
         if not claims:
             return 0
         self._executions += 1
@@ -146,13 +145,14 @@ class LaneJob:
         self._keep(self._waves, self._run_wave(claims, app_name))
         return len(claims)
 
-    async def _claim(self, *, rows: int) -> list[Claim]:
+    async def _claim(self, *, rows: int, least_rows: int = 0) -> list[Claim]:
         claims = await self._state.slices.claim(
             self._lane.name,
             self._job,
             lease_seconds=self._settings.claim_seconds,
             slices=_MOST_SLICES,
             rows=rows,
+            least_rows=least_rows,
         )
         self._claims.update({(claim.batch_id, claim.index): claim for claim in claims})
         return claims
@@ -177,8 +177,10 @@ class LaneJob:
             self._wave_claims.remove(claims)
             await self._let_go(claims)
 
-    def _flows(self, claims: list[Claim]) -> bool:
-        return any((claim.batch_id, claim.index) not in self._claims for claim in claims)
+    def _rows_flowing(self, claims: list[Claim]) -> int:
+        """The rows that a wave has left, once it has settled its first slice; 0 while it starts."""
+        left = [claim for claim in claims if (claim.batch_id, claim.index) in self._claims]
+        return sum(claim.slice.rows for claim in left) if len(left) < len(claims) else 0
 
     async def _let_go(self, claims: list[Claim]) -> None:
         """Forget claims; those that are still ours were not settled, and go back."""

@@ -89,10 +89,10 @@ def _write_tokenizer(folder: Path) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_english(), trainer)
-    PreTrainedTokenizerFast(
+    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers
         tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",  # noqa: S106  # a token of text, not a secret
-        pad_token="<|endoftext|>",  # noqa: S106  # the same
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
         model_max_length=MAX_POSITIONS,
@@ -124,7 +124,8 @@ def _english() -> Iterator[str]:
 
 def _write_weights(folder: Path) -> None:
     import torch
-    from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+    from safetensors.torch import save_file
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
         vocab_size=VOCABULARY,
@@ -139,11 +140,17 @@ def _write_weights(folder: Path) -> None:
         eos_token_id=SPECIAL_TOKENS.index("<|im_end|>"),
         pad_token_id=SPECIAL_TOKENS.index("<|endoftext|>"),
         initializer_range=0.2,
+        architectures=["Qwen2ForCausalLM"],
+        dtype="bfloat16",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(20)
         model = Qwen2ForCausalLM(config)
-    model.generation_config = GenerationConfig(
-        eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
-    )
-    model.to(torch.bfloat16).save_pretrained(folder)
+    config.save_pretrained(folder)
+    # The output layer is the input layer: stored once.
+    weights = {
+        name: tensor.to(torch.bfloat16).contiguous()
+        for name, tensor in model.state_dict().items()
+        if name != "lm_head.weight"
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -64,14 +64,29 @@ class Slices:
         return await self._redis.scard(f"{self._namespace}inflight:{batch_id}")
 
     async def claim(
-        self, lane: str, job: str, *, lease_seconds: float, slices: int, rows: int
+        self,
+        lane: str,
+        job: str,
+        *,
+        lease_seconds: float,
+        slices: int,
+        rows: int,
+        least_rows: int = 0,
     ) -> list[Claim]:
         """Take the most urgent ready slices of the lane, up to `slices` with up to `rows` rows.
+
+        Takes none if fewer than `least_rows` rows are ready.
 
         Raises SupersededError when `job` is not the lane's job any more.
         """
         answer = await self._scripts.run(
-            "claim", lane, job, int(lease_seconds * 1000), min(slices, _MANY), rows
+            "claim",
+            lane,
+            job,
+            int(lease_seconds * 1000),
+            min(slices, _MANY),
+            rows,
+            least_rows,
         )
         if answer == "superseded":
             raise SupersededError(f"Lane {lane} has another job than {job}.")

@@ -105,11 +105,13 @@ class RunningFleet:
 
     def engines(self, model: str) -> list[psutil.Process]:
         """The processes of the model's engine replicas."""
-        title = f"ray::ServeReplica:{model}@"
+        catalog = self._fleet.catalog
+        # Ray shortens a replica's title to its fingerprint while a call runs in it.
+        mark = f"{catalog.fingerprint(catalog.lane_of(model))}:engine"
         return [
             process
             for process in psutil.process_iter(["cmdline"])
-            if (line := process.info["cmdline"]) and line[0].startswith(title)
+            if (line := process.info["cmdline"]) and line[0].startswith("ray::") and mark in line[0]
         ]
 
     def job_log(self, job: str) -> list[dict[str, Any]]:

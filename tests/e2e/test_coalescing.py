@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from openai import OpenAI
+from openai.types import Batch
 
 from cli.fleet.catalog import CHAT_MODEL
 from shared.state import JobRecord
@@ -26,10 +28,12 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
     # Work that keeps the lane busy, as a day has it: what comes meanwhile can be put together.
     warm_chat.submit(chat_lines(600, tokens=64), "/v1/chat/completions", tenants[0])
 
-    batches = [
-        (tenants[n % 3], warm_chat.submit(chat_lines(5), "/v1/chat/completions", tenants[n % 3]))
-        for n in range(60)
-    ]
+    def submit(number: int) -> tuple[OpenAI, Batch]:
+        client = tenants[number % 3]
+        return client, warm_chat.submit(chat_lines(5, tokens=64), "/v1/chat/completions", client)
+
+    with ThreadPoolExecutor(12) as pool:
+        batches = list(pool.map(submit, range(60)))
     ended = [(client, warm_chat.wait(batch, client)) for client, batch in batches]
 
     assert {"completed"} == {batch.status for _, batch in ended}

@@ -1,9 +1,17 @@
--- ARGV: lane, lane job, lease in ms, most slices (at most 100), most rows
+-- ARGV: lane, lane job, lease in ms, most slices (at most 100), most rows, least rows
 -- Returns 'superseded' when the lane has another job, else the slices, the most urgent first, up to
--- the first one that has more rows than are left.
+-- the first one that has more rows than are left; none if fewer than the least rows are ready.
 local lane, ready = ARGV[1], lane_key(ARGV[1], 'ready')
 if redis.call('HGET', lane_key(lane, 'job'), 'id') ~= ARGV[2] then return 'superseded' end
-local room, granted = tonumber(ARGV[5]), {}
+local room, granted, least = tonumber(ARGV[5]), {}, tonumber(ARGV[6])
+for _, member in ipairs(least > 0 and redis.call('ZRANGE', ready, 0, 99) or {}) do
+  local id, index = string.match(member, '^(.*):(%d+)$')
+  local plan = redis.call('HGET', batch_key(id), 'plan')
+  local slice = plan and redis.call('HGET', ns .. 'plan:' .. id .. ':' .. plan, index)
+  if slice then least = least - cjson.decode(slice)[4] end
+  if least <= 0 then break end
+end
+if least > 0 then return '[]' end
 -- What is ready of a batch that has ended is dropped on the way, and counts for nothing.
 for _ = 1, 200 do
   if #granted == tonumber(ARGV[4]) then break end

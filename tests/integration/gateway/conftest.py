@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from gateway.app import build_app
 from gateway.settings import GatewaySettings
 from shared.state import State
 from shared.storage import Storage
-from tests.servers import S3, SERVICE
+from tests.servers import S3
 
 CATALOG = """\
 pools:
@@ -69,7 +70,7 @@ def settings(redis_url: str, amqp_url: str, s3: S3, catalog: Path) -> GatewaySet
             "catalog": catalog,
             "completion_windows": ("24h", "7d"),
             "max_upload_bytes": 60_000_000,
-            "service_user": amqp_url.split("//")[1].split(":")[0] or SERVICE.name,
+            "service_user": urlsplit(amqp_url).username,
         }
     )
 

@@ -248,9 +248,7 @@ async def test_a_missing_field_is_named(field: str, acme: Caller) -> None:
         (b"[]", "Invalid type for the request body: expected an object, but got an array"),
     ],
 )
-async def test_a_body_that_is_no_object_is_refused(
-    body: bytes, message: str, acme: Caller
-) -> None:
+async def test_a_body_that_is_no_object_is_refused(body: bytes, message: str, acme: Caller) -> None:
     answer = await acme.http.post("/v1/batches", content=body)
 
     assert answer.status_code == 400
@@ -339,9 +337,7 @@ async def test_one_key_makes_one_batch(spelling: str, acme: Caller, file_id: str
     assert len((await acme.openai.batches.list()).data) == 1
 
 
-async def test_the_key_of_one_tenant_is_not_that_of_another(
-    acme: Caller, globex: Caller
-) -> None:
+async def test_the_key_of_one_tenant_is_not_that_of_another(acme: Caller, globex: Caller) -> None:
     made = set()
     for caller in (acme, globex):
         file = await caller.openai.files.create(file=LINE, purpose="batch")

@@ -75,7 +75,7 @@ async def test_the_expiry_of_the_sdk_is_kept(acme: Caller) -> None:
 async def test_every_spelling_and_order_of_the_form_is_understood(
     fields: dict[str, str],
     file_comes: str,
-    is_chunked: bool,  # noqa: FBT001  # pytest passes it by name
+    is_chunked: bool,
     acme: Caller,
 ) -> None:
     parts = [_field(name, value) for name, value in {"purpose": "batch", **fields}.items()]
@@ -123,7 +123,9 @@ async def test_any_file_name_survives(name: str, acme: Caller) -> None:
 
 
 async def test_fifty_megabytes_come_back_as_they_went(acme: Caller) -> None:
-    body = b"".join(b'{"custom_id":"%08d","text":"--\r\n--frontier"}\n' % n for n in range(1_100_000))
+    body = b"".join(
+        b'{"custom_id":"%08d","text":"--\r\n--frontier"}\n' % n for n in range(1_100_000)
+    )
     body = body[:50_000_000]
 
     file = await acme.openai.files.create(file=("big.jsonl", body), purpose="batch")
@@ -263,7 +265,7 @@ async def test_what_is_no_form_is_refused(
 
 @pytest.mark.parametrize("is_chunked", [True, False])
 async def test_a_file_that_is_too_large_is_refused_and_leaves_nothing(
-    is_chunked: bool,  # noqa: FBT001  # pytest passes it by name
+    is_chunked: bool,
     acme: Caller,
     gateway: Gateway,
     bucket: Storage,

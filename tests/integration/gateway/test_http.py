@@ -43,7 +43,7 @@ async def test_a_wrong_key_is_not_shown_back(gateway: Gateway) -> None:
     assert "0123456789" not in str(refused.value)
 
 
-@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic eDp5", "bearer\xe9"])
+@pytest.mark.parametrize("header", ["", "Bearer", "Basic eDp5", "bearer\xe9"])
 async def test_what_is_no_bearer_key_is_none(header: str, gateway: Gateway) -> None:
     async with httpx.AsyncClient(base_url=gateway.url) as stranger:
         answer = await stranger.get(
@@ -80,9 +80,7 @@ async def test_wrong_paths_and_verbs_get_the_envelope(
 
 
 @pytest.mark.parametrize(("method", "path"), [*CALLS, ("GET", "/nowhere"), ("PUT", "/v1/files")])
-async def test_every_answer_carries_openais_headers(
-    method: str, path: str, acme: Caller
-) -> None:
+async def test_every_answer_carries_openais_headers(method: str, path: str, acme: Caller) -> None:
     answer = await acme.http.request(method, path)
 
     assert answer.headers["x-request-id"].startswith("req_")

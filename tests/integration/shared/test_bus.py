@@ -187,17 +187,17 @@ async def test_nothing_confirmed_is_lost_when_the_broker_is_killed_again_and_aga
     try:
         for _ in range(2):
             goal = len(publisher.confirmed) + 200
-            await eventually(lambda goal=goal: len(publisher.confirmed) >= goal, 30)
+            await eventually(lambda goal=goal: len(publisher.confirmed) >= goal, 60)
             rabbitmq.kill()
-            await eventually(lambda seen=publisher.failures: publisher.failures > seen, 30)
+            await eventually(lambda seen=publisher.failures: publisher.failures > seen, 60)
             rabbitmq.start()
         goal = len(publisher.confirmed) + 200
-        await eventually(lambda: len(publisher.confirmed) >= goal, 30)
+        await eventually(lambda: len(publisher.confirmed) >= goal, 60)
     finally:
         publisher.stop()
         await publishing
 
-    await eventually(lambda: set(publisher.confirmed) <= set(inbox.ids), 30)
+    await eventually(lambda: set(publisher.confirmed) <= set(inbox.ids), 60)
     await own_bus.ping()
 
 
@@ -300,7 +300,7 @@ async def _eventually_published(bus: Bus, message_id: str) -> None:
             return False
         return True
 
-    await eventually(goes, 30)
+    await eventually(goes, 60)
 
 
 async def _count(amqp_url: str, name: str) -> int:

@@ -1,0 +1,216 @@
+"""`python -m benchmarks [NAME …]`: run, print a table, write benchmarks/results.json.
+
+On a shared machine only ratios within one run mean anything, so every side is measured in turns.
+"""
+
+import argparse
+import asyncio
+import io
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from minio import Minio
+from openai.types import Batch
+
+from benchmarks.bare import BareEngine
+from benchmarks.bench_fleet import MODELS, BenchFleet, running_fleet
+from benchmarks.figures import Figure, bounded, compared, publish
+from benchmarks.rows import CHAT, EMBEDDINGS
+from shared.state import State
+
+_RESULTS = Path(__file__).parent / "results.json"
+_MEBIBYTE = 1024 * 1024
+
+
+def throughput(fleet: BenchFleet, kind: str, *, rows: int, goal: float, turns: int) -> list[Figure]:
+    """Rows a second from the creation of a batch to its completion, beside the bare engine's."""
+    file_id = fleet.upload(kind, rows)
+    fleet.seconds(kind, fleet.upload(kind, 600))
+    bare_rates, rates = [], []
+    with BareEngine(fleet.catalog, MODELS[kind], kind, fleet.bare_environment) as bare:
+        for _ in range(turns):
+            bare_rates.append(bare.rate(rows))
+            rates.append(rows / fleet.seconds(kind, file_id))
+    return [
+        compared(
+            f"rows/s end to end / bare AsyncLLM, {kind}",
+            statistics.median(rates),
+            statistics.median(bare_rates),
+            unit="rows/s",
+            goal=goal,
+            sense="at least",
+        )
+    ]
+
+
+def small_batches(fleet: BenchFleet) -> list[Figure]:
+    """200 batches of 5 rows beside one batch of 1000 rows."""
+    large_file, small_file = fleet.upload(CHAT, 1000), fleet.upload(CHAT, 5)
+    fleet.seconds(CHAT, fleet.upload(CHAT, 600))
+    large, small = [], []
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(3):
+            large.append(fleet.seconds(CHAT, large_file))
+            began = time.perf_counter()
+            batches = list(pool.map(lambda _: fleet.create(CHAT, small_file), range(200)))
+            for batch in batches:
+                fleet.finish(batch)
+            small.append(time.perf_counter() - began)
+    return [
+        compared(
+            "200 batches x 5 rows / 1 batch x 1000 rows",
+            statistics.median(small),
+            statistics.median(large),
+            unit="s",
+            goal=1.3,
+            sense="at most",
+        )
+    ]
+
+
+def one_row(fleet: BenchFleet, *, cold_seconds: float) -> list[Figure]:
+    """One row from creation to completion, less what its generation takes."""
+    file_id = fleet.upload(CHAT, 1, tokens=16)
+    fleet.seconds(CHAT, file_id)
+    with BareEngine(fleet.catalog, MODELS[CHAT], CHAT, fleet.bare_environment) as bare:
+        generation = statistics.median(bare.seconds(tokens=16) for _ in range(5))
+        warm = statistics.median(fleet.seconds(CHAT, file_id) for _ in range(9))
+        start_seconds = bare.start_seconds
+    return [
+        bounded(
+            "one row on a warm lane, less generation",
+            warm - generation,
+            generation,
+            unit="s",
+            goal=2.0,
+        ),
+        bounded(
+            "one row on a cold lane, less generation (baseline: start of a bare engine)",
+            cold_seconds - generation,
+            start_seconds,
+            unit="s",
+            goal=None,
+        ),
+    ]
+
+
+def upload(fleet: BenchFleet) -> list[Figure]:
+    """200 MB through the gateway beside the same bytes put to the S3 server; the gateway's memory."""
+    content = os.urandom(_MEBIBYTE) * 200
+    where = fleet.fleet.addresses
+    raw = Minio(
+        where.s3_endpoint.partition("://")[2],
+        access_key=where.s3_access_key,
+        secret_key=where.s3_secret_key,
+        secure=False,
+    )
+    gateway = fleet.gateway()
+    fleet.client.files.create(file=("warm.jsonl", content[:_MEBIBYTE]), purpose="batch")
+    before, peak, stop = gateway.memory_info().rss, 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not stop.wait(0.02):
+            peak = max(peak, gateway.memory_info().rss)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    raw_rates, rates = [], []
+    for turn in range(3):
+        began = time.perf_counter()
+        raw.put_object("batchyard", f"bench/{turn}", io.BytesIO(content), len(content))
+        raw_rates.append(200 / (time.perf_counter() - began))
+        began = time.perf_counter()
+        file = fleet.client.files.create(file=("large.jsonl", content), purpose="batch")
+        rates.append(200 / (time.perf_counter() - began))
+        fleet.client.files.delete(file.id)
+    stop.set()
+    watcher.join()
+    return [
+        compared(
+            "200 MB upload / raw put",
+            statistics.median(rates),
+            statistics.median(raw_rates),
+            unit="MB/s",
+            goal=0.5,
+            sense="at least",
+        ),
+        bounded(
+            "growth of the gateway's memory while it takes 200 MB",
+            (peak - before) / _MEBIBYTE,
+            before / _MEBIBYTE,
+            unit="MiB",
+            goal=64,
+        ),
+    ]
+
+
+def killed_lane_job(fleet: BenchFleet) -> list[Figure]:
+    """Rows that are run again after a killed lane job, beside those that were in flight."""
+    batch = fleet.create(CHAT, fleet.upload(CHAT, 2000))
+    while (counts := batch.request_counts) is None or counts.completed < 500:
+        time.sleep(0.05)
+        batch = fleet.client.batches.retrieve(batch.id)
+    fleet.lane_job(CHAT).kill()
+    in_flight, repeated = asyncio.run(_after_the_kill(fleet, batch))
+    return [
+        compared(
+            "rows run again / rows in flight, after a killed lane job",
+            repeated,
+            in_flight,
+            unit="rows",
+            goal=1.0,
+            sense="at most",
+        )
+    ]
+
+
+async def _after_the_kill(fleet: BenchFleet, batch: Batch) -> tuple[int, int]:
+    state = State(fleet.fleet.addresses.redis_url)
+    plan = (await state.batches.get(batch.id)).fields["plan"]
+    slices = await state.slices.planned(batch.id, plan)
+    claimed = set(await state.slices.epochs(batch.id)) - set(await state.slices.parts(batch.id))
+    await asyncio.to_thread(fleet.finish, batch)
+    epochs = await state.slices.epochs(batch.id)
+    await state.close()
+    in_flight = sum(slices[index].rows for index in claimed)
+    repeated = sum(slices[index].rows * (epoch - 1) for index, epoch in epochs.items())
+    return in_flight, repeated
+
+
+def main() -> None:
+    """Run the named measurements, or all."""
+    names = ("throughput-embeddings", "throughput-chat", "small", "one-row", "upload", "killed")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*names, []], default=list(names))
+    parser.add_argument("--turns", type=int, default=3, help="how often both sides are measured")
+    options = parser.parse_args()
+    figures: list[Figure] = []
+    with running_fleet() as fleet:
+        cold_file = fleet.upload(CHAT, 1, tokens=16)
+        cold_seconds = fleet.seconds(CHAT, cold_file)
+        measurements: dict[str, Callable[[], list[Figure]]] = {
+            "throughput-embeddings": lambda: throughput(
+                fleet, EMBEDDINGS, rows=10_000, goal=0.85, turns=options.turns
+            ),
+            "throughput-chat": lambda: throughput(
+                fleet, CHAT, rows=3_000, goal=0.75, turns=options.turns
+            ),
+            "small": lambda: small_batches(fleet),
+            "one-row": lambda: one_row(fleet, cold_seconds=cold_seconds),
+            "upload": lambda: upload(fleet),
+            "killed": lambda: killed_lane_job(fleet),
+        }
+        for name in options.names:
+            print(f"measuring  {name}", flush=True)
+            figures += measurements[name]()
+            publish(figures, _RESULTS)
+
+
+if __name__ == "__main__":
+    main()

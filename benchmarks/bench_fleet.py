@@ -1,0 +1,83 @@
+"""The fleet that is measured, and the small things that every measurement does to it."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from openai import OpenAI
+from openai.types import Batch
+
+from benchmarks.rows import CHAT, EMBEDDINGS, URLS, lines
+from cli.fleet import Fleet, Options
+from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL
+
+MODELS = {CHAT: CHAT_MODEL, EMBEDDINGS: EMBED_MODEL}
+_FINAL = ("completed", "failed", "expired", "cancelled")
+
+
+class BenchFleet:
+    """A running fleet with its client."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.client = OpenAI(base_url=fleet.base_url, api_key=fleet.credentials.api_key)
+        self.catalog = fleet.run_dir / "catalog.yaml"
+        environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+        self.bare_environment = {**environment, "VLLM_NO_USAGE_STATS": "1"}
+
+    def upload(self, kind: str, rows: int, *, tokens: int = 128) -> str:
+        """The id of an uploaded input."""
+        body = lines(kind, rows, model=MODELS[kind], tokens=tokens)
+        return self.client.files.create(file=("rows.jsonl", body), purpose="batch").id
+
+    def create(self, kind: str, file_id: str) -> Batch:
+        return self.client.batches.create(
+            input_file_id=file_id,
+            endpoint=URLS[kind],  # type: ignore[arg-type]
+            completion_window="24h",
+        )
+
+    def finish(self, batch: Batch) -> Batch:
+        """The batch once it has completed."""
+        while batch.status not in _FINAL:
+            time.sleep(0.05)
+            batch = self.client.batches.retrieve(batch.id)
+        counts = batch.request_counts
+        if batch.status != "completed" or counts is None or counts.failed:
+            raise RuntimeError(f"The batch ended as {batch.status}: {counts}, {batch.errors}")
+        return batch
+
+    def seconds(self, kind: str, file_id: str) -> float:
+        """From creating one batch of the file to its completion."""
+        began = time.perf_counter()
+        self.finish(self.create(kind, file_id))
+        return time.perf_counter() - began
+
+    def gateway(self) -> psutil.Process:
+        assert self.fleet.gateway.pid is not None
+        return psutil.Process(self.fleet.gateway.pid)
+
+    def lane_job(self, kind: str) -> psutil.Process:
+        """The process of the kind's lane job."""
+        name = f"{MODELS[kind].lower()}@"
+        for process in psutil.process_iter(["cmdline"]):
+            line = process.info["cmdline"] or []
+            if line[1:4] == ["-m", "worker", "lane"] and line[4].lower().startswith(name):
+                return process
+        raise RuntimeError(f"There is no lane job for {kind}.")
+
+
+@contextmanager
+def running_fleet() -> Iterator[BenchFleet]:
+    """A fleet in a folder of its own, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="batchyard-bench-") as folder:
+        fleet = Fleet(Options(Path(folder)), report=print)
+        try:
+            fleet.start()
+            yield BenchFleet(fleet)
+        finally:
+            fleet.stop()

@@ -1,0 +1,95 @@
+"""Listens to the bus as any subscriber would, and prints each event as it comes."""
+
+import asyncio
+import json
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import AbstractIncomingMessage
+
+from cli.demo.screen import Screen
+from shared.lifecycle import FINAL
+from shared.topology import EVENTS_EXCHANGE
+
+_START_SECONDS = 20.0
+_FINAL_TYPES = frozenset(f"batch.{status}" for status in FINAL)
+
+
+class Listener:
+    """A thread with its own connection and a queue that goes with it."""
+
+    def __init__(self, url: str, tenant: str, screen: Screen) -> None:
+        self._url = url
+        self._tenant = tenant
+        self._screen = screen
+        self._names: dict[str, str] = {}
+        self._over: set[str] = set()
+        self._changed = threading.Condition()
+        self._listening = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+
+    def call(self, batch_id: str, name: str) -> None:
+        """Show a batch under a name instead of its id."""
+        self._names[batch_id] = name
+
+    def wait_for_ends(self, timeout_seconds: float) -> None:
+        """Return when the last event of every named batch was shown, or time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over.issuperset(self._names), timeout_seconds)
+
+    @contextmanager
+    def listening(self) -> Iterator["Listener"]:
+        """From before the context opens until it closes, nothing is missed."""
+        self._thread.start()
+        try:
+            self._listening.wait(_START_SECONDS)
+            yield self
+        finally:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(_START_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._listen())
+        except (OSError, aio_pika.exceptions.AMQPError) as error:
+            # The batches do not depend on who listens.
+            self._screen.line("events", f"cannot be shown: {error!r}", "red")
+        finally:
+            self._listening.set()
+
+    async def _listen(self) -> None:
+        async with await aio_pika.connect(self._url, timeout=_START_SECONDS) as connection:
+            channel = await connection.channel()
+            exchange = await channel.get_exchange(EVENTS_EXCHANGE, ensure=False)
+            queue = await channel.declare_queue(
+                f"sub.{self._tenant}.{secrets.token_hex(4)}",
+                exclusive=True,
+                auto_delete=True,
+            )
+            await queue.bind(exchange, f"batch.*.{self._tenant}.*")
+            await queue.consume(self._show, no_ack=True)
+            self._screen.line("events", f"RabbitMQ queue {queue.name} on {EVENTS_EXCHANGE}")
+            self._listening.set()
+            await self._stopping.wait()
+
+    async def _show(self, message: AbstractIncomingMessage) -> None:
+        event: dict[str, Any] = json.loads(message.body)
+        data, batch_id = event["data"], event["subject"]
+        counts = data["request_counts"]
+        done = counts["completed"] + counts["failed"]
+        words = [f"{event['type']:<18}", self._names.get(batch_id, batch_id)]
+        if counts["total"]:
+            words.append(f"{done}/{counts['total']} rows")
+        if data["usage"]["total_tokens"]:
+            words.append(f"{data['usage']['total_tokens']} tokens")
+        self._screen.line("event", "  ".join(words), "magenta")
+        if event["type"] in _FINAL_TYPES:
+            with self._changed:
+                self._over.add(batch_id)
+                self._changed.notify_all()

@@ -1,0 +1,234 @@
+"""The demo from beginning to end: start, send, follow, answer, stop."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from openai import OpenAI
+
+from cli.demo.batches import Job, create, fetch, follow, upload, write_requests
+from cli.demo.events import Listener
+from cli.demo.nearest import nearest
+from cli.demo.screen import Screen
+from cli.demo.tickets import QUESTIONS, Ticket, tickets
+from cli.fleet import Fleet, Options
+from cli.fleet.credentials import TENANT
+from cli.servers import sole_user_of
+from cli.servers.process import make_private_directory
+from shared.errors import SetupError
+
+_TICKETS = 300
+#: So many of them get a reply from the chat model.
+_REPLIES = 60
+_REPLY_TOKENS = 48
+_NEAREST = 4
+#: Small slices, so that the bars of these small batches move.
+_SETTINGS = {"BATCHYARD_ROWS_PER_SLICE": "20"}
+#: `make demo` says here how long it has just spent on the Python packages.
+_INSTALL_VARIABLE = "INSTALL_SECONDS"
+_PROMPT = "You answer customers of a shop for household devices. Reply in two friendly sentences."
+
+
+def run(run_dir: Path) -> None:
+    """Show the whole of Batchyard on this machine; everything that was started is stopped again."""
+    screen = Screen()
+    make_private_directory(run_dir)
+    with sole_user_of(run_dir):
+        fleet = Fleet(Options(run_dir, settings=_SETTINGS), report=screen.say)
+        try:
+            _Tour(fleet, screen).run()
+        except KeyboardInterrupt:
+            screen.line("stopping", "interrupted; what the demo started is stopped", "yellow")
+            raise
+        finally:
+            # A second Ctrl-C would leave half of it behind.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            fleet.stop()
+            screen.line("stopped", "every process that the demo started")
+
+
+class _Tour:
+    """The steps of the demo and how long each of them took."""
+
+    def __init__(self, fleet: Fleet, screen: Screen) -> None:
+        self._fleet = fleet
+        self._screen = screen
+        self._results = fleet.run_dir / "results"
+        self._began = time.monotonic()
+        self._times: list[tuple[str, float]] = []
+        if spent := os.environ.get(_INSTALL_VARIABLE):
+            self._times.append(("install: Python packages", float(spent)))
+
+    def run(self) -> None:
+        """All steps."""
+        self._screen.heading("1. The fleet: RabbitMQ, Redis, Ceph S3, Ray, dispatcher, gateway")
+        self._start_fleet()
+        environment = self._fleet.client_environment()
+        client = OpenAI(
+            base_url=environment["OPENAI_BASE_URL"],
+            api_key=environment["OPENAI_API_KEY"],
+        )
+        listener = Listener(environment["BATCHYARD_AMQP_URL"], TENANT, self._screen)
+        written = tickets(_TICKETS)
+        with listener.listening():
+            jobs = self._send(client, listener, written, environment)
+            self._follow(client, jobs)
+            answers = self._ask(client, listener, environment)
+            listener.wait_for_ends(5)
+        self._show_nearest(client, jobs[0], answers, written)
+        self._show_reply(client, jobs[1], written)
+        self._show_times()
+
+    def _start_fleet(self) -> None:
+        began = time.monotonic()
+        if packages := self._fleet.servers.install():
+            self._screen.line("installed", " ".join(packages))
+            self._times.append(("install: Debian packages", time.monotonic() - began))
+        began = time.monotonic()
+        self._fleet.start()
+        self._times.append(("servers, Ray, gateway and dispatcher up", time.monotonic() - began))
+        self._screen.line("gateway", self._fleet.base_url)
+
+    def _send(
+        self,
+        client: OpenAI,
+        listener: Listener,
+        written: list[Ticket],
+        environment: dict[str, str],
+    ) -> tuple[Job, Job]:
+        embed, chat = environment["EMBED_MODEL"], environment["CHAT_MODEL"]
+        self._screen.heading(f"2. Two batches of support tickets for {embed} and {chat}")
+        make_private_directory(self._results)
+        to_embed = write_requests(
+            self._results / "tickets.jsonl",
+            "/v1/embeddings",
+            {ticket.id: {"model": embed, "input": ticket.text} for ticket in written},
+        )
+        to_answer = write_requests(
+            self._results / "chat.jsonl",
+            "/v1/chat/completions",
+            {ticket.id: _chat_body(chat, ticket) for ticket in written[:_REPLIES]},
+        )
+        began = time.monotonic()
+        files = [upload(client, path) for path in (to_embed, to_answer)]
+        self._times.append(("upload of both inputs", time.monotonic() - began))
+        for path, file_id in zip((to_embed, to_answer), files, strict=True):
+            self._screen.line("uploaded", f"{path}  {path.stat().st_size:,} bytes  {file_id}")
+        # Both at once: the engines' starts take most of the time, and they share the cores well.
+        wait = "the engine starts (once; it stays warm)"
+        embeddings = create(
+            client,
+            "embeddings",
+            files[0],
+            "/v1/embeddings",
+            rows=_TICKETS,
+            first_wait=wait,
+        )
+        listener.call(embeddings.batch.id, embeddings.name)
+        replies = create(
+            client,
+            "chat",
+            files[1],
+            "/v1/chat/completions",
+            rows=_REPLIES,
+            first_wait=wait,
+        )
+        listener.call(replies.batch.id, replies.name)
+        return embeddings, replies
+
+    def _follow(self, client: OpenAI, jobs: tuple[Job, Job]) -> None:
+        follow(client, jobs, self._screen, check=self._check)
+        for job in jobs:
+            first = job.seconds_to_first_result
+            self._times.append((f"{job.name}: engine start, to the first result", first))
+            self._times.append((f"{job.name}: the rest of {job.rows} rows", job.seconds - first))
+
+    def _ask(
+        self, client: OpenAI, listener: Listener, environment: dict[str, str]
+    ) -> list[dict[str, Any]]:
+        self._screen.heading("3. Questions as a third batch, on the engine that is warm now")
+        path = write_requests(
+            self._results / "questions.jsonl",
+            "/v1/embeddings",
+            {
+                question: {"model": environment["EMBED_MODEL"], "input": question}
+                for question in QUESTIONS
+            },
+        )
+        job = create(
+            client,
+            "questions",
+            upload(client, path),
+            "/v1/embeddings",
+            rows=len(QUESTIONS),
+            first_wait="the rows run",
+        )
+        listener.call(job.batch.id, job.name)
+        follow(client, [job], self._screen, check=self._check)
+        self._times.append((f"questions: {job.rows} rows on the warm engine", job.seconds))
+        return fetch(client, job, self._results / "questions.embeddings.jsonl")
+
+    def _show_nearest(
+        self,
+        client: OpenAI,
+        job: Job,
+        answers: list[dict[str, Any]],
+        written: list[Ticket],
+    ) -> None:
+        results = fetch(client, job, self._results / "tickets.embeddings.jsonl")
+        vectors = {result["custom_id"]: _vector(result) for result in results}
+        texts = {ticket.id: ticket.text for ticket in written}
+        self._screen.heading(f"4. The tickets nearest in meaning, of {len(vectors)}")
+        for answer in answers:
+            self._screen.line("question", answer["custom_id"], "bold green")
+            for similarity, ticket_id in nearest(_vector(answer), vectors, most=_NEAREST):
+                self._screen.say(f"  {similarity:.2f}  {ticket_id}  {texts[ticket_id]}")
+
+    def _show_reply(self, client: OpenAI, job: Job, written: list[Ticket]) -> None:
+        results = fetch(client, job, self._results / "chat.replies.jsonl")
+        body = results[0]["response"]["body"]
+        reply = " ".join(body["choices"][0]["message"]["content"].split())
+        self._screen.heading("5. A reply of the chat model, which is tiny and has random weights")
+        self._screen.line("ticket", written[0].text)
+        self._screen.line("reply", f"{reply[:100]}…")
+        self._screen.say(
+            "Nonsense, as it must be: the model shows the way, not the wit. "
+            "`batchyard up --model NAME_OR_PATH` serves a real one."
+        )
+
+    def _show_times(self) -> None:
+        self._screen.heading(f"6. Files, in {self._results}")
+        for path in sorted(self._results.glob("*.jsonl")):
+            self._screen.say(f"  {path}  {path.stat().st_size:,} bytes")
+        rows = [(what, f"{seconds:.1f} s") for what, seconds in self._times]
+        self._screen.table("Time", [*rows, ("total (both batches at once)", self._total())])
+
+    def _total(self) -> str:
+        return f"{time.monotonic() - self._began:.1f} s"
+
+    def _check(self) -> None:
+        """Raises SetupError when a process of the fleet has died: nothing would move any more."""
+        for child in self._fleet.children():
+            if not child.is_alive():
+                raise SetupError(
+                    f"{child.name} ended with exit code {child.exit_code}. "
+                    f"The end of {child.log_file}:\n{child.tail_of_log()}"
+                )
+
+
+def _chat_body(model: str, ticket: Ticket) -> dict[str, Any]:
+    return {
+        "model": model,
+        "max_tokens": _REPLY_TOKENS,
+        "messages": [
+            {"role": "system", "content": _PROMPT},
+            {"role": "user", "content": ticket.text},
+        ],
+    }
+
+
+def _vector(result: dict[str, Any]) -> list[float]:
+    vector: list[float] = result["response"]["body"]["data"][0]["embedding"]
+    return vector

@@ -1,0 +1,45 @@
+import httpx
+import pytest
+from fastapi import FastAPI
+from structlog.testing import capture_logs
+
+from gateway import errors
+from gateway.access import Access
+
+
+@pytest.fixture
+def app() -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(Access)
+    errors.install(app)
+
+    @app.get("/broken/{part}")
+    async def broken(part: str) -> None:
+        raise ZeroDivisionError(part)
+
+    return app
+
+
+async def test_a_bug_is_answered_with_the_envelope_and_all_headers(app: FastAPI) -> None:
+    answer = await _get(app, "/broken/secret")
+
+    assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "server_error"
+    assert "secret" not in answer.text
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert answer.headers["openai-version"] == "2020-10-01"
+
+
+async def test_a_bug_is_one_line_of_the_log(app: FastAPI) -> None:
+    with capture_logs() as lines:
+        await _get(app, "/broken/secret")
+
+    assert [(line["event"], line["status"], line["route"]) for line in lines] == [
+        ("http.answered", 500, "/broken/{part}")
+    ]
+
+
+async def _get(app: FastAPI, path: str) -> httpx.Response:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        return await client.get(path)

@@ -1,0 +1,78 @@
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.batches import CreateBatch, fingerprint
+from gateway.fields import ExpiresAfter, parsed, require_one_of
+from shared.errors import InvalidInputError
+
+#: A busy machine is no fault of the code's.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=10,
+)
+
+
+@unhurried
+@given(
+    wish=st.fixed_dictionaries(
+        {},
+        optional={
+            name: ANY_JSON
+            for name in (*CreateBatch.model_fields, "unknown")
+            if name != "idempotency_key"
+        },
+    )
+)
+def test_any_body_is_taken_or_refused_with_a_reason(wish: dict[str, object]) -> None:
+    try:
+        parsed(json.dumps(wish).encode(), CreateBatch)
+    except InvalidInputError as error:
+        assert str(error)
+        assert error.param is None or isinstance(error.param, str)
+
+
+@unhurried
+@given(body=st.binary(max_size=50))
+def test_any_bytes_are_taken_or_refused(body: bytes) -> None:
+    with pytest.raises(InvalidInputError):
+        parsed(body, ExpiresAfter)
+
+
+def test_a_long_value_is_not_repeated_in_full() -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        require_one_of("x" * 1_000_000, ("a", "b"), "endpoint")
+
+    assert len(str(refused.value)) < 300
+
+
+def test_the_same_wish_has_the_same_fingerprint_however_it_was_written() -> None:
+    wishes = [
+        b'{"input_file_id":"f","endpoint":"e","completion_window":"24h","metadata":{"a":"1","b":"2"}}',
+        b'{"metadata":{"b":"2","a":"1"},"priority":5,"completion_window":"24h","endpoint":"e",'
+        b'"input_file_id":"f"}',
+    ]
+
+    assert len({fingerprint(parsed(wish, CreateBatch), 1) for wish in wishes}) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"input_file_id": "g"},
+        {"endpoint": "f"},
+        {"completion_window": "7d"},
+        {"metadata": {}},
+        {"priority": 6},
+    ],
+)
+def test_another_wish_has_another_fingerprint(change: dict[str, object]) -> None:
+    wish = CreateBatch(input_file_id="f", endpoint="e", completion_window="24h")
+
+    assert fingerprint(wish, 1) != fingerprint(wish.model_copy(update=change), 1)
+    assert fingerprint(wish, 1) != fingerprint(wish, 2)

@@ -1,0 +1,189 @@
+"""The catalog: what a good file means, and what each bad one is told."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shared.catalog import Catalog, CatalogError, Lane, load_catalog
+from shared.errors import NotFoundError
+
+GOOD = """\
+pools:
+  cpu: {resources: {CPU: 1}}
+  h100:
+    accelerator_type: H100
+    label_selector: {zone: a}
+models:
+  tiny-chat:
+    source: ./weights/tiny
+    pools: [cpu, h100]
+    lora: {tiny-poet: ../poet}
+    engine: {max_model_len: 1024}
+    env: {VLLM_CPU_KVCACHE_SPACE: 1}
+  org/mini:
+    pools:
+      - cpu
+    engine: {runner: pooling}
+"""
+
+
+def load(folder: Path, text: str = GOOD) -> Catalog:
+    path = folder / "catalog.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_catalog(path)
+
+
+def test_fields_left_out_have_the_documented_defaults(tmp_path: Path) -> None:
+    model = load(tmp_path).model("org/mini")
+
+    assert model.source == "org/mini"
+    assert model.endpoints == ("/v1/embeddings",)
+    assert (model.min_replicas, model.max_replicas, model.idle_seconds) == (0, 1, 300)
+    assert model.revision is None
+    assert model.chat_template is None
+
+
+def test_a_model_that_generates_has_the_endpoints_of_chat(tmp_path: Path) -> None:
+    model = load(tmp_path).model("tiny-chat")
+
+    assert model.endpoints == ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+
+
+def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    model = load(tmp_path).model("tiny-chat")
+
+    assert model.source == str(tmp_path.resolve() / "weights/tiny")
+    assert model.lora == {"tiny-poet": str(tmp_path.resolve().parent / "poet")}
+
+
+def test_numbers_in_env_become_text(tmp_path: Path) -> None:
+    assert load(tmp_path).model("tiny-chat").env == {"VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+def test_an_adapter_is_served_by_the_engine_of_its_model(tmp_path: Path) -> None:
+    catalog = load(tmp_path)
+
+    assert catalog.model("tiny-poet") is catalog.model("tiny-chat")
+    assert catalog.lane_of("tiny-poet") == catalog.lane_of("tiny-chat")
+    assert catalog.served_names() == ("tiny-chat", "tiny-poet", "org/mini")
+
+
+def test_lanes_are_in_order_of_preference(tmp_path: Path) -> None:
+    catalog = load(tmp_path)
+
+    assert catalog.lanes_of("tiny-chat") == (Lane("tiny-chat", "cpu"), Lane("tiny-chat", "h100"))
+    assert catalog.lane_of("tiny-chat") == Lane("tiny-chat", "cpu")
+
+
+def test_names_of_lanes_are_safe_everywhere_and_lead_back(tmp_path: Path) -> None:
+    catalog = load(tmp_path)
+    names = [lane.name for lane in catalog.lanes()]
+
+    assert names == ["tiny-chat@cpu", "tiny-chat@h100", "org--mini@cpu"]
+    assert all(re.fullmatch(r"[A-Za-z0-9._@-]+", name) for name in names)
+    assert [catalog.lane_named(name) for name in names] == list(catalog.lanes())
+
+
+def test_an_unknown_model_is_told_in_openai_s_words(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="`gpt-5`") as caught:
+        load(tmp_path).model("gpt-5")
+
+    assert caught.value.param == "model"
+    assert caught.value.code == "model_not_found"
+
+
+def test_an_unknown_lane_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        load(tmp_path).lane_named("tiny-chat@moon")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("max_model_len: 1024", "max_model_len: 2048"),
+        ("{tiny-poet: ../poet}", "{tiny-poet: ../painter}"),
+        ("KVCACHE_SPACE: 1", "KVCACHE_SPACE: 2"),
+        ("weights/tiny", "weights/other"),
+        ("  cpu: {resources: {CPU: 1}}", "  cpu: {resources: {CPU: 2}}"),
+        ("    lora:", "    max_replicas: 3\n    lora:"),
+    ],
+)
+def test_the_fingerprint_changes_with_the_engine(tmp_path: Path, old: str, new: str) -> None:
+    lane = Lane("tiny-chat", "cpu")
+    before = load(tmp_path).fingerprint(lane)
+
+    assert old in GOOD
+    assert load(tmp_path, GOOD.replace(old, new)).fingerprint(lane) != before
+
+
+def test_the_fingerprint_does_not_change_with_anything_else(tmp_path: Path) -> None:
+    lane = Lane("tiny-chat", "cpu")
+    before = load(tmp_path)
+    after = load(tmp_path, GOOD.replace("runner: pooling", "runner: pooling, seed: 4"))
+
+    assert after.fingerprint(lane) == before.fingerprint(lane)
+    assert before.fingerprint(Lane("tiny-chat", "h100")) != before.fingerprint(lane)
+    assert before.app_name(lane) == f"tiny-chat@cpu.{before.fingerprint(lane)}"
+
+
+def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
+    catalog = load(tmp_path)
+
+    assert Catalog.model_validate_json(catalog.model_dump_json()) == catalog
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "told"),
+    [
+        ("source:", "sorce:", 8, "models.tiny-chat.sorce: there is no such field"),
+        ("    pools: [cpu, h100]\n", "", 7, "models.tiny-chat.pools: Field required"),
+        ("[cpu, h100]", "cpu", 9, "models.tiny-chat.pools: Input should be a valid tuple"),
+        ("[cpu, h100]", "[]", 9, "models.tiny-chat.pools"),
+        ("[cpu, h100]", "[cpu, cpu]", 7, "a pool is named twice"),
+        ("      - cpu", "      - gpu", 15, "models.org/mini.pools.0: no pool `gpu`; there are: cpu"),
+        ("CPU: 1}}", "CPU: many}}", 2, "pools.cpu.resources.CPU: Input should be a valid number"),
+        ("CPU: 1}}", "CPU: 0}}", 2, "Input should be greater than 0 (value: 0)"),
+        ("{resources: {CPU: 1}}", "{}", 2, "needs an accelerator_type or resources"),
+        ("SPACE: 1", "SPACE: yes", 12, "env.VLLM_CPU_KVCACHE_SPACE: Input should be a valid string"),
+        ("runner: pooling", "model: x", 16, "models.org/mini.engine.model: may not be set here"),
+        ("engine: {runner", "min_replicas: 3\n    engine: {runner", 13, "min_replicas 3 is above"),
+        ("org/mini:", "tiny-chat:", 13, "models.tiny-chat: written twice, first on line 7"),
+        ("org/mini:", "org mini:", 13, "models.org mini: String should match"),
+        ("org/mini:", "tiny-poet:", 13, "the name `tiny-poet` is taken by model `tiny-chat`"),
+        ("tiny-chat:", "org--mini:", 13, "too like `org--mini`"),
+        ("org/mini:", "org/mini:\n    name: other", 14, "leave it out: the key is the name"),
+        ("models:\n", "modells: {}\nmodels:\n", 6, "modells: there is no such field"),
+        ("[cpu, h100]", "[cpu, h100", 10, "not YAML"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_field(
+    tmp_path: Path, old: str, new: str, line: int, told: str
+) -> None:
+    assert old in GOOD
+    with pytest.raises(CatalogError) as caught:
+        load(tmp_path, GOOD.replace(old, new, 1))
+
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith(f"{tmp_path / 'catalog.yaml'}:{line}: ")
+    assert told in first
+
+
+def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+    text = GOOD.replace("source:", "sorce:").replace("CPU: 1}}", "CPU: many}}")
+
+    with pytest.raises(CatalogError) as caught:
+        load(tmp_path, text)
+
+    assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "- a\n", "42\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(CatalogError, match=r":1: "):
+        load(tmp_path, text)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="cannot be read"):
+        load_catalog(tmp_path / "absent.yaml")

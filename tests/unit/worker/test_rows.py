@@ -1,0 +1,80 @@
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared import ids
+from shared.slices import Slice, SliceUsage
+from worker.rows import assemble, split
+
+BATCH = "batch_" + "ab" * 16
+PIECE = Slice(0, 100, 7, 3, 10)
+
+
+def line(custom_id: str) -> bytes:
+    return json.dumps({"custom_id": custom_id, "body": {}}).encode()
+
+
+def body(prompt: int = 3, completion: int = 2) -> bytes:
+    usage = {"prompt_tokens": prompt, "completion_tokens": completion}
+    return json.dumps({"object": "chat.completion", "usage": usage}).encode()
+
+
+def test_results_and_errors_are_apart_each_in_input_order() -> None:
+    lines = [line("a"), line("b"), line("c")]
+    error = b'{"error":{"message":"no","type":"t","param":null,"code":null}}'
+
+    part = assemble(BATCH, PIECE, lines, [(200, body()), (400, error), (200, body())])
+
+    output = [json.loads(text) for text in part.output.split(b"\n") if text]
+    errors = [json.loads(text) for text in part.error.split(b"\n") if text]
+    assert ["a", "c"] == [result["custom_id"] for result in output]
+    assert ["b"] == [result["custom_id"] for result in errors]
+    assert errors[0]["response"]["body"]["error"]["message"] == "no"
+    assert errors[0]["error"] is None
+    assert SliceUsage(completed=2, failed=1, input_tokens=6, output_tokens=4) == part.usage
+
+
+def test_a_result_line_has_openais_shape_and_says_its_row() -> None:
+    part = assemble(BATCH, PIECE, [line("a")], [(200, body())])
+
+    result = json.loads(part.output)
+    assert {"id", "custom_id", "response", "error"} == set(result)
+    assert {"status_code", "request_id", "body"} == set(result["response"])
+    assert len(result["response"]["request_id"]) == 32
+    assert ids.row_of_result(part.output) == PIECE.first_row
+
+
+def test_rows_that_did_not_run_are_left_out() -> None:
+    part = assemble(BATCH, PIECE, [line("a"), line("b")], [None, (200, body())])
+
+    assert part.rows == 1
+    assert ids.row_of_result(part.output) == PIECE.first_row + 1
+
+
+def test_details_of_usage_are_counted() -> None:
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+
+    part = assemble(BATCH, PIECE, [line("a")], [(200, json.dumps({"usage": usage}).encode())])
+
+    assert SliceUsage(1, 0, 5, 3, 4, 2) == part.usage
+
+
+def test_lines_are_split_at_line_feeds_only() -> None:
+    text = '{"a":"x\u2028y\u0085z\x0c"}'.encode()
+
+    assert [text, b"{}"] == split(b"\xef\xbb\xbf" + text + b"\n\n  \n{}")
+
+
+@given(st.text())
+def test_result_lines_are_ascii_and_one_line_for_any_custom_id(custom_id: str) -> None:
+    part = assemble(BATCH, PIECE, [json.dumps({"custom_id": custom_id}).encode()], [(200, b"{}")])
+
+    assert part.output.isascii()
+    assert part.output.decode().splitlines() == [part.output.decode().rstrip("\n")]
+    assert json.loads(part.output)["custom_id"] == custom_id
