@@ -27,7 +27,9 @@ _RESULTS = Path(__file__).parent / "results.json"
 _MEBIBYTE = 1024 * 1024
 
 
-def throughput(fleet: BenchFleet, kind: str, *, rows: int, goal: float, turns: int) -> list[Figure]:
+def throughput(
+    fleet: BenchFleet, kind: str, *, rows: int, goal: float, turns: int
+) -> list[Figure]:
     """Rows a second from the creation of a batch to its completion, beside the bare engine's."""
     file_id = fleet.upload(kind, rows)
     fleet.seconds(kind, fleet.upload(kind, 600))
@@ -57,7 +59,9 @@ def small_batches(fleet: BenchFleet) -> list[Figure]:
         for _ in range(3):
             large.append(fleet.seconds(CHAT, large_file))
             began = time.perf_counter()
-            batches = list(pool.map(lambda _: fleet.create(CHAT, small_file), range(200)))
+            batches = list(
+                pool.map(lambda _: fleet.create(CHAT, small_file), range(200))
+            )
             for batch in batches:
                 fleet.finish(batch)
             small.append(time.perf_counter() - began)
@@ -174,7 +178,9 @@ async def _after_the_kill(fleet: BenchFleet, batch: Batch) -> tuple[int, int]:
     state = State(fleet.fleet.addresses.redis_url)
     plan = (await state.batches.get(batch.id)).fields["plan"]
     slices = await state.slices.planned(batch.id, plan)
-    claimed = set(await state.slices.epochs(batch.id)) - set(await state.slices.parts(batch.id))
+    claimed = set(await state.slices.epochs(batch.id)) - set(
+        await state.slices.parts(batch.id)
+    )
     await asyncio.to_thread(fleet.finish, batch)
     epochs = await state.slices.epochs(batch.id)
     await state.close()
@@ -185,10 +191,19 @@ async def _after_the_kill(fleet: BenchFleet, batch: Batch) -> tuple[int, int]:
 
 def main() -> None:
     """Run the named measurements, or all."""
-    names = ("throughput-embeddings", "throughput-chat", "small", "one-row", "upload", "killed")
+    names = (
+        "throughput-embeddings",
+        "throughput-chat",
+        "small",
+        "one-row",
+        "upload",
+        "killed",
+    )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []], default=list(names))
-    parser.add_argument("--turns", type=int, default=3, help="how often both sides are measured")
+    parser.add_argument(
+        "--turns", type=int, default=3, help="how often both sides are measured"
+    )
     options = parser.parse_args()
     figures: list[Figure] = []
     with running_fleet() as fleet:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from benchmarks.rows import CHAT, EMBEDDINGS, OUTPUT_TOKENS, texts
 from shared.catalog import load_catalog
@@ -20,7 +20,9 @@ from shared.catalog import load_catalog
 class BareEngine:
     """The process, for whoever measures; ready when it has warmed up."""
 
-    def __init__(self, catalog: Path, model: str, kind: str, environment: dict[str, str]) -> None:
+    def __init__(
+        self, catalog: Path, model: str, kind: str, environment: dict[str, str]
+    ) -> None:
         began = time.perf_counter()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.bare", str(catalog), model, kind],
@@ -43,7 +45,7 @@ class BareEngine:
         """How long one row takes."""
         return 1 / self._ask({"rows": 1, "tokens": tokens})
 
-    def __enter__(self) -> "BareEngine":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -93,10 +95,14 @@ async def _serve(catalog: Path, model_name: str, kind: str) -> None:
         async with room:
             outputs: AsyncIterator[Any]
             if kind == EMBEDDINGS:
-                outputs = engine.encode(text, PoolingParams(task="embed"), str(next(numbers)))
+                outputs = engine.encode(
+                    text, PoolingParams(task="embed"), str(next(numbers))
+                )
             else:
                 prompt = tokenizer.apply_chat_template(
-                    [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+                    [{"role": "user", "content": text}],
+                    tokenize=False,
+                    add_generation_prompt=True,
                 )
                 sampling = SamplingParams(
                     max_tokens=tokens,

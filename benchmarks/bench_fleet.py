@@ -26,7 +26,11 @@ class BenchFleet:
         self.fleet = fleet
         self.client = OpenAI(base_url=fleet.base_url, api_key=fleet.credentials.api_key)
         self.catalog = fleet.run_dir / "catalog.yaml"
-        environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+        environment = {
+            **os.environ,
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
         self.bare_environment = {**environment, "VLLM_NO_USAGE_STATS": "1"}
 
     def upload(self, kind: str, rows: int, *, tokens: int = 128) -> str:
@@ -48,7 +52,9 @@ class BenchFleet:
             batch = self.client.batches.retrieve(batch.id)
         counts = batch.request_counts
         if batch.status != "completed" or counts is None or counts.failed:
-            raise RuntimeError(f"The batch ended as {batch.status}: {counts}, {batch.errors}")
+            raise RuntimeError(
+                f"The batch ended as {batch.status}: {counts}, {batch.errors}"
+            )
         return batch
 
     def seconds(self, kind: str, file_id: str) -> float:
@@ -66,7 +72,9 @@ class BenchFleet:
         name = f"{MODELS[kind].lower()}@"
         for process in psutil.process_iter(["cmdline"]):
             line = process.info["cmdline"] or []
-            if line[1:4] == ["-m", "worker", "lane"] and line[4].lower().startswith(name):
+            if line[1:4] == ["-m", "worker", "lane"] and line[4].lower().startswith(
+                name
+            ):
                 return process
         raise RuntimeError(f"There is no lane job for {kind}.")
 

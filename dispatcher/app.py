@@ -96,13 +96,17 @@ class Dispatcher:
 
         self._running[batch_id] = asyncio.create_task(run())
 
-    async def _periodically(self, duty: Callable[[], Awaitable[None]], seconds: float) -> None:
+    async def _periodically(
+        self, duty: Callable[[], Awaitable[None]], seconds: float
+    ) -> None:
         while True:
             await _survive(duty, "duty")
             await asyncio.sleep(seconds)
 
 
-async def _survive(duty: Callable[[], Awaitable[None]], what: str, **fields: str) -> None:
+async def _survive(
+    duty: Callable[[], Awaitable[None]], what: str, **fields: str
+) -> None:
     """Run a duty; whatever goes wrong is logged, and the next round tries again."""
     try:
         await duty()
@@ -144,7 +148,9 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 state,
                 storage,
                 catalog,
-                slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
+                slice_limits=SliceLimits(
+                    settings.rows_per_slice, settings.tokens_per_slice
+                ),
                 max_rows=settings.max_rows_per_batch,
             ),
             finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
@@ -157,7 +163,9 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             ),
             reaper=Reaper(state, storage),
         )
-        relay = Relay(state, bus, "events", holder=holder, service_user=settings.service_user)
+        relay = Relay(
+            state, bus, "events", holder=holder, service_user=settings.service_user
+        )
         await bus.consume(intake.take)
         log.info("dispatcher.ready")
         relaying = asyncio.create_task(relay.run())
@@ -165,16 +173,22 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             _lead(state, dispatcher, holder, seconds=settings.lease_seconds)
         )
         stopped = asyncio.create_task(stopping.wait())
-        await asyncio.wait([relaying, leading, stopped], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            [relaying, leading, stopped], return_when=asyncio.FIRST_COMPLETED
+        )
         for task in (relaying, leading, stopped):
             task.cancel()
-        results = await asyncio.gather(relaying, leading, stopped, return_exceptions=True)
+        results = await asyncio.gather(
+            relaying, leading, stopped, return_exceptions=True
+        )
         for result in results:
             if isinstance(result, Exception):
                 raise result
 
 
-async def _lead(state: State, dispatcher: Dispatcher, holder: str, *, seconds: float) -> None:
+async def _lead(
+    state: State, dispatcher: Dispatcher, holder: str, *, seconds: float
+) -> None:
     """Hold the leader's lease while it can be held, and do the duties meanwhile.
 
     The duties are compare-and-set in Redis and create-only in S3, so a leader that was frozen for
@@ -187,7 +201,7 @@ async def _lead(state: State, dispatcher: Dispatcher, holder: str, *, seconds: f
             is_leader = False
             try:
                 is_leader = await asyncio.wait_for(lease.hold(), seconds / 2) > 0
-            except Exception as error:  # noqa: BLE001  # without Redis nobody leads
+            except Exception as error:  # without Redis nobody leads
                 log.warning("dispatcher.lease_unknown", reason=str(error))
             if is_leader and (duties is None or duties.done()):
                 log.info("dispatcher.leads")

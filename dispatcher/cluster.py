@@ -33,12 +33,18 @@ class Cluster:
             timeout=20,
         )
 
-    async def submit(self, job: str, entrypoint: str, *, metadata: Mapping[str, str]) -> None:
+    async def submit(
+        self, job: str, entrypoint: str, *, metadata: Mapping[str, str]
+    ) -> None:
         """Start a job; one that exists under this id already is left as it is."""
         answer = await self._call(
             "POST",
             "/",
-            {"submission_id": job, "entrypoint": entrypoint, "metadata": dict(metadata)},
+            {
+                "submission_id": job,
+                "entrypoint": entrypoint,
+                "metadata": dict(metadata),
+            },
         )
         if answer.is_error and await self.status(job) is None:
             raise TransientError(f"Ray did not take job {job}: {_reason(answer)}")
@@ -67,7 +73,9 @@ class Cluster:
         """Let go of the connections."""
         await self._http.aclose()
 
-    async def _call(self, method: str, path: str, body: object = None) -> httpx.Response:
+    async def _call(
+        self, method: str, path: str, body: object = None
+    ) -> httpx.Response:
         try:
             return await self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
@@ -76,7 +84,9 @@ class Cluster:
     @staticmethod
     def _checked(answer: httpx.Response) -> dict[str, Any]:
         if answer.is_error:
-            raise TransientError(f"Ray answered {answer.status_code}: {_reason(answer)}")
+            raise TransientError(
+                f"Ray answered {answer.status_code}: {_reason(answer)}"
+            )
         body: dict[str, Any] = answer.json()
         return body
 

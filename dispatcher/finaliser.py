@@ -105,7 +105,9 @@ class Finaliser:
     async def _results(
         self, slices: list[Slice], parts: dict[int, Part], rows: "_Rows"
     ) -> AsyncIterator[bytes]:
-        async for _, body in self._sections(slices, parts, lambda part: (0, part.output_bytes)):
+        async for _, body in self._sections(
+            slices, parts, lambda part: (0, part.output_bytes)
+        ):
             rows.mark(body)
             yield body
 
@@ -118,7 +120,9 @@ class Finaliser:
         missing: tuple[str, str] | None,
     ) -> AsyncIterator[bytes]:
         async for index, body in self._sections(
-            slices, parts, lambda part: (part.output_bytes, part.output_bytes + part.error_bytes)
+            slices,
+            parts,
+            lambda part: (part.output_bytes, part.output_bytes + part.error_bytes),
         ):
             rows.mark(body)
             piece = slices[index]
@@ -163,7 +167,9 @@ class Finaliser:
     ) -> bytes:
         """The slice's error lines with one for each row that never ran, in input order."""
         code, message = reason
-        lines = {ids.row_of_result(line): line + b"\n" for line in body.split(b"\n") if line}
+        lines = {
+            ids.row_of_result(line): line + b"\n" for line in body.split(b"\n") if line
+        }
         source = await self._storage.get(
             record.fields["key"],
             start=piece.start,
@@ -212,7 +218,9 @@ class Finaliser:
                 digest.update(chunk)
                 yield chunk
 
-        stored = await self._storage.upload(f"batches/{record.id}/{kind}.jsonl", counted())
+        stored = await self._storage.upload(
+            f"batches/{record.id}/{kind}.jsonl", counted()
+        )
         return Assembled(
             key=stored.key,
             etag=stored.etag,
@@ -253,7 +261,9 @@ class Finaliser:
         for kind, written in (("output", commit.output), ("error", commit.error)):
             if written is None:
                 continue
-            files.append(self._file(record, kind, written, commit.finished_at).to_fields())
+            files.append(
+                self._file(record, kind, written, commit.finished_at).to_fields()
+            )
             fields[f"{kind}_file_id"] = written.file_id
             fields[f"{kind}_object"] = json.dumps(
                 {
@@ -315,7 +325,9 @@ class _Rows:
     def check(self, batch_id: str) -> None:
         """Raise IncompleteError unless every row was added exactly once."""
         if self._doubled is not None:
-            raise IncompleteError(f"Batch {batch_id}: row {self._doubled} has two results.")
+            raise IncompleteError(
+                f"Batch {batch_id}: row {self._doubled} has two results."
+            )
         if (row := self._seen.find(0)) >= 0:
             raise IncompleteError(f"Batch {batch_id}: row {row} has no result.")
 

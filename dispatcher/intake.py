@@ -21,8 +21,6 @@ from shared.errors import (
 )
 from shared.messages import (
     MESSAGE_ID,
-
-
     TENANT,
     InlineInput,
     S3Input,
@@ -47,7 +45,13 @@ class Intake:
     """Takes batch messages; safe to run in many processes at once."""
 
     def __init__(
-        self, state: State, storage: Storage, bus: Bus, *, service_user: str, tenant_prefix: str
+        self,
+        state: State,
+        storage: Storage,
+        bus: Bus,
+        *,
+        service_user: str,
+        tenant_prefix: str,
     ) -> None:
         self._state = state
         self._storage = storage
@@ -57,7 +61,11 @@ class Intake:
 
     async def take(self, message: AbstractIncomingMessage) -> None:
         """Handle one delivery and settle it; the only place that acks or rejects."""
-        fields = {"message_id": message.message_id, "type": message.type, "user": message.user_id}
+        fields = {
+            "message_id": message.message_id,
+            "type": message.type,
+            "user": message.user_id,
+        }
         try:
             await self._handle(message)
         except UnanswerableError as error:
@@ -71,7 +79,9 @@ class Intake:
             # Back to the queue's head, counted towards its delivery limit.
             log.warning("message.delayed", reason=str(error), **fields)
             await message.reject(requeue=True)
-        except Exception:  # the loop must outlive a bug; the delivery limit bounds the repeats
+        except (
+            Exception
+        ):  # the loop must outlive a bug; the delivery limit bounds the repeats
             log.exception("message.broke", **fields)
             await message.reject(requeue=True)
         else:
@@ -97,7 +107,9 @@ class Intake:
             await self._state.batches.get(batch_id)
         except NotFoundError:
             # The record was lost; what the manifest says is enough to make it again.
-            await accept(self._state, self._storage, await read_manifest(self._storage, batch_id))
+            await accept(
+                self._state, self._storage, await read_manifest(self._storage, batch_id)
+            )
         await self._state.ring("dispatcher")
 
     async def _submit(self, message: AbstractIncomingMessage) -> None:
@@ -105,8 +117,12 @@ class Intake:
         if not TENANT.fullmatch(tenant):
             raise UnanswerableError("user_id is required: it proves the tenant.")
         if not message.message_id or not MESSAGE_ID.fullmatch(message.message_id):
-            raise UnanswerableError("message_id is required, 1 to 128 of A-Z a-z 0-9 _ . : -")
-        submission = decode_submission(message.body, content_encoding=message.content_encoding)
+            raise UnanswerableError(
+                "message_id is required, 1 to 128 of A-Z a-z 0-9 _ . : -"
+            )
+        submission = decode_submission(
+            message.body, content_encoding=message.content_encoding
+        )
         manifest = await self._manifest(tenant, message, submission)
         accepted = await accept(self._state, self._storage, manifest)
         record = await self._state.batches.get(accepted.batch_id)
@@ -116,7 +132,8 @@ class Intake:
                 "status": "accepted",
                 "duplicate": accepted.is_duplicate,
                 "batch": record.to_openai().model_dump(
-                    mode="json", include={"id", "object", "status", "created_at", "expires_at"}
+                    mode="json",
+                    include={"id", "object", "status", "created_at", "expires_at"},
                 ),
             },
         )
@@ -138,7 +155,9 @@ class Intake:
             expires_at = min(expires_at, int(submission.not_after.timestamp()))
             if expires_at <= created_at:
                 raise InvalidInputError(
-                    "not_after: that time has passed.", param="not_after", code="expired"
+                    "not_after: that time has passed.",
+                    param="not_after",
+                    code="expired",
                 )
         source = await self._source(tenant, batch_id, submission)
         return Manifest(
@@ -166,11 +185,17 @@ class Intake:
         if isinstance(wanted, InlineInput):
             key = f"batches/{batch_id}/input.jsonl"
             lines = [request.model_dump_json() for request in wanted.requests]
-            stored = await self._storage.put(key, "".join(f"{line}\n" for line in lines).encode())
-            return _foreign(batch_id, self._storage.bucket, key, stored.etag, stored.size)
+            stored = await self._storage.put(
+                key, "".join(f"{line}\n" for line in lines).encode()
+            )
+            return _foreign(
+                batch_id, self._storage.bucket, key, stored.etag, stored.size
+            )
         if isinstance(wanted, S3Input):
             prefix = self._tenant_prefix.format(tenant=tenant)
-            if wanted.bucket != self._storage.bucket or not wanted.key.startswith(prefix):
+            if wanted.bucket != self._storage.bucket or not wanted.key.startswith(
+                prefix
+            ):
                 raise InvalidInputError(
                     f"input.key: only objects under '{prefix}' of bucket "
                     f"'{self._storage.bucket}' may be read.",
@@ -200,8 +225,12 @@ class Intake:
             "size": file.bytes,
         }
 
-    async def _reply(self, message: AbstractIncomingMessage, answer: dict[str, Any]) -> None:
-        if not message.reply_to or not _may_reply(message.user_id or "", message.reply_to):
+    async def _reply(
+        self, message: AbstractIncomingMessage, answer: dict[str, Any]
+    ) -> None:
+        if not message.reply_to or not _may_reply(
+            message.user_id or "", message.reply_to
+        ):
             return
         try:
             await self._bus.publish(
@@ -212,7 +241,9 @@ class Intake:
                     "message_id": f"{message.message_id}.reply",
                     "type": "batch.reply.v1",
                     "content_type": "application/json",
-                    "correlation_id": message.correlation_id or message.message_id or "",
+                    "correlation_id": message.correlation_id
+                    or message.message_id
+                    or "",
                 },
                 mandatory=True,
             )
@@ -221,7 +252,9 @@ class Intake:
             log.warning("reply.dropped", reason=str(error), reply_to=message.reply_to)
 
 
-def _foreign(batch_id: str, bucket: str, key: str, etag: str, size: int) -> dict[str, Any]:
+def _foreign(
+    batch_id: str, bucket: str, key: str, etag: str, size: int
+) -> dict[str, Any]:
     return {
         "input_file_id": ids.input_file_id(batch_id),
         "bucket": bucket,

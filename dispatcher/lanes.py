@@ -47,7 +47,9 @@ class LaneKeeper:
         """Bring the ready list up to what the lane job can take, in the order that is right now."""
         job = await self._state.lanes.job(lane)
         rows = max(job.rows_wanted, self._ready_rows)
-        candidates = await self._state.lanes.candidates(lane, slices_per_batch=_per_batch(rows))
+        candidates = await self._state.lanes.candidates(
+            lane, slices_per_batch=_per_batch(rows)
+        )
         if not candidates:
             return
         chosen = order(
@@ -55,7 +57,11 @@ class LaneKeeper:
         )
         # What is ready already stays so, behind what is more urgent.
         picked = {piece.member for piece in chosen}
-        chosen += [piece for piece in candidates if piece.is_ready and piece.member not in picked]
+        chosen += [
+            piece
+            for piece in candidates
+            if piece.is_ready and piece.member not in picked
+        ]
         if any(not piece.is_ready for piece in chosen):
             await self._state.lanes.feed(lane, [piece.member for piece in chosen[:100]])
 
@@ -86,7 +92,10 @@ class LaneKeeper:
         elif status.is_over:
             log.warning("lane_job.ended", lane=lane, job=job.id, status=status)
             await self._bury(lane, job)
-        elif now - max(job.beat_at, job.opened_at + _START_SECONDS) > self._silence_seconds:
+        elif (
+            now - max(job.beat_at, job.opened_at + _START_SECONDS)
+            > self._silence_seconds
+        ):
             log.error("lane_job.silent", lane=lane, job=job.id)
             await self._cluster.stop(job.id)
 
@@ -102,7 +111,8 @@ class LaneKeeper:
         if self._fruitless[lane] >= self._attempts:
             message = await self._cluster.message(job.id)
             await self._fail(
-                lane, f"The lane job ended {self._attempts} times without a result. {message}"
+                lane,
+                f"The lane job ended {self._attempts} times without a result. {message}",
             )
             self._fruitless.pop(lane, None)
         if await self._state.lanes.active_count(lane):
@@ -128,14 +138,21 @@ class LaneKeeper:
 
     async def _fail(self, lane: str, reason: str) -> None:
         """Fail the lane's batches with the engine's reason, so that the lane does not spin."""
-        problem = {"code": "engine_failed", "line": None, "param": "model", "message": reason}
+        problem = {
+            "code": "engine_failed",
+            "line": None,
+            "param": "model",
+            "message": reason,
+        }
         fields = {"errors": json.dumps([problem]), "first_error": reason}
         while batches := await self._state.lanes.active(lane):
             for batch_id in batches:
                 try:
                     await self._state.apply(batch_id, Event.LANE_FAILED, fields)
                 except InvalidTransitionError as error:
-                    log.warning("lane.fail_late", batch_id=batch_id, status=error.status)
+                    log.warning(
+                        "lane.fail_late", batch_id=batch_id, status=error.status
+                    )
         await self._state.lanes.clear_failure(lane)
         log.error("lane.failed", lane=lane, reason=reason)
 

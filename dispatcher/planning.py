@@ -9,7 +9,7 @@ import secrets
 
 import structlog
 
-from dispatcher.slicing import Slicer, SliceLimits
+from dispatcher.slicing import SliceLimits, Slicer
 from dispatcher.validation import InputCheck, Limits
 from shared import crash
 from shared.catalog import Catalog
@@ -86,10 +86,14 @@ class Planner:
         """Stream the input once; returns how many slices were written."""
         written, waiting = 0, list[Slice]()
         async for chunk in self._storage.stream(
-            record.fields["key"], etag=record.fields["etag"], bucket=record.fields["bucket"]
+            record.fields["key"],
+            etag=record.fields["etag"],
+            bucket=record.fields["bucket"],
         ):
             # Parsing holds the event loop for too long to do it there.
-            waiting += await asyncio.to_thread(lambda part: list(check.feed(part)), chunk)
+            waiting += await asyncio.to_thread(
+                lambda part: list(check.feed(part)), chunk
+            )
             while len(waiting) >= _WRITE and not check.problems:
                 some, waiting = waiting[:_WRITE], waiting[_WRITE:]
                 await self._state.slices.plan(record.id, plan, written, some)
@@ -101,7 +105,9 @@ class Planner:
             written += len(some)
         return written
 
-    async def _start(self, batch_id: str, check: InputCheck, plan: str, slices: int) -> None:
+    async def _start(
+        self, batch_id: str, check: InputCheck, plan: str, slices: int
+    ) -> None:
         model = check.model or ""
         lane = self._catalog.lane_of(model).name
         await self._state.apply(
@@ -116,7 +122,11 @@ class Planner:
             },
         )
         log.info(
-            "batch.planned", batch_id=batch_id, lane=lane, requests=check.rows, slices=slices
+            "batch.planned",
+            batch_id=batch_id,
+            lane=lane,
+            requests=check.rows,
+            slices=slices,
         )
 
     async def _refuse(self, batch_id: str, check: InputCheck) -> None:

@@ -63,7 +63,7 @@ class InputCheck:
     #: Model name to the endpoints it serves.
     models: Mapping[str, AbstractSet[str]]
     slicer: Slicer
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     model: str | None = None
     rows: int = 0
     problems: list[BatchError] = field(default_factory=list)
@@ -197,7 +197,9 @@ class InputCheck:
     def _check_model(self, model: object) -> None:
         number = self._line_number
         if not isinstance(model, str) or not model:
-            self._report("invalid_request", number, "body.model", "Model parameter is required.")
+            self._report(
+                "invalid_request", number, "body.model", "Model parameter is required."
+            )
         elif model not in self.models:
             self._report(
                 "model_not_found",
@@ -232,10 +234,18 @@ class InputCheck:
             value = None
         if not isinstance(value, dict):
             self._report(
-                "invalid_json_line", number, None, "This line is not parseable as valid JSON."
+                "invalid_json_line",
+                number,
+                None,
+                "This line is not parseable as valid JSON.",
             )
             return
-        for name, kind in (("custom_id", str), ("method", str), ("url", str), ("body", dict)):
+        for name, kind in (
+            ("custom_id", str),
+            ("method", str),
+            ("url", str),
+            ("body", dict),
+        ):
             if name not in value:
                 self._report_missing(number, name)
             elif not isinstance(value[name], kind):
@@ -258,7 +268,10 @@ class InputCheck:
 
     def _report_missing(self, number: int, name: str) -> None:
         self._report(
-            "missing_required_parameter", number, name, f"Missing required parameter: '{name}'."
+            "missing_required_parameter",
+            number,
+            name,
+            f"Missing required parameter: '{name}'.",
         )
 
     def _report_long_line(self, number: int) -> None:
@@ -269,10 +282,14 @@ class InputCheck:
             f"This line is longer than {self.limits.line_bytes} bytes.",
         )
 
-    def _report(self, code: str, line: int | None, param: str | None, message: str) -> None:
+    def _report(
+        self, code: str, line: int | None, param: str | None, message: str
+    ) -> None:
         self.problem_count += 1
         if len(self.problems) < self.limits.problems:
-            self.problems.append(BatchError(code=code, line=line, param=param, message=message))
+            self.problems.append(
+                BatchError(code=code, line=line, param=param, message=message)
+            )
 
 
 def _is_count(value: object) -> bool:

@@ -1,1 +1,1 @@
-"""The HTTP door: OpenAI's Files and Batches API. Runs no inference; imports neither Ray nor vLLM."""
+"""The HTTP door: OpenAI's Files, Batches and Models API. Knows neither Ray nor vLLM."""

@@ -88,8 +88,8 @@ class Bus:
         """Publish one persistent message and wait for the broker's confirm.
 
         `properties` are message_id, type, content_type, correlation_id, user_id and timestamp.
-        Raises TransientError when the outcome is unknown or refused (send the same message again), and
-        UnroutableError when `mandatory` and no queue took it.
+        Raises TransientError when the outcome is unknown or refused (send the same message again),
+        and UnroutableError when `mandatory` and no queue took it.
         """
         message = aio_pika.Message(
             body,

@@ -80,9 +80,8 @@ class Relay:
             while not relaying.done() and await self._lease.hold():
                 await asyncio.wait([relaying], timeout=_LEASE_SECONDS / 4)
         finally:
-            if not relaying.done():
-                relaying.cancel()
-            await asyncio.wait([relaying])
+            relaying.cancel()
+            await asyncio.gather(relaying, return_exceptions=True)
         if not relaying.cancelled():
             relaying.result()
 

@@ -1,5 +1,6 @@
 """Slices of a batch and what becomes of them: planned, ready, claimed, committed. Pure values."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -24,7 +25,8 @@ class SliceUsage(NamedTuple):
     reasoning_tokens: int = 0
 
 
-class Claim(NamedTuple):
+@dataclass(frozen=True)
+class Claim:
     """A lane job's right to run a slice for a while; the epoch fences late writers."""
 
     lane: str
@@ -50,7 +52,8 @@ class Part(NamedTuple):
     usage: SliceUsage
 
 
-class ReadySlice(NamedTuple):
+@dataclass(frozen=True)
+class ReadySlice:
     """A slice that could run next, with all that the ordering looks at."""
 
     batch_id: str

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ def main() -> int:
     lane = commands.add_parser("lane", help="run the lane job of LANE")
     lane.add_argument("lane")
     lane.add_argument("--job", required=True)
-    check = commands.add_parser("check", help="hold CATALOG's engine arguments against vLLM's")
+    check = commands.add_parser(
+        "check", help="hold CATALOG's engine arguments against vLLM's"
+    )
     check.add_argument("catalog", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "check":
@@ -36,7 +39,7 @@ def _run_lane(lane_name: str, job: str) -> int:
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
     catalog = load_catalog(settings.catalog)
-    ray.init(address="auto", logging_level="warning", log_to_driver=False)
+    ray.init(address="auto", logging_level=logging.WARNING, log_to_driver=False)
     prepare_ray_data()
 
     async def work() -> None:

@@ -39,7 +39,13 @@ def check_catalog(path: Path) -> int:
 
 def _known_arguments() -> dict[str, list[Any]]:
     """The types that an argument's value has to fit: vLLM's, and its configuration's own limits."""
-    from vllm.config import CacheConfig, LoRAConfig, ModelConfig, ParallelConfig, SchedulerConfig
+    from vllm.config import (
+        CacheConfig,
+        LoRAConfig,
+        ModelConfig,
+        ParallelConfig,
+        SchedulerConfig,
+    )
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.launchers.cli_args import FrontendArgs
 

@@ -129,7 +129,7 @@ class BatchServer(LLMServer):
         async with self._rows:
             try:
                 return await self._answer(url, body, headers)
-            except Exception as error:  # noqa: BLE001  # a row's failure is its result
+            except Exception as error:  # a row's failure is its result
                 return _error_of(error)
 
     async def _answer(self, url: str, body: Any, headers: list[tuple[bytes, bytes]]) -> Result:
@@ -137,7 +137,7 @@ class BatchServer(LLMServer):
         if endpoint is not None:
             try:
                 request = endpoint.request(body)
-            except Exception:  # noqa: BLE001  # the app finds the words for what is wrong
+            except Exception:  # the app finds the words for what is wrong
                 endpoint = None
         if endpoint is None:
             return await self._answer_by_app(url, body, headers)
@@ -261,7 +261,9 @@ def _result_of_bytes(status: int, body: bytes, kind: bytes) -> Result:
 
 def _error_of(error: Exception) -> Result:
     """What vLLM's app would have answered."""
-    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+    from vllm.entrypoints.serve.exception_handling.error_response import (
+        create_error_response,
+    )
 
     told = create_error_response(error).error
     return _envelope(told.code, told.model_dump())

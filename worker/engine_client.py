@@ -201,7 +201,7 @@ def engine_state(app_name: str) -> EngineState | None:
     engine = app.deployments.get(DEPLOYMENT) if app else None
     if engine is None:
         return None
-    count = {str(state.value): number for state, number in engine.replica_states.items()}
+    count = {str(state): number for state, number in engine.replica_states.items()}
     waiting = ("PENDING_ALLOCATION", "STARTING", "RECOVERING", "UPDATING")
     return EngineState(
         running=count.get("RUNNING", 0),

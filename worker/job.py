@@ -114,7 +114,9 @@ class LaneJob:
 
         Small ones always find room here; as far as no wave gives the engine work, large ones do, too.
         """
-        unused = 2 * self._rows_in_engine() - sum(map(self._rows_flowing, self._wave_claims))
+        unused = 2 * self._rows_in_engine() - sum(
+            map(self._rows_flowing, self._wave_claims)
+        )
         room = max(self._settings.direct_rows, unused) - self._direct_rows
         if room <= 0:
             return 0
@@ -129,7 +131,9 @@ class LaneJob:
         if len(self._waves) >= _WAVES:
             return 0
         # Fewer rows are done sooner than an execution has started.
-        claims = await self._claim(rows=self._wave_rows(), least_rows=self._rows_at_once)
+        claims = await self._claim(
+            rows=self._wave_rows(), least_rows=self._rows_at_once
+        )
         if not claims:
             return 0
         self._executions += 1
@@ -171,7 +175,10 @@ class LaneJob:
         self._wave_claims.append(claims)
         try:
             await asyncio.to_thread(
-                run_wave, claims, app_name=app_name, rows_in_engine=self._rows_in_engine()
+                run_wave,
+                claims,
+                app_name=app_name,
+                rows_in_engine=self._rows_in_engine(),
             )
         finally:
             self._wave_claims.remove(claims)
@@ -179,7 +186,9 @@ class LaneJob:
 
     def _rows_flowing(self, claims: list[Claim]) -> int:
         """The rows that a wave has left, once it has settled its first slice; 0 while it starts."""
-        left = [claim for claim in claims if (claim.batch_id, claim.index) in self._claims]
+        left = [
+            claim for claim in claims if (claim.batch_id, claim.index) in self._claims
+        ]
         return sum(claim.slice.rows for claim in left) if len(left) < len(claims) else 0
 
     async def _let_go(self, claims: list[Claim]) -> None:
@@ -188,7 +197,9 @@ class LaneJob:
             if self._claims.pop((claim.batch_id, claim.index), None) is not None:
                 await self._state.slices.release(claim)
 
-    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    def _keep(
+        self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]
+    ) -> None:
         task = asyncio.create_task(work)
         tasks.add(task)
 
@@ -196,7 +207,11 @@ class LaneJob:
             tasks.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
                 # Its claims went back; the lane goes on with the next.
-                log.error("lane_job.work_broke", lane=self._lane.name, reason=repr(error)[:500])
+                log.error(
+                    "lane_job.work_broke",
+                    lane=self._lane.name,
+                    reason=repr(error)[:500],
+                )
 
         task.add_done_callback(ended)
 
@@ -234,7 +249,9 @@ class LaneJob:
 
     def _wave_rows(self) -> int:
         """So many rows keep the engine busy until the wave after this one has started."""
-        return int(max(4 * self._rows_at_once, self._rate * self._settings.wave_seconds))
+        return int(
+            max(4 * self._rows_at_once, self._rate * self._settings.wave_seconds)
+        )
 
     def _rows_in_engine(self) -> int:
         """A little more than the engines run at once: a queue keeps them full, a long one delays."""

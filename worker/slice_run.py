@@ -80,7 +80,9 @@ class SliceRunner:
         self._engine = engine
         self._watch = watch
         self._step = rows_per_engine_call
-        self._calls = asyncio.Semaphore(max(1, -(-rows_in_engine // rows_per_engine_call)))
+        self._calls = asyncio.Semaphore(
+            max(1, -(-rows_in_engine // rows_per_engine_call))
+        )
 
     async def run(self, claim: Claim, body: bytes) -> SliceResult:
         """Run the slice's rows; rows that did not run before the batch closed are left out."""
@@ -95,7 +97,9 @@ class SliceRunner:
             asyncio.ensure_future(self._call(lines[start : start + self._step]))
             for start in range(0, len(lines), self._step)
         ]
-        with self._watch.closing(claim.batch_id, lambda: [call.cancel() for call in calls]):
+        with self._watch.closing(
+            claim.batch_id, lambda: [call.cancel() for call in calls]
+        ):
             ended = await asyncio.gather(*calls, return_exceptions=True)
         broken = [end for end in ended if isinstance(end, Exception)]
         for kind, outcome in (
@@ -111,7 +115,9 @@ class SliceRunner:
         for number, end in enumerate(ended):
             width = len(lines[number * self._step : (number + 1) * self._step])
             results += [None] * width if isinstance(end, BaseException) else end
-        return SliceResult(Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, results))
+        return SliceResult(
+            Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, results)
+        )
 
     async def _call(self, lines: Sequence[bytes]) -> list[Result]:
         async with self._calls:
@@ -148,7 +154,9 @@ class BatchWatch:
 
 
 class _Watched:
-    def __init__(self, stops: list[Callable[[], object]], stop: Callable[[], object]) -> None:
+    def __init__(
+        self, stops: list[Callable[[], object]], stop: Callable[[], object]
+    ) -> None:
         self._stops = stops
         self._stop = stop
 
@@ -160,7 +168,9 @@ class _Watched:
             self._stops.remove(self._stop)
 
 
-async def settle(state: State, storage: Storage, claim: Claim, result: SliceResult) -> None:
+async def settle(
+    state: State, storage: Storage, claim: Claim, result: SliceResult
+) -> None:
     """Make the run's end durable: commit its part, or give the slice back.
 
     The part lies in S3 before the commit; a part whose commit comes second is an orphan under a key
@@ -191,5 +201,8 @@ async def _commit(state: State, storage: Storage, claim: Claim, body: PartBody) 
     )
     if outcome != "ok":
         log.warning(
-            "commit.too_late", batch_id=claim.batch_id, index=claim.index, outcome=outcome
+            "commit.too_late",
+            batch_id=claim.batch_id,
+            index=claim.index,
+            outcome=outcome,
         )

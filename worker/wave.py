@@ -9,21 +9,30 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink
 
-from shared.slices import Claim, Slice, SliceUsage
+from shared.slices import Claim, SliceUsage
 from shared.state import State
 from shared.storage import Storage
 from worker.connections import open_state, open_storage, read_settings
 from worker.engine_client import EngineClient
 from worker.rows import PartBody
-from worker.slice_run import BatchWatch, Outcome, SliceResult, SliceRunner, fetch, settle
+from worker.slice_run import (
+    BatchWatch,
+    Outcome,
+    SliceResult,
+    SliceRunner,
+    fetch,
+    settle,
+)
 
 T = TypeVar("T")
+_claims = msgspec.json.Decoder(Claim)
 #: Rows of Arrow are slices: what each column holds.
 Batch = dict[str, Any]
 #: Light processes that wait for others need no core of their own.
@@ -87,12 +96,16 @@ def _read_task(claim: Claim) -> ReadTask:
             return await fetch(storage, claim)
 
         yield pa.table(
-            {"claim": [json.dumps(claim)], "lines": pa.array([_with_stores(get)], pa.binary())}
+            {
+                "claim": pa.array([msgspec.json.encode(claim)], pa.binary()),
+                "lines": pa.array([_with_stores(get)], pa.binary()),
+            }
         )
 
     size = claim.slice.end - claim.slice.start
     return ReadTask(
-        read, BlockMetadata(num_rows=1, size_bytes=size, input_files=None, exec_stats=None)
+        read,
+        BlockMetadata(num_rows=1, size_bytes=size, input_files=None, exec_stats=None),
     )
 
 
@@ -110,9 +123,9 @@ class SliceMapper:
 
     async def __call__(self, batch: Batch) -> AsyncIterator[Batch]:
         for text, lines in zip(batch["claim"], batch["lines"], strict=True):
-            result = await self._runner.run(_claim(text), bytes(lines))
+            result = await self._runner.run(_claims.decode(bytes(text)), bytes(lines))
             yield {
-                "claim": [text],
+                "claim": pa.array([bytes(text)], pa.binary()),
                 "outcome": [result.outcome.value],
                 "reason": [result.reason],
                 "output": pa.array([result.body.output], pa.binary()),
@@ -124,8 +137,12 @@ class SliceMapper:
 class PartSink(Datasink[None]):
     """Commits each slice as it comes out of the engine; the driver has nothing left to do."""
 
-    def write(self, blocks: Iterable[Block], ctx: Any) -> None:  # noqa: ANN401  # ray is untyped
-        rows = [row for block in blocks for row in BlockAccessor.for_block(block).iter_rows(True)]
+    def write(self, blocks: Iterable[Block], ctx: Any) -> None:
+        rows: list[dict[str, Any]] = [
+            row
+            for block in blocks
+            for row in BlockAccessor.for_block(block).iter_rows(True)
+        ]
 
         async def commit(state: State, storage: Storage) -> None:
             for row in rows:
@@ -133,7 +150,7 @@ class PartSink(Datasink[None]):
                     row["output"], row["error"], SliceUsage(*json.loads(row["usage"]))
                 )
                 result = SliceResult(Outcome(row["outcome"]), body, row["reason"])
-                await settle(state, storage, _claim(row["claim"]), result)
+                await settle(state, storage, _claims.decode(row["claim"]), result)
 
         _with_stores(commit)
 
@@ -151,8 +168,3 @@ def _with_stores(work: Callable[[State, Storage], Awaitable[T]]) -> T:
             await state.close()
 
     return asyncio.run(run())
-
-
-def _claim(text: str) -> Claim:
-    *head, piece, bucket, key, etag, endpoint, tenant = json.loads(text)
-    return Claim(*head, Slice(*piece), bucket, key, etag, endpoint, tenant)

@@ -26,7 +26,7 @@ class Listener:
         self._url = url
         self._tenant = tenant
         self._screen = screen
-        self._names: dict[str, str] = {}
+        self._expected: set[str] = set()
         self._over: set[str] = set()
         self._changed = threading.Condition()
         self._listening = threading.Event()
@@ -34,14 +34,14 @@ class Listener:
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
-    def call(self, batch_id: str, name: str) -> None:
-        """Show a batch under a name instead of its id."""
-        self._names[batch_id] = name
+    def expect(self, batch_id: str) -> None:
+        """Count the batch among those whose end is waited for."""
+        self._expected.add(batch_id)
 
     def wait_for_ends(self, timeout_seconds: float) -> None:
-        """Return when the last event of every named batch was shown, or time is up."""
+        """Return when the last event of every expected batch was shown, or time is up."""
         with self._changed:
-            self._changed.wait_for(lambda: self._over.issuperset(self._names), timeout_seconds)
+            self._changed.wait_for(lambda: self._over >= self._expected, timeout_seconds)
 
     @contextmanager
     def listening(self) -> Iterator["Listener"]:
@@ -83,7 +83,7 @@ class Listener:
         data, batch_id = event["data"], event["subject"]
         counts = data["request_counts"]
         done = counts["completed"] + counts["failed"]
-        words = [f"{event['type']:<18}", self._names.get(batch_id, batch_id)]
+        words = [f"{event['type']:<18}", (data["metadata"] or {}).get("name", batch_id)]
         if counts["total"]:
             words.append(f"{done}/{counts['total']} rows")
         if data["usage"]["total_tokens"]:

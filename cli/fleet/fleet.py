@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -34,7 +34,7 @@ class Options:
     """What `batchyard up` was asked for."""
 
     run_dir: Path
-    own: OwnServers = OwnServers()
+    own: OwnServers = field(default_factory=OwnServers)
     catalog: Path | None = None
     models: tuple[str, ...] = ()
     port: int | None = None
@@ -72,13 +72,17 @@ class Fleet:
             self._report(f"installed  {' '.join(packages)}")
         began = time.monotonic()
         self.servers.launch()
-        path = self._options.catalog or make_catalog(self.run_dir, list(self._options.models))
+        path = self._options.catalog or make_catalog(
+            self.run_dir, list(self._options.models)
+        )
         self.catalog = load_catalog(path)
         environment = self._environment(path.resolve())
         self.ray = RayNode(self.run_dir, self.credentials.ray_token, environment)
         self.ray.launch()
         check = Child(
-            "check", [sys.executable, "-m", "worker", "check", str(path)], self.run_dir,
+            "check",
+            [sys.executable, "-m", "worker", "check", str(path)],
+            self.run_dir,
             environment=environment,
         )
         check.log_file.unlink(missing_ok=True)
@@ -110,7 +114,9 @@ class Fleet:
             for child in self.children():
                 if child.is_alive():
                     continue
-                self._report(f"restarted  {child.name}: it ended with {child.exit_code}")
+                self._report(
+                    f"restarted  {child.name}: it ended with {child.exit_code}"
+                )
                 time.sleep(_RESTART_PAUSE_SECONDS)
                 if child is self.ray.child:
                     self.ray.stop()
@@ -134,7 +140,9 @@ class Fleet:
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.credentials.api_key,
             "BATCHYARD_AMQP_URL": self.addresses.tenant_amqp_url,
-            "CHAT_MODEL": _first_serving(self.catalog, "/v1/chat/completions", CHAT_MODEL),
+            "CHAT_MODEL": _first_serving(
+                self.catalog, "/v1/chat/completions", CHAT_MODEL
+            ),
             "EMBED_MODEL": _first_serving(self.catalog, "/v1/embeddings", EMBED_MODEL),
             "BATCHYARD_MODELS": " ".join(served),
         }
@@ -149,7 +157,9 @@ class Fleet:
 
     def _environment(self, catalog: Path) -> dict[str, str]:
         inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("BATCHYARD_")
         }
         return {
             **inherited,
@@ -198,7 +208,9 @@ class Fleet:
 
     def _is_ready(self) -> bool:
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/readyz", timeout=5).is_success
+            return httpx.get(
+                f"http://127.0.0.1:{self.port}/readyz", timeout=5
+            ).is_success
         except httpx.HTTPError:
             return False
 
@@ -207,7 +219,11 @@ class Fleet:
 
 
 def _first_serving(catalog: Catalog, endpoint: str, preferred: str) -> str:
-    serving = [name for name in catalog.served_names() if endpoint in catalog.model(name).endpoints]
+    serving = [
+        name
+        for name in catalog.served_names()
+        if endpoint in catalog.model(name).endpoints
+    ]
     if preferred in serving:
         return preferred
     return serving[0] if serving else ""

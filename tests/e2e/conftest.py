@@ -60,7 +60,9 @@ class RunningFleet:
             "batchyard",
         )
 
-    def submit(self, lines: bytes, endpoint: str, client: OpenAI | None = None, **extra: Any) -> Batch:
+    def submit(
+        self, lines: bytes, endpoint: str, client: OpenAI | None = None, **extra: Any
+    ) -> Batch:
         """Upload the lines and create their batch."""
         client = client or self.client
         file = client.files.create(file=("input.jsonl", lines), purpose="batch")
@@ -71,7 +73,9 @@ class RunningFleet:
             **extra,
         )
 
-    def wait(self, batch: Batch, client: OpenAI | None = None, *, seconds: float = 120) -> Batch:
+    def wait(
+        self, batch: Batch, client: OpenAI | None = None, *, seconds: float = 120
+    ) -> Batch:
         """The batch once it has ended."""
         client = client or self.client
 
@@ -83,12 +87,16 @@ class RunningFleet:
         until(ended, seconds)
         return batch
 
-    def results(self, batch: Batch, client: OpenAI | None = None) -> list[dict[str, Any]]:
+    def results(
+        self, batch: Batch, client: OpenAI | None = None
+    ) -> list[dict[str, Any]]:
         """The parsed lines of the batch's output file."""
         assert batch.output_file_id is not None
         return self._lines(batch.output_file_id, client)
 
-    def errors(self, batch: Batch, client: OpenAI | None = None) -> list[dict[str, Any]]:
+    def errors(
+        self, batch: Batch, client: OpenAI | None = None
+    ) -> list[dict[str, Any]]:
         """The parsed lines of the batch's error file."""
         assert batch.error_file_id is not None
         return self._lines(batch.error_file_id, client)
@@ -111,7 +119,9 @@ class RunningFleet:
         return [
             process
             for process in psutil.process_iter(["cmdline"])
-            if (line := process.info["cmdline"]) and line[0].startswith("ray::") and mark in line[0]
+            if (line := process.info["cmdline"])
+            and line[0].startswith("ray::")
+            and mark in line[0]
         ]
 
     def job_log(self, job: str) -> list[dict[str, Any]]:
@@ -169,7 +179,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
     run_dir = tmp_path_factory.mktemp("fleet")
     catalog = yaml.safe_load(make_catalog(run_dir, []).read_text())
-    catalog["models"][BROKEN_MODEL] = {"source": str(run_dir / "nowhere"), "pools": ["local"]}
+    catalog["models"][BROKEN_MODEL] = {
+        "source": str(run_dir / "nowhere"),
+        "pools": ["local"],
+    }
     path = run_dir / "test-catalog.yaml"
     path.write_text(yaml.safe_dump(catalog))
     running = Fleet(Options(run_dir, catalog=path), report=print)
@@ -235,7 +248,9 @@ def chat_lines(rows: int, *, tokens: int = 8, model: str = CHAT_MODEL) -> bytes:
 
 def embedding_lines(texts: Sequence[str]) -> bytes:
     """Embedding requests, one text each."""
-    return request_lines("/v1/embeddings", [{"model": EMBED_MODEL, "input": text} for text in texts])
+    return request_lines(
+        "/v1/embeddings", [{"model": EMBED_MODEL, "input": text} for text in texts]
+    )
 
 
 def _copy_logs(run_dir: Path, target: Path) -> None:

@@ -6,6 +6,7 @@ import aio_pika
 import openai
 import pytest
 
+from cli.fleet.catalog import CHAT_MODEL
 from shared import topology
 from tests.e2e.conftest import (
     BROKEN_MODEL,
@@ -14,23 +15,28 @@ from tests.e2e.conftest import (
     chat_lines,
     request_lines,
 )
-from cli.fleet.catalog import CHAT_MODEL
 
 CHAT = "/v1/chat/completions"
 
 
-def _problems(fleet: RunningFleet, lines: bytes) -> list[tuple[str | None, int | None, str | None]]:
+def _problems(
+    fleet: RunningFleet, lines: bytes
+) -> list[tuple[str | None, int | None, str | None]]:
     batch = fleet.wait(fleet.submit(lines, CHAT))
     assert batch.status == "failed"
     assert batch.errors is not None
     assert batch.errors.data is not None
-    return [(problem.code, problem.line, problem.param) for problem in batch.errors.data]
+    return [
+        (problem.code, problem.line, problem.param) for problem in batch.errors.data
+    ]
 
 
 def test_lines_that_are_not_json_are_all_named(fleet: RunningFleet) -> None:
     lines = chat_lines(1) + b"not json\n" + b'{"half": \n' + b"[]\n"
 
-    assert [("invalid_json_line", line, None) for line in (2, 3, 4)] == _problems(fleet, lines)
+    assert [("invalid_json_line", line, None) for line in (2, 3, 4)] == _problems(
+        fleet, lines
+    )
 
 
 def test_an_empty_file_is_refused(fleet: RunningFleet) -> None:
@@ -40,9 +46,10 @@ def test_an_empty_file_is_refused(fleet: RunningFleet) -> None:
 def test_duplicate_custom_ids_are_all_named(fleet: RunningFleet) -> None:
     lines = chat_lines(2) + chat_lines(2)
 
-    assert [("duplicate_custom_id", 3, "custom_id"), ("duplicate_custom_id", 4, "custom_id")] == (
-        _problems(fleet, lines)
-    )
+    assert [
+        ("duplicate_custom_id", 3, "custom_id"),
+        ("duplicate_custom_id", 4, "custom_id"),
+    ] == (_problems(fleet, lines))
 
 
 def test_a_wrong_url_and_an_unknown_model_are_named(fleet: RunningFleet) -> None:
@@ -50,9 +57,10 @@ def test_a_wrong_url_and_an_unknown_model_are_named(fleet: RunningFleet) -> None
     body = {"model": "nobody", "messages": []}
     lines = json.dumps(wrong_url).encode() + b"\n" + request_lines(CHAT, [body])
 
-    assert [("invalid_url", 1, "url"), ("model_not_found", 2, "body.model")] == _problems(
-        fleet, lines
-    )
+    assert [
+        ("invalid_url", 1, "url"),
+        ("model_not_found", 2, "body.model"),
+    ] == _problems(fleet, lines)
 
 
 def test_a_file_that_is_too_large_is_refused_at_upload(fleet: RunningFleet) -> None:

@@ -30,7 +30,9 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
 
     def submit(number: int) -> tuple[OpenAI, Batch]:
         client = tenants[number % 3]
-        return client, warm_chat.submit(chat_lines(5, tokens=64), "/v1/chat/completions", client)
+        return client, warm_chat.submit(
+            chat_lines(5, tokens=64), "/v1/chat/completions", client
+        )
 
     with ThreadPoolExecutor(12) as pool:
         batches = list(pool.map(submit, range(60)))
@@ -49,7 +51,9 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
 def test_a_large_batch_does_not_hold_up_a_one_row_batch_that_comes_after_it(
     warm_chat: RunningFleet, tenants: list[OpenAI]
 ) -> None:
-    large = warm_chat.submit(chat_lines(2000, tokens=64), "/v1/chat/completions", tenants[0])
+    large = warm_chat.submit(
+        chat_lines(2000, tokens=64), "/v1/chat/completions", tenants[0]
+    )
     while not (counts := tenants[0].batches.retrieve(large.id).request_counts) or (
         counts.completed == 0
     ):
@@ -80,4 +84,6 @@ def _engine_processes(fleet: RunningFleet) -> set[int]:
 
 
 def _waves(fleet: RunningFleet, job: str) -> list[dict[str, int]]:
-    return [entry for entry in fleet.job_log(job) if entry.get("event") == "wave.started"]
+    return [
+        entry for entry in fleet.job_log(job) if entry.get("event") == "wave.started"
+    ]

@@ -19,7 +19,9 @@ def piece(batch: str, index: int = 0, **changes: object) -> ReadySlice:
     return ReadySlice(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def ordered(*slices: ReadySlice, served: dict[str, int] | None = None, rows: int = 1000) -> list[str]:
+def ordered(
+    *slices: ReadySlice, served: dict[str, int] | None = None, rows: int = 1000
+) -> list[str]:
     return [chosen.member for chosen in order(slices, served or {}, now=NOW, rows=rows)]
 
 
@@ -65,7 +67,10 @@ def test_a_tenant_that_was_away_does_not_get_all_that_it_never_asked_for() -> No
 
 
 def test_higher_priority_goes_first_within_a_tenant() -> None:
-    assert ordered(piece("low", priority=1), piece("high", priority=9)) == ["high:0", "low:0"]
+    assert ordered(piece("low", priority=1), piece("high", priority=9)) == [
+        "high:0",
+        "low:0",
+    ]
 
 
 def test_waiting_outweighs_priority_in_the_end() -> None:

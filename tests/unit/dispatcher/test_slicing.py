@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.slicing import Slicer, SliceLimits
+from dispatcher.slicing import SliceLimits, Slicer
 from shared.slices import Slice
 
 

@@ -4,12 +4,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.slicing import Slicer, SliceLimits
+from dispatcher.slicing import SliceLimits, Slicer
 from dispatcher.validation import InputCheck, Limits
 from shared.slices import Slice
 
 CHAT = "/v1/chat/completions"
-MODELS = {"m": frozenset({CHAT}), "other": frozenset({CHAT}), "e": frozenset({"/v1/embeddings"})}
+LIMITS = Limits()
+MODELS = {
+    "m": frozenset({CHAT}),
+    "other": frozenset({CHAT}),
+    "e": frozenset({"/v1/embeddings"}),
+}
 
 
 def line(custom_id: str = "a", **changes: Any) -> bytes:
@@ -20,10 +25,14 @@ def line(custom_id: str = "a", **changes: Any) -> bytes:
         "body": {"model": "m", "messages": []},
         **changes,
     }
-    return json.dumps({name: value for name, value in request.items() if value != ...}).encode()
+    return json.dumps(
+        {name: value for name, value in request.items() if value != ...}
+    ).encode()
 
 
-def check(*lines: bytes, limits: Limits = Limits(), chunk: int = 10**9) -> tuple[InputCheck, list[Slice]]:
+def check(
+    *lines: bytes, limits: Limits = LIMITS, chunk: int = 10**9
+) -> tuple[InputCheck, list[Slice]]:
     found = InputCheck(CHAT, MODELS, Slicer(SliceLimits()), limits)
     data = b"".join(text + b"\n" for text in lines)
     slices = []
@@ -33,7 +42,9 @@ def check(*lines: bytes, limits: Limits = Limits(), chunk: int = 10**9) -> tuple
     return found, slices
 
 
-def problems(*lines: bytes, limits: Limits = Limits()) -> list[tuple[str | None, int | None, str | None]]:
+def problems(
+    *lines: bytes, limits: Limits = LIMITS
+) -> list[tuple[str | None, int | None, str | None]]:
     found, _ = check(*lines, limits=limits)
     return [(problem.code, problem.line, problem.param) for problem in found.problems]
 
@@ -44,7 +55,9 @@ def test_good_lines_give_rows_a_model_and_slices_over_all_bytes() -> None:
     found, slices = check(*lines)
 
     assert (2, "m", []) == (found.rows, found.model, found.problems)
-    assert [(0, sum(len(text) + 1 for text in lines), 0, 2)] == [piece[:4] for piece in slices]
+    assert [(0, sum(len(text) + 1 for text in lines), 0, 2)] == [
+        piece[:4] for piece in slices
+    ]
 
 
 def test_predicted_tokens_follow_the_requests_own_limits() -> None:
@@ -92,7 +105,9 @@ def test_an_input_without_requests_is_empty() -> None:
     assert [("empty_file", None, None)] == problems() == problems(b"", b"  ")
 
 
-def test_a_byte_order_mark_blank_lines_and_a_missing_last_newline_are_tolerated() -> None:
+def test_a_byte_order_mark_blank_lines_and_a_missing_last_newline_are_tolerated() -> (
+    None
+):
     found = InputCheck(CHAT, MODELS, Slicer(SliceLimits()))
     data = b"\xef\xbb\xbf" + line("a") + b"\r\n\n" + line("b")
 
@@ -130,7 +145,8 @@ def test_a_line_that_is_too_long_is_refused_without_being_kept() -> None:
 def test_line_separators_inside_strings_do_not_split_a_line() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "a\u2028b\u0085c"}]}
     text = json.dumps(
-        {"custom_id": "a", "method": "POST", "url": CHAT, "body": body}, ensure_ascii=False
+        {"custom_id": "a", "method": "POST", "url": CHAT, "body": body},
+        ensure_ascii=False,
     )
 
     found, _ = check(text.encode())

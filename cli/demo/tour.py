@@ -126,7 +126,7 @@ class _Tour:
             rows=_TICKETS,
             first_wait=wait,
         )
-        listener.call(embeddings.batch.id, embeddings.name)
+        listener.expect(embeddings.batch.id)
         replies = create(
             client,
             "chat",
@@ -135,7 +135,7 @@ class _Tour:
             rows=_REPLIES,
             first_wait=wait,
         )
-        listener.call(replies.batch.id, replies.name)
+        listener.expect(replies.batch.id)
         return embeddings, replies
 
     def _follow(self, client: OpenAI, jobs: tuple[Job, Job]) -> None:
@@ -165,7 +165,7 @@ class _Tour:
             rows=len(QUESTIONS),
             first_wait="the rows run",
         )
-        listener.call(job.batch.id, job.name)
+        listener.expect(job.batch.id)
         follow(client, [job], self._screen, check=self._check)
         self._times.append((f"questions: {job.rows} rows on the warm engine", job.seconds))
         return fetch(client, job, self._results / "questions.embeddings.jsonl")

@@ -1,0 +1,77 @@
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The lock that is installed already; else the one for this machine, by whether it has an NVIDIA GPU.
+LOCK ?= $(or $(patsubst .venv/.installed-%,%,$(firstword $(wildcard .venv/.installed-*))),\
+  $(if $(wildcard /proc/driver/nvidia/gpus/*),dev-cuda,dev-cpu))
+# Arguments for demo, up, test and bench: `make test ARGS="-k outbox"`.
+ARGS ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed-$(LOCK)
+ROOMS := shared gateway dispatcher worker cli
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: $(INSTALLED) ## install everything into .venv, by the hashes in locks/; LOCK=dev-cuda for a GPU
+
+.PHONY: demo
+demo: $(INSTALLED) ## start the fleet, run two batches of support tickets, show what comes back
+	@spent=$$(cat .venv/.spent 2>/dev/null); rm -f .venv/.spent; \
+	INSTALL_SECONDS=$$spent exec $(BIN)/batchyard demo $(ARGS)
+
+.PHONY: up
+up: $(INSTALLED) ## start the fleet and keep it running until Ctrl-C
+	@exec $(BIN)/batchyard up $(ARGS)
+
+.PHONY: check
+check: $(INSTALLED) ## lint, types, import rules, architecture and unit tests: under a minute when warm
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	git ls-files -z '*.yaml' '*.yml' | xargs -0 -r $(BIN)/yamllint --strict
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/architecture tests/unit
+
+.PHONY: servers
+servers: $(INSTALLED) ## install RabbitMQ, Redis and Ceph from Debian's packages where they are missing
+	@$(BIN)/python -m cli.install
+
+.PHONY: test
+test: $(INSTALLED) ## run all tests against real servers
+	@$(BIN)/python -m cli.install || echo "Tests that need the missing servers are skipped."
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: bench
+bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json
+	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: lock
+lock: ## write locks/*.txt anew from pyproject.toml
+	@locks/compile.sh $(ARGS)
+
+.PHONY: clean
+clean: ## remove caches and build outputs; .venv and .batchyard stay
+	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find $(ROOMS) tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+# Bare Debian has pip and lacks ensurepip: its own pip then installs into the new environment.
+$(INSTALLED): locks/$(LOCK).txt pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
+	  echo "Batchyard needs Python 3.11 to 3.13, and '$(PYTHON)' is another one." \
+	    "Install python3.11, or name one: make install PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@set -e; began=$$SECONDS; echo "installing $(LOCK) into .venv: a few minutes, about 4 GB"; \
+	if ! "$(PYTHON)" -m venv .venv >/dev/null 2>&1; then \
+	  "$(PYTHON)" -m venv --without-pip .venv; fi; \
+	if [ -x $(BIN)/pip ]; then pip="$(BIN)/pip"; \
+	else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
+	$$pip install -q --no-deps --require-hashes -r locks/$(LOCK).txt || { \
+	  echo "Is torch==…+cpu what was not found? Its index has to be named: see README.md," \
+	    "'Machines without a GPU'." >&2; exit 1; }; \
+	$$pip install -q --no-deps --no-build-isolation -e .; \
+	rm -f .venv/.installed-*; echo $$((SECONDS - began)) > .venv/.spent; touch $@; \
+	echo "installed in $$((SECONDS - began)) s"

@@ -1,0 +1,22 @@
+"""`batchyard install-servers`: RabbitMQ, Redis and Ceph S3 from Debian's packages, none of them started."""
+
+import sys
+
+import typer
+
+from cli.servers import install, missing
+from shared.errors import SetupError
+
+
+def run() -> None:
+    """Install what is missing. Raises SetupError that says what to do where that cannot be done."""
+    packages = missing()
+    install(packages, report=typer.echo)
+    typer.echo(f"installed  {' '.join(packages)}" if packages else "servers    all installed")
+
+
+if __name__ == "__main__":
+    try:
+        run()
+    except SetupError as error:
+        sys.exit(f"batchyard: {error}")

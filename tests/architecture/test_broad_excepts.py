@@ -1,0 +1,59 @@
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+_ROOMS = ("gateway", "dispatcher", "worker", "cli", "shared")
+_BROAD = {"Exception", "BaseException"}
+
+#: Where something must outlive any error, and why. Everybody else names what they expect.
+_GRANTED = {
+    ("dispatcher/app.py", "_lead"): "without Redis nobody leads, and the next round tries again",
+    ("dispatcher/app.py", "_survive"): "a bug in one batch must not stop the others",
+    ("dispatcher/intake.py", "take"): "a bug in one message must not stop the others",
+    ("worker/engine.py", "_answer"): "the engine's app finds the words for what is wrong",
+    ("worker/engine.py", "_run_row"): "a row's failure is its result",
+}
+
+
+def test_broad_excepts_stand_only_where_they_are_granted() -> None:
+    found = {place for file in _files() for place in _broad_handlers(file)}
+
+    assert found == set(_GRANTED)
+
+
+def _files() -> Iterator[Path]:
+    for room in _ROOMS:
+        yield from sorted((_ROOT / room).rglob("*.py"))
+
+
+def _broad_handlers(file: Path) -> Iterator[tuple[str, str]]:
+    """File and function of each handler that may swallow anything at all."""
+    name = str(file.relative_to(_ROOT))
+    for function, node in _nodes(ast.parse(file.read_text()), "module"):
+        match node:
+            case ast.ExceptHandler(type=None):
+                is_broad = not _raises(node)
+            case ast.ExceptHandler(type=expected) if expected is not None:
+                is_broad = _is_broad(expected) and not _raises(node)
+            case ast.Call(func=ast.Name(id="suppress") | ast.Attribute(attr="suppress")):
+                is_broad = any(_is_broad(argument) for argument in node.args)
+            case _:
+                is_broad = False
+        if is_broad:
+            yield name, function
+
+
+def _nodes(node: ast.AST, function: str) -> Iterator[tuple[str, ast.AST]]:
+    for child in ast.iter_child_nodes(node):
+        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        yield function, child
+        yield from _nodes(child, child.name if is_function else function)
+
+
+def _is_broad(expected: ast.expr) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in _BROAD for node in ast.walk(expected))
+
+
+def _raises(handler: ast.ExceptHandler) -> bool:
+    return isinstance(handler.body[-1], ast.Raise)

@@ -1,0 +1,322 @@
+"""Slices on a real Redis against a model in Python: whatever happens, nothing is lost or done twice."""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis.asyncio import Redis
+
+from shared.errors import InvalidTransitionError
+from shared.lifecycle import FINAL, Event, Status
+from shared.slices import Claim
+from shared.state import State
+from tests.batches import JOB, LANE, contents, feed, in_progress, part
+
+T = TypeVar("T")
+
+_ENDINGS = {Status.FINALIZING: Event.OUTPUT_COMMITTED, Status.CANCELLING: Event.CANCEL_COMMITTED}
+
+
+@dataclass
+class _Slice:
+    """Where a slice is: pending, ready, claimed, or committed by the claim of an epoch."""
+
+    place: str = "pending"
+    epoch: int = 0
+    strikes: int = 0
+    is_inflight: bool = False
+    committed_by: int = 0
+    failed: int = 0
+
+
+@dataclass
+class _Batch:
+    slices: list[_Slice]
+    status: Status = Status.IN_PROGRESS
+    completed: int = 0
+    failed: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+
+    def move_to(self, status: Status) -> None:
+        self.status = status
+        self.events[f"batch.{status}"] += 1
+
+
+class _Machine(RuleBasedStateMachine):
+    def __init__(self, redis_url: str) -> None:
+        super().__init__()
+        self._loop = asyncio.new_event_loop()
+        self._namespace = f"{{test-{secrets.token_hex(4)}}}:"
+        self._redis: Redis = Redis.from_url(redis_url, decode_responses=True)
+        self._state = State(redis_url, namespace=self._namespace)
+        self._batches: dict[str, _Batch] = {}
+        self._claims: list[Claim] = []
+        self._run(self._state.lanes.open_job(LANE, "", JOB))
+
+    def teardown(self) -> None:
+        try:
+            for batch_id in self._batches:
+                self._check_events(batch_id)
+        finally:
+            self._run(self._close())
+            self._loop.close()
+
+    @precondition(lambda self: len(self._batches) < 3)
+    @rule(slices=st.integers(1, 4))
+    def plan(self, slices: int) -> None:
+        batch_id = self._run(in_progress(self._state, slices=slices))
+        self._batches[batch_id] = _Batch([_Slice() for _ in range(slices)])
+
+    @precondition(lambda self: self._batches)
+    @rule(data=st.data())
+    def feed(self, data: st.DataObject) -> None:
+        batch_id, batch = self._any_batch(data)
+
+        self._run(feed(self._state, batch_id, slices=len(batch.slices)))
+
+        for piece in batch.slices:
+            if piece.place == "pending":
+                piece.place = "ready"
+
+    @rule(slices=st.integers(1, 4))
+    def claim(self, slices: int) -> None:
+        ready = self._claimable()
+
+        got = self._run(
+            self._state.slices.claim(LANE, JOB, lease_seconds=60, slices=slices, rows=1000)
+        )
+
+        assert len(got) == min(slices, len(ready))
+        for one in got:
+            assert (one.batch_id, one.index) in ready
+            piece = self._piece(one)
+            assert (one.epoch, one.strikes) == (piece.epoch + 1, piece.strikes)
+            piece.place, piece.epoch, piece.is_inflight = "claimed", one.epoch, True
+        self._claims += got
+
+    @precondition(lambda self: self._claims)
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        some = data.draw(st.lists(st.sampled_from(self._claims), min_size=1, unique=True))
+
+        abandoned = self._run(self._state.slices.renew(some, lease_seconds=60))
+
+        assert abandoned == [
+            one
+            for one in some
+            if not self._is_current(one)
+            or self._batches[one.batch_id].status is not Status.IN_PROGRESS
+        ]
+
+    @precondition(lambda self: self._claims)
+    @rule(data=st.data(), failed=st.integers(0, 10))
+    def commit(self, data: st.DataObject, failed: int) -> None:
+        claim = data.draw(st.sampled_from(self._claims))
+        batch, piece = self._batches[claim.batch_id], self._piece(claim)
+        if piece.place == "committed":
+            # A repeat of one's own brings the same part again.
+            failed = piece.failed
+            expected = "ok" if piece.committed_by == claim.epoch else "committed"
+        elif piece.epoch != claim.epoch:
+            expected = "fenced"
+        elif batch.status in FINAL or (
+            batch.status is not Status.IN_PROGRESS and not piece.is_inflight
+        ):
+            expected = "closed"
+        else:
+            expected = "ok"
+            piece.place, piece.is_inflight, piece.committed_by = "committed", False, claim.epoch
+            piece.failed = failed
+            batch.completed += claim.slice.rows - failed
+            batch.failed += failed
+            if batch.status is Status.IN_PROGRESS and all(
+                other.place == "committed" for other in batch.slices
+            ):
+                batch.move_to(Status.FINALIZING)
+
+        outcome = self._run(self._state.slices.commit(claim, part(claim, failed=failed)))
+
+        assert outcome == expected
+
+    @precondition(lambda self: self._claims)
+    @rule(data=st.data(), strikes=st.integers(0, 1))
+    def release(self, data: st.DataObject, strikes: int) -> None:
+        claim = data.draw(st.sampled_from(self._claims))
+        is_current = self._is_current(claim)
+
+        released = self._run(self._state.slices.release(claim, strikes=strikes))
+
+        assert released == is_current
+        if released:
+            self._piece(claim).strikes += strikes
+            self._give_back(claim.batch_id, claim.index)
+
+    @rule()
+    def reap(self) -> None:
+        held = self._inflight()
+
+        reaped = self._run(self._state.slices.reap(LANE, all_claims=True))
+
+        assert reaped == len(held)
+        for batch_id, index in held:
+            self._give_back(batch_id, index)
+
+    @rule()
+    def reap_what_ran_out(self) -> None:
+        assert self._run(self._state.slices.reap(LANE)) == 0
+
+    @precondition(lambda self: self._batches)
+    @rule(
+        data=st.data(),
+        event=st.sampled_from([Event.CANCEL_REQUESTED, Event.WINDOW_CLOSED, Event.LANE_FAILED]),
+    )
+    def interrupt(self, data: st.DataObject, event: Event) -> None:
+        batch_id, batch = self._any_batch(data)
+        target = {
+            Event.CANCEL_REQUESTED: Status.CANCELLING,
+            Event.WINDOW_CLOSED: Status.FINALIZING,
+            Event.LANE_FAILED: Status.FAILED,
+        }[event]
+        is_legal = batch.status is Status.IN_PROGRESS or (
+            event is Event.CANCEL_REQUESTED and batch.status is Status.FINALIZING
+        )
+        if batch.status is target:
+            assert not self._run(self._state.apply(batch_id, event))
+        elif is_legal:
+            assert self._run(self._state.apply(batch_id, event))
+            batch.move_to(target)
+        else:
+            with pytest.raises(InvalidTransitionError):
+                self._run(self._state.apply(batch_id, event))
+
+    @precondition(lambda self: self._batches)
+    @rule(data=st.data())
+    def conclude(self, data: st.DataObject) -> None:
+        batch_id, batch = self._any_batch(data)
+        event = _ENDINGS.get(batch.status, Event.OUTPUT_COMMITTED)
+        ending = self._state.conclude(batch_id, event, files=[], fields={})
+
+        if batch.status in _ENDINGS and not any(piece.is_inflight for piece in batch.slices):
+            assert self._run(ending)
+            batch.move_to(
+                Status.COMPLETED if event is Event.OUTPUT_COMMITTED else Status.CANCELLED
+            )
+        elif batch.status is Status.COMPLETED:
+            assert not self._run(ending)
+        else:
+            with pytest.raises(InvalidTransitionError):
+                self._run(ending)
+
+    @invariant()
+    def every_record_is_as_the_model_says(self) -> None:
+        for record in self._run(self._state.batches.many(list(self._batches))):
+            batch = self._batches[record.id]
+            committed = [piece for piece in batch.slices if piece.place == "committed"]
+            assert record.status is batch.status
+            assert record.number("completed") == batch.completed
+            assert record.number("failed") == batch.failed
+            assert record.number("slices_committed") == len(committed)
+            assert record.number("completed") + record.number("failed") == 10 * len(committed)
+
+    @invariant()
+    def every_slice_of_a_running_batch_is_in_exactly_one_place(self) -> None:
+        found = self._run(contents(self._redis, self._namespace))
+        lane = f"{self._namespace}lane:{LANE}:"
+        ready = {member for member, _ in found.get(f"{lane}ready", [])}
+        claims = {member for member, _ in found.get(f"{lane}claims", [])}
+        for batch_id, batch in self._batches.items():
+            pending = {i for i, _ in found.get(f"{self._namespace}pending:{batch_id}:p", [])}
+            parts = found.get(f"{self._namespace}parts:{batch_id}", {})
+            inflight = found.get(f"{self._namespace}inflight:{batch_id}", set())
+            for index, piece in enumerate(batch.slices):
+                member = f"{batch_id}:{index}"
+                assert (member in claims) == (str(index) in inflight) == piece.is_inflight
+                assert (str(index) in parts) == (piece.place == "committed")
+                if batch.status is Status.IN_PROGRESS:
+                    places = {
+                        "pending": str(index) in pending,
+                        "ready": member in ready,
+                        "claimed": member in claims,
+                        "committed": str(index) in parts,
+                    }
+                    assert [place for place, is_there in places.items() if is_there] == [
+                        piece.place
+                    ]
+
+    def _check_events(self, batch_id: str) -> None:
+        entries = self._run(self._state.outbox.read("events", limit=10_000, wait_seconds=0))
+        own = [entry for entry in entries if entry.snapshot()["id"] == batch_id]
+        types = Counter(entry.fields["type"] for entry in own)
+        batch = self._batches[batch_id]
+        assert [int(entry.fields["sequence"]) for entry in own] == list(range(1, len(own) + 1))
+        assert sum(types[f"batch.{status}"] for status in FINAL) == (batch.status in FINAL)
+        assert Counter({**batch.events, "batch.accepted": 1, "batch.in_progress": 1}) == Counter(
+            {kind: count for kind, count in types.items() if kind != "batch.progress"}
+        )
+
+    def _any_batch(self, data: st.DataObject) -> tuple[str, _Batch]:
+        batch_id = data.draw(st.sampled_from(sorted(self._batches)))
+        return batch_id, self._batches[batch_id]
+
+    def _piece(self, claim: Claim) -> _Slice:
+        return self._batches[claim.batch_id].slices[claim.index]
+
+    def _is_current(self, claim: Claim) -> bool:
+        piece = self._piece(claim)
+        return piece.is_inflight and piece.epoch == claim.epoch
+
+    def _claimable(self) -> set[tuple[str, int]]:
+        return {
+            (batch_id, index)
+            for batch_id, batch in self._batches.items()
+            for index, piece in enumerate(batch.slices)
+            if batch.status is Status.IN_PROGRESS and piece.place == "ready"
+        }
+
+    def _inflight(self) -> list[tuple[str, int]]:
+        return [
+            (batch_id, index)
+            for batch_id, batch in self._batches.items()
+            for index, piece in enumerate(batch.slices)
+            if piece.is_inflight
+        ]
+
+    def _give_back(self, batch_id: str, index: int) -> None:
+        piece = self._batches[batch_id].slices[index]
+        piece.is_inflight = False
+        piece.place = "ready"
+
+    async def _close(self) -> None:
+        if keys := [key async for key in self._redis.scan_iter(match=f"{self._namespace}*")]:
+            await self._redis.delete(*keys)
+        await self._redis.aclose()
+        await self._state.close()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(call)
+
+
+def test_slices_are_never_lost_and_never_committed_twice(redis_url: str) -> None:
+    run_state_machine_as_test(
+        lambda: _Machine(redis_url),
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
