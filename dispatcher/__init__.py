@@ -1,1 +1,1 @@
-"""Decides: validates, cuts slices, orders them per lane, keeps lane jobs running, closes batches."""
+"""Decides: validates, cuts slices, orders them, keeps lane jobs running, closes batches."""

@@ -2,8 +2,10 @@
 
 import asyncio
 import secrets
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from functools import partial
 
 import structlog
 
@@ -17,6 +19,7 @@ from dispatcher.settings import DispatcherSettings
 from dispatcher.slicing import SliceLimits
 from shared.bus import Bus
 from shared.catalog import load_catalog
+from shared.errors import TransientError
 from shared.lifecycle import Status
 from shared.relay import Relay
 from shared.state import State
@@ -29,6 +32,7 @@ _SWEEP_SECONDS = 1.0
 #: Bells may ring thousands of times a second; rounds do not.
 _PAUSE_SECONDS = 0.03
 _AT_ONCE = 8
+_LONGEST_PAUSE_SECONDS = 60.0
 
 
 class Dispatcher:
@@ -50,6 +54,7 @@ class Dispatcher:
         self._reaper = reaper
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._failures: defaultdict[str, int] = defaultdict(int)
 
     async def lead(self) -> None:
         """Do all duties until cancelled."""
@@ -64,55 +69,66 @@ class Dispatcher:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+            # One that had not begun could not take itself off.
+            self._running.clear()
 
     async def _rounds(self) -> None:
         async with self._state.bells("dispatcher") as bells:
             while True:
-                await _survive(self._round, "round")
+                if not await _survive(self._round, "round"):
+                    await asyncio.sleep(1)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 await bells.wait(_SWEEP_SECONDS)
 
     async def _round(self) -> None:
         for batch_id in await self._state.batches.in_status(Status.VALIDATING):
-            self._start(batch_id, self._planner.plan)
+            self._start(batch_id, self._planner.plan, self._slots)
         for status in (Status.FINALIZING, Status.CANCELLING):
             for batch_id in await self._state.batches.in_status(status):
-                self._start(batch_id, self._finaliser.finish)
+                self._start(batch_id, self._finaliser.finish, self._slots)
         for lane in await self._state.lanes.names():
-            await self._lanes.feed(lane)
-            await self._lanes.keep(lane)
+            await _survive(partial(self._lanes.feed, lane), "feed", of=lane)
+            # On its own: while Ray does not answer, batches are planned, fed and finished.
+            self._start(lane, self._lanes.keep, nullcontext())
 
-    def _start(self, batch_id: str, duty: Callable[[str], Awaitable[None]]) -> None:
-        """Run a duty for a batch unless one is under way for it."""
-        if batch_id in self._running:
+    def _start(
+        self,
+        name: str,
+        duty: Callable[[str], Awaitable[None]],
+        slots: AbstractAsyncContextManager[object],
+    ) -> None:
+        """Run a duty for a batch or lane unless one is under way; one that failed waits for longer."""
+        if name in self._running:
             return
 
         async def run() -> None:
             try:
-                async with self._slots:
-                    await _survive(lambda: duty(batch_id), "duty", batch_id=batch_id)
+                async with slots:
+                    is_done = await _survive(partial(duty, name), duty.__name__, of=name)
+                if is_done:
+                    self._failures.pop(name, None)
+                else:
+                    self._failures[name] += 1
+                    await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, 2.0 ** self._failures[name]))
             finally:
-                del self._running[batch_id]
+                del self._running[name]
 
-        self._running[batch_id] = asyncio.create_task(run())
+        self._running[name] = asyncio.create_task(run())
 
-    async def _periodically(
-        self, duty: Callable[[], Awaitable[None]], seconds: float
-    ) -> None:
+    async def _periodically(self, duty: Callable[[], Awaitable[None]], seconds: float) -> None:
         while True:
-            await _survive(duty, "duty")
+            await _survive(duty, duty.__name__)
             await asyncio.sleep(seconds)
 
 
-async def _survive(
-    duty: Callable[[], Awaitable[None]], what: str, **fields: str
-) -> None:
-    """Run a duty; whatever goes wrong is logged, and the next round tries again."""
+async def _survive(duty: Callable[[], Awaitable[None]], what: str, **fields: str) -> bool:
+    """Run a duty; whatever goes wrong is logged, and False says that it did."""
     try:
         await duty()
     except Exception:  # the loops must outlive a bug: other batches depend on them
-        log.exception(f"dispatcher.{what}_broke", **fields)
-        await asyncio.sleep(1)
+        log.exception("dispatcher.duty_broke", duty=what, **fields)
+        return False
+    return True
 
 
 async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
@@ -148,9 +164,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 state,
                 storage,
                 catalog,
-                slice_limits=SliceLimits(
-                    settings.rows_per_slice, settings.tokens_per_slice
-                ),
+                slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
                 max_rows=settings.max_rows_per_batch,
             ),
             finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
@@ -163,9 +177,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             ),
             reaper=Reaper(state, storage),
         )
-        relay = Relay(
-            state, bus, "events", holder=holder, service_user=settings.service_user
-        )
+        relay = Relay(state, bus, "events", holder=holder, service_user=settings.service_user)
         await bus.consume(intake.take)
         log.info("dispatcher.ready")
         relaying = asyncio.create_task(relay.run())
@@ -173,22 +185,16 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             _lead(state, dispatcher, holder, seconds=settings.lease_seconds)
         )
         stopped = asyncio.create_task(stopping.wait())
-        await asyncio.wait(
-            [relaying, leading, stopped], return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait([relaying, leading, stopped], return_when=asyncio.FIRST_COMPLETED)
         for task in (relaying, leading, stopped):
             task.cancel()
-        results = await asyncio.gather(
-            relaying, leading, stopped, return_exceptions=True
-        )
+        results = await asyncio.gather(relaying, leading, stopped, return_exceptions=True)
         for result in results:
             if isinstance(result, Exception):
                 raise result
 
 
-async def _lead(
-    state: State, dispatcher: Dispatcher, holder: str, *, seconds: float
-) -> None:
+async def _lead(state: State, dispatcher: Dispatcher, holder: str, *, seconds: float) -> None:
     """Hold the leader's lease while it can be held, and do the duties meanwhile.
 
     The duties are compare-and-set in Redis and create-only in S3, so a leader that was frozen for
@@ -201,7 +207,7 @@ async def _lead(
             is_leader = False
             try:
                 is_leader = await asyncio.wait_for(lease.hold(), seconds / 2) > 0
-            except Exception as error:  # without Redis nobody leads
+            except Exception as error:  # noqa: BLE001  # without Redis nobody leads
                 log.warning("dispatcher.lease_unknown", reason=str(error))
             if is_leader and (duties is None or duties.done()):
                 log.info("dispatcher.leads")
@@ -216,4 +222,6 @@ async def _lead(
         if duties is not None:
             duties.cancel()
             await asyncio.gather(duties, return_exceptions=True)
-        await asyncio.shield(lease.let_go())
+        # It ends by itself as well.
+        with suppress(TransientError):
+            await asyncio.shield(lease.let_go())

@@ -33,9 +33,7 @@ class Cluster:
             timeout=20,
         )
 
-    async def submit(
-        self, job: str, entrypoint: str, *, metadata: Mapping[str, str]
-    ) -> None:
+    async def submit(self, job: str, entrypoint: str, *, metadata: Mapping[str, str]) -> None:
         """Start a job; one that exists under this id already is left as it is."""
         answer = await self._call(
             "POST",
@@ -73,9 +71,7 @@ class Cluster:
         """Let go of the connections."""
         await self._http.aclose()
 
-    async def _call(
-        self, method: str, path: str, body: object = None
-    ) -> httpx.Response:
+    async def _call(self, method: str, path: str, body: object = None) -> httpx.Response:
         try:
             return await self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
@@ -84,10 +80,11 @@ class Cluster:
     @staticmethod
     def _checked(answer: httpx.Response) -> dict[str, Any]:
         if answer.is_error:
-            raise TransientError(
-                f"Ray answered {answer.status_code}: {_reason(answer)}"
-            )
-        body: dict[str, Any] = answer.json()
+            raise TransientError(f"Ray answered {answer.status_code}: {_reason(answer)}")
+        try:
+            body: dict[str, Any] = answer.json()
+        except ValueError as error:
+            raise TransientError(f"Something other than Ray answers: {_reason(answer)}") from error
         return body
 
 

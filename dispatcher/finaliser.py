@@ -85,17 +85,17 @@ class Finaliser:
         parts = await self._state.slices.parts(batch_id)
         event = _event(record)
         rows = _Rows(sum(piece.rows for piece in slices))
-        output = await self._write(record, "output", self._results(slices, parts, rows))
         missing = None if event is Event.OUTPUT_COMMITTED else _REASONS[record.status]
+        output = await self._write(record, event, "output", self._results(slices, parts, rows))
         error = await self._write(
-            record, "error", self._errors(record, slices, parts, rows, missing)
+            record, event, "error", self._errors(record, slices, parts, rows, missing)
         )
         rows.check(batch_id)
         crash.point("finaliser.assembled")
         commit = await self._commit(record, event, output, error)
         crash.point("finaliser.committed")
         try:
-            await self._conclude(record, commit, parts)
+            await self._conclude(record, commit, has_run=bool(slices))
         except InvalidTransitionError as late:
             # Cancelled between the commit and here: the next round ends it as cancelled.
             log.warning("batch.finish_late", batch_id=batch_id, status=late.status)
@@ -105,9 +105,7 @@ class Finaliser:
     async def _results(
         self, slices: list[Slice], parts: dict[int, Part], rows: "_Rows"
     ) -> AsyncIterator[bytes]:
-        async for _, body in self._sections(
-            slices, parts, lambda part: (0, part.output_bytes)
-        ):
+        async for _, body in self._sections(slices, parts, lambda part: (0, part.output_bytes)):
             rows.mark(body)
             yield body
 
@@ -167,9 +165,7 @@ class Finaliser:
     ) -> bytes:
         """The slice's error lines with one for each row that never ran, in input order."""
         code, message = reason
-        lines = {
-            ids.row_of_result(line): line + b"\n" for line in body.split(b"\n") if line
-        }
+        lines = {ids.row_of_result(line): line + b"\n" for line in body.split(b"\n") if line}
         source = await self._storage.get(
             record.fields["key"],
             start=piece.start,
@@ -195,6 +191,7 @@ class Finaliser:
     async def _write(
         self,
         record: BatchRecord,
+        event: Event,
         kind: str,
         chunks: AsyncIterator[bytes],
     ) -> Assembled | None:
@@ -218,9 +215,9 @@ class Finaliser:
                 digest.update(chunk)
                 yield chunk
 
-        stored = await self._storage.upload(
-            f"batches/{record.id}/{kind}.jsonl", counted()
-        )
+        # One frozen while the batch expired must not overwrite how the batch was cancelled since.
+        key = f"batches/{record.id}/{event}/{kind}.jsonl"
+        stored = await self._storage.upload(key, counted())
         return Assembled(
             key=stored.key,
             etag=stored.etag,
@@ -250,9 +247,7 @@ class Finaliser:
             return commit
         return msgspec.json.decode(await self._storage.get(key), type=Commit)
 
-    async def _conclude(
-        self, record: BatchRecord, commit: Commit, parts: dict[int, Part]
-    ) -> None:
+    async def _conclude(self, record: BatchRecord, commit: Commit, *, has_run: bool) -> None:
         fields: dict[str, str | int] = {
             "completed": commit.output.rows if commit.output else 0,
             "failed": commit.error.rows if commit.error else 0,
@@ -261,9 +256,7 @@ class Finaliser:
         for kind, written in (("output", commit.output), ("error", commit.error)):
             if written is None:
                 continue
-            files.append(
-                self._file(record, kind, written, commit.finished_at).to_fields()
-            )
+            files.append(self._file(record, kind, written, commit.finished_at).to_fields())
             fields[f"{kind}_file_id"] = written.file_id
             fields[f"{kind}_object"] = json.dumps(
                 {
@@ -279,7 +272,8 @@ class Finaliser:
             Event(commit.event),
             files=files,
             fields=fields,
-            garbage=f"batches/{record.id}/parts/" if parts else None,
+            # Also where no part was committed: one may have been written by a job that then died.
+            garbage=f"batches/{record.id}/parts/" if has_run else None,
         )
 
     def _file(
@@ -325,9 +319,7 @@ class _Rows:
     def check(self, batch_id: str) -> None:
         """Raise IncompleteError unless every row was added exactly once."""
         if self._doubled is not None:
-            raise IncompleteError(
-                f"Batch {batch_id}: row {self._doubled} has two results."
-            )
+            raise IncompleteError(f"Batch {batch_id}: row {self._doubled} has two results.")
         if (row := self._seen.find(0)) >= 0:
             raise IncompleteError(f"Batch {batch_id}: row {row} has no result.")
 

@@ -7,6 +7,8 @@ import json
 import time
 from typing import Any
 
+import msgspec
+import stamina
 import structlog
 from aio_pika.abc import AbstractIncomingMessage
 
@@ -35,6 +37,10 @@ from shared.storage import Storage
 from shared.submission import Manifest, accept, read_manifest
 
 log = structlog.get_logger()
+
+#: A message is kept this long while Redis or S3 is away. The broker takes it back after 30 minutes.
+_PATIENCE_SECONDS = 600.0
+_LONGEST_WAIT_SECONDS = 5.0
 
 
 class UnanswerableError(CallerError):
@@ -67,9 +73,11 @@ class Intake:
             "user": message.user_id,
         }
         try:
-            await self._handle(message)
+            await self._handle_patiently(message)
         except UnanswerableError as error:
-            log.error("message.dead", reason=str(error), **fields)
+            log.error(  # noqa: TRY400  # the reason says it all
+                "message.dead", reason=str(error), **fields
+            )
             await message.reject(requeue=False)
         except CallerError as error:
             log.info("message.rejected", reason=str(error), **fields)
@@ -79,13 +87,22 @@ class Intake:
             # Back to the queue's head, counted towards its delivery limit.
             log.warning("message.delayed", reason=str(error), **fields)
             await message.reject(requeue=True)
-        except (
-            Exception
-        ):  # the loop must outlive a bug; the delivery limit bounds the repeats
+        except Exception:  # the loop must outlive a bug; the delivery limit bounds the repeats
             log.exception("message.broke", **fields)
             await message.reject(requeue=True)
         else:
             await message.ack()
+
+    async def _handle_patiently(self, message: AbstractIncomingMessage) -> None:
+        """Wait here, since each return to the queue counts towards the message's delivery limit."""
+        async for attempt in stamina.retry_context(
+            on=TransientError,
+            attempts=None,
+            timeout=_PATIENCE_SECONDS,
+            wait_max=_LONGEST_WAIT_SECONDS,
+        ):
+            with attempt:
+                await self._handle(message)
 
     async def _handle(self, message: AbstractIncomingMessage) -> None:
         match message.type:
@@ -107,9 +124,7 @@ class Intake:
             await self._state.batches.get(batch_id)
         except NotFoundError:
             # The record was lost; what the manifest says is enough to make it again.
-            await accept(
-                self._state, self._storage, await read_manifest(self._storage, batch_id)
-            )
+            await accept(self._state, self._storage, await read_manifest(self._storage, batch_id))
         await self._state.ring("dispatcher")
 
     async def _submit(self, message: AbstractIncomingMessage) -> None:
@@ -117,13 +132,16 @@ class Intake:
         if not TENANT.fullmatch(tenant):
             raise UnanswerableError("user_id is required: it proves the tenant.")
         if not message.message_id or not MESSAGE_ID.fullmatch(message.message_id):
-            raise UnanswerableError(
-                "message_id is required, 1 to 128 of A-Z a-z 0-9 _ . : -"
-            )
-        submission = decode_submission(
-            message.body, content_encoding=message.content_encoding
-        )
-        manifest = await self._manifest(tenant, message, submission)
+            raise UnanswerableError("message_id is required, 1 to 128 of A-Z a-z 0-9 _ . : -")
+        submission = decode_submission(message.body, content_encoding=message.content_encoding)
+        batch_id = ids.batch_id(tenant, message.message_id)
+        try:
+            known = await read_manifest(self._storage, batch_id)
+        except NotFoundError:
+            manifest = await self._manifest(tenant, message, submission)
+        else:
+            # A repeat: by now the input may be gone or `not_after` past, and that changes nothing.
+            manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
         accepted = await accept(self._state, self._storage, manifest)
         record = await self._state.batches.get(accepted.batch_id)
         await self._reply(
@@ -177,32 +195,31 @@ class Intake:
             **source,
         )
 
-    async def _source(
-        self, tenant: str, batch_id: str, submission: Submission
-    ) -> dict[str, Any]:
+    async def _source(self, tenant: str, batch_id: str, submission: Submission) -> dict[str, Any]:
         """Where the input lies, as fields of a manifest."""
         wanted = submission.input
         if isinstance(wanted, InlineInput):
-            key = f"batches/{batch_id}/input.jsonl"
+            # By its content: another message under the same id must not overwrite this one's input.
+            key = f"batches/{batch_id}/input-{fingerprint(submission)[:16]}.jsonl"
             lines = [request.model_dump_json() for request in wanted.requests]
-            stored = await self._storage.put(
-                key, "".join(f"{line}\n" for line in lines).encode()
-            )
-            return _foreign(
-                batch_id, self._storage.bucket, key, stored.etag, stored.size
-            )
+            stored = await self._storage.put(key, "".join(f"{line}\n" for line in lines).encode())
+            return _foreign(batch_id, self._storage.bucket, key, stored.etag, stored.size)
         if isinstance(wanted, S3Input):
             prefix = self._tenant_prefix.format(tenant=tenant)
-            if wanted.bucket != self._storage.bucket or not wanted.key.startswith(
-                prefix
-            ):
+            # On the way to S3, `..` would lead out of the prefix.
+            is_plain = not {".", ".."} & set(wanted.key.split("/"))
+            is_own = wanted.bucket == self._storage.bucket and wanted.key.startswith(prefix)
+            if not is_own or not is_plain:
                 raise InvalidInputError(
                     f"input.key: only objects under '{prefix}' of bucket "
                     f"'{self._storage.bucket}' may be read.",
                     param="input.key",
                     code="schema_invalid",
                 )
-            found = await self._storage.stat(wanted.key)
+            try:
+                found = await self._storage.stat(wanted.key)
+            except NotFoundError as error:
+                raise _not_found("input.key", error) from error
             if found.etag != wanted.etag.strip('"') or found.size != wanted.size:
                 raise InvalidInputError(
                     "input.etag: the object is not the one that the message describes.",
@@ -210,7 +227,10 @@ class Intake:
                     code="input_changed",
                 )
             return _foreign(batch_id, wanted.bucket, wanted.key, found.etag, found.size)
-        file = await self._state.files.get(tenant, wanted.file_id)
+        try:
+            file = await self._state.files.get(tenant, wanted.file_id)
+        except NotFoundError as error:
+            raise _not_found("input.file_id", error) from error
         if file.purpose != "batch":
             raise InvalidInputError(
                 f"input.file_id: the file's purpose is '{file.purpose}', not 'batch'.",
@@ -225,12 +245,8 @@ class Intake:
             "size": file.bytes,
         }
 
-    async def _reply(
-        self, message: AbstractIncomingMessage, answer: dict[str, Any]
-    ) -> None:
-        if not message.reply_to or not _may_reply(
-            message.user_id or "", message.reply_to
-        ):
+    async def _reply(self, message: AbstractIncomingMessage, answer: dict[str, Any]) -> None:
+        if not message.reply_to or not _may_reply(message.user_id or "", message.reply_to):
             return
         try:
             await self._bus.publish(
@@ -241,9 +257,7 @@ class Intake:
                     "message_id": f"{message.message_id}.reply",
                     "type": "batch.reply.v1",
                     "content_type": "application/json",
-                    "correlation_id": message.correlation_id
-                    or message.message_id
-                    or "",
+                    "correlation_id": message.correlation_id or message.message_id or "",
                 },
                 mandatory=True,
             )
@@ -252,9 +266,7 @@ class Intake:
             log.warning("reply.dropped", reason=str(error), reply_to=message.reply_to)
 
 
-def _foreign(
-    batch_id: str, bucket: str, key: str, etag: str, size: int
-) -> dict[str, Any]:
+def _foreign(batch_id: str, bucket: str, key: str, etag: str, size: int) -> dict[str, Any]:
     return {
         "input_file_id": ids.input_file_id(batch_id),
         "bucket": bucket,
@@ -263,6 +275,10 @@ def _foreign(
         "size": size,
         "is_foreign": True,
     }
+
+
+def _not_found(param: str, error: NotFoundError) -> InvalidInputError:
+    return InvalidInputError(f"{param}: {error}", param=param, code="schema_invalid")
 
 
 def _may_reply(tenant: str, queue: str) -> bool:

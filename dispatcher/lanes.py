@@ -1,4 +1,4 @@
-"""Keeps one lane job running per lane that has work, and the lane's ready list short and in order."""
+"""Keeps one lane job running per lane with work, and the lane's ready list short and in order."""
 
 import json
 import secrets
@@ -20,6 +20,10 @@ _LOOK_SECONDS = 2.0
 #: A job may need this long from its submission to its first sign of life.
 _START_SECONDS = 180.0
 _LONGEST_PAUSE_SECONDS = 60.0
+#: Slices in a ready list: the most that one script call puts in order.
+_MOST_READY = 100
+#: What Ray runs for a lane; its jobs find everything else in their environment.
+_ENTRYPOINT = "python -m worker lane {lane} --job {job}"
 
 
 class LaneKeeper:
@@ -33,12 +37,15 @@ class LaneKeeper:
         ready_rows: int,
         silence_seconds: float,
         attempts: int,
+        entrypoint: str = _ENTRYPOINT,
     ) -> None:
         self._state = state
         self._cluster = cluster
         self._ready_rows = ready_rows
         self._silence_seconds = silence_seconds
         self._attempts = attempts
+        self._entrypoint = entrypoint
+        self._idle: set[str] = set()
         self._looked_at: defaultdict[str, float] = defaultdict(float)
         self._fruitless: defaultdict[str, int] = defaultdict(int)
         self._not_before: defaultdict[str, float] = defaultdict(float)
@@ -47,38 +54,43 @@ class LaneKeeper:
         """Bring the ready list up to what the lane job can take, in the order that is right now."""
         job = await self._state.lanes.job(lane)
         rows = max(job.rows_wanted, self._ready_rows)
-        candidates = await self._state.lanes.candidates(
-            lane, slices_per_batch=_per_batch(rows)
-        )
+        candidates = await self._state.lanes.candidates(lane, slices_per_batch=_per_batch(rows))
         if not candidates:
             return
-        chosen = order(
-            candidates, await self._state.lanes.served(lane), now=time.time(), rows=rows
-        )
+        chosen = order(candidates, await self._state.lanes.served(lane), now=time.time(), rows=rows)
         # What is ready already stays so, behind what is more urgent.
-        picked = {piece.member for piece in chosen}
-        chosen += [
-            piece
-            for piece in candidates
-            if piece.is_ready and piece.member not in picked
-        ]
-        if any(not piece.is_ready for piece in chosen):
-            await self._state.lanes.feed(lane, [piece.member for piece in chosen[:100]])
+        picked = set(chosen)
+        chosen += [piece for piece in candidates if piece.is_ready and piece not in picked]
+        # No more than are put in order together: the others would keep a place of their own.
+        room = _MOST_READY - sum(piece.is_ready for piece in chosen)
+        coming = [piece for piece in chosen if not piece.is_ready][: max(0, room)]
+        if coming:
+            members = [piece.member for piece in chosen if piece.is_ready or piece in coming]
+            await self._state.lanes.feed(lane, members)
 
     async def keep(self, lane: str) -> None:
-        """Make sure that a lane with work has a living job, and that a dead one's claims go back."""
+        """See that a lane with work has a living job, and that a dead one's claims go back."""
         if (reason := await self._state.lanes.failure(lane)) is not None:
             await self._fail(lane, reason)
         has_work = await self._state.lanes.active_count(lane) > 0
         if not has_work and not await self._state.lanes.claimed_count(lane):
-            self._fruitless.pop(lane, None)
+            await self._rest(lane)
             return
+        self._idle.discard(lane)
         job = await self._state.lanes.job(lane)
         if not job.id:
-            await self._open(lane, job)
+            await self._open(lane)
         elif time.monotonic() - self._looked_at[lane] >= _LOOK_SECONDS:
             self._looked_at[lane] = time.monotonic()
             await self._look_after(lane, job)
+
+    async def _rest(self, lane: str) -> None:
+        """Nobody waits for the lane: nobody is owed anything, and the next batch starts afresh."""
+        self._fruitless.pop(lane, None)
+        self._not_before.pop(lane, None)
+        if lane not in self._idle:
+            self._idle.add(lane)
+            await self._state.lanes.forget_served(lane)
 
     async def _look_after(self, lane: str, job: JobRecord) -> None:
         now = time.time()
@@ -92,49 +104,45 @@ class LaneKeeper:
         elif status.is_over:
             log.warning("lane_job.ended", lane=lane, job=job.id, status=status)
             await self._bury(lane, job)
-        elif (
-            now - max(job.beat_at, job.opened_at + _START_SECONDS)
-            > self._silence_seconds
-        ):
+        elif now - max(job.beat_at, job.opened_at + _START_SECONDS) > self._silence_seconds:
             log.error("lane_job.silent", lane=lane, job=job.id)
             await self._cluster.stop(job.id)
 
     async def _bury(self, lane: str, job: JobRecord) -> None:
         """The job is dead: what it held goes back at once, and another one takes its place."""
+        is_last = not job.rows and self._fruitless[lane] + 1 >= self._attempts
+        message = await self._cluster.message(job.id) if is_last else ""
+        # First, and only by one: a dispatcher that was frozen must not take a later job's claims.
+        if await self._state.lanes.open_job(lane, job.id, ""):
+            return
+        await self._state.slices.reap(lane, all_claims=True)
         if job.rows:
             self._fruitless.pop(lane, None)
+            self._not_before.pop(lane, None)
         else:
             self._fruitless[lane] += 1
             pause = min(_LONGEST_PAUSE_SECONDS, 2.0 ** self._fruitless[lane])
             self._not_before[lane] = time.monotonic() + pause
-        await self._state.slices.reap(lane, all_claims=True)
-        if self._fruitless[lane] >= self._attempts:
-            message = await self._cluster.message(job.id)
+        if is_last:
             await self._fail(
                 lane,
                 f"The lane job ended {self._attempts} times without a result. {message}",
             )
             self._fruitless.pop(lane, None)
         if await self._state.lanes.active_count(lane):
-            await self._open(lane, job)
-        else:
-            await self._state.lanes.open_job(lane, job.id, "")
+            await self._open(lane)
 
-    async def _open(self, lane: str, old: JobRecord) -> None:
+    async def _open(self, lane: str) -> None:
         if time.monotonic() < self._not_before[lane]:
             return
         wanted = f"lane-{_slug(lane)}-{secrets.token_hex(4)}"
-        current = await self._state.lanes.open_job(lane, old.id, wanted)
-        if current == wanted:
-            if not old.rows_wanted:
-                await self._state.lanes.forget_served(lane)
+        if await self._state.lanes.open_job(lane, "", wanted) == wanted:
             await self._submit(lane, wanted)
 
     async def _submit(self, lane: str, job: str) -> None:
         log.info("lane_job.submitted", lane=lane, job=job)
-        await self._cluster.submit(
-            job, f"python -m worker lane {lane} --job {job}", metadata={"lane": lane}
-        )
+        entrypoint = self._entrypoint.format(lane=lane, job=job)
+        await self._cluster.submit(job, entrypoint, metadata={"lane": lane})
 
     async def _fail(self, lane: str, reason: str) -> None:
         """Fail the lane's batches with the engine's reason, so that the lane does not spin."""
@@ -150,9 +158,7 @@ class LaneKeeper:
                 try:
                     await self._state.apply(batch_id, Event.LANE_FAILED, fields)
                 except InvalidTransitionError as error:
-                    log.warning(
-                        "lane.fail_late", batch_id=batch_id, status=error.status
-                    )
+                    log.warning("lane.fail_late", batch_id=batch_id, status=error.status)
         await self._state.lanes.clear_failure(lane)
         log.error("lane.failed", lane=lane, reason=reason)
 

@@ -91,9 +91,7 @@ class Planner:
             bucket=record.fields["bucket"],
         ):
             # Parsing holds the event loop for too long to do it there.
-            waiting += await asyncio.to_thread(
-                lambda part: list(check.feed(part)), chunk
-            )
+            waiting += await asyncio.to_thread(lambda part: list(check.feed(part)), chunk)
             while len(waiting) >= _WRITE and not check.problems:
                 some, waiting = waiting[:_WRITE], waiting[_WRITE:]
                 await self._state.slices.plan(record.id, plan, written, some)
@@ -105,12 +103,10 @@ class Planner:
             written += len(some)
         return written
 
-    async def _start(
-        self, batch_id: str, check: InputCheck, plan: str, slices: int
-    ) -> None:
+    async def _start(self, batch_id: str, check: InputCheck, plan: str, slices: int) -> None:
         model = check.model or ""
         lane = self._catalog.lane_of(model).name
-        await self._state.apply(
+        is_ours = await self._state.apply(
             batch_id,
             Event.INPUT_ACCEPTED,
             {
@@ -121,13 +117,14 @@ class Planner:
                 "slices_total": slices,
             },
         )
-        log.info(
-            "batch.planned",
-            batch_id=batch_id,
-            lane=lane,
-            requests=check.rows,
-            slices=slices,
-        )
+        if is_ours:
+            log.info(
+                "batch.planned",
+                batch_id=batch_id,
+                lane=lane,
+                requests=check.rows,
+                slices=slices,
+            )
 
     async def _refuse(self, batch_id: str, check: InputCheck) -> None:
         problems = [problem.model_dump() for problem in check.problems]

@@ -27,9 +27,7 @@ class Reaper:
         """Let batches whose completion window has passed keep what they have, and end."""
         for batch_id in await self._state.batches.past_window():
             try:
-                await self._state.apply(
-                    batch_id, Event.WINDOW_CLOSED, {"window_closed": 1}
-                )
+                await self._state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
             except InvalidTransitionError:
                 # Still validating, or ending for another reason: it is looked at again.
                 continue

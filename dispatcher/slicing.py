@@ -1,4 +1,4 @@
-"""Cuts a batch into slices: consecutive rows up to a count and a number of predicted tokens. Pure."""
+"""Cuts a batch into slices: consecutive rows up to a count and a sum of predicted tokens. Pure."""
 
 from dataclasses import dataclass
 

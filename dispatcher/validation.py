@@ -18,6 +18,8 @@ from shared.slices import Slice
 _BYTES_PER_TOKEN = 4
 #: Predicted output where a request sets no limit.
 _DEFAULT_OUTPUT_TOKENS = 256
+#: Characters of a client's own words in a message.
+_MOST_QUOTED = 80
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: The field without which a request of the endpoint cannot run.
 _CONTENT = {
@@ -197,9 +199,7 @@ class InputCheck:
     def _check_model(self, model: object) -> None:
         number = self._line_number
         if not isinstance(model, str) or not model:
-            self._report(
-                "invalid_request", number, "body.model", "Model parameter is required."
-            )
+            self._report("invalid_request", number, "body.model", "Model parameter is required.")
         elif model not in self.models:
             self._report(
                 "model_not_found",
@@ -282,14 +282,10 @@ class InputCheck:
             f"This line is longer than {self.limits.line_bytes} bytes.",
         )
 
-    def _report(
-        self, code: str, line: int | None, param: str | None, message: str
-    ) -> None:
+    def _report(self, code: str, line: int | None, param: str | None, message: str) -> None:
         self.problem_count += 1
         if len(self.problems) < self.limits.problems:
-            self.problems.append(
-                BatchError(code=code, line=line, param=param, message=message)
-            )
+            self.problems.append(BatchError(code=code, line=line, param=param, message=message))
 
 
 def _is_count(value: object) -> bool:
@@ -297,7 +293,7 @@ def _is_count(value: object) -> bool:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 80 else text[:77] + "..."
+    return text if len(text) <= _MOST_QUOTED else text[: _MOST_QUOTED - 3] + "..."
 
 
 def _kind(value: object) -> str:

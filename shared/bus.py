@@ -105,11 +105,11 @@ class Bus:
         except asyncio.CancelledError as error:
             # aiormq 7.2 cancels the waiters of a connection that it declares stuck; only a task
             # that somebody asked to stop may see that as its own cancellation.
-            if (task := asyncio.current_task()) and task.cancelling():
+            if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             raise TransientError("RabbitMQ was lost before its confirm.") from error
         except DeliveryError as error:
-            if mandatory and error.frame is not None and error.frame.name == "Basic.Return":
+            if mandatory and error.frame.name == "Basic.Return":
                 raise UnroutableError(f"No queue is bound for {routing_key}.") from error
             raise TransientError(f"RabbitMQ refused the message: {error}") from error
         except _NETWORK_ERRORS as error:

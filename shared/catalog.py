@@ -1,6 +1,7 @@
 """Which models are served on which pools: one YAML file, read once and never changed.
 
-Knows nothing of Ray or vLLM; the names and types of `engine:` arguments are checked by `python -m worker check`.
+Knows nothing of Ray or vLLM; `python -m worker check` checks the names and types of `engine:`
+arguments.
 """
 
 import hashlib
@@ -136,7 +137,7 @@ class Model(_Strict):
 
 
 class Catalog(_Strict):
-    """All pools and models. `model_dump_json` and `model_validate_json` carry it to other processes."""
+    """All pools and models; `model_dump_json` carries them to other processes."""
 
     pools: dict[PoolName, Pool] = Field(min_length=1)
     models: dict[ModelName, Model] = Field(min_length=1)
@@ -186,7 +187,7 @@ class Catalog(_Strict):
         raise NotFoundError(f"The lane `{name}` does not exist.")
 
     def fingerprint(self, lane: Lane) -> str:
-        """Ten hex digits that change when anything does that a running engine would have to be told."""
+        """Ten hex digits that change when anything does that a running engine must be told."""
         entry = self.model(lane.model)
         what = entry.model_dump(mode="json", exclude={"pools", "endpoints"})
         what["pool"] = self.pools[lane.pool].model_dump(mode="json")

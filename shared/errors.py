@@ -33,9 +33,7 @@ class AuthenticationError(CallerError):
 class NotFoundError(CallerError):
     """The object does not exist, or belongs to another tenant, which looks the same."""
 
-    def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None
-    ) -> None:
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.param = param
         self.code = code

@@ -1,4 +1,4 @@
-"""The shapes of ids: OpenAI's prefixes and lengths, deterministic wherever a repeat must meet itself.
+"""The shapes of ids: OpenAI's prefixes and lengths, deterministic where a repeat must meet itself.
 
 Knows no storage. Clients treat ids as opaque; nothing outside this file takes one apart.
 """

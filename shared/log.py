@@ -4,11 +4,12 @@ import logging
 import sys
 
 import structlog
+from structlog.typing import Processor
 
 
 def configure(process: str, level: str) -> None:
-    """Send structlog's and the libraries' lines to standard error as JSON, marked with `process`."""
-    shared = [
+    """Send structlog's and the libraries' lines to standard error as JSON, with `process`."""
+    shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -103,7 +103,7 @@ def decode_submission(body: bytes, *, content_encoding: str | None = None) -> Su
             code="too_large",
         )
     try:
-        # Strict: in JSON, "5" and true are no integers. The decoder refuses lone surrogates as well,
+        # Strict: in JSON, "5" and true are no integers. The decoder also refuses lone surrogates,
         # which no file or answer could carry.
         return Submission.model_validate_json(body, strict=True)
     except ValidationError as error:

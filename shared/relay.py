@@ -74,7 +74,7 @@ class Relay:
         return len(done)
 
     async def _relay_while_held(self) -> None:
-        """`relay_some`, given up when the lease is lost: publishing may take longer than it lasts."""
+        """`relay_some`, given up when the lease is lost: publishing may outlast it."""
         relaying = asyncio.create_task(self.relay_some(wait_seconds=_LEASE_SECONDS / 4))
         try:
             while not relaying.done() and await self._lease.hold():

@@ -43,7 +43,7 @@ class Claim:
 
 
 class Part(NamedTuple):
-    """A committed slice's results: `output_bytes` of result lines, then `error_bytes` of error lines."""
+    """A committed slice's results: `output_bytes` of results, then `error_bytes` of errors."""
 
     key: str
     output_bytes: int

@@ -118,7 +118,7 @@ class Storage:
         end: int | None = None,
         etag: str | None = None,
         bucket: str | None = None,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """An object's bytes in chunks of about 1 MiB; memory does not grow with its size."""
         if end is not None and end <= start:
             return

@@ -16,7 +16,7 @@ ROWS_A_SLICE = 10
 _numbers = itertools.count()
 
 
-def batch_fields(batch_id: str, **changes: str | int) -> dict[str, str | int]:
+def batch_fields(batch_id: str, **changes: Any) -> dict[str, str | int]:
     """What `submission.accept` writes into a record."""
     return {
         "id": batch_id,
@@ -37,9 +37,7 @@ def batch_fields(batch_id: str, **changes: str | int) -> dict[str, str | int]:
     }
 
 
-async def validating(
-    state: State, *, submission: str | None = None, **changes: str | int
-) -> str:
+async def validating(state: State, *, submission: str | None = None, **changes: Any) -> str:
     """A new batch."""
     batch_id = f"batch_{next(_numbers):032x}"
     fields = batch_fields(batch_id, **changes)
@@ -47,9 +45,7 @@ async def validating(
     return batch_id
 
 
-async def in_progress(
-    state: State, *, slices: int = 2, lane: str = LANE, **changes: str | int
-) -> str:
+async def in_progress(state: State, *, slices: int = 2, lane: str = LANE, **changes: Any) -> str:
     """A batch whose slices are all pending."""
     batch_id = await validating(state, **changes)
     await accept_input(state, batch_id, slices=slices, lane=lane)
@@ -114,7 +110,7 @@ async def claim(
     )
 
 
-async def claimed(state: State, *, slices: int = 2, **changes: str | int) -> list[Claim]:
+async def claimed(state: State, *, slices: int = 2, **changes: Any) -> list[Claim]:
     """The claims on all slices of one new batch."""
     batch_id = await in_progress(state, slices=slices, **changes)
     await feed(state, batch_id, slices=slices)

@@ -9,7 +9,7 @@ _PAUSE_SECONDS = 0.02
 
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]], timeout: float = 10) -> None:  # noqa: ASYNC109  # it is the assertion's limit, not a cancellation
-    """Return as soon as the condition holds; fail with its text when it does not within `timeout`."""
+    """Return as soon as the condition holds; fail with its text when `timeout` is over."""
     deadline = time.monotonic() + timeout
     while True:
         answer = condition()

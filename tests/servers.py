@@ -1,4 +1,4 @@
-"""Where the tests' servers come from: named by TEST_* variables, else private ones, else containers.
+"""Where the tests' servers come from: named by TEST_* variables, else private, else containers.
 
 A test that needs a server that is nowhere is skipped, and fails where the variable CI is set.
 """

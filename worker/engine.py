@@ -256,7 +256,10 @@ def _result_of_bytes(status: int, body: bytes, kind: bytes) -> Result:
     except ValueError:
         told = {}
     error = told.get("error", told.get("detail")) if isinstance(told, dict) else None
-    return _envelope(status, error if isinstance(error, dict) else {"message": str(error or "")})
+    if not isinstance(error, dict):
+        kind_of_error = "invalid_request_error" if status < 500 else "server_error"
+        error = {"message": str(error or "No reason was given."), "type": kind_of_error}
+    return _envelope(status, error)
 
 
 def _error_of(error: Exception) -> Result:

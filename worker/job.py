@@ -67,7 +67,7 @@ class LaneJob:
         self._direct_rows = 0
         self._executions = 0
         self._rate = 0.0
-        self._seen_rows = (time.monotonic(), 0)
+        self._measured: tuple[float, int] | None = None
         self._runner: SliceRunner | None = None
         self._failure: BaseException | None = None
 
@@ -236,16 +236,20 @@ class LaneJob:
             self._job,
             rows_wanted=2 * self._wave_rows(),
             executions=self._executions,
+            rate=self._rate,
         )
 
     async def _measure(self) -> None:
-        """The lane's rate in rows a second, over about the last ten seconds."""
+        """The lane's rate in rows a second, over about the last five seconds of work."""
         job = await self._state.lanes.job(self._lane.name)
-        then, rows = self._seen_rows
         now = time.monotonic()
-        if self._claims and now > then:
+        if self._rate == 0:
+            # What the job before this one has learnt.
+            self._rate = job.rate
+        if self._measured is not None and self._claims:
+            then, rows = self._measured
             self._rate += 0.2 * ((job.rows - rows) / (now - then) - self._rate)
-        self._seen_rows = (now, job.rows)
+        self._measured = (now, job.rows)
 
     def _wave_rows(self) -> int:
         """So many rows keep the engine busy until the wave after this one has started."""

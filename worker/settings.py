@@ -13,5 +13,5 @@ class WorkerSettings(SharedSettings):
     #: Up to so many rows the lane job runs itself: a Ray Data execution takes seconds to start.
     direct_rows: int = 64
     #: A wave takes what its lane runs in about this time; starting one takes 3 to 6 seconds.
-    wave_seconds: float = 15.0
+    wave_seconds: float = 30.0
     rows_per_engine_call: int = 16

@@ -16,6 +16,7 @@ from cli.fleet.credentials import TENANT, Credentials, read_credentials
 from cli.fleet.ray import RayNode
 from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.servers import Child, Ports
+from cli.servers.ports import is_free
 from cli.servers.process import make_private_directory, wait_ready
 from shared.catalog import Catalog, load_catalog
 from shared.errors import SetupError
@@ -68,6 +69,7 @@ class Fleet:
     def start(self) -> None:
         """Bring everything up; raises SetupError with the way out for whatever is missing."""
         self._require_memory()
+        self._require_port()
         if packages := self.servers.install():
             self._report(f"installed  {' '.join(packages)}")
         began = time.monotonic()
@@ -91,17 +93,13 @@ class Fleet:
         self._say_up("servers", began)
         asyncio.run(self._let_in())
         self._processes(environment)
-        self.dispatcher_after_ray(began)
         self.gateway.start()
-        self._wait_for_check(check)
-        wait_ready(self._is_ready, [self.gateway, self.dispatcher], timeout_seconds=120)
-        self._say_up("gateway, dispatcher", began)
-
-    def dispatcher_after_ray(self, began: float) -> None:
-        """Wait for Ray, then start the dispatcher that gives it jobs."""
         self.ray.wait()
         self._say_up("ray", began)
         self.dispatcher.start()
+        self._wait_for_check(check)
+        wait_ready(self._is_ready, [self.gateway, self.dispatcher], timeout_seconds=120)
+        self._say_up("gateway, dispatcher", began)
 
     def children(self) -> list[Child]:
         """Every process of the fleet, servers first."""
@@ -155,6 +153,15 @@ class Fleet:
                 f"{_LEAST_MEMORY_BYTES / 1024**3:.0f}. End other programs, or use a larger machine."
             )
 
+    def _require_port(self) -> None:
+        if self._options.port is None:
+            self._ports.require_free("gateway")
+        elif not is_free(self._options.port):
+            raise SetupError(
+                f"--port {self._options.port} is taken by another program. End it, or choose "
+                "another port."
+            )
+
     def _environment(self, catalog: Path) -> dict[str, str]:
         inherited = {
             name: value
@@ -186,7 +193,6 @@ class Fleet:
                 "BATCHYARD_RAY_TOKEN": self.credentials.ray_token,
             },
         )
-        self._ports.require_free("gateway")
         self.gateway = Child(
             "gateway",
             [*python, "gateway"],

@@ -78,10 +78,19 @@ class RayNode:
         """Return when jobs can be submitted."""
         wait_ready(self._answers, [self.child], timeout_seconds=timeout_seconds)
 
-    def stop(self, grace_seconds: float = 15.0) -> None:
-        """End it with all its workers."""
-        self.child.stop(grace_seconds)
+    def stop(self) -> None:
+        """End it with all its workers; its logs move into the run directory.
+
+        Ray keeps nothing that outlives it, and its orderly end takes longer than our patience.
+        """
+        self.child.kill()
         self._end_marked()
+        logs = self._folder / "session_latest" / "logs"
+        if logs.is_dir():
+            kept = self._run_dir / "ray-logs"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(logs, kept, symlinks=True, ignore_dangling_symlinks=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def job_log(self, job: str) -> str:
         """What a Ray job has printed so far."""

@@ -112,7 +112,7 @@ class Batches:
         input_file: Mapping[str, str | int] | None,
         submission: str | None,
     ) -> Acceptance:
-        """Make the batch as `validating`, with its first event and, if given, the message to publish.
+        """Make the batch as `validating`, with its first event and the message to publish, if any.
 
         `fields` need at least id, tenant, input_file_id, created_at and expires_at. Repeating it is
         harmless: the same fingerprint is a `duplicate`, another one a `conflict`.

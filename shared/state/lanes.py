@@ -10,7 +10,10 @@ from shared.state.scripts import Scripts
 
 
 class JobRecord(NamedTuple):
-    """What is known of a lane's job; times are Unix seconds, 0 when it never happened."""
+    """What is known of a lane's job; times are Unix seconds, 0 when it never happened.
+
+    `rate` is the lane's rows a second; it outlives the job.
+    """
 
     id: str
     opened_at: float
@@ -18,6 +21,7 @@ class JobRecord(NamedTuple):
     rows_wanted: int
     rows: int
     executions: int
+    rate: float
 
 
 class Lanes:
@@ -118,6 +122,7 @@ class Lanes:
             rows_wanted=int(fields.get("rows_wanted", 0)),
             rows=int(fields.get("rows", 0)),
             executions=int(fields.get("executions", 0)),
+            rate=float(fields.get("rate", 0)),
         )
 
     async def open_job(self, lane: str, old: str, new: str) -> str:
@@ -129,9 +134,9 @@ class Lanes:
         """Let an idle lane job end; False while the lane has work."""
         return bool(await self._scripts.run("close_job", lane, job))
 
-    async def beat(self, lane: str, job: str, *, rows_wanted: int, **counters: int) -> bool:
+    async def beat(self, lane: str, job: str, *, rows_wanted: int, **fields: float) -> bool:
         """A lane job's sign of life and its appetite; False when it was superseded."""
-        pairs = [part for pair in counters.items() for part in pair]
+        pairs = [part for pair in fields.items() for part in pair]
         return bool(await self._scripts.run("beat", lane, job, rows_wanted, *pairs))
 
     async def fail(self, lane: str, reason: str) -> None:

@@ -94,7 +94,7 @@ class Slices:
         return [_claim(lane, row) for row in json.loads(answer) or []]
 
     async def renew(self, claims: list[Claim], *, lease_seconds: float) -> list[Claim]:
-        """Keep the claims. Returns those to abandon: lost to another, or of a batch that is closing."""
+        """Keep the claims. Returns those to abandon: lost, or of a batch that is closing."""
         abandoned: list[Claim] = []
         for first in range(0, len(claims), _MANY):
             some = claims[first : first + _MANY]

@@ -28,7 +28,7 @@ NAMESPACE = "{batchyard}:"
 
 
 class State:
-    """Redis as the fleet sees it; every change of a status goes through `apply` or a script beside it."""
+    """Redis as the fleet sees it; every status changes through `apply` or a script beside it."""
 
     def __init__(self, url: str, *, namespace: str = NAMESPACE) -> None:
         # Every script may be repeated, so a lost answer is answered by calling again.
@@ -54,7 +54,7 @@ class State:
     async def apply(
         self, batch_id: str, event: Event, fields: Mapping[str, str | int] | None = None
     ) -> bool:
-        """Let `event` happen to the batch, with its timestamp, indexes and outbox entry, in one step.
+        """Let `event` happen to the batch: status, time, indexes and outbox entry in one step.
 
         `fields` are written only if it happens. Returns False when the batch is in the event's
         target status already. Raises InvalidTransitionError when its status rules the event out,

@@ -12,7 +12,7 @@ _GRANTED = {
     ("dispatcher/app.py", "_survive"): "a bug in one batch must not stop the others",
     ("dispatcher/intake.py", "take"): "a bug in one message must not stop the others",
     ("worker/engine.py", "_answer"): "the engine's app finds the words for what is wrong",
-    ("worker/engine.py", "_run_row"): "a row's failure is its result",
+    ("worker/engine.py", "_run_line"): "a row's failure is its result",
 }
 
 
@@ -46,9 +46,12 @@ def _broad_handlers(file: Path) -> Iterator[tuple[str, str]]:
 
 def _nodes(node: ast.AST, function: str) -> Iterator[tuple[str, ast.AST]]:
     for child in ast.iter_child_nodes(node):
-        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
         yield function, child
-        yield from _nodes(child, child.name if is_function else function)
+        match child:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield from _nodes(child, name)
+            case _:
+                yield from _nodes(child, function)
 
 
 def _is_broad(expected: ast.expr) -> bool:

@@ -23,7 +23,10 @@ def test_nothing_names_a_path_of_one_machine() -> None:
     assert list(_matches(_MACHINE_PATHS)) == []
 
 
-@pytest.mark.parametrize("lock", sorted((_ROOT / "locks").glob("*.txt")), ids=lambda path: path.name)
+_LOCKS = sorted((_ROOT / "locks").glob("*.txt"))
+
+
+@pytest.mark.parametrize("lock", _LOCKS, ids=lambda path: path.name)
 def test_no_lock_names_an_address(lock: Path) -> None:
     assert "://" not in lock.read_text()
 

@@ -186,13 +186,11 @@ async def test_nothing_confirmed_is_lost_when_the_broker_is_killed_again_and_aga
     publishing = asyncio.create_task(publisher.run())
     try:
         for _ in range(2):
-            goal = len(publisher.confirmed) + 200
-            await eventually(lambda goal=goal: len(publisher.confirmed) >= goal, 60)
+            await publisher.confirms(200)
             rabbitmq.kill()
-            await eventually(lambda seen=publisher.failures: publisher.failures > seen, 60)
+            await publisher.fails()
             rabbitmq.start()
-        goal = len(publisher.confirmed) + 200
-        await eventually(lambda: len(publisher.confirmed) >= goal, 60)
+        await publisher.confirms(200)
     finally:
         publisher.stop()
         await publishing
@@ -354,6 +352,14 @@ class _Publisher:
         self._bus = bus
         self._stopped = False
 
+    async def confirms(self, more: int) -> None:
+        goal = len(self.confirmed) + more
+        await eventually(lambda: len(self.confirmed) >= goal, 60)
+
+    async def fails(self) -> None:
+        seen = self.failures
+        await eventually(lambda: self.failures > seen, 60)
+
     def stop(self) -> None:
         self._stopped = True
 
@@ -426,5 +432,3 @@ class _Proxy:
             pass
         finally:
             sink.close()
-
-

@@ -325,7 +325,7 @@ async def _is_empty(state: State) -> bool:
 
 
 async def _is_held_by(redis: Redis, namespace: str, holder: str) -> bool:
-    return await redis.get(f"{namespace}lease:relay:events") == holder
+    return bool(await redis.get(f"{namespace}lease:relay:events") == holder)
 
 
 def _types(messages: list[AbstractIncomingMessage], batch_id: str) -> list[str | None]:
@@ -379,4 +379,3 @@ async def _taken(amqp_url: str, name: str) -> list[AbstractIncomingMessage]:
     async with await aio_pika.connect(amqp_url) as connection:
         channel = await connection.channel()
         return await _all(await channel.get_queue(name))
-

@@ -118,9 +118,7 @@ async def test_a_batch_ends_together_with_its_files(state: State) -> None:
     assert await state.files.garbage() == [f"batches/{only.batch_id}/parts/"]
 
 
-async def test_a_repeated_end_changes_nothing(
-    state: State, redis: Redis, namespace: str
-) -> None:
+async def test_a_repeated_end_changes_nothing(state: State, redis: Redis, namespace: str) -> None:
     [only] = await claimed(state, slices=1)
     await state.slices.commit(only, part(only))
     await state.conclude(only.batch_id, Event.OUTPUT_COMMITTED, files=[], fields={})

@@ -1,11 +1,12 @@
+from typing import Any
+
 import pytest
 from redis.asyncio import Redis
 
 from shared.errors import NotFoundError
-from shared.lifecycle import Event
+from shared.lifecycle import Event, Status
 from shared.state import FileRecord, State
 from tests.batches import contents, in_progress, in_status, validating
-from shared.lifecycle import Status
 
 
 async def test_a_file_is_read_back_as_it_was_written(state: State) -> None:
@@ -145,7 +146,7 @@ async def test_an_ended_batch_does_not_keep_its_input(state: State) -> None:
     assert len(await state.files.garbage()) == 1
 
 
-def _file(file_id: str, **changes: object) -> FileRecord:
+def _file(file_id: str, **changes: Any) -> FileRecord:
     file = FileRecord(
         id=file_id,
         tenant="acme",

@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 
 import pytest
 from redis.asyncio import Redis
@@ -260,7 +261,7 @@ async def test_an_ended_batch_takes_no_part(status: Status, state: State) -> Non
     [only] = await claimed(state, slices=1)
     ended = await in_status(state, status)
 
-    outcome = await state.slices.commit(only._replace(batch_id=ended), part(only))
+    outcome = await state.slices.commit(dataclasses.replace(only, batch_id=ended), part(only))
 
     assert outcome in ("closed", "fenced")
     assert await state.slices.parts(ended) == {}
@@ -364,9 +365,7 @@ async def test_a_repeated_release_changes_nothing(
     assert await contents(redis, namespace) == before
 
 
-async def test_nobody_releases_anothers_claim(
-    state: State, redis: Redis, namespace: str
-) -> None:
+async def test_nobody_releases_anothers_claim(state: State, redis: Redis, namespace: str) -> None:
     [old] = await claimed(state, slices=1)
     await state.slices.reap(LANE, all_claims=True)
     await claim(state)

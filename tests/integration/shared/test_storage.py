@@ -138,8 +138,7 @@ async def test_slow_uploads_do_not_stand_in_the_way_of_others(storage: Storage) 
         yield b"end"
 
     uploads = [
-        asyncio.create_task(storage.upload(f"slow-{number}", slow(number)))
-        for number in range(40)
+        asyncio.create_task(storage.upload(f"slow-{number}", slow(number))) for number in range(40)
     ]
     async with asyncio.timeout(30):
         await storage.upload("quick", _chunks(b"abc", 1))

@@ -74,9 +74,7 @@ async def test_of_many_submissions_at_once_one_makes_the_batch(
 ) -> None:
     manifests = [_manifest(created_at=number) for number in range(16)]
 
-    accepted = await asyncio.gather(
-        *(accept(state, storage, manifest) for manifest in manifests)
-    )
+    accepted = await asyncio.gather(*(accept(state, storage, manifest) for manifest in manifests))
 
     kept = await read_manifest(storage, _manifest().id)
     record = await state.batches.get(_manifest().id)

@@ -1,0 +1,95 @@
+"""docs/configuration.md against the classes. `python -m tests.architecture.test_docs_configuration` writes its table."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from dispatcher.settings import DispatcherSettings
+from gateway.settings import GatewaySettings
+from shared.catalog import Model, Pool, load_catalog
+from shared.settings import SharedSettings
+from worker.settings import WorkerSettings
+
+PAGE = Path(__file__).parents[2] / "docs/configuration.md"
+_GENERATED = re.compile(r"(<!-- generated: settings -->\n).*?(<!-- end -->)", re.DOTALL)
+_READERS: dict[str, type[SharedSettings]] = {
+    "all": SharedSettings,
+    "gateway": GatewaySettings,
+    "dispatcher": DispatcherSettings,
+    "lane job": WorkerSettings,
+}
+
+
+def test_the_settings_table_is_what_the_classes_say() -> None:
+    found = _GENERATED.search(PAGE.read_text())
+
+    assert found is not None
+    assert _written() == PAGE.read_text(), (
+        "run python -m tests.architecture.test_docs_configuration"
+    )
+
+
+@pytest.mark.parametrize(("heading", "shape"), [("A pool:", Pool), ("A model:", Model)])
+def test_each_field_of_the_catalog_has_a_row(heading: str, shape: type[BaseModel]) -> None:
+    table = PAGE.read_text().partition(heading)[2].strip().partition("\n\n")[0]
+
+    documented = re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE)
+
+    assert list(shape.model_fields) == documented
+
+
+def test_the_example_catalog_can_be_loaded(tmp_path: Path) -> None:
+    found = re.search(r"```yaml\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    assert found is not None
+    (tmp_path / "catalog.yaml").write_text(found[1])
+
+    catalog = load_catalog(tmp_path / "catalog.yaml")
+
+    assert {"support-chat", "minilm"} == set(catalog.models)
+
+
+def _written() -> str:
+    table = "\n".join(["| Variable | Default | Read by | Means |", "|---|---|---|---|", *_rows()])
+    return _GENERATED.sub(lambda part: f"{part[1]}\n{table}\n\n{part[2]}", PAGE.read_text())
+
+
+def _rows() -> Iterator[str]:
+    """One a variable; the first class that has it says what it means."""
+    told: dict[str, str] = {}
+    readers: dict[str, list[str]] = {}
+    for reader, settings in _READERS.items():
+        meanings = _comments(settings)
+        for name, field in settings.model_fields.items():
+            if settings is not SharedSettings and name in SharedSettings.model_fields:
+                continue
+            readers.setdefault(name, []).append(reader)
+            meaning = field.description or meanings.get(name, "")
+            told[name] = told.get(name) or f"{_default(field)} | {{readers}} | {meaning}"
+    for name, text in told.items():
+        row = text.replace("{readers}", ", ".join(readers[name]))
+        yield f"| `BATCHYARD_{name.upper()}` | {row} |"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, tuple):
+        return f"`{list(value)}`".replace("'", '"')
+    return f"`{value}`"
+
+
+def _comments(settings: type[SharedSettings]) -> dict[str, str]:
+    """What stands as `#:` above a field."""
+    found = re.findall(r"^    #: (.*)\n    (\w+):", inspect.getsource(settings), flags=re.MULTILINE)
+    return {name: comment[0].lower() + comment[1:].rstrip(".") for comment, name in found}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(_written())

@@ -1,0 +1,63 @@
+"""What the docs name exists: files, functions in them, and pages that are linked to."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_PAGES = sorted([*_ROOT.glob("*.md"), *(_ROOT / "docs").rglob("*.md")])
+_CODE = re.compile(r"`([\w./-]+/[\w./-]*\.(?:py|lua))(?::([\w.]+))?`")
+_LINK = re.compile(r"\]\((?!\w+:|#)([^)#]+)")
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
+def test_everything_that_a_page_names_exists(page: Path) -> None:
+    wrong = [*_wrong_names(page), *_wrong_links(page)]
+
+    assert wrong == []
+
+
+def test_the_way_of_a_batch_is_told_by_names() -> None:
+    page = (_ROOT / "docs/architecture.md").read_text()
+
+    assert len(set(_CODE.findall(page))) > 30
+
+
+def _wrong_names(page: Path) -> Iterator[str]:
+    for file, name in _CODE.findall(page.read_text()):
+        if not (_ROOT / file).is_file():
+            yield f"there is no {file}"
+        elif name and name not in _names(_ROOT / file):
+            yield f"{file} has no {name}"
+
+
+def _wrong_links(page: Path) -> Iterator[str]:
+    for target in _LINK.findall(page.read_text()):
+        if not (page.parent / target).exists():
+            yield f"the link to {target} leads nowhere"
+
+
+@cache
+def _names(path: Path) -> frozenset[str]:
+    """The functions, classes, their methods, and constants that a file defines."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.add(name)
+            case ast.ClassDef(name=name, body=body):
+                found.add(name)
+                found |= {
+                    f"{name}.{member.name}"
+                    for member in body
+                    if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
+                }
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found.add(name)
+    return frozenset(found)
