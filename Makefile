@@ -69,9 +69,9 @@ $(INSTALLED): locks/$(LOCK).txt pyproject.toml
 	  "$(PYTHON)" -m venv --without-pip .venv; fi; \
 	if [ -x $(BIN)/pip ]; then pip="$(BIN)/pip"; \
 	else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
-	$$pip install -q --no-deps --require-hashes -r locks/$(LOCK).txt || { \
+	$$pip install -qq --no-deps --require-hashes -r locks/$(LOCK).txt || { \
 	  echo "Is torch==…+cpu what was not found? Its index has to be named: see README.md," \
 	    "'Machines without a GPU'." >&2; exit 1; }; \
-	$$pip install -q --no-deps --no-build-isolation -e .; \
+	$$pip install -qq --no-deps --no-build-isolation -e .; \
 	rm -f .venv/.installed-*; echo $$((SECONDS - began)) > .venv/.spent; touch $@; \
 	echo "installed in $$((SECONDS - began)) s"

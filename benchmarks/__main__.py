@@ -25,11 +25,10 @@ from shared.state import State
 
 _RESULTS = Path(__file__).parent / "results.json"
 _MEBIBYTE = 1024 * 1024
+_ROWS_BEFORE_THE_KILL = 500
 
 
-def throughput(
-    fleet: BenchFleet, kind: str, *, rows: int, goal: float, turns: int
-) -> list[Figure]:
+def throughput(fleet: BenchFleet, kind: str, *, rows: int, goal: float, turns: int) -> list[Figure]:
     """Rows a second from the creation of a batch to its completion, beside the bare engine's."""
     file_id = fleet.upload(kind, rows)
     fleet.seconds(kind, fleet.upload(kind, 600))
@@ -59,9 +58,7 @@ def small_batches(fleet: BenchFleet) -> list[Figure]:
         for _ in range(3):
             large.append(fleet.seconds(CHAT, large_file))
             began = time.perf_counter()
-            batches = list(
-                pool.map(lambda _: fleet.create(CHAT, small_file), range(200))
-            )
+            batches = list(pool.map(lambda _: fleet.create(CHAT, small_file), range(200)))
             for batch in batches:
                 fleet.finish(batch)
             small.append(time.perf_counter() - began)
@@ -104,7 +101,7 @@ def one_row(fleet: BenchFleet, *, cold_seconds: float) -> list[Figure]:
 
 
 def upload(fleet: BenchFleet) -> list[Figure]:
-    """200 MB through the gateway beside the same bytes put to the S3 server; the gateway's memory."""
+    """200 MB through the gateway beside a raw put of the same bytes; the gateway's memory."""
     content = os.urandom(_MEBIBYTE) * 200
     where = fleet.fleet.addresses
     raw = Minio(
@@ -157,7 +154,7 @@ def upload(fleet: BenchFleet) -> list[Figure]:
 def killed_lane_job(fleet: BenchFleet) -> list[Figure]:
     """Rows that are run again after a killed lane job, beside those that were in flight."""
     batch = fleet.create(CHAT, fleet.upload(CHAT, 2000))
-    while (counts := batch.request_counts) is None or counts.completed < 500:
+    while (counts := batch.request_counts) is None or counts.completed < _ROWS_BEFORE_THE_KILL:
         time.sleep(0.05)
         batch = fleet.client.batches.retrieve(batch.id)
     fleet.lane_job(CHAT).kill()
@@ -178,9 +175,7 @@ async def _after_the_kill(fleet: BenchFleet, batch: Batch) -> tuple[int, int]:
     state = State(fleet.fleet.addresses.redis_url)
     plan = (await state.batches.get(batch.id)).fields["plan"]
     slices = await state.slices.planned(batch.id, plan)
-    claimed = set(await state.slices.epochs(batch.id)) - set(
-        await state.slices.parts(batch.id)
-    )
+    claimed = set(await state.slices.epochs(batch.id)) - set(await state.slices.parts(batch.id))
     await asyncio.to_thread(fleet.finish, batch)
     epochs = await state.slices.epochs(batch.id)
     await state.close()
@@ -201,9 +196,7 @@ def main() -> None:
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []], default=list(names))
-    parser.add_argument(
-        "--turns", type=int, default=3, help="how often both sides are measured"
-    )
+    parser.add_argument("--turns", type=int, default=3, help="how often both sides are measured")
     options = parser.parse_args()
     figures: list[Figure] = []
     with running_fleet() as fleet:

@@ -20,9 +20,7 @@ from shared.catalog import load_catalog
 class BareEngine:
     """The process, for whoever measures; ready when it has warmed up."""
 
-    def __init__(
-        self, catalog: Path, model: str, kind: str, environment: dict[str, str]
-    ) -> None:
+    def __init__(self, catalog: Path, model: str, kind: str, environment: dict[str, str]) -> None:
         began = time.perf_counter()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.bare", str(catalog), model, kind],
@@ -95,9 +93,7 @@ async def _serve(catalog: Path, model_name: str, kind: str) -> None:
         async with room:
             outputs: AsyncIterator[Any]
             if kind == EMBEDDINGS:
-                outputs = engine.encode(
-                    text, PoolingParams(task="embed"), str(next(numbers))
-                )
+                outputs = engine.encode(text, PoolingParams(task="embed"), str(next(numbers)))
             else:
                 prompt = tokenizer.apply_chat_template(
                     [{"role": "user", "content": text}],

@@ -52,9 +52,7 @@ class BenchFleet:
             batch = self.client.batches.retrieve(batch.id)
         counts = batch.request_counts
         if batch.status != "completed" or counts is None or counts.failed:
-            raise RuntimeError(
-                f"The batch ended as {batch.status}: {counts}, {batch.errors}"
-            )
+            raise RuntimeError(f"The batch ended as {batch.status}: {counts}, {batch.errors}")
         return batch
 
     def seconds(self, kind: str, file_id: str) -> float:
@@ -72,9 +70,7 @@ class BenchFleet:
         name = f"{MODELS[kind].lower()}@"
         for process in psutil.process_iter(["cmdline"]):
             line = process.info["cmdline"] or []
-            if line[1:4] == ["-m", "worker", "lane"] and line[4].lower().startswith(
-                name
-            ):
+            if line[1:4] == ["-m", "worker", "lane"] and line[4].lower().startswith(name):
                 return process
         raise RuntimeError(f"There is no lane job for {kind}.")
 

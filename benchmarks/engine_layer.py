@@ -81,9 +81,7 @@ def _in_a_process(only: str, kind: str, options: argparse.Namespace) -> list[flo
         "HF_HUB_OFFLINE": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     found = [line for line in done.stdout.splitlines() if line.startswith("RATES ")]
     if not found:
         sys.exit(f"{only} {kind} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
@@ -118,10 +116,7 @@ def _catalog(options: argparse.Namespace) -> Catalog:
 def _texts(count: int) -> list[str]:
     words = "the quick brown fox jumps over a lazy dog while many small trains roll out of yards"
     dice = random.Random(7)
-    return [
-        " ".join(dice.choices(words.split(), k=dice.randint(20, 60)))
-        for _ in range(count)
-    ]
+    return [" ".join(dice.choices(words.split(), k=dice.randint(20, 60))) for _ in range(count)]
 
 
 def _body(kind: str, text: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -177,9 +172,7 @@ async def _bare(options: argparse.Namespace) -> list[float]:
         async with room:
             outputs: AsyncIterator[object]
             if kind == "embeddings":
-                outputs = engine.encode(
-                    text, PoolingParams(task="embed"), str(next(numbers))
-                )
+                outputs = engine.encode(text, PoolingParams(task="embed"), str(next(numbers)))
             else:
                 prompt = tokenizer.apply_chat_template(
                     [{"role": "user", "content": text}],
@@ -232,9 +225,7 @@ async def _serve(options: argparse.Namespace) -> list[float]:
             ).encode()
             for n, text in enumerate(_texts(count))
         ]
-        await asyncio.gather(
-            *(one(lines[at : at + step]) for at in range(0, count, step))
-        )
+        await asyncio.gather(*(one(lines[at : at + step]) for at in range(0, count, step)))
 
     rates = await _measure(run, options)
     ray.shutdown()

@@ -37,15 +37,11 @@ def compared(
     return Figure(name, value, baseline, ratio, unit, f"ratio {sense} {goal:g}", holds)
 
 
-def bounded(
-    name: str, value: float, baseline: float, *, unit: str, goal: float | None
-) -> Figure:
+def bounded(name: str, value: float, baseline: float, *, unit: str, goal: float | None) -> Figure:
     """A figure whose value itself must not pass its goal; None for one that is only told."""
     ratio = value / baseline if baseline else 0.0
     told = "none" if goal is None else f"value at most {goal:g}"
-    return Figure(
-        name, value, baseline, ratio, unit, told, goal is None or value <= goal
-    )
+    return Figure(name, value, baseline, ratio, unit, told, goal is None or value <= goal)
 
 
 def publish(figures: list[Figure], path: Path) -> None:

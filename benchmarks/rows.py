@@ -14,15 +14,10 @@ _WORDS = "the quick brown fox jumps over a lazy dog while many small trains roll
 def texts(count: int) -> list[str]:
     """Texts of 20 to 60 words, the same ones each time."""
     dice = random.Random(7)
-    return [
-        " ".join(dice.choices(_WORDS.split(), k=dice.randint(20, 60)))
-        for _ in range(count)
-    ]
+    return [" ".join(dice.choices(_WORDS.split(), k=dice.randint(20, 60))) for _ in range(count)]
 
 
-def body(
-    kind: str, text: str, *, model: str, tokens: int = OUTPUT_TOKENS
-) -> dict[str, Any]:
+def body(kind: str, text: str, *, model: str, tokens: int = OUTPUT_TOKENS) -> dict[str, Any]:
     """The body of one request; a chat row generates exactly `tokens` tokens."""
     if kind == EMBEDDINGS:
         return {"model": model, "input": text}

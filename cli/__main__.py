@@ -29,33 +29,21 @@ def up(
         Path,
         typer.Option(help="Where the fleet keeps its data, logs, ports and secrets."),
     ] = Path(".batchyard"),
-    catalog: Annotated[
-        Path | None, typer.Option(help="Models and pools (YAML).")
-    ] = None,
+    catalog: Annotated[Path | None, typer.Option(help="Models and pools (YAML).")] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Serve this Hugging Face model or local folder besides; repeatable."
-        ),
+        typer.Option(help="Serve this Hugging Face model or local folder besides; repeatable."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="The gateway's port.")] = None,
     write_env: Annotated[
         Path | None,
         typer.Option(help="Write variables for scripts here once the fleet is ready."),
     ] = None,
-    amqp_url: Annotated[
-        str | None, typer.Option(help="A RabbitMQ of your own.")
-    ] = None,
+    amqp_url: Annotated[str | None, typer.Option(help="A RabbitMQ of your own.")] = None,
     redis_url: Annotated[str | None, typer.Option(help="A Redis of your own.")] = None,
-    s3_endpoint: Annotated[
-        str | None, typer.Option(help="An S3 server of your own.")
-    ] = None,
-    s3_access_key: Annotated[
-        str | None, typer.Option(envvar="BATCHYARD_S3_ACCESS_KEY")
-    ] = None,
-    s3_secret_key: Annotated[
-        str | None, typer.Option(envvar="BATCHYARD_S3_SECRET_KEY")
-    ] = None,
+    s3_endpoint: Annotated[str | None, typer.Option(help="An S3 server of your own.")] = None,
+    s3_access_key: Annotated[str | None, typer.Option(envvar="BATCHYARD_S3_ACCESS_KEY")] = None,
+    s3_secret_key: Annotated[str | None, typer.Option(envvar="BATCHYARD_S3_SECRET_KEY")] = None,
 ) -> None:
     """Start the whole fleet on this machine and keep it running until Ctrl-C."""
     from cli.fleet import Options, OwnServers
@@ -63,9 +51,7 @@ def up(
 
     own = OwnServers(amqp_url, redis_url, s3_endpoint, s3_access_key, s3_secret_key)
     run(
-        Options(
-            run_dir, own=own, catalog=catalog, models=tuple(model or ()), port=port
-        ),
+        Options(run_dir, own=own, catalog=catalog, models=tuple(model or ()), port=port),
         write_env=write_env,
     )
 

@@ -1,4 +1,4 @@
-"""`batchyard install-servers`: RabbitMQ, Redis and Ceph S3 from Debian's packages, none of them started."""
+"""`batchyard install-servers`: RabbitMQ, Redis and Ceph S3 from Debian's packages, not started."""
 
 import sys
 

@@ -18,10 +18,7 @@ def run(options: Options, *, write_env: Path | None) -> None:
             fleet.start()
             _introduce(fleet)
             if write_env is not None:
-                lines = (
-                    f"{name}={value}\n"
-                    for name, value in fleet.client_environment().items()
-                )
+                lines = (f"{name}={value}\n" for name, value in fleet.client_environment().items())
                 write_private_file(write_env, "".join(lines))
             fleet.watch()
         except KeyboardInterrupt:

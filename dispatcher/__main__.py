@@ -22,7 +22,7 @@ async def _main(settings: DispatcherSettings) -> None:
 def main() -> int:
     """Exit code 2 for a setting or service that the operator must mend."""
     try:
-        settings = DispatcherSettings()  # type: ignore[call-arg]  # filled from the environment
+        settings = DispatcherSettings()
     except ValidationError as error:
         sys.stderr.write(f"dispatcher: {error}\n")
         return 2

@@ -78,7 +78,7 @@ class Dispatcher:
                 if not await _survive(self._round, "round"):
                     await asyncio.sleep(1)
                 await asyncio.sleep(_PAUSE_SECONDS)
-                await bells.wait(_SWEEP_SECONDS)
+                await _survive(lambda: bells.wait(_SWEEP_SECONDS), "bell")
 
     async def _round(self) -> None:
         for batch_id in await self._state.batches.in_status(Status.VALIDATING):
@@ -97,7 +97,7 @@ class Dispatcher:
         duty: Callable[[str], Awaitable[None]],
         slots: AbstractAsyncContextManager[object],
     ) -> None:
-        """Run a duty for a batch or lane unless one is under way; one that failed waits for longer."""
+        """Run a duty for a batch or lane unless one is under way; one that failed must wait."""
         if name in self._running:
             return
 
@@ -121,7 +121,7 @@ class Dispatcher:
             await asyncio.sleep(seconds)
 
 
-async def _survive(duty: Callable[[], Awaitable[None]], what: str, **fields: str) -> bool:
+async def _survive(duty: Callable[[], Awaitable[object]], what: str, **fields: str) -> bool:
     """Run a duty; whatever goes wrong is logged, and False says that it did."""
     try:
         await duty()

@@ -16,7 +16,7 @@ from shared.messages import path
 def main() -> int:
     """Serve until asked to stop. Returns the exit code: 2 if the settings cannot be used."""
     try:
-        settings = GatewaySettings()  # type: ignore[call-arg]  # the environment fills it
+        settings = GatewaySettings()
         log.configure("gateway", settings.log_level)
         app = build_app(settings)
     except ValidationError as error:

@@ -6,11 +6,11 @@ The file may stand anywhere among the fields, so its bytes go on before all fiel
 from collections.abc import Mapping, Sequence
 from email.errors import MessageError
 
-from streaming_form_data import (  # type: ignore[import-untyped]  # it has no types
+from streaming_form_data import (
     ParseFailedException,
     StreamingFormDataParser,
 )
-from streaming_form_data.targets import (  # type: ignore[import-untyped]  # it has no types
+from streaming_form_data.targets import (
     BaseTarget,
     NullTarget,
 )

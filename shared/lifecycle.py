@@ -30,6 +30,7 @@ class Event(StrEnum):
     INPUT_ACCEPTED = "input_accepted"
     INPUT_REJECTED = "input_rejected"
     LANE_FAILED = "lane_failed"
+    INPUT_LOST = "input_lost"
     ROWS_FINISHED = "rows_finished"
     WINDOW_CLOSED = "window_closed"
     OUTPUT_COMMITTED = "output_committed"
@@ -48,8 +49,10 @@ class Transition(NamedTuple):
 TRANSITIONS: Mapping[Event, Transition] = {
     Event.INPUT_ACCEPTED: Transition({Status.VALIDATING}, Status.IN_PROGRESS),
     Event.INPUT_REJECTED: Transition({Status.VALIDATING}, Status.FAILED),
-    # The one way a running batch fails: its lane's engine can never start.
+    # The two ways a running batch fails: its lane's engine can never start, or the object that it
+    # reads is gone or was replaced.
     Event.LANE_FAILED: Transition({Status.IN_PROGRESS}, Status.FAILED),
+    Event.INPUT_LOST: Transition({Status.IN_PROGRESS}, Status.FAILED),
     Event.ROWS_FINISHED: Transition({Status.IN_PROGRESS}, Status.FINALIZING),
     # What finished before the window closed is written like any other output.
     Event.WINDOW_CLOSED: Transition({Status.IN_PROGRESS}, Status.FINALIZING),

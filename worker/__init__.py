@@ -1,1 +1,1 @@
-"""The code inside Ray: engines, lane jobs and their waves. The only room that imports ray or vllm."""
+"""The code inside Ray: engines, lane jobs, waves. The only room that imports ray or vllm."""

@@ -15,9 +15,7 @@ def main() -> int:
     lane = commands.add_parser("lane", help="run the lane job of LANE")
     lane.add_argument("lane")
     lane.add_argument("--job", required=True)
-    check = commands.add_parser(
-        "check", help="hold CATALOG's engine arguments against vLLM's"
-    )
+    check = commands.add_parser("check", help="hold CATALOG's engine arguments against vLLM's")
     check.add_argument("catalog", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "check":

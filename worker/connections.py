@@ -22,4 +22,4 @@ def open_storage(settings: WorkerSettings) -> Storage:
 
 def read_settings() -> WorkerSettings:
     """The settings of this process."""
-    return WorkerSettings()  # type: ignore[call-arg]  # filled from the environment
+    return WorkerSettings()

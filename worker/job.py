@@ -23,7 +23,7 @@ from worker.engine_client import (
     ensure_engine,
 )
 from worker.settings import WorkerSettings
-from worker.slice_run import BatchWatch, SliceRunner, fetch, settle
+from worker.slice_run import BatchWatch, Outcome, SliceRunner, fetch, settle
 from worker.wave import run_wave
 
 log = structlog.get_logger()
@@ -31,6 +31,8 @@ log = structlog.get_logger()
 _BEAT_SECONDS = 1.0
 #: With no bell heard, the ready list is looked at this often.
 _POLL_SECONDS = 0.5
+#: What failed is not tried again faster than this.
+_PAUSE_SECONDS = 1.0
 #: Waves at once: one that works, and one that starts meanwhile, so that the engine never idles.
 _WAVES = 2
 _MOST_SLICES = 100
@@ -79,9 +81,7 @@ class LaneJob:
         try:
             await asyncio.to_thread(ensure_engine, self._catalog, self._lane)
             self._runner = SliceRunner(
-                EngineClient(
-                    app_name, rows_per_engine_call=self._settings.rows_per_engine_call
-                ),
+                EngineClient(app_name, rows_per_engine_call=self._settings.rows_per_engine_call),
                 BatchWatch(self._state),
                 rows_in_engine=self._rows_in_engine(),
                 rows_per_engine_call=self._settings.rows_per_engine_call,
@@ -98,25 +98,27 @@ class LaneJob:
         idle_since = time.monotonic()
         async with self._state.bells(f"lane:{self._lane.name}") as bells:
             while True:
-                started = await self._start_direct() + await self._start_wave(app_name)
-                if started or self._claims:
-                    idle_since = time.monotonic()
-                elif time.monotonic() - idle_since > self._settings.linger_seconds:
-                    if await self._state.lanes.close_job(self._lane.name, self._job):
-                        log.info("lane_job.idle", lane=self._lane.name, job=self._job)
-                        return
-                    idle_since = time.monotonic()
-                if not started:
-                    await bells.wait(_POLL_SECONDS)
+                try:
+                    started = await self._start_direct() + await self._start_wave(app_name)
+                    if started or self._claims:
+                        idle_since = time.monotonic()
+                    elif time.monotonic() - idle_since > self._settings.linger_seconds:
+                        if await self._state.lanes.close_job(self._lane.name, self._job):
+                            log.info("lane_job.idle", lane=self._lane.name, job=self._job)
+                            return
+                        idle_since = time.monotonic()
+                    if not started:
+                        await bells.wait(_POLL_SECONDS)
+                except TransientError as error:
+                    log.warning("lane_job.waits", lane=self._lane.name, reason=str(error))
+                    await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _start_direct(self) -> int:
         """Run slices at once, whatever else is under way; returns how many began.
 
-        Small ones always find room here; as far as no wave gives the engine work, large ones do, too.
+        Small ones always find room here; large ones while no wave gives the engine work.
         """
-        unused = 2 * self._rows_in_engine() - sum(
-            map(self._rows_flowing, self._wave_claims)
-        )
+        unused = 2 * self._rows_in_engine() - sum(map(self._rows_flowing, self._wave_claims))
         room = max(self._settings.direct_rows, unused) - self._direct_rows
         if room <= 0:
             return 0
@@ -131,9 +133,7 @@ class LaneJob:
         if len(self._waves) >= _WAVES:
             return 0
         # Fewer rows are done sooner than an execution has started.
-        claims = await self._claim(
-            rows=self._wave_rows(), least_rows=self._rows_at_once
-        )
+        claims = await self._claim(rows=self._wave_rows(), least_rows=self._rows_at_once)
         if not claims:
             return 0
         self._executions += 1
@@ -141,12 +141,13 @@ class LaneJob:
         log.info(
             "wave.started",
             lane=self._lane.name,
+            wave=self._executions,
             slices=len(claims),
             rows=sum(claim.slice.rows for claim in claims),
             batches=len(batches),
             tenants=len({claim.tenant for claim in claims}),
         )
-        self._keep(self._waves, self._run_wave(claims, app_name))
+        self._keep(self._waves, self._run_wave(claims, app_name, self._executions))
         return len(claims)
 
     async def _claim(self, *, rows: int, least_rows: int = 0) -> list[Claim]:
@@ -162,16 +163,23 @@ class LaneJob:
         return claims
 
     async def _run_direct(self, claim: Claim) -> None:
-        assert self._runner is not None
+        if self._runner is None:
+            raise RuntimeError("the lane job has no engine yet")
         try:
             body = await fetch(self._storage, claim)
             result = await self._runner.run(claim, body)
             await settle(self._state, self._storage, claim, result)
+            if result.outcome is not Outcome.DONE:
+                # Its room stays taken meanwhile: an engine that restarts is not asked in a circle.
+                await asyncio.sleep(_PAUSE_SECONDS)
+        except Exception:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            raise
         finally:
             self._direct_rows -= claim.slice.rows
             await self._let_go([claim])
 
-    async def _run_wave(self, claims: list[Claim], app_name: str) -> None:
+    async def _run_wave(self, claims: list[Claim], app_name: str, wave: int) -> None:
         self._wave_claims.append(claims)
         try:
             await asyncio.to_thread(
@@ -180,15 +188,17 @@ class LaneJob:
                 app_name=app_name,
                 rows_in_engine=self._rows_in_engine(),
             )
+        except Exception:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            raise
         finally:
+            log.info("wave.ended", lane=self._lane.name, wave=wave)
             self._wave_claims.remove(claims)
             await self._let_go(claims)
 
     def _rows_flowing(self, claims: list[Claim]) -> int:
         """The rows that a wave has left, once it has settled its first slice; 0 while it starts."""
-        left = [
-            claim for claim in claims if (claim.batch_id, claim.index) in self._claims
-        ]
+        left = [claim for claim in claims if (claim.batch_id, claim.index) in self._claims]
         return sum(claim.slice.rows for claim in left) if len(left) < len(claims) else 0
 
     async def _let_go(self, claims: list[Claim]) -> None:
@@ -197,9 +207,7 @@ class LaneJob:
             if self._claims.pop((claim.batch_id, claim.index), None) is not None:
                 await self._state.slices.release(claim)
 
-    def _keep(
-        self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]
-    ) -> None:
+    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         tasks.add(task)
 
@@ -253,10 +261,8 @@ class LaneJob:
 
     def _wave_rows(self) -> int:
         """So many rows keep the engine busy until the wave after this one has started."""
-        return int(
-            max(4 * self._rows_at_once, self._rate * self._settings.wave_seconds)
-        )
+        return int(max(4 * self._rows_at_once, self._rate * self._settings.wave_seconds))
 
     def _rows_in_engine(self) -> int:
-        """A little more than the engines run at once: a queue keeps them full, a long one delays."""
+        """A little more than runs at once: a queue keeps engines full, a long one delays."""
         return self._rows_at_once + self._rows_at_once // 4

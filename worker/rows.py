@@ -85,9 +85,7 @@ def assemble(
     return PartBody(b"".join(output), b"".join(error), total)
 
 
-def _result_line(
-    batch_id: str, row: int, line: bytes, status: int, body: bytes
-) -> bytes:
+def _result_line(batch_id: str, row: int, line: bytes, status: int, body: bytes) -> bytes:
     """One line of an output or error file; it begins with its id, whose end is the row number."""
     custom_id = msgspec.json.decode(line, type=_CustomId).custom_id
     # ASCII only: a client that splits lines on U+2028 would break a row otherwise.

@@ -1,4 +1,4 @@
-"""What a lane job must be told besides the shared addresses; every Ray node has it in its environment."""
+"""What a lane job must be told besides the shared addresses; each Ray node has it as environment."""
 
 from shared.settings import SharedSettings
 

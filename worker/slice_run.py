@@ -1,6 +1,7 @@
-"""One slice through its stages: fetch, run, commit. Waves and the lane job use the same functions."""
+"""One slice through its stages: fetch, run, settle. Waves and the lane job use the same ones."""
 
 import asyncio
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -9,15 +10,14 @@ from typing import NamedTuple
 import structlog
 
 from shared import crash
-from shared.errors import TransientError
-from shared.lifecycle import Status
+from shared.errors import InvalidTransitionError, NotFoundError, TransientError
+from shared.lifecycle import Event, Status
 from shared.slices import Claim, Part
 from shared.state import State
 from shared.storage import Storage
 from worker.engine_client import (
     EngineClient,
     EngineFailedError,
-    EngineGoneError,
     EngineUnavailableError,
     Result,
 )
@@ -29,6 +29,7 @@ log = structlog.get_logger()
 _WATCH_SECONDS = 1.0
 #: A slice in which the engine died so often gets error results instead of another engine.
 _MOST_STRIKES = 3
+_SERVER_ERROR = 500
 _ENGINE_DIED = (
     b'{"error":{"message":"The engine died each time that it ran this request.",'
     b'"type":"server_error","param":null,"code":"engine_died"}}'
@@ -45,6 +46,8 @@ class Outcome(StrEnum):
     UNSEEN = "unseen"
     #: The engine cannot start at all.
     LANE_FAILED = "lane_failed"
+    #: The input object is gone, or is not the one that was validated.
+    INPUT_LOST = "input_lost"
 
 
 class SliceResult(NamedTuple):
@@ -55,15 +58,18 @@ class SliceResult(NamedTuple):
     reason: str = ""
 
 
-async def fetch(storage: Storage, claim: Claim) -> bytes:
-    """The slice's bytes of the input object."""
-    return await storage.get(
-        claim.key,
-        start=claim.slice.start,
-        end=claim.slice.end,
-        etag=claim.etag,
-        bucket=claim.bucket,
-    )
+async def fetch(storage: Storage, claim: Claim) -> bytes | None:
+    """The slice's bytes of the input object; None when it is gone or was replaced."""
+    try:
+        return await storage.get(
+            claim.key,
+            start=claim.slice.start,
+            end=claim.slice.end,
+            etag=claim.etag,
+            bucket=claim.bucket,
+        )
+    except NotFoundError:
+        return None
 
 
 class SliceRunner:
@@ -80,48 +86,54 @@ class SliceRunner:
         self._engine = engine
         self._watch = watch
         self._step = rows_per_engine_call
-        self._calls = asyncio.Semaphore(
-            max(1, -(-rows_in_engine // rows_per_engine_call))
-        )
+        self._calls = asyncio.Semaphore(max(1, -(-rows_in_engine // rows_per_engine_call)))
 
-    async def run(self, claim: Claim, body: bytes) -> SliceResult:
+    async def run(self, claim: Claim, body: bytes | None) -> SliceResult:
         """Run the slice's rows; rows that did not run before the batch closed are left out."""
-        lines = split(body)
         empty = assemble(claim.batch_id, claim.slice, [], [])
+        if body is None:
+            return SliceResult(Outcome.INPUT_LOST, empty)
+        lines = split(body)
         if claim.strikes >= _MOST_STRIKES:
-            results: list[Result | None] = [(500, _ENGINE_DIED)] * len(lines)
-            return SliceResult(
-                Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, results)
-            )
+            dead: list[Result | None] = [(_SERVER_ERROR, _ENGINE_DIED)] * len(lines)
+            return SliceResult(Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, dead))
         calls = [
             asyncio.ensure_future(self._call(lines[start : start + self._step]))
             for start in range(0, len(lines), self._step)
         ]
-        with self._watch.closing(
-            claim.batch_id, lambda: [call.cancel() for call in calls]
-        ):
+        with self._watch.closing(claim.batch_id, lambda: [call.cancel() for call in calls]):
             ended = await asyncio.gather(*calls, return_exceptions=True)
-        broken = [end for end in ended if isinstance(end, Exception)]
-        for kind, outcome in (
-            (EngineFailedError, Outcome.LANE_FAILED),
-            (EngineGoneError, Outcome.STRUCK),
-            (EngineUnavailableError, Outcome.UNSEEN),
-        ):
-            if found := next((end for end in broken if isinstance(end, kind)), None):
-                return SliceResult(outcome, empty, str(found))
-        if broken:
-            raise broken[0]
-        results = []
+        if broken := [end for end in ended if isinstance(end, Exception)]:
+            worst = min(broken, key=_gravity)
+            if _outcome(worst) is Outcome.STRUCK:
+                log.warning("slice.struck", batch_id=claim.batch_id, reason=type(worst).__name__)
+            return SliceResult(_outcome(worst), empty, str(worst))
+        results: list[Result | None] = []
         for number, end in enumerate(ended):
             width = len(lines[number * self._step : (number + 1) * self._step])
             results += [None] * width if isinstance(end, BaseException) else end
-        return SliceResult(
-            Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, results)
-        )
+        return SliceResult(Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, results))
 
     async def _call(self, lines: Sequence[bytes]) -> list[Result]:
         async with self._calls:
             return await self._engine.run_lines(lines)
+
+
+def _outcome(error: Exception) -> Outcome:
+    match error:
+        case EngineFailedError():
+            return Outcome.LANE_FAILED
+        case EngineUnavailableError():
+            return Outcome.UNSEEN
+        case _:
+            # An engine that died, and whatever else went wrong with these rows in it: the count of
+            # strikes bounds both.
+            return Outcome.STRUCK
+
+
+def _gravity(error: Exception) -> int:
+    order = (Outcome.LANE_FAILED, Outcome.STRUCK, Outcome.UNSEEN)
+    return order.index(_outcome(error))
 
 
 class BatchWatch:
@@ -154,9 +166,7 @@ class BatchWatch:
 
 
 class _Watched:
-    def __init__(
-        self, stops: list[Callable[[], object]], stop: Callable[[], object]
-    ) -> None:
+    def __init__(self, stops: list[Callable[[], object]], stop: Callable[[], object]) -> None:
         self._stops = stops
         self._stop = stop
 
@@ -168,9 +178,7 @@ class _Watched:
             self._stops.remove(self._stop)
 
 
-async def settle(
-    state: State, storage: Storage, claim: Claim, result: SliceResult
-) -> None:
+async def settle(state: State, storage: Storage, claim: Claim, result: SliceResult) -> None:
     """Make the run's end durable: commit its part, or give the slice back.
 
     The part lies in S3 before the commit; a part whose commit comes second is an orphan under a key
@@ -178,15 +186,34 @@ async def settle(
     """
     match result.outcome:
         case Outcome.STRUCK:
-            log.warning("slice.struck", batch_id=claim.batch_id, index=claim.index)
             await state.slices.release(claim, strikes=1)
         case Outcome.UNSEEN:
             await state.slices.release(claim)
         case Outcome.LANE_FAILED:
             await state.lanes.fail(claim.lane, result.reason)
             await state.slices.release(claim)
+        case Outcome.INPUT_LOST:
+            await _fail(state, claim)
+            await state.slices.release(claim)
         case Outcome.DONE:
             await _commit(state, storage, claim, result.body)
+
+
+async def _fail(state: State, claim: Claim) -> None:
+    problem = {
+        "code": "input_changed",
+        "line": None,
+        "param": "input_file_id",
+        "message": "The input file was replaced or deleted while the batch ran.",
+    }
+    try:
+        await state.apply(
+            claim.batch_id,
+            Event.INPUT_LOST,
+            {"errors": json.dumps([problem]), "first_error": str(problem["message"])},
+        )
+    except InvalidTransitionError as late:
+        log.warning("batch.fail_late", batch_id=claim.batch_id, status=late.status)
 
 
 async def _commit(state: State, storage: Storage, claim: Claim, body: PartBody) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata
@@ -66,16 +66,14 @@ def run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> None
         max_concurrency=slices_at_once,
         compute=ActorPoolStrategy(size=1),
         fn_constructor_kwargs={"app_name": app_name, "rows_in_engine": rows_in_engine},
-    ).write_datasink(
-        PartSink(), concurrency=_HELPERS, ray_remote_args={"num_cpus": _LIGHT}
-    )
+    ).write_datasink(PartSink(), concurrency=_HELPERS, ray_remote_args={"num_cpus": _LIGHT})
 
 
-class SliceSource(Datasource):  # type: ignore[misc]  # ray is untyped
+class SliceSource(Datasource):
     """One read task, and so one block, a slice."""
 
     def __init__(self, claims: list[Claim]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # ray is half typed
         self._claims = claims
 
     def estimate_inmemory_data_size(self) -> int | None:
@@ -83,16 +81,16 @@ class SliceSource(Datasource):  # type: ignore[misc]  # ray is untyped
 
     def get_read_tasks(
         self,
-        parallelism: int,
-        per_task_row_limit: int | None = None,
-        data_context: DataContext | None = None,
+        parallelism: int,  # noqa: ARG002  # Ray's signature, as the next two
+        per_task_row_limit: int | None = None,  # noqa: ARG002
+        data_context: DataContext | None = None,  # noqa: ARG002
     ) -> list[ReadTask]:
         return [_read_task(claim) for claim in self._claims]
 
 
 def _read_task(claim: Claim) -> ReadTask:
     def read() -> Iterable[Block]:
-        async def get(_: State, storage: Storage) -> bytes:
+        async def get(_: State, storage: Storage) -> bytes | None:
             return await fetch(storage, claim)
 
         yield pa.table(
@@ -123,7 +121,9 @@ class SliceMapper:
 
     async def __call__(self, batch: Batch) -> AsyncIterator[Batch]:
         for text, lines in zip(batch["claim"], batch["lines"], strict=True):
-            result = await self._runner.run(_claims.decode(bytes(text)), bytes(lines))
+            result = await self._runner.run(
+                _claims.decode(bytes(text)), lines if lines is None else bytes(lines)
+            )
             yield {
                 "claim": pa.array([bytes(text)], pa.binary()),
                 "outcome": [result.outcome.value],
@@ -137,18 +137,14 @@ class SliceMapper:
 class PartSink(Datasink[None]):
     """Commits each slice as it comes out of the engine; the driver has nothing left to do."""
 
-    def write(self, blocks: Iterable[Block], ctx: Any) -> None:
-        rows: list[dict[str, Any]] = [
-            row
-            for block in blocks
-            for row in BlockAccessor.for_block(block).iter_rows(True)
-        ]
+    def write(self, blocks: Iterable[Block], ctx: Any) -> None:  # noqa: ARG002  # Ray's signature
+        rows: list[dict[str, Any]] = []
+        for block in blocks:
+            rows += BlockAccessor.for_block(block).iter_rows(public_row_format=True)
 
         async def commit(state: State, storage: Storage) -> None:
             for row in rows:
-                body = PartBody(
-                    row["output"], row["error"], SliceUsage(*json.loads(row["usage"]))
-                )
+                body = PartBody(row["output"], row["error"], SliceUsage(*json.loads(row["usage"])))
                 result = SliceResult(Outcome(row["outcome"]), body, row["reason"])
                 await settle(state, storage, _claims.decode(row["claim"]), result)
 

@@ -198,7 +198,7 @@ _ABOUT_PRODUCT = 0.55
 
 def tickets(count: int) -> list[Ticket]:
     """The first `count` tickets, no two of the same text."""
-    dice = random.Random(2026)  # noqa: S311  # sameness is wanted, not secrecy
+    dice = random.Random(2026)  # sameness is wanted, not secrecy
     made: list[Ticket] = []
     seen: set[str] = set()
     while len(made) < count:

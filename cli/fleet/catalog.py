@@ -19,9 +19,7 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
     """A catalog of the demo's two models and of `models` (Hugging Face names or local folders)."""
     entries: dict[str, Any] = {
         CHAT_MODEL: {
-            "source": str(
-                make_tiny_chat_model(run_dir / "models" / CHAT_MODEL).resolve()
-            ),
+            "source": str(make_tiny_chat_model(run_dir / "models" / CHAT_MODEL).resolve()),
             "pools": ["local"],
             "engine": {
                 "max_model_len": 1024,
@@ -46,9 +44,7 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
         entries[name] = {"source": source, "pools": ["local"], "env": _CPU_ENVIRONMENT}
     pool = {"accelerator_type": _gpu()} if _gpu() else {"resources": {"CPU": 1}}
     path = run_dir / "catalog.yaml"
-    path.write_text(
-        yaml.safe_dump({"pools": {"local": pool}, "models": entries}, sort_keys=False)
-    )
+    path.write_text(yaml.safe_dump({"pools": {"local": pool}, "models": entries}, sort_keys=False))
     return path
 
 
@@ -66,7 +62,5 @@ def _gpu() -> str | None:
         for line in information.read_text().splitlines():
             if line.startswith("Model:"):
                 words = line.partition(":")[2].replace("NVIDIA", "").split()
-                return next(
-                    (word for word in words if any(c.isdigit() for c in word)), None
-                )
+                return next((word for word in words if any(c.isdigit() for c in word)), None)
     return None

@@ -1,4 +1,4 @@
-"""Starts the fleet's processes in order, watches them, and stops them: nothing else and all of them."""
+"""Starts the fleet's processes in order, watches them, and stops all of them and nothing else."""
 
 import asyncio
 import os
@@ -74,9 +74,7 @@ class Fleet:
             self._report(f"installed  {' '.join(packages)}")
         began = time.monotonic()
         self.servers.launch()
-        path = self._options.catalog or make_catalog(
-            self.run_dir, list(self._options.models)
-        )
+        path = self._options.catalog or make_catalog(self.run_dir, list(self._options.models))
         self.catalog = load_catalog(path)
         environment = self._environment(path.resolve())
         self.ray = RayNode(self.run_dir, self.credentials.ray_token, environment)
@@ -112,9 +110,7 @@ class Fleet:
             for child in self.children():
                 if child.is_alive():
                     continue
-                self._report(
-                    f"restarted  {child.name}: it ended with {child.exit_code}"
-                )
+                self._report(f"restarted  {child.name}: it ended with {child.exit_code}")
                 time.sleep(_RESTART_PAUSE_SECONDS)
                 if child is self.ray.child:
                     self.ray.stop()
@@ -138,9 +134,7 @@ class Fleet:
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.credentials.api_key,
             "BATCHYARD_AMQP_URL": self.addresses.tenant_amqp_url,
-            "CHAT_MODEL": _first_serving(
-                self.catalog, "/v1/chat/completions", CHAT_MODEL
-            ),
+            "CHAT_MODEL": _first_serving(self.catalog, "/v1/chat/completions", CHAT_MODEL),
             "EMBED_MODEL": _first_serving(self.catalog, "/v1/embeddings", EMBED_MODEL),
             "BATCHYARD_MODELS": " ".join(served),
         }
@@ -164,9 +158,7 @@ class Fleet:
 
     def _environment(self, catalog: Path) -> dict[str, str]:
         inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("BATCHYARD_")
+            name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")
         }
         return {
             **inherited,
@@ -206,7 +198,7 @@ class Fleet:
         await state.close()
 
     def _wait_for_check(self, check: Child) -> None:
-        """The catalog's engine arguments are held against vLLM's own, which takes seconds to load."""
+        """The engine arguments are held against vLLM's own, which take seconds to load."""
         while check.exit_code is None:
             time.sleep(0.05)
         if check.exit_code != 0:
@@ -214,9 +206,7 @@ class Fleet:
 
     def _is_ready(self) -> bool:
         try:
-            return httpx.get(
-                f"http://127.0.0.1:{self.port}/readyz", timeout=5
-            ).is_success
+            return httpx.get(f"http://127.0.0.1:{self.port}/readyz", timeout=5).is_success
         except httpx.HTTPError:
             return False
 
@@ -225,11 +215,7 @@ class Fleet:
 
 
 def _first_serving(catalog: Catalog, endpoint: str, preferred: str) -> str:
-    serving = [
-        name
-        for name in catalog.served_names()
-        if endpoint in catalog.model(name).endpoints
-    ]
+    serving = [name for name in catalog.served_names() if endpoint in catalog.model(name).endpoints]
     if preferred in serving:
         return preferred
     return serving[0] if serving else ""

@@ -33,13 +33,11 @@ _PORTS = (
 class RayNode:
     """`ray start --head --block`: the head, and the only node."""
 
-    def __init__(
-        self, run_dir: Path, token: str, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, run_dir: Path, token: str, environment: Mapping[str, str]) -> None:
         self._run_dir = run_dir
         self._ports = Ports(run_dir)
         self._token = token
-        # Socket paths inside may be 107 bytes long in all, so the folder is not in the run directory.
+        # Socket paths inside may be 107 bytes long: the folder is not in the run directory.
         digest = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:8]
         self._folder = Path(tempfile.gettempdir()) / f"batchyard-{digest}"
         self.environment = {
@@ -57,9 +55,7 @@ class RayNode:
             "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
             "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
         }
-        self.child = Child(
-            "ray", self._command(), run_dir, environment=self.environment
-        )
+        self.child = Child("ray", self._command(), run_dir, environment=self.environment)
 
     @property
     def address(self) -> str:
@@ -94,9 +90,7 @@ class RayNode:
 
     def job_log(self, job: str) -> str:
         """What a Ray job has printed so far."""
-        return (
-            self._folder / "session_latest" / "logs" / f"job-driver-{job}.log"
-        ).read_text()
+        return (self._folder / "session_latest" / "logs" / f"job-driver-{job}.log").read_text()
 
     def _command(self) -> list[str]:
         ports = [f"--{name}={self._port(name)}" for name in _PORTS]
@@ -136,9 +130,7 @@ class RayNode:
         for process in psutil.process_iter():
             try:
                 environment = process.environ()
-                is_ours = environment.get(RUN_DIR_VARIABLE) == str(
-                    self._run_dir.resolve()
-                )
+                is_ours = environment.get(RUN_DIR_VARIABLE) == str(self._run_dir.resolve())
                 if is_ours and environment.get("RAY_AUTH_TOKEN") == self._token:
                     process.kill()
             except psutil.Error:

@@ -33,26 +33,16 @@ class Addresses(NamedTuple):
 class Servers:
     """Starts what is not given, together; they need some seconds each."""
 
-    def __init__(
-        self, run_dir: Path, own: OwnServers, credentials: Credentials
-    ) -> None:
+    def __init__(self, run_dir: Path, own: OwnServers, credentials: Credentials) -> None:
         self._own = own
         service = User(SERVICE_USER, credentials.service_password, tenant=False)
         tenant = User(TENANT, credentials.tenant_password, tenant=True)
-        self.rabbitmq = (
-            None if own.amqp_url else RabbitMQ(run_dir / "rabbitmq", [service, tenant])
-        )
-        self.redis = (
-            None
-            if own.redis_url
-            else Redis(run_dir / "redis", credentials.redis_password)
-        )
+        self.rabbitmq = None if own.amqp_url else RabbitMQ(run_dir / "rabbitmq", [service, tenant])
+        self.redis = None if own.redis_url else Redis(run_dir / "redis", credentials.redis_password)
         self.ceph = (
             None
             if own.s3_endpoint
-            else CephS3(
-                run_dir / "s3", credentials.s3_access_key, credentials.s3_secret_key
-            )
+            else CephS3(run_dir / "s3", credentials.s3_access_key, credentials.s3_secret_key)
         )
         self.addresses = Addresses(
             amqp_url=own.amqp_url or self._broker(service),
@@ -96,9 +86,7 @@ class Servers:
 
     def children(self) -> list[Child]:
         """The processes that we started."""
-        found = [
-            server.child for server in (self.rabbitmq, self.redis) if server is not None
-        ]
+        found = [server.child for server in (self.rabbitmq, self.redis) if server is not None]
         return found + (list(self.ceph.children) if self.ceph else [])
 
     def stop(self) -> None:

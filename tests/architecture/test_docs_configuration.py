@@ -1,4 +1,7 @@
-"""docs/configuration.md against the classes. `python -m tests.architecture.test_docs_configuration` writes its table."""
+"""docs/configuration.md against the classes that it describes.
+
+`python -m tests.architecture.test_docs_configuration` writes its table of settings.
+"""
 
 import inspect
 import re

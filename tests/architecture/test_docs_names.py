@@ -60,4 +60,6 @@ def _names(path: Path) -> frozenset[str]:
                 found.add(name)
             case ast.Assign(targets=[ast.Name(id=name)]):
                 found.add(name)
+            case _:
+                pass
     return frozenset(found)

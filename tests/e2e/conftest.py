@@ -1,4 +1,4 @@
-"""One whole fleet for all end-to-end tests: real servers, Ray and vLLM, as `batchyard up` starts them."""
+"""One fleet for all end-to-end tests: real servers, Ray and vLLM, as `batchyard up` starts them."""
 
 import asyncio
 import json
@@ -73,9 +73,7 @@ class RunningFleet:
             **extra,
         )
 
-    def wait(
-        self, batch: Batch, client: OpenAI | None = None, *, seconds: float = 120
-    ) -> Batch:
+    def wait(self, batch: Batch, client: OpenAI | None = None, *, seconds: float = 120) -> Batch:
         """The batch once it has ended."""
         client = client or self.client
 
@@ -87,16 +85,12 @@ class RunningFleet:
         until(ended, seconds)
         return batch
 
-    def results(
-        self, batch: Batch, client: OpenAI | None = None
-    ) -> list[dict[str, Any]]:
+    def results(self, batch: Batch, client: OpenAI | None = None) -> list[dict[str, Any]]:
         """The parsed lines of the batch's output file."""
         assert batch.output_file_id is not None
         return self._lines(batch.output_file_id, client)
 
-    def errors(
-        self, batch: Batch, client: OpenAI | None = None
-    ) -> list[dict[str, Any]]:
+    def errors(self, batch: Batch, client: OpenAI | None = None) -> list[dict[str, Any]]:
         """The parsed lines of the batch's error file."""
         assert batch.error_file_id is not None
         return self._lines(batch.error_file_id, client)
@@ -119,13 +113,12 @@ class RunningFleet:
         return [
             process
             for process in psutil.process_iter(["cmdline"])
-            if (line := process.info["cmdline"])
-            and line[0].startswith("ray::")
-            and mark in line[0]
+            if (line := process.info["cmdline"]) and line[0].startswith("ray::") and mark in line[0]
         ]
 
-    def job_log(self, job: str) -> list[dict[str, Any]]:
-        """The JSON lines that a lane job has logged."""
+    def lane_job_log(self, model: str) -> list[dict[str, Any]]:
+        """The JSON lines that the model's present lane job has logged."""
+        job = self.lane_jobs(model)[0].cmdline()[-1]
         text = self._fleet.ray.job_log(job)
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 

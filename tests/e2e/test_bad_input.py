@@ -19,24 +19,18 @@ from tests.e2e.conftest import (
 CHAT = "/v1/chat/completions"
 
 
-def _problems(
-    fleet: RunningFleet, lines: bytes
-) -> list[tuple[str | None, int | None, str | None]]:
+def _problems(fleet: RunningFleet, lines: bytes) -> list[tuple[str | None, int | None, str | None]]:
     batch = fleet.wait(fleet.submit(lines, CHAT))
     assert batch.status == "failed"
     assert batch.errors is not None
     assert batch.errors.data is not None
-    return [
-        (problem.code, problem.line, problem.param) for problem in batch.errors.data
-    ]
+    return [(problem.code, problem.line, problem.param) for problem in batch.errors.data]
 
 
 def test_lines_that_are_not_json_are_all_named(fleet: RunningFleet) -> None:
     lines = chat_lines(1) + b"not json\n" + b'{"half": \n' + b"[]\n"
 
-    assert [("invalid_json_line", line, None) for line in (2, 3, 4)] == _problems(
-        fleet, lines
-    )
+    assert [("invalid_json_line", line, None) for line in (2, 3, 4)] == _problems(fleet, lines)
 
 
 def test_an_empty_file_is_refused(fleet: RunningFleet) -> None:

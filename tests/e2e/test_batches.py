@@ -14,9 +14,7 @@ from tests.e2e.conftest import RunningFleet, chat_lines, embedding_lines, reques
 def test_chat_results_come_back_complete_and_in_input_order(
     warm_chat: RunningFleet,
 ) -> None:
-    batch = warm_chat.submit(
-        chat_lines(40), "/v1/chat/completions", metadata={"purpose": "test"}
-    )
+    batch = warm_chat.submit(chat_lines(40), "/v1/chat/completions", metadata={"purpose": "test"})
 
     batch = warm_chat.wait(batch)
 
@@ -31,9 +29,7 @@ def test_chat_results_come_back_complete_and_in_input_order(
     assert batch.metadata == {"purpose": "test"}
     assert batch.error_file_id is None
     results = warm_chat.results(batch)
-    assert [f"row-{row}" for row in range(40)] == [
-        result["custom_id"] for result in results
-    ]
+    assert [f"row-{row}" for row in range(40)] == [result["custom_id"] for result in results]
     assert {200} == {result["response"]["status_code"] for result in results}
     assert batch.usage is not None
     assert batch.usage.output_tokens == 40 * 8
@@ -55,45 +51,33 @@ def test_a_request_that_fails_is_an_error_line_beside_the_others_results(
     ]
 
     batch = warm_chat.wait(
-        warm_chat.submit(
-            request_lines("/v1/chat/completions", bodies), "/v1/chat/completions"
-        )
+        warm_chat.submit(request_lines("/v1/chat/completions", bodies), "/v1/chat/completions")
     )
 
     assert batch.status == "completed"
-    assert ["row-0", "row-3"] == [
-        result["custom_id"] for result in warm_chat.results(batch)
-    ]
+    assert ["row-0", "row-3"] == [result["custom_id"] for result in warm_chat.results(batch)]
     errors = warm_chat.errors(batch)
     assert ["row-1", "row-2"] == [result["custom_id"] for result in errors]
     assert [400, 400] == [result["response"]["status_code"] for result in errors]
     assert all(result["error"] is None for result in errors)
-    assert {"message", "type", "param", "code"} == set(
-        errors[0]["response"]["body"]["error"]
-    )
+    assert {"message", "type", "param", "code"} == set(errors[0]["response"]["body"]["error"])
 
 
 def test_completions_run_on_the_same_lane(warm_chat: RunningFleet) -> None:
-    bodies = [
-        {"model": CHAT_MODEL, "prompt": "Once", "max_tokens": 5, "ignore_eos": True}
-    ]
+    bodies = [{"model": CHAT_MODEL, "prompt": "Once", "max_tokens": 5, "ignore_eos": True}]
 
     batch = warm_chat.wait(
         warm_chat.submit(request_lines("/v1/completions", bodies), "/v1/completions")
     )
 
     assert batch.status == "completed"
-    assert (
-        warm_chat.results(batch)[0]["response"]["body"]["object"] == "text_completion"
-    )
+    assert warm_chat.results(batch)[0]["response"]["body"]["object"] == "text_completion"
 
 
 def test_embeddings_mean_something(warm_embeddings: RunningFleet) -> None:
     texts = ["reset my password", "I forgot my login", "the soup needs more salt"]
 
-    batch = warm_embeddings.wait(
-        warm_embeddings.submit(embedding_lines(texts), "/v1/embeddings")
-    )
+    batch = warm_embeddings.wait(warm_embeddings.submit(embedding_lines(texts), "/v1/embeddings"))
 
     assert batch.status == "completed"
     vectors = [
@@ -108,9 +92,9 @@ def test_cancelling_stops_the_rows_and_keeps_what_is_finished(
     warm_chat: RunningFleet,
 ) -> None:
     batch = warm_chat.submit(chat_lines(3000, tokens=200), "/v1/chat/completions")
-    while not (
-        counts := warm_chat.client.batches.retrieve(batch.id).request_counts
-    ) or (counts.completed == 0):
+    while not (counts := warm_chat.client.batches.retrieve(batch.id).request_counts) or (
+        counts.completed == 0
+    ):
         pass
 
     cancelled = warm_chat.client.batches.cancel(batch.id)
@@ -162,9 +146,7 @@ async def test_a_message_with_an_object_in_s3_runs_and_is_announced(
 async def test_a_message_with_a_file_id_gives_what_http_gives(
     warm_chat: RunningFleet,
 ) -> None:
-    file = warm_chat.client.files.create(
-        file=("in.jsonl", chat_lines(2)), purpose="batch"
-    )
+    file = warm_chat.client.files.create(file=("in.jsonl", chat_lines(2)), purpose="batch")
 
     reply, events = await _submit_on_the_bus(
         warm_chat, "order-2", {"kind": "file", "file_id": file.id}
@@ -178,15 +160,11 @@ async def test_a_message_with_a_file_id_gives_what_http_gives(
     )
     batch = warm_chat.client.batches.retrieve(events[-1]["subject"])
     assert batch.input_file_id == file.id
-    assert ["row-0", "row-1"] == [
-        result["custom_id"] for result in warm_chat.results(batch)
-    ]
+    assert ["row-0", "row-1"] == [result["custom_id"] for result in warm_chat.results(batch)]
 
 
 async def test_the_same_message_twice_is_one_batch(warm_chat: RunningFleet) -> None:
-    file = warm_chat.client.files.create(
-        file=("in.jsonl", chat_lines(1)), purpose="batch"
-    )
+    file = warm_chat.client.files.create(file=("in.jsonl", chat_lines(1)), purpose="batch")
     source = {"kind": "file", "file_id": file.id}
 
     first, _ = await _submit_on_the_bus(warm_chat, "order-3", source)

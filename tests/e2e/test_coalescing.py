@@ -1,7 +1,6 @@
-"""Batches of all tenants share one lane job, one engine and few executions; small ones are quick."""
+"""Batches of all tenants share a lane job, an engine and few executions; small ones are quick."""
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,8 +15,8 @@ LANE = f"{CHAT_MODEL}@local"
 
 
 @pytest.fixture(scope="module")
-def tenants(fleet: RunningFleet) -> Iterator[list[OpenAI]]:
-    yield [fleet.client_of(name) for name in ("acme", "globex", "initech")]
+def tenants(fleet: RunningFleet) -> list[OpenAI]:
+    return [fleet.client_of(name) for name in ("acme", "globex", "initech")]
 
 
 async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and_few_executions(
@@ -51,16 +50,31 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
     assert after.id == before.id
     assert engines == _engine_processes(warm_chat)
     assert after.executions - before.executions <= 10
-    waves = [wave for wave in _waves(warm_chat, after.id) if wave["batches"] > 1]
-    assert any(wave["tenants"] > 1 for wave in waves), "no wave mixed tenants"
+    waves = [entry for entry in warm_chat.lane_job_log(CHAT_MODEL) if "tenants" in entry]
+    assert any(wave["tenants"] > 1 and wave["batches"] > 3 for wave in waves)
+
+
+def test_a_wave_starts_before_the_one_before_it_has_drained(
+    warm_chat: RunningFleet, tenants: list[OpenAI]
+) -> None:
+    seen = len(warm_chat.lane_job_log(CHAT_MODEL))
+    batch = warm_chat.submit(chat_lines(3000, tokens=16), "/v1/chat/completions", tenants[1])
+
+    assert warm_chat.wait(batch, tenants[1]).status == "completed"
+
+    waves = [
+        (entry["event"], entry["wave"])
+        for entry in warm_chat.lane_job_log(CHAT_MODEL)[seen:]
+        if entry["event"].startswith("wave.")
+    ]
+    first = waves[0][1]
+    assert waves.index(("wave.started", first + 1)) < waves.index(("wave.ended", first))
 
 
 def test_a_large_batch_does_not_hold_up_a_one_row_batch_that_comes_after_it(
     warm_chat: RunningFleet, tenants: list[OpenAI]
 ) -> None:
-    large = warm_chat.submit(
-        chat_lines(2000, tokens=64), "/v1/chat/completions", tenants[0]
-    )
+    large = warm_chat.submit(chat_lines(2000, tokens=64), "/v1/chat/completions", tenants[0])
     while not (counts := tenants[0].batches.retrieve(large.id).request_counts) or (
         counts.completed == 0
     ):
@@ -88,9 +102,3 @@ async def _job(fleet: RunningFleet) -> JobRecord:
 
 def _engine_processes(fleet: RunningFleet) -> set[int]:
     return {process.pid for process in fleet.engines(CHAT_MODEL)}
-
-
-def _waves(fleet: RunningFleet, job: str) -> list[dict[str, int]]:
-    return [
-        entry for entry in fleet.job_log(job) if entry.get("event") == "wave.started"
-    ]

@@ -44,9 +44,7 @@ def test_a_dispatcher_killed_between_acknowledging_and_planning_loses_nothing(
     warm_chat: RunningFleet, tmp_path: Path
 ) -> None:
     log = tmp_path / "crashes"
-    warm_chat.restart_dispatcher(
-        BATCHYARD_CRASH_AT="planner.begin", BATCHYARD_CRASH_LOG=str(log)
-    )
+    warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT="planner.begin", BATCHYARD_CRASH_LOG=str(log))
 
     batch = warm_chat.submit(chat_lines(20), "/v1/chat/completions")
     until(lambda: not warm_chat.dispatcher.is_alive(), 60)
@@ -64,13 +62,9 @@ def test_a_gateway_killed_between_writing_and_publishing_loses_nothing(
     warm_chat: RunningFleet, tmp_path: Path
 ) -> None:
     log = tmp_path / "crashes"
-    file = warm_chat.client.files.create(
-        file=("in.jsonl", chat_lines(20)), purpose="batch"
-    )
+    file = warm_chat.client.files.create(file=("in.jsonl", chat_lines(20)), purpose="batch")
     key = secrets.token_hex(8)
-    warm_chat.restart_gateway(
-        BATCHYARD_CRASH_AT="gateway.accepted", BATCHYARD_CRASH_LOG=str(log)
-    )
+    warm_chat.restart_gateway(BATCHYARD_CRASH_AT="gateway.accepted", BATCHYARD_CRASH_LOG=str(log))
 
     with pytest.raises(openai.APIConnectionError):
         warm_chat.client.with_options(max_retries=0).batches.create(
@@ -92,11 +86,7 @@ def test_a_gateway_killed_between_writing_and_publishing_loses_nothing(
     assert log.read_text().split() == ["gateway.accepted"]
     assert ended.status == "completed"
     assert 20 == len({result["custom_id"] for result in warm_chat.results(ended)})
-    mine = [
-        found.id
-        for found in warm_chat.client.batches.list()
-        if found.input_file_id == file.id
-    ]
+    mine = [found.id for found in warm_chat.client.batches.list() if found.input_file_id == file.id]
     assert mine == [batch.id]
 
 
@@ -105,9 +95,7 @@ async def test_a_dispatcher_killed_while_it_finishes_a_batch_is_followed_by_anot
 ) -> None:
     for point in ("finaliser.assembled", "finaliser.committed"):
         log = tmp_path / point
-        warm_chat.restart_dispatcher(
-            BATCHYARD_CRASH_AT=point, BATCHYARD_CRASH_LOG=str(log)
-        )
+        warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT=point, BATCHYARD_CRASH_LOG=str(log))
         batch = warm_chat.submit(chat_lines(5), "/v1/chat/completions")
         await eventually(lambda: not warm_chat.dispatcher.is_alive(), timeout=60)
         warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT="", BATCHYARD_CRASH_LOG="")

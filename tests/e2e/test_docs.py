@@ -15,11 +15,11 @@ _EXAMPLE = re.compile(r"^```python run\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def _examples() -> dict[str, str]:
-    """Their texts by page and line."""
+    """Their texts by page and number."""
     return {
-        f"{page.relative_to(_ROOT)}:{page.read_text().count(chr(10), 0, found.start()) + 1}": found[1]
+        f"{page.name}-{number}": found[1]
         for page in (_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md")))
-        for found in _EXAMPLE.finditer(page.read_text())
+        for number, found in enumerate(_EXAMPLE.finditer(page.read_text()), start=1)
     }
 
 

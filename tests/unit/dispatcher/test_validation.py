@@ -25,9 +25,7 @@ def line(custom_id: str = "a", **changes: Any) -> bytes:
         "body": {"model": "m", "messages": []},
         **changes,
     }
-    return json.dumps(
-        {name: value for name, value in request.items() if value != ...}
-    ).encode()
+    return json.dumps({name: value for name, value in request.items() if value != ...}).encode()
 
 
 def check(
@@ -55,9 +53,7 @@ def test_good_lines_give_rows_a_model_and_slices_over_all_bytes() -> None:
     found, slices = check(*lines)
 
     assert (2, "m", []) == (found.rows, found.model, found.problems)
-    assert [(0, sum(len(text) + 1 for text in lines), 0, 2)] == [
-        piece[:4] for piece in slices
-    ]
+    assert [(0, sum(len(text) + 1 for text in lines), 0, 2)] == [piece[:4] for piece in slices]
 
 
 def test_predicted_tokens_follow_the_requests_own_limits() -> None:
@@ -105,9 +101,7 @@ def test_an_input_without_requests_is_empty() -> None:
     assert [("empty_file", None, None)] == problems() == problems(b"", b"  ")
 
 
-def test_a_byte_order_mark_blank_lines_and_a_missing_last_newline_are_tolerated() -> (
-    None
-):
+def test_a_byte_order_mark_blank_lines_and_a_missing_last_newline_are_tolerated() -> None:
     found = InputCheck(CHAT, MODELS, Slicer(SliceLimits()))
     data = b"\xef\xbb\xbf" + line("a") + b"\r\n\n" + line("b")
 

@@ -32,9 +32,7 @@ def test_results_and_errors_are_apart_each_in_input_order() -> None:
     assert ["b"] == [result["custom_id"] for result in errors]
     assert errors[0]["response"]["body"]["error"]["message"] == "no"
     assert errors[0]["error"] is None
-    assert (
-        SliceUsage(completed=2, failed=1, input_tokens=6, output_tokens=4) == part.usage
-    )
+    assert SliceUsage(completed=2, failed=1, input_tokens=6, output_tokens=4) == part.usage
 
 
 def test_a_result_line_has_openais_shape_and_says_its_row() -> None:
@@ -62,9 +60,7 @@ def test_details_of_usage_are_counted() -> None:
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
 
-    part = assemble(
-        BATCH, PIECE, [line("a")], [(200, json.dumps({"usage": usage}).encode())]
-    )
+    part = assemble(BATCH, PIECE, [line("a")], [(200, json.dumps({"usage": usage}).encode())])
 
     assert SliceUsage(1, 0, 5, 3, 4, 2) == part.usage
 
@@ -77,9 +73,7 @@ def test_lines_are_split_at_line_feeds_only() -> None:
 
 @given(st.text())
 def test_result_lines_are_ascii_and_one_line_for_any_custom_id(custom_id: str) -> None:
-    part = assemble(
-        BATCH, PIECE, [json.dumps({"custom_id": custom_id}).encode()], [(200, b"{}")]
-    )
+    part = assemble(BATCH, PIECE, [json.dumps({"custom_id": custom_id}).encode()], [(200, b"{}")])
 
     assert part.output.isascii()
     assert part.output.decode().splitlines() == [part.output.decode().rstrip("\n")]

@@ -1,0 +1,212 @@
+"""Real Redis and S3 with the dispatcher's parts on them, and one Ray for all who need it."""
+
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from cli.fleet.ray import RayNode
+from dispatcher.cluster import Cluster
+from dispatcher.finaliser import Finaliser
+from dispatcher.planning import Planner
+from dispatcher.slicing import SliceLimits
+from shared.catalog import Catalog, load_catalog
+from shared.slices import Claim, Part, Slice
+from shared.state import State
+from shared.storage import Storage
+from tests.batches import JOB, LANE, validating
+from tests.servers import absent
+from worker.rows import assemble, split
+
+CHAT = "/v1/chat/completions"
+OUTPUT_SECONDS = 3600
+ROWS_A_SLICE = 3
+CATALOG = """\
+pools:
+  gpu: {resources: {CPU: 1}}
+models:
+  m: {pools: [gpu]}
+  other: {pools: [gpu]}
+  embedder: {pools: [gpu], engine: {runner: pooling}}
+"""
+
+#: HTTP status and body of a row; None for one that did not run.
+Result = tuple[int, bytes] | None
+
+
+def good(text: str = "x") -> Result:
+    """An engine's answer of 3 tokens in and 2 out."""
+    body = {"choices": [text], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+    return 200, json.dumps(body).encode()
+
+
+def bad() -> Result:
+    """An engine's refusal of one row."""
+    return 400, b'{"error":{"message":"no"}}'
+
+
+def line(custom_id: str, *, ascii_only: bool = True, **body: Any) -> bytes:
+    """A request, without its line feed."""
+    request = {
+        "custom_id": custom_id,
+        "method": "POST",
+        "url": CHAT,
+        "body": {"model": "m", "messages": [], **body},
+    }
+    return json.dumps(request, ensure_ascii=ascii_only).encode()
+
+
+def lines(rows: int, **body: Any) -> bytes:
+    """An input file; the custom ids are `row-0`, `row-1`, …"""
+    return b"".join(line(f"row-{row}", **body) + b"\n" for row in range(rows))
+
+
+@dataclass(frozen=True)
+class Yard:
+    """What brings a batch through its life without a fleet."""
+
+    state: State
+    storage: Storage
+    planner: Planner
+    finaliser: Finaliser
+
+    async def submit(self, body: bytes, **changes: Any) -> str:
+        """A batch that waits for its plan, over an input of these bytes."""
+        key = f"files/{secrets.token_hex(6)}"
+        stored = await self.storage.put(key, body)
+        fields = {"bucket": self.storage.bucket, "key": key, "etag": stored.etag, "size": len(body)}
+        return await validating(self.state, **{**fields, **changes})
+
+    async def plan(self, body: bytes, **changes: Any) -> str:
+        """A batch that runs."""
+        batch_id = await self.submit(body, **changes)
+        await self.planner.plan(batch_id)
+        return batch_id
+
+    async def slices(self, batch_id: str) -> list[Slice]:
+        """The batch's slices in order."""
+        plan = (await self.state.batches.get(batch_id)).fields["plan"]
+        return await self.state.slices.planned(batch_id, plan)
+
+    async def claim(self, batch_id: str) -> list[Claim]:
+        """The claims on all of its slices, in order."""
+        count = len(await self.slices(batch_id))
+        for first in range(0, count, 100):
+            members = [f"{batch_id}:{index}" for index in range(first, min(count, first + 100))]
+            await self.state.lanes.feed(LANE, members)
+        await self.state.lanes.open_job(LANE, "", JOB)
+        claims = await self.state.slices.claim(
+            LANE, JOB, lease_seconds=60, slices=count, rows=100_000
+        )
+        return sorted(claims, key=lambda claim: claim.index)
+
+    async def commit(self, claim: Claim, results: Sequence[Result]) -> None:
+        """Write and record a part as a lane job does; one result a row."""
+        source = await self.storage.get(claim.key, start=claim.slice.start, end=claim.slice.end)
+        body = assemble(claim.batch_id, claim.slice, split(source), results)
+        key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
+        await self.storage.put(key, body.output + body.error)
+        part = Part(key, len(body.output), len(body.error), body.rows, body.usage)
+        assert await self.state.slices.commit(claim, part) == "ok"
+
+    async def run(self, batch_id: str, result: Callable[[int], Result]) -> None:
+        """Claim all and commit all; `result` says what each row gives."""
+        for claim in await self.claim(batch_id):
+            first, rows = claim.slice.first_row, claim.slice.rows
+            await self.commit(claim, [result(row) for row in range(first, first + rows)])
+
+    async def events(self, batch_id: str) -> list[str]:
+        """The types of the batch's events, in order."""
+        entries = await self.state.outbox.read("events", limit=10_000, wait_seconds=0.001)
+        return [entry.fields["type"] for entry in entries if entry.snapshot()["id"] == batch_id]
+
+    async def content(self, file_id: str | None) -> bytes:
+        """What a file of the tenant holds."""
+        assert file_id is not None
+        return await self.storage.get((await self.state.files.get("acme", file_id)).key)
+
+    async def parsed(self, file_id: str | None) -> list[dict[str, Any]]:
+        """The lines of a result file."""
+        return [json.loads(text) for text in (await self.content(file_id)).splitlines()]
+
+
+def a_planner(
+    state: State, storage: Storage, catalog: Catalog, *, rows: int = ROWS_A_SLICE, most: int = 50_000
+) -> Planner:
+    """A planner whose slices hold `rows` rows."""
+    return Planner(state, storage, catalog, slice_limits=SliceLimits(rows=rows), max_rows=most)
+
+
+@pytest.fixture(scope="session")
+def catalog_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("catalog") / "catalog.yaml"
+    path.write_text(CATALOG)
+    return path
+
+
+@pytest.fixture
+def catalog(catalog_file: Path) -> Catalog:
+    return load_catalog(catalog_file)
+
+
+@pytest.fixture
+def yard(state: State, storage: Storage, catalog: Catalog) -> Yard:
+    return Yard(
+        state,
+        storage,
+        a_planner(state, storage, catalog),
+        Finaliser(state, storage, output_seconds=OUTPUT_SECONDS),
+    )
+
+
+@pytest.fixture
+async def plans(redis: "Redis[str]", namespace: str) -> "PlanKeys":
+    return PlanKeys(redis, namespace)
+
+
+class PlanKeys:
+    """The plans in Redis, behind State's back."""
+
+    def __init__(self, redis: "Redis[str]", namespace: str) -> None:
+        self._redis = redis
+        self._namespace = namespace
+
+    async def lifetimes(self, batch_id: str) -> dict[str, int]:
+        """Seconds that each plan of the batch still has, by its name; -1 for one that stays."""
+        prefix = f"{self._namespace}plan:{batch_id}:"
+        keys = [key async for key in self._redis.scan_iter(match=f"{prefix}*", count=1000)]
+        return {key.removeprefix(prefix): await self._redis.ttl(key) for key in keys}
+
+
+RAY_TOKEN = secrets.token_hex(32)
+
+
+@pytest.fixture(scope="session")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNode]:
+    """A Ray head that answers to RAY_TOKEN only."""
+    try:
+        import ray as installed
+    except ImportError:
+        absent("Ray", "PATH")
+    assert installed
+    environment = {name: text for name, text in os.environ.items() if "BATCHYARD" not in name}
+    node = RayNode(tmp_path_factory.mktemp("ray"), RAY_TOKEN, environment)
+    node.launch()
+    try:
+        node.wait()
+        yield node
+    finally:
+        node.stop()
+
+
+@pytest.fixture
+async def cluster(ray: RayNode) -> AsyncIterator[Cluster]:
+    cluster = Cluster(ray.address, RAY_TOKEN)
+    yield cluster
+    await cluster.close()

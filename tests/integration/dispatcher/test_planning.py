@@ -1,0 +1,280 @@
+import asyncio
+import json
+from typing import Any
+
+import psutil
+import pytest
+
+from shared.catalog import Catalog
+from shared.lifecycle import Event, Status
+from shared.slices import Slice
+from shared.state import State
+from shared.storage import Storage
+from tests.batches import LANE, validating
+from tests.eventually import eventually
+from tests.integration.dispatcher.conftest import CHAT, PlanKeys, Yard, a_planner, line, lines
+
+_MEBIBYTE = 1024 * 1024
+
+
+async def test_a_good_input_is_cut_into_slices_that_cover_all_of_it(yard: Yard) -> None:
+    body = lines(10)
+
+    batch_id = await yard.plan(body)
+
+    record = await yard.state.batches.get(batch_id)
+    assert record.status is Status.IN_PROGRESS
+    assert (record.fields["model"], record.fields["lane"]) == ("m", LANE)
+    assert (record.number("total"), record.number("slices_total")) == (10, 4)
+    _assert_covers(await yard.slices(batch_id), body, rows=10)
+    assert await yard.state.lanes.active(LANE) == [batch_id]
+    assert await yard.events(batch_id) == ["batch.accepted", "batch.in_progress"]
+
+
+async def test_an_accepted_plan_stays(yard: Yard, plans: PlanKeys) -> None:
+    batch_id = await yard.plan(lines(10))
+
+    plan = (await yard.state.batches.get(batch_id)).fields["plan"]
+    assert await plans.lifetimes(batch_id) == {plan: -1}
+
+
+async def test_lines_across_the_borders_of_chunks_stay_whole(yard: Yard) -> None:
+    # Chunks are about 1 MiB: a line of many chunks, borders inside of lines and of characters.
+    sizes = [1, 300_000, 2_500_000, *(4001 + 13 * row for row in range(300))]
+    requests = [
+        line(f"row-{row}", ascii_only=False, user="ü" * size) for row, size in enumerate(sizes)
+    ]
+    body = b"".join(request + b"\n" for request in requests)
+
+    batch_id = await yard.plan(body)
+
+    slices = await yard.slices(batch_id)
+    _assert_covers(slices, body, rows=len(requests))
+    found = [text for piece in slices for text in body[piece.start : piece.end].splitlines()]
+    assert found == requests
+
+
+async def test_blank_lines_and_a_byte_order_mark_are_no_rows(yard: Yard) -> None:
+    body = b"\xef\xbb\xbf\n" + b"\r\n".join([line("a"), b"", line("b"), b"  ", line("c")])
+
+    batch_id = await yard.plan(body)
+
+    [only] = await yard.slices(batch_id)
+    assert (only.first_row, only.rows, only.end) == (0, 3, len(body))
+    assert (await yard.state.batches.get(batch_id)).number("total") == 3
+
+
+async def test_one_row_is_a_batch(yard: Yard) -> None:
+    body = line("only")
+
+    batch_id = await yard.plan(body)
+
+    assert (await yard.state.batches.get(batch_id)).status is Status.IN_PROGRESS
+    [only] = await yard.slices(batch_id)
+    assert only[:4] == (0, len(body), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "number", "param"),
+    [
+        (b"", "empty_file", None, None),
+        (b"\n \n", "empty_file", None, None),
+        (b"{}\n", "missing_required_parameter", 1, "custom_id"),
+        (lines(3) + b"{\n", "invalid_json_line", 4, None),
+        (lines(2) + b'"\xff"\n', "invalid_json_line", 3, None),
+        (line("a") + b"\n" + line("a"), "duplicate_custom_id", 2, "custom_id"),
+        (line("a").replace(b"POST", b"GET"), "invalid_method", 1, "method"),
+        (line("a").replace(CHAT.encode(), b"/v1/embeddings"), "invalid_url", 1, "url"),
+        (line("a", model="nobody"), "model_not_found", 1, "body.model"),
+        (line("a", model="embedder"), "model_not_found", 1, "body.model"),
+        (line("a") + b"\n" + line("b", model="other"), "mismatched_model", 2, "body.model"),
+        (line("a", stream=True), "streaming_unsupported", 1, "body.stream"),
+        (lines(50_001), "too_many_tasks", None, None),
+    ],
+    ids=lambda value: None if isinstance(value, bytes) else str(value),
+)
+async def test_a_refused_input_fails_the_batch_and_says_why(
+    body: bytes, code: str, number: int | None, param: str | None, yard: Yard
+) -> None:
+    batch_id = await yard.plan(body)
+
+    record = await yard.state.batches.get(batch_id)
+    problem = _problems(record.fields)[0]
+    assert record.status is Status.FAILED
+    assert (problem["code"], problem["line"], problem["param"]) == (code, number, param)
+    assert record.fields["first_error"] == problem["message"]
+    shape = record.to_openai()
+    assert shape.errors is not None
+    assert shape.errors.data[0].code == code
+    assert shape.request_counts.total == 0
+    assert await yard.events(batch_id) == ["batch.accepted", "batch.failed"]
+    assert await yard.state.lanes.names() == []
+
+
+async def test_all_bad_lines_are_reported_together(yard: Yard) -> None:
+    body = b"\n".join([line("a"), b"{", line("b", model="nobody"), line("a")])
+
+    batch_id = await yard.plan(body)
+
+    problems = _problems((await yard.state.batches.get(batch_id)).fields)
+    assert [(problem["line"], problem["code"]) for problem in problems] == [
+        (2, "invalid_json_line"),
+        (3, "model_not_found"),
+        (4, "duplicate_custom_id"),
+    ]
+
+
+async def test_more_rows_than_allowed_are_refused_after_slices_were_written(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
+) -> None:
+    batch_id = await yard.submit(lines(12_000))
+
+    await a_planner(state, storage, catalog, rows=1, most=11_999).plan(batch_id)
+
+    record = await state.batches.get(batch_id)
+    assert record.status is Status.FAILED
+    assert [problem["code"] for problem in _problems(record.fields)] == ["too_many_tasks"]
+    assert "plan" not in record.fields
+    [lifetime] = (await plans.lifetimes(batch_id)).values()
+    assert lifetime > 0
+
+
+async def test_an_input_that_was_changed_is_refused(yard: Yard) -> None:
+    batch_id = await yard.submit(lines(4))
+    key = (await yard.state.batches.get(batch_id)).fields["key"]
+    await yard.storage.put(key, lines(5))
+
+    await yard.planner.plan(batch_id)
+
+    record = await yard.state.batches.get(batch_id)
+    [problem] = _problems(record.fields)
+    assert record.status is Status.FAILED
+    assert (problem["code"], problem["param"]) == ("input_changed", "file_id")
+    assert record.fields["input_file_id"] in record.fields["first_error"]
+
+
+@pytest.mark.parametrize("changes", [{"key": "files/nothing"}, {"bucket": "no-such-bucket"}])
+async def test_an_input_that_is_gone_is_refused(changes: dict[str, str], yard: Yard) -> None:
+    batch_id = await yard.submit(lines(4), **changes)
+
+    await yard.planner.plan(batch_id)
+
+    record = await yard.state.batches.get(batch_id)
+    assert record.status is Status.FAILED
+    assert [problem["code"] for problem in _problems(record.fields)] == ["invalid_request"]
+    assert "gone" in record.fields["first_error"]
+
+
+async def test_of_two_planners_at_once_one_plan_wins_and_the_other_goes(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
+) -> None:
+    body = lines(20)
+    batch_id = await yard.submit(body)
+    planners = [a_planner(state, storage, catalog, rows=rows) for rows in (3, 4)]
+
+    await asyncio.gather(*(planner.plan(batch_id) for planner in planners))
+
+    record = await state.batches.get(batch_id)
+    lifetimes = await plans.lifetimes(batch_id)
+    assert record.status is Status.IN_PROGRESS
+    assert len(lifetimes) == 2
+    assert lifetimes.pop(record.fields["plan"]) == -1
+    assert all(lifetime > 0 for lifetime in lifetimes.values())
+    slices = await yard.slices(batch_id)
+    _assert_covers(slices, body, rows=20)
+    assert record.number("slices_total") == len(slices)
+    assert await yard.events(batch_id) == ["batch.accepted", "batch.in_progress"]
+
+
+async def test_a_batch_that_is_cancelled_while_it_is_planned_stays_so(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
+) -> None:
+    batch_id = await yard.submit(lines(20_000))
+    planning = asyncio.create_task(a_planner(state, storage, catalog, rows=1).plan(batch_id))
+    await eventually(lambda: _has_begun(plans, batch_id))
+
+    assert await state.apply(batch_id, Event.CANCEL_REQUESTED)
+    await planning
+
+    record = await state.batches.get(batch_id)
+    assert record.status is Status.CANCELLING
+    assert "plan" not in record.fields
+    assert "in_progress_at" not in record.fields
+    assert await state.lanes.names() == []
+
+
+async def test_what_is_not_validating_is_left_alone(yard: Yard) -> None:
+    batch_id = await yard.plan(lines(4))
+    before = (await yard.state.batches.get(batch_id)).fields
+
+    await yard.planner.plan(batch_id)
+
+    assert (await yard.state.batches.get(batch_id)).fields == before
+
+
+async def test_a_planner_that_dies_half_way_is_followed_by_another(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
+) -> None:
+    body = lines(20_000)
+    batch_id = await yard.submit(body)
+    planning = asyncio.create_task(a_planner(state, storage, catalog, rows=1).plan(batch_id))
+    await eventually(lambda: _has_begun(plans, batch_id))
+    planning.cancel()
+    await asyncio.gather(planning, return_exceptions=True)
+    assert (await state.batches.get(batch_id)).status is Status.VALIDATING
+
+    await a_planner(state, storage, catalog, rows=128).plan(batch_id)
+
+    record = await state.batches.get(batch_id)
+    lifetimes = await plans.lifetimes(batch_id)
+    assert record.status is Status.IN_PROGRESS
+    assert lifetimes.pop(record.fields["plan"]) == -1
+    assert all(lifetime > 0 for lifetime in lifetimes.values())
+    _assert_covers(await yard.slices(batch_id), body, rows=20_000)
+
+
+async def test_the_most_rows_are_planned_in_seconds_and_little_memory(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard
+) -> None:
+    body = lines(50_000)
+    batch_id = await yard.submit(body)
+    process, before, peak = psutil.Process(), psutil.Process().memory_info().rss, 0
+
+    async with asyncio.timeout(10):
+        planning = asyncio.create_task(a_planner(state, storage, catalog, rows=128).plan(batch_id))
+        while not planning.done():
+            await asyncio.wait([planning], timeout=0.02)
+            peak = max(peak, process.memory_info().rss)
+        await planning
+
+    _assert_covers(await yard.slices(batch_id), body, rows=50_000)
+    assert peak - before < 48 * _MEBIBYTE
+
+
+async def test_a_batch_without_a_record_is_an_error_of_its_own(yard: Yard) -> None:
+    batch_id = await validating(yard.state, bucket=yard.storage.bucket, key="files/x")
+
+    await yard.planner.plan(batch_id)
+
+    assert (await yard.state.batches.get(batch_id)).status is Status.FAILED
+
+
+def _assert_covers(slices: list[Slice], body: bytes, *, rows: int) -> None:
+    """The slices are the whole body, each row once, in order."""
+    assert slices[0].start == 0
+    assert slices[-1].end == len(body)
+    assert [piece.end for piece in slices[:-1]] == [piece.start for piece in slices[1:]]
+    firsts = [piece.first_row for piece in slices]
+    assert firsts == [sum(piece.rows for piece in slices[:index]) for index in range(len(slices))]
+    assert sum(piece.rows for piece in slices) == rows
+    for piece in slices:
+        assert body[piece.start : piece.end].count(b"\n") in (piece.rows, piece.rows - 1)
+
+
+def _problems(fields: Any) -> list[dict[str, Any]]:
+    problems: list[dict[str, Any]] = json.loads(fields["errors"])
+    return problems
+
+
+async def _has_begun(plans: PlanKeys, batch_id: str) -> bool:
+    return len(await plans.lifetimes(batch_id)) == 1
