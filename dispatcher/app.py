@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -58,17 +59,17 @@ class Dispatcher:
 
     async def lead(self) -> None:
         """Do all duties until cancelled."""
+        duties = [
+            asyncio.create_task(self._rounds()),
+            asyncio.create_task(self._periodically(self._reaper.release_claims, 1.0)),
+            asyncio.create_task(self._periodically(self._reaper.close_windows, 1.0)),
+            asyncio.create_task(self._periodically(self._reaper.sweep, 5.0)),
+        ]
         try:
-            async with asyncio.TaskGroup() as duties:
-                duties.create_task(self._rounds())
-                duties.create_task(self._periodically(self._reaper.release_claims, 1.0))
-                duties.create_task(self._periodically(self._reaper.close_windows, 1.0))
-                duties.create_task(self._periodically(self._reaper.sweep, 5.0))
+            # They end by losing Redis only; whoever leads then begins again.
+            await asyncio.gather(*duties)
         finally:
-            running = list(self._running.values())
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await _end(*duties, *self._running.values())
             # One that had not begun could not take itself off.
             self._running.clear()
 
@@ -186,12 +187,10 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         )
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait([relaying, leading, stopped], return_when=asyncio.FIRST_COMPLETED)
+        await _end(relaying, leading, stopped, patience_seconds=3)
         for task in (relaying, leading, stopped):
-            task.cancel()
-        results = await asyncio.gather(relaying, leading, stopped, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
 
 
 async def _lead(state: State, dispatcher: Dispatcher, holder: str, *, seconds: float) -> None:
@@ -209,19 +208,32 @@ async def _lead(state: State, dispatcher: Dispatcher, holder: str, *, seconds: f
                 is_leader = await asyncio.wait_for(lease.hold(), seconds / 2) > 0
             except Exception as error:  # noqa: BLE001  # without Redis nobody leads
                 log.warning("dispatcher.lease_unknown", reason=str(error))
-            if is_leader and (duties is None or duties.done()):
+            if duties is not None and duties.done():
+                log.warning("dispatcher.duties_ended", reason=str(duties.exception()))
+                duties = None
+            if is_leader and duties is None:
                 log.info("dispatcher.leads")
                 duties = asyncio.create_task(dispatcher.lead())
             elif not is_leader and duties is not None:
                 log.warning("dispatcher.follows")
-                duties.cancel()
-                await asyncio.gather(duties, return_exceptions=True)
+                await _end(duties)
                 duties = None
             await asyncio.sleep(seconds / 4)
     finally:
         if duties is not None:
-            duties.cancel()
-            await asyncio.gather(duties, return_exceptions=True)
+            await _end(duties)
         # It ends by itself as well.
         with suppress(TransientError):
             await asyncio.shield(lease.let_go())
+
+
+async def _end(*tasks: asyncio.Task[Any], patience_seconds: float = 1) -> None:
+    """Cancel the tasks until all are over.
+
+    Once is not enough: redis-py sends through `asyncio.wait_for`, which in Python 3.11 takes a
+    cancellation for itself when what it waits for is done in the same moment.
+    """
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=patience_seconds)

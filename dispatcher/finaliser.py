@@ -87,6 +87,7 @@ class Finaliser:
         rows = _Rows(sum(piece.rows for piece in slices))
         missing = None if event is Event.OUTPUT_COMMITTED else _REASONS[record.status]
         output = await self._write(record, event, "output", self._results(slices, parts, rows))
+        crash.point("finaliser.output_written")
         error = await self._write(
             record, event, "error", self._errors(record, slices, parts, rows, missing)
         )
@@ -95,12 +96,13 @@ class Finaliser:
         commit = await self._commit(record, event, output, error)
         crash.point("finaliser.committed")
         try:
-            await self._conclude(record, commit, has_run=bool(slices))
+            is_ours = await self._conclude(record, commit, has_run=bool(slices))
         except InvalidTransitionError as late:
             # Cancelled between the commit and here: the next round ends it as cancelled.
             log.warning("batch.finish_late", batch_id=batch_id, status=late.status)
         else:
-            log.info("batch.finished", batch_id=batch_id, how=commit.event)
+            if is_ours:
+                log.info("batch.finished", batch_id=batch_id, how=commit.event)
 
     async def _results(
         self, slices: list[Slice], parts: dict[int, Part], rows: "_Rows"
@@ -247,7 +249,7 @@ class Finaliser:
             return commit
         return msgspec.json.decode(await self._storage.get(key), type=Commit)
 
-    async def _conclude(self, record: BatchRecord, commit: Commit, *, has_run: bool) -> None:
+    async def _conclude(self, record: BatchRecord, commit: Commit, *, has_run: bool) -> bool:
         fields: dict[str, str | int] = {
             "completed": commit.output.rows if commit.output else 0,
             "failed": commit.error.rows if commit.error else 0,
@@ -267,7 +269,7 @@ class Finaliser:
                     "sha256": written.sha256,
                 }
             )
-        await self._state.conclude(
+        return await self._state.conclude(
             record.id,
             Event(commit.event),
             files=files,

@@ -17,7 +17,7 @@ from shared.catalog import CatalogError, Model, catalog_lines, load_catalog
 
 
 def check_catalog(path: Path) -> int:
-    """Print one line per problem; exit code 2 when there is any, 0 after `ok` when there is none."""
+    """Print a line for each problem; exit code 2 when there is any, 0 after `ok` otherwise."""
     try:
         catalog = load_catalog(path)
     except CatalogError as error:

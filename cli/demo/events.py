@@ -53,6 +53,7 @@ class Listener:
         finally:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(_START_SECONDS)
+            self._loop.close()
 
     def _run(self) -> None:
         try:

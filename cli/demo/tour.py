@@ -44,7 +44,8 @@ def run(run_dir: Path) -> None:
             raise
         finally:
             # A second Ctrl-C would leave half of it behind.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
             fleet.stop()
             screen.line("stopped", "every process that the demo started")
 
@@ -56,10 +57,11 @@ class _Tour:
         self._fleet = fleet
         self._screen = screen
         self._results = fleet.run_dir / "results"
-        self._began = time.monotonic()
         self._times: list[tuple[str, float]] = []
-        if spent := os.environ.get(_INSTALL_VARIABLE):
-            self._times.append(("install: Python packages", float(spent)))
+        installing = float(os.environ.get(_INSTALL_VARIABLE) or 0)
+        if installing:
+            self._times.append(("install: Python packages", installing))
+        self._began = time.monotonic() - installing
 
     def run(self) -> None:
         """All steps."""

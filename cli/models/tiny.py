@@ -1,4 +1,4 @@
-"""A tiny random chat model, made in seconds: it writes nonsense, through every code path of a real one."""
+"""A tiny random chat model, made in seconds: nonsense, through every code path of a real one."""
 
 import inspect
 import keyword
@@ -91,8 +91,8 @@ def _write_tokenizer(folder: Path) -> None:
     tokenizer.train_from_iterator(_english(), trainer)
     PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers
         tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
+        eos_token="<|im_end|>",  # noqa: S106  # a token of text
+        pad_token="<|endoftext|>",  # noqa: S106  # as above
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
         model_max_length=MAX_POSITIONS,
@@ -105,7 +105,7 @@ def _english() -> Iterator[str]:
     import asyncio
     import collections
     import csv
-    import datetime
+    import datetime as dt
     import json
     import logging
     import pathlib
@@ -113,7 +113,7 @@ def _english() -> Iterator[str]:
     import statistics
 
     for module in (
-        argparse, asyncio, collections, csv, datetime, json, logging, pathlib, random, statistics,
+        argparse, asyncio, collections, csv, dt, json, logging, pathlib, random, statistics,
     ):  # fmt: skip
         yield inspect.getdoc(module) or ""
         for name in sorted(vars(module)):

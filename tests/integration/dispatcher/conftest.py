@@ -1,5 +1,6 @@
 """Real Redis and S3 with the dispatcher's parts on them, and one Ray for all who need it."""
 
+import importlib.util
 import json
 import os
 import secrets
@@ -137,7 +138,12 @@ class Yard:
 
 
 def a_planner(
-    state: State, storage: Storage, catalog: Catalog, *, rows: int = ROWS_A_SLICE, most: int = 50_000
+    state: State,
+    storage: Storage,
+    catalog: Catalog,
+    *,
+    rows: int = ROWS_A_SLICE,
+    most: int = 50_000,
 ) -> Planner:
     """A planner whose slices hold `rows` rows."""
     return Planner(state, storage, catalog, slice_limits=SliceLimits(rows=rows), max_rows=most)
@@ -190,11 +196,8 @@ RAY_TOKEN = secrets.token_hex(32)
 @pytest.fixture(scope="session")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNode]:
     """A Ray head that answers to RAY_TOKEN only."""
-    try:
-        import ray as installed
-    except ImportError:
+    if importlib.util.find_spec("ray") is None:
         absent("Ray", "PATH")
-    assert installed
     environment = {name: text for name, text in os.environ.items() if "BATCHYARD" not in name}
     node = RayNode(tmp_path_factory.mktemp("ray"), RAY_TOKEN, environment)
     node.launch()

@@ -10,7 +10,7 @@ from shared.lifecycle import Event, Status
 from shared.slices import Slice
 from shared.state import State
 from shared.storage import Storage
-from tests.batches import LANE, validating
+from tests.batches import LANE
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CHAT, PlanKeys, Yard, a_planner, line, lines
 
@@ -219,8 +219,10 @@ async def test_a_planner_that_dies_half_way_is_followed_by_another(
     batch_id = await yard.submit(body)
     planning = asyncio.create_task(a_planner(state, storage, catalog, rows=1).plan(batch_id))
     await eventually(lambda: _has_begun(plans, batch_id))
-    planning.cancel()
-    await asyncio.gather(planning, return_exceptions=True)
+    while not planning.done():
+        # Python 3.11's wait_for, through which redis-py sends, may keep one to itself.
+        planning.cancel()
+        await asyncio.wait([planning], timeout=0.01)
     assert (await state.batches.get(batch_id)).status is Status.VALIDATING
 
     await a_planner(state, storage, catalog, rows=128).plan(batch_id)
@@ -249,14 +251,6 @@ async def test_the_most_rows_are_planned_in_seconds_and_little_memory(
 
     _assert_covers(await yard.slices(batch_id), body, rows=50_000)
     assert peak - before < 48 * _MEBIBYTE
-
-
-async def test_a_batch_without_a_record_is_an_error_of_its_own(yard: Yard) -> None:
-    batch_id = await validating(yard.state, bucket=yard.storage.bucket, key="files/x")
-
-    await yard.planner.plan(batch_id)
-
-    assert (await yard.state.batches.get(batch_id)).status is Status.FAILED
 
 
 def _assert_covers(slices: list[Slice], body: bytes, *, rows: int) -> None:

@@ -185,7 +185,7 @@ class _Machine(RuleBasedStateMachine):
             self._give_back(batch_id, index)
 
     # Rarely, so that most batches live long enough for something to happen to them.
-    @precondition(lambda self: len(self._claims) > 3 * self._interruptions)
+    @precondition(lambda self: len(self._claims) > 2 * self._interruptions)
     @rule(
         data=st.data(),
         event=st.sampled_from([Event.CANCEL_REQUESTED, Event.WINDOW_CLOSED, Event.LANE_FAILED]),
@@ -210,7 +210,9 @@ class _Machine(RuleBasedStateMachine):
             with pytest.raises(InvalidTransitionError):
                 self._run(self._state.apply(batch_id, event))
 
-    @precondition(lambda self: any(b.status is not Status.IN_PROGRESS for b in self._batches.values()))
+    @precondition(
+        lambda self: any(b.status is not Status.IN_PROGRESS for b in self._batches.values())
+    )
     @rule(data=st.data())
     def conclude(self, data: st.DataObject) -> None:
         batch_id, batch = self._any_batch(data)
@@ -326,7 +328,7 @@ def test_slices_are_never_lost_and_never_committed_twice(redis_url: str) -> None
     run_state_machine_as_test(
         lambda: _Machine(redis_url),  # type: ignore[arg-type]  # any callable will do
         settings=settings(
-            max_examples=40,
+            max_examples=60,
             stateful_step_count=40,
             deadline=None,
             derandomize=True,
