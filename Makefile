@@ -60,7 +60,7 @@ clean: ## remove caches and build outputs; .venv and .batchyard stay
 	find $(ROOMS) tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # Bare Debian has pip and lacks ensurepip: its own pip then installs into the new environment.
-$(INSTALLED): locks/$(LOCK).txt pyproject.toml
+$(INSTALLED): locks/$(LOCK).txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
 	  echo "Batchyard needs Python 3.11 to 3.13, and '$(PYTHON)' is another one." \
 	    "Install python3.11, or name one: make install PYTHON=/path/to/python3.11" >&2; exit 1; }

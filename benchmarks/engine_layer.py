@@ -1,11 +1,13 @@
 """What the engine layer costs: rows a second of bare vLLM against `run_lines` through Ray Serve.
 
-The same rows, on the same machine, one after the other: only the ratio means anything.
+The same rows, on the same machine, one after the other: only the ratios mean anything, and on a
+machine that others use only that of CPU time does.
     python benchmarks/engine_layer.py [chat|embeddings ...] [--rows N] [--tokens N] [--repeats N]
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -17,7 +19,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import psutil
 
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model
@@ -42,8 +46,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
-        rates = asyncio.run((_bare if options.only == "bare" else _serve)(options))
-        print("RATES " + json.dumps(rates), flush=True)
+        measured = asyncio.run((_bare if options.only == "bare" else _serve)(options))
+        print("RATES " + json.dumps(measured), flush=True)
         return
     with tempfile.TemporaryDirectory(prefix="batchyard-bench-") as folder:
         options.folder = Path(folder)
@@ -53,19 +57,27 @@ def main() -> None:
             options.rows = wanted or ROWS[kind]
             bare = _in_a_process("bare", kind, options)
             through_serve = _in_a_process("serve", kind, options)
-            ratio = statistics.median(through_serve) / statistics.median(bare)
+            ratio = statistics.median(through_serve.rates) / statistics.median(bare.rates)
             print(
-                f"{kind}: bare {_shown(bare)} rows/s, run_lines {_shown(through_serve)} rows/s, "
-                f"ratio of medians {ratio:.2f}",
+                f"{kind}: bare {bare.shown()}; run_lines {through_serve.shown()}; "
+                f"ratio of the medians of rows/s {ratio:.2f}",
                 flush=True,
             )
 
 
-def _shown(rates: list[float]) -> str:
-    return " ".join(f"{rate:.0f}" for rate in rates)
+class Measured(NamedTuple):
+    """Rows a second of each repeat, and CPU milliseconds a row by kind of process over all."""
+
+    rates: list[float]
+    cpu: dict[str, float]
+
+    def shown(self) -> str:
+        rates = " ".join(f"{rate:.0f}" for rate in self.rates)
+        parts = ", ".join(f"{name} {cost:.1f}" for name, cost in self.cpu.items())
+        return f"{rates} rows/s, {sum(self.cpu.values()):.1f} ms of CPU a row ({parts})"
 
 
-def _in_a_process(only: str, kind: str, options: argparse.Namespace) -> list[float]:
+def _in_a_process(only: str, kind: str, options: argparse.Namespace) -> Measured:
     """A process each, so that nothing of one engine is left when the other is measured."""
     command = [
         sys.executable,
@@ -91,8 +103,7 @@ def _in_a_process(only: str, kind: str, options: argparse.Namespace) -> list[flo
     found = [line for line in done.stdout.splitlines() if line.startswith("RATES ")]
     if not found:
         sys.exit(f"{only} {kind} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    rates: list[float] = json.loads(found[0].removeprefix("RATES "))
-    return rates
+    return Measured(*json.loads(found[0].removeprefix("RATES ")))
 
 
 def _catalog(options: argparse.Namespace) -> Catalog:
@@ -137,19 +148,33 @@ def _body(kind: str, text: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-async def _measure(
-    run: Callable[[int], Awaitable[None]], options: argparse.Namespace
-) -> list[float]:
+async def _measure(run: Callable[[int], Awaitable[None]], options: argparse.Namespace) -> Measured:
     await run(WARM_UP_ROWS)
     rates = []
+    before = _cpu_seconds()
     for _ in range(options.repeats):
         start = time.perf_counter()
         await run(options.rows)
         rates.append(options.rows / (time.perf_counter() - start))
-    return rates
+    rows = options.rows * options.repeats
+    spent = {name: now - before.get(name, 0) for name, now in _cpu_seconds().items()}
+    return Measured(rates, {name: 1000 * seconds / rows for name, seconds in spent.items()})
 
 
-async def _bare(options: argparse.Namespace) -> list[float]:
+def _cpu_seconds() -> dict[str, float]:
+    """Of this process and all below it, by kind."""
+    kinds = {"VLLM::Worker": "worker", "VLLM::EngineCore": "core", ":engine": "replica"}
+    this = psutil.Process()
+    spent = {"client": sum(this.cpu_times()[:2])}
+    for process in this.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            kind = next((kind for mark, kind in kinds.items() if mark in command), "ray")
+            spent[kind] = spent.get(kind, 0) + sum(process.cpu_times()[:2])
+    return spent
+
+
+async def _bare(options: argparse.Namespace) -> Measured:
     """Bare AsyncLLM with text in and nothing made of what comes out."""
     from transformers import AutoTokenizer
     from vllm import PoolingParams, SamplingParams
@@ -192,12 +217,12 @@ async def _bare(options: argparse.Namespace) -> list[float]:
     async def run(count: int) -> None:
         await asyncio.gather(*map(one, _texts(count)))
 
-    rates = await _measure(run, options)
+    measured = await _measure(run, options)
     engine.shutdown()
-    return rates
+    return measured
 
 
-async def _serve(options: argparse.Namespace) -> list[float]:
+async def _serve(options: argparse.Namespace) -> Measured:
     import ray
 
     from worker.engine_client import EngineClient, ensure_engine
@@ -233,9 +258,9 @@ async def _serve(options: argparse.Namespace) -> list[float]:
         ]
         await asyncio.gather(*(one(lines[at : at + step]) for at in range(0, count, step)))
 
-    rates = await _measure(run, options)
+    measured = await _measure(run, options)
     ray.shutdown()
-    return rates
+    return measured
 
 
 if __name__ == "__main__":

@@ -69,6 +69,14 @@ def demo(
     run(run_dir)
 
 
+@app.command("install-servers")
+def install_servers() -> None:
+    """Install RabbitMQ, Redis and Ceph S3 from Debian's packages where they are missing."""
+    from cli.install import run
+
+    run()
+
+
 def main() -> None:
     """Errors that the user can mend are one message without a traceback, exit code 2."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

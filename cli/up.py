@@ -4,16 +4,13 @@ from pathlib import Path
 
 import typer
 
-from cli.fleet import Fleet, Options
-from cli.servers import sole_user_of
-from cli.servers.process import make_private_directory, write_private_file
+from cli.fleet import Fleet, Options, foreground
+from cli.servers.process import write_private_file
 
 
 def run(options: Options, *, write_env: Path | None) -> None:
     """Start, say where things are, watch until interrupted, stop."""
-    make_private_directory(options.run_dir)
-    with sole_user_of(options.run_dir):
-        fleet = Fleet(options, report=typer.echo)
+    with foreground(options, typer.echo) as fleet:
         try:
             fleet.start()
             _introduce(fleet)
@@ -23,8 +20,7 @@ def run(options: Options, *, write_env: Path | None) -> None:
             fleet.watch()
         except KeyboardInterrupt:
             typer.echo("stopping")
-        finally:
-            fleet.stop()
+            raise
 
 
 def _introduce(fleet: Fleet) -> None:

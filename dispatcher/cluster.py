@@ -8,6 +8,9 @@ import httpx
 
 from shared.errors import TransientError
 
+#: Characters of Ray's words about a job.
+_MOST_SAID = 800
+
 
 class JobStatus(StrEnum):
     """Ray's words for a job."""
@@ -61,11 +64,11 @@ class Cluster:
             self._checked(answer)
 
     async def message(self, job: str) -> str:
-        """What Ray says about how the job ended."""
+        """What Ray says about how the job ended, and the end of what the job printed."""
         answer = await self._call("GET", f"/{job}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return "Ray does not know the job."
-        return str(self._checked(answer).get("message") or "")
+        return _shortened(str(self._checked(answer).get("message") or ""))
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -86,6 +89,13 @@ class Cluster:
         except ValueError as error:
             raise TransientError(f"Something other than Ray answers: {_reason(answer)}") from error
         return body
+
+
+def _shortened(text: str) -> str:
+    # It goes into the batch and each of its events; Ray adds up to 20,000 characters of the log.
+    if len(text) <= _MOST_SAID:
+        return text
+    return f"{text[: _MOST_SAID // 4]} […] {text[-_MOST_SAID // 2 :]}"
 
 
 def _reason(answer: httpx.Response) -> str:

@@ -52,11 +52,14 @@ class LaneKeeper:
 
     async def feed(self, lane: str) -> None:
         """Bring the ready list up to what the lane job can take, in the order that is right now."""
+        batches = await self._state.lanes.active_count(lane)
+        if not batches:
+            return
         job = await self._state.lanes.job(lane)
         rows = max(job.rows_wanted, self._ready_rows)
-        candidates = await self._state.lanes.candidates(lane, slices_per_batch=_per_batch(rows))
-        if not candidates:
-            return
+        candidates = await self._state.lanes.candidates(
+            lane, slices_per_batch=_per_batch(rows, batches)
+        )
         chosen = order(candidates, await self._state.lanes.served(lane), now=time.time(), rows=rows)
         # What is ready already stays so, behind what is more urgent.
         picked = set(chosen)
@@ -163,9 +166,10 @@ class LaneKeeper:
         log.error("lane.failed", lane=lane, reason=reason)
 
 
-def _per_batch(rows: int) -> int:
-    # Slices may be as small as one row; a few of each batch are enough to choose from.
-    return max(2, min(100, rows // 32))
+def _per_batch(rows: int, batches: int) -> int:
+    # Slices may be as small as one row; a few of each of many batches are enough to choose from,
+    # and one batch alone must fill the list.
+    return max(2, min(_MOST_READY, rows // 32), _MOST_READY // batches)
 
 
 def _slug(lane: str) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from shared.catalog import CatalogError, Model, catalog_lines, load_catalog
+from shared.catalog import Catalog, CatalogError, Marks, Model, catalog_lines, load_catalog
 
 
 def check_catalog(path: Path) -> int:
@@ -27,7 +27,8 @@ def check_catalog(path: Path) -> int:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     marks = catalog_lines(path)
     known = _known_arguments()
-    problems = [
+    problems = [*_pool_problems(path, marks, catalog)]
+    problems += [
         f"{path}:{marks.line(('models', name, 'engine', argument))}: "
         f"models.{name}.engine.{argument}: {reason}"
         for name, model in catalog.models.items()
@@ -35,6 +36,19 @@ def check_catalog(path: Path) -> int:
     ]
     print("\n".join(problems) or "ok")
     return 2 if problems else 0
+
+
+def _pool_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
+    """What Ray says against a pool, whatever runs there."""
+    from worker.engine import llm_config
+
+    for name, pool in catalog.pools.items():
+        try:
+            llm_config(Model(name="any", pools=(name,)), pool)
+        except ValidationError as error:
+            told = "; ".join(problem["msg"] for problem in error.errors(include_url=False))
+            reason = told.replace("Value error, ", "")
+            yield f"{path}:{marks.line(('pools', name))}: pools.{name}: {reason}"
 
 
 def _known_arguments() -> dict[str, list[Any]]:

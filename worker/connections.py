@@ -1,8 +1,16 @@
 """The outside things of one worker process, from its environment: each Ray process has its own."""
 
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import TypeVar
+
 from shared.state import State
 from shared.storage import Storage
 from worker.settings import WorkerSettings
+
+T = TypeVar("T")
 
 
 def open_state(settings: WorkerSettings) -> State:
@@ -23,3 +31,22 @@ def open_storage(settings: WorkerSettings) -> Storage:
 def read_settings() -> WorkerSettings:
     """The settings of this process."""
     return WorkerSettings()
+
+
+def run_with_stores(work: Callable[[State, Storage], Awaitable[T]]) -> T:
+    """Run `work` from a Ray task; the connections stay open for the tasks after it."""
+    loop, state, storage = _stores()
+
+    async def run() -> T:
+        return await work(state, storage)
+
+    return asyncio.run_coroutine_threadsafe(run(), loop).result()
+
+
+@cache
+def _stores() -> tuple[asyncio.AbstractEventLoop, State, Storage]:
+    # Ray runs task after task in one process and gives it no place to keep anything.
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="stores").start()
+    settings = read_settings()
+    return loop, open_state(settings), open_storage(settings)

@@ -312,7 +312,7 @@ def deploy(catalog: Catalog, lane: Lane) -> str:
     if not is_deployed(name) or engine_failure(name) is not None:
         serve.start(proxy_location=ProxyLocation.Disabled)
         application = build_llm_deployment(
-            _llm_config(catalog.model(lane.model), catalog.pools[lane.pool]),
+            llm_config(catalog.model(lane.model), catalog.pools[lane.pool]),
             override_serve_options={"name": DEPLOYMENT},
         )
         serve.run_many(
@@ -332,7 +332,8 @@ def deploy(catalog: Catalog, lane: Lane) -> str:
     return name
 
 
-def _llm_config(model: Model, pool: Pool) -> LLMConfig:
+def llm_config(model: Model, pool: Pool) -> LLMConfig:
+    """Ray's description of the engine; raises pydantic's ValidationError for what Ray refuses."""
     return LLMConfig(
         model_loading_config=ModelLoadingConfig(model_id=model.name, model_source=model.source),
         engine_kwargs=engine_arguments(model),

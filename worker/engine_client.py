@@ -11,7 +11,13 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus
 
@@ -119,7 +125,7 @@ class EngineClient:
             raise EngineGoneError("The engine died while these lines were in it.") from None
         except EngineUnavailableError:
             raise EngineUnavailableError("The engine is being restarted.") from None
-        except RayActorError:
+        except (RayActorError, WorkerCrashedError, OutOfMemoryError):
             raise EngineGoneError("The engine's replica died with these lines in it.") from None
         except RayTaskError:
             # A bug in the replica: no retry would mend it.
@@ -132,12 +138,16 @@ class EngineClient:
 def ensure_engine(catalog: Catalog, lane: Lane) -> str:
     """Deploy the lane's engine unless it is there already; the application's name. Blocks.
 
+    Raises EngineFailedError when Ray refuses what the catalog says.
     The deployment itself is made by a Ray task, because what it needs takes ten seconds to import.
     """
     name = catalog.app_name(lane)
     if is_deployed(name) and engine_failure(name) is None and not stale_apps(lane, name):
         return name
-    deployed: str = ray.get(_deploy.remote(catalog.model_dump_json(), lane))
+    try:
+        deployed: str = ray.get(_deploy.remote(catalog.model_dump_json(), lane))
+    except RayTaskError as error:
+        raise EngineFailedError(_reason(str(error))) from None
     return deployed
 
 

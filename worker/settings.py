@@ -1,4 +1,4 @@
-"""What a lane job must be told besides the shared addresses; each Ray node has it as environment."""
+"""What a lane job must be told besides the shared addresses; Ray nodes have it as environment."""
 
 from shared.settings import SharedSettings
 

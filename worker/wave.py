@@ -1,13 +1,14 @@
 """A wave: one Ray Data execution that runs slices of any batches of its lane.
 
-Its source yields one block a slice, its client sends chunks of lines to the engine, its sink
-commits. Lines and results cross it as opaque bytes: Arrow damages dicts, `read_text` splits JSON.
+Its source yields one block a slice (small ones share one), its client sends chunks of lines to the
+engine, its sink commits. Lines and results cross it as opaque bytes: Arrow damages dicts, and
+`read_text` splits JSON.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -19,7 +20,7 @@ from ray.data.datasource import Datasink
 from shared.slices import Claim, SliceUsage
 from shared.state import State
 from shared.storage import Storage
-from worker.connections import open_state, open_storage, read_settings
+from worker.connections import open_state, read_settings, run_with_stores
 from worker.engine_client import EngineClient
 from worker.rows import PartBody
 from worker.slice_run import (
@@ -31,7 +32,6 @@ from worker.slice_run import (
     settle,
 )
 
-T = TypeVar("T")
 _claims = msgspec.json.Decoder(Claim)
 #: Rows of Arrow are slices: what each column holds.
 Batch = dict[str, Any]
@@ -39,6 +39,7 @@ Batch = dict[str, Any]
 _LIGHT = 0.1
 #: Reading and committing processes of one wave.
 _HELPERS = 2
+_ROWS_PER_BLOCK = 128
 
 
 def prepare_ray_data() -> None:
@@ -52,32 +53,48 @@ def prepare_ray_data() -> None:
 
 def run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> None:
     """Run the slices to their commits; blocks until the last one. Meant for a thread of its own."""
-    slices_at_once = max(2, 1 + rows_in_engine // max(1, claims[0].slice.rows))
+    groups = grouped(claims)
+    blocks_at_once = 1 + max(1, rows_in_engine // _rows(groups[0]))
     ray.data.read_datasource(
-        SliceSource(claims),
-        override_num_blocks=len(claims),
+        SliceSource(groups),
+        override_num_blocks=len(groups),
         concurrency=_HELPERS,
         num_cpus=_LIGHT,
     ).map_batches(
         SliceMapper,
-        # A slice is a block, and a block is what is retried.
+        # A block is what is retried, and what is committed as soon as it is done.
         batch_size=None,
         num_cpus=_LIGHT,
-        max_concurrency=slices_at_once,
+        max_concurrency=blocks_at_once,
         compute=ActorPoolStrategy(size=1),
         fn_constructor_kwargs={"app_name": app_name, "rows_in_engine": rows_in_engine},
     ).write_datasink(PartSink(), concurrency=_HELPERS, ray_remote_args={"num_cpus": _LIGHT})
 
 
-class SliceSource(Datasource):
-    """One read task, and so one block, a slice."""
+def grouped(claims: list[Claim]) -> list[list[Claim]]:
+    """The claims in order, small ones together: a Ray task for each of five rows costs too much."""
+    groups: list[list[Claim]] = []
+    for claim in claims:
+        if groups and _rows(groups[-1]) + claim.slice.rows <= _ROWS_PER_BLOCK:
+            groups[-1].append(claim)
+        else:
+            groups.append([claim])
+    return groups
 
-    def __init__(self, claims: list[Claim]) -> None:
+
+def _rows(claims: list[Claim]) -> int:
+    return sum(claim.slice.rows for claim in claims)
+
+
+class SliceSource(Datasource):
+    """One read task, and so one block, a group of slices."""
+
+    def __init__(self, groups: list[list[Claim]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # ray is half typed
-        self._claims = claims
+        self._groups = groups
 
     def estimate_inmemory_data_size(self) -> int | None:
-        return sum(claim.slice.end - claim.slice.start for claim in self._claims)
+        return sum(map(_bytes, self._groups))
 
     def get_read_tasks(
         self,
@@ -85,26 +102,31 @@ class SliceSource(Datasource):
         per_task_row_limit: int | None = None,  # noqa: ARG002
         data_context: DataContext | None = None,  # noqa: ARG002
     ) -> list[ReadTask]:
-        return [_read_task(claim) for claim in self._claims]
+        return [_read_task(group) for group in self._groups]
 
 
-def _read_task(claim: Claim) -> ReadTask:
+def _read_task(claims: list[Claim]) -> ReadTask:
     def read() -> Iterable[Block]:
-        async def get(_: State, storage: Storage) -> bytes | None:
-            return await fetch(storage, claim)
+        async def get(_: State, storage: Storage) -> list[bytes | None]:
+            return await asyncio.gather(*(fetch(storage, claim) for claim in claims))
 
         yield pa.table(
             {
-                "claim": pa.array([msgspec.json.encode(claim)], pa.binary()),
-                "lines": pa.array([_with_stores(get)], pa.binary()),
+                "claim": pa.array(map(msgspec.json.encode, claims), pa.binary()),
+                "lines": pa.array(run_with_stores(get), pa.binary()),
             }
         )
 
-    size = claim.slice.end - claim.slice.start
     return ReadTask(
         read,
-        BlockMetadata(num_rows=1, size_bytes=size, input_files=None, exec_stats=None),
+        BlockMetadata(
+            num_rows=len(claims), size_bytes=_bytes(claims), input_files=None, exec_stats=None
+        ),
     )
+
+
+def _bytes(claims: list[Claim]) -> int:
+    return sum(claim.slice.end - claim.slice.start for claim in claims)
 
 
 class SliceMapper:
@@ -120,18 +142,22 @@ class SliceMapper:
         )
 
     async def __call__(self, batch: Batch) -> AsyncIterator[Batch]:
-        for text, lines in zip(batch["claim"], batch["lines"], strict=True):
-            result = await self._runner.run(
-                _claims.decode(bytes(text)), lines if lines is None else bytes(lines)
+        results = await asyncio.gather(
+            *(
+                self._runner.run(
+                    _claims.decode(bytes(claim)), lines if lines is None else bytes(lines)
+                )
+                for claim, lines in zip(batch["claim"], batch["lines"], strict=True)
             )
-            yield {
-                "claim": pa.array([bytes(text)], pa.binary()),
-                "outcome": [result.outcome.value],
-                "reason": [result.reason],
-                "output": pa.array([result.body.output], pa.binary()),
-                "error": pa.array([result.body.error], pa.binary()),
-                "usage": [json.dumps(result.body.usage)],
-            }
+        )
+        yield {
+            "claim": pa.array(map(bytes, batch["claim"]), pa.binary()),
+            "outcome": [result.outcome.value for result in results],
+            "reason": [result.reason for result in results],
+            "output": pa.array((result.body.output for result in results), pa.binary()),
+            "error": pa.array((result.body.error for result in results), pa.binary()),
+            "usage": [json.dumps(result.body.usage) for result in results],
+        }
 
 
 class PartSink(Datasink[None]):
@@ -143,24 +169,12 @@ class PartSink(Datasink[None]):
             rows += BlockAccessor.for_block(block).iter_rows(public_row_format=True)
 
         async def commit(state: State, storage: Storage) -> None:
-            for row in rows:
-                body = PartBody(row["output"], row["error"], SliceUsage(*json.loads(row["usage"])))
-                result = SliceResult(Outcome(row["outcome"]), body, row["reason"])
-                await settle(state, storage, _claims.decode(row["claim"]), result)
+            await asyncio.gather(*(_settle(state, storage, row) for row in rows))
 
-        _with_stores(commit)
+        run_with_stores(commit)
 
 
-def _with_stores(work: Callable[[State, Storage], Awaitable[T]]) -> T:
-    """Run `work` in a Ray task's process, with connections of its own."""
-
-    async def run() -> T:
-        settings = read_settings()
-        state, storage = open_state(settings), open_storage(settings)
-        try:
-            return await work(state, storage)
-        finally:
-            storage.close()
-            await state.close()
-
-    return asyncio.run(run())
+async def _settle(state: State, storage: Storage, row: dict[str, Any]) -> None:
+    body = PartBody(row["output"], row["error"], SliceUsage(*json.loads(row["usage"])))
+    result = SliceResult(Outcome(row["outcome"]), body, row["reason"])
+    await settle(state, storage, _claims.decode(row["claim"]), result)

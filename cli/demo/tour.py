@@ -1,7 +1,6 @@
 """The demo from beginning to end: start, send, follow, answer, stop."""
 
 import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,8 @@ from cli.demo.events import Listener
 from cli.demo.nearest import nearest
 from cli.demo.screen import Screen
 from cli.demo.tickets import QUESTIONS, Ticket, tickets
-from cli.fleet import Fleet, Options
+from cli.fleet import Fleet, Options, foreground
 from cli.fleet.credentials import TENANT
-from cli.servers import sole_user_of
 from cli.servers.process import make_private_directory
 from shared.errors import SetupError
 
@@ -34,20 +32,13 @@ _PROMPT = "You answer customers of a shop for household devices. Reply in two fr
 def run(run_dir: Path) -> None:
     """Show the whole of Batchyard on this machine; everything that was started is stopped again."""
     screen = Screen()
-    make_private_directory(run_dir)
-    with sole_user_of(run_dir):
-        fleet = Fleet(Options(run_dir, settings=_SETTINGS), report=screen.say)
+    with foreground(Options(run_dir, settings=_SETTINGS), screen.say) as fleet:
         try:
             _Tour(fleet, screen).run()
         except KeyboardInterrupt:
             screen.line("stopping", "interrupted; what the demo started is stopped", "yellow")
             raise
-        finally:
-            # A second Ctrl-C would leave half of it behind.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
-            fleet.stop()
-            screen.line("stopped", "every process that the demo started")
+    screen.line("stopped", "every process that the demo started")
 
 
 class _Tour:

@@ -6,10 +6,13 @@ if redis.call('HGET', lane_key(lane, 'job'), 'id') ~= ARGV[2] then return 'super
 local room, granted, least = tonumber(ARGV[5]), {}, tonumber(ARGV[6])
 for _, member in ipairs(least > 0 and redis.call('ZRANGE', ready, 0, 99) or {}) do
   local id, index = string.match(member, '^(.*):(%d+)$')
-  local plan = redis.call('HGET', batch_key(id), 'plan')
-  local slice = plan and redis.call('HGET', ns .. 'plan:' .. id .. ':' .. plan, index)
-  if slice then least = least - cjson.decode(slice)[4] end
-  if least <= 0 then break end
+  local batch = redis.call('HMGET', batch_key(id), 'status', 'plan')
+  if batch[1] == 'in_progress' then
+    least = least - cjson.decode(redis.call('HGET', ns .. 'plan:' .. id .. ':' .. batch[2], index))[4]
+    if least <= 0 then break end
+  else
+    redis.call('ZREM', ready, member)
+  end
 end
 if least > 0 then return '[]' end
 -- What is ready of a batch that has ended is dropped on the way, and counts for nothing.

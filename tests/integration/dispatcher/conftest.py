@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from redis.asyncio import Redis
 
@@ -22,6 +23,7 @@ from shared.slices import Claim, Part, Slice
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB, LANE, validating
+from tests.eventually import wait_until
 from tests.servers import absent
 from worker.rows import assemble, split
 
@@ -203,6 +205,8 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNode]:
     node.launch()
     try:
         node.wait()
+        # The head answers some seconds before it takes a job.
+        wait_until(lambda: _takes_a_job(node), timeout=60)
         yield node
     finally:
         node.stop()
@@ -213,3 +217,12 @@ async def cluster(ray: RayNode) -> AsyncIterator[Cluster]:
     cluster = Cluster(ray.address, RAY_TOKEN)
     yield cluster
     await cluster.close()
+
+
+def _takes_a_job(node: RayNode) -> bool:
+    return httpx.post(
+        f"{node.address}/api/jobs/",
+        headers={"Authorization": f"Bearer {RAY_TOKEN}"},
+        json={"entrypoint": "true"},
+        timeout=60,
+    ).is_success

@@ -1,0 +1,139 @@
+"""`python -m benchmarks.finaliser_memory`: how much memory it takes to finish a batch of 200 MB.
+
+A hundred parts of 2 MB lie in a real S3; a process of its own finishes the batch, and says by how
+much it grew meanwhile at most.
+"""
+
+import asyncio
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from cli.servers import CephS3, Redis
+from dispatcher.finaliser import Finaliser
+from shared import ids
+from shared.lifecycle import Event, Status
+from shared.slices import Part, Slice, SliceUsage
+from shared.state import State
+from shared.storage import Storage
+
+_PARTS = 100
+_ROWS_A_PART = 128
+_ROW_BYTES = 16 * 1024
+_GOAL_MEBIBYTES = 64
+_MEBIBYTE = 1024 * 1024
+_LANE = "m@gpu"
+_SMALL, _LARGE = ids.batch_id("acme", "small"), ids.batch_id("acme", "large")
+
+
+def _row(batch_id: str, row: int) -> bytes:
+    head = f'{{"id":"{ids.result_id(batch_id, row)}","custom_id":"row-{row}","response":"'
+    return head.encode() + b"x" * (_ROW_BYTES - len(head) - 3) + b'"}\n'
+
+
+async def _make(state: State, storage: Storage, batch_id: str, parts: int) -> None:
+    """A batch that waits for its end; every tenth row of a part is an error."""
+    rows = parts * _ROWS_A_PART
+    fields: dict[str, str | int] = {
+        "id": batch_id,
+        "tenant": "acme",
+        "endpoint": "/v1/chat/completions",
+        "input_file_id": "file-1",
+        "bucket": storage.bucket,
+        "key": "none",
+        "etag": "e",
+        "completion_window": "24h",
+        "created_at": 1,
+        "expires_at": 2**31,
+        "priority": 5,
+    }
+    await state.batches.accept(batch_id, "print", fields, input_file=None, submission=None)
+    plan = [Slice(0, 1, index * _ROWS_A_PART, _ROWS_A_PART, 1) for index in range(parts)]
+    await state.slices.plan(batch_id, "p", 0, plan)
+    await state.apply(
+        batch_id,
+        Event.INPUT_ACCEPTED,
+        {"plan": "p", "model": "m", "lane": _LANE, "total": rows, "slices_total": parts},
+    )
+    await state.lanes.feed(_LANE, [f"{batch_id}:{index}" for index in range(parts)])
+    await state.lanes.open_job(_LANE, "", "job")
+    claims = await state.slices.claim(_LANE, "job", lease_seconds=600, slices=100, rows=rows)
+    for claim in claims:
+        first = claim.slice.first_row
+        numbers = range(first, first + _ROWS_A_PART)
+        output = b"".join(_row(batch_id, row) for row in numbers if row % 10)
+        error = b"".join(_row(batch_id, row) for row in numbers if not row % 10)
+        key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
+        await storage.put(key, output + error)
+        part = Part(key, len(output), len(error), _ROWS_A_PART, SliceUsage(_ROWS_A_PART))
+        await state.slices.commit(claim, part)
+
+
+async def _finish(redis_url: str, *where: str) -> None:
+    """Finish a small batch for the start, then the large one; print the growth and the seconds."""
+    state, storage = State(redis_url), Storage(*where)
+    finaliser = Finaliser(state, storage, output_seconds=60)
+    await finaliser.finish(_SMALL)
+    process = psutil.Process()
+    before = peak = process.memory_info().rss
+    began = time.perf_counter()
+    finishing = asyncio.create_task(finaliser.finish(_LARGE))
+    while not finishing.done():
+        await asyncio.wait([finishing], timeout=0.005)
+        peak = max(peak, process.memory_info().rss)
+    await finishing
+    seconds = time.perf_counter() - began
+    is_completed = (await state.batches.get(_LARGE)).status is Status.COMPLETED
+    print(json.dumps([(peak - before) / _MEBIBYTE, seconds, is_completed]))
+    await state.close()
+    storage.close()
+
+
+async def _prepare(redis_url: str, where: tuple[str, ...]) -> None:
+    state, storage = State(redis_url), Storage(*where)
+    await storage.prepare()
+    await _make(state, storage, _SMALL, 2)
+    await _make(state, storage, _LARGE, _PARTS)
+    await state.close()
+    storage.close()
+
+
+def main() -> int:
+    """Exit code 1 when the growth is above the goal."""
+    if len(sys.argv) > 1:
+        asyncio.run(_finish(*sys.argv[1:]))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="finaliser-memory-") as folder:
+        keys = secrets.token_hex(10), secrets.token_hex(20)
+        redis = Redis(Path(folder), secrets.token_hex(8))
+        s3 = CephS3(Path(folder), *keys)
+        try:
+            redis.start()
+            s3.start()
+            where = (s3.endpoint, *keys, "finaliser-memory")
+            asyncio.run(_prepare(redis.url, where))
+            ended = subprocess.run(
+                [sys.executable, "-m", "benchmarks.finaliser_memory", redis.url, *where],
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+        finally:
+            redis.kill()
+            s3.kill()
+    growth, seconds, is_completed = json.loads(ended.stdout.splitlines()[-1])
+    size = _PARTS * _ROWS_A_PART * _ROW_BYTES / _MEBIBYTE
+    print(
+        f"{size:.0f} MiB in {_PARTS} parts: finished in {seconds:.1f} s, "
+        f"memory grew by {growth:.1f} MiB (goal: at most {_GOAL_MEBIBYTES})"
+    )
+    return 0 if is_completed and growth <= _GOAL_MEBIBYTES else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

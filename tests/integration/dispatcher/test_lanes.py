@@ -1,0 +1,420 @@
+import asyncio
+import secrets
+import shlex
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from redis.asyncio import Redis
+
+from cli.fleet.ray import RayNode
+from cli.servers import free_port
+from dispatcher.app import Dispatcher
+from dispatcher.cluster import Cluster, JobStatus
+from dispatcher.finaliser import Finaliser
+from dispatcher.lanes import LaneKeeper
+from dispatcher.reaper import Reaper
+from shared.catalog import Catalog
+from shared.lifecycle import Status
+from shared.state import State
+from shared.storage import Storage
+from tests.batches import JOB, LANE, claim, in_progress, part
+from tests.eventually import eventually
+from tests.integration.dispatcher.conftest import RAY_TOKEN, Yard, a_planner, lines
+
+_ATTEMPTS = 2
+
+
+class Jobs:
+    """What the lane's jobs run, and what Ray knows of them."""
+
+    def __init__(self, ray: RayNode, script: Path) -> None:
+        self._ray = ray
+        self._script = script
+        self.entrypoint = f"{shlex.quote(sys.executable)} {script} {{lane}} {{job}}"
+
+    def do(self, code: str) -> None:
+        """Let every job that starts from now on run this."""
+        self._script.write_text(f"import sys, time\n{code}\n")
+
+    async def submitted(self) -> list[str]:
+        """The ids of this test's jobs, as Ray lists them."""
+        async with httpx.AsyncClient(timeout=20) as http:
+            answer = await http.get(
+                f"{self._ray.address}/api/jobs/", headers={"Authorization": f"Bearer {RAY_TOKEN}"}
+            )
+        mark = str(self._script)
+        return [job["submission_id"] for job in answer.json() if mark in job["entrypoint"]]
+
+    async def kill(self, job: str) -> None:
+        """As a crash would end it; Ray says that it runs before its process is there."""
+        await eventually(lambda: bool(self._processes(job)), timeout=30)
+        for process in self._processes(job):
+            process.kill()
+
+    def _processes(self, job: str) -> list[psutil.Process]:
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if (process.info["cmdline"] or [])[1:] == [str(self._script), LANE, job]
+        ]
+
+
+@pytest.fixture
+def jobs(ray: RayNode, tmp_path: Path) -> Jobs:
+    jobs = Jobs(ray, tmp_path / "job.py")
+    jobs.do("time.sleep(600)")
+    return jobs
+
+
+@pytest.fixture
+async def keeper(state: State, cluster: Cluster, jobs: Jobs) -> AsyncIterator[LaneKeeper]:
+    yield _keeper(state, cluster, entrypoint=jobs.entrypoint)
+    for job in await jobs.submitted():
+        await cluster.stop(job)
+
+
+@pytest.fixture
+async def feeder(state: State) -> AsyncIterator[LaneKeeper]:
+    """A keeper of ready lists: there is no Ray where it looks."""
+    cluster = Cluster(f"http://127.0.0.1:{free_port()}", "token")
+    yield _keeper(state, cluster)
+    await cluster.close()
+
+
+async def test_a_lane_with_work_gets_one_job(
+    state: State, keeper: LaneKeeper, cluster: Cluster, jobs: Jobs
+) -> None:
+    await in_progress(state)
+
+    for _ in range(3):
+        await keeper.keep(LANE)
+
+    job = (await state.lanes.job(LANE)).id
+    assert await jobs.submitted() == [job]
+    await eventually(lambda: _is(cluster, job, JobStatus.RUNNING), timeout=60)
+
+
+async def test_jobs_that_die_without_progress_are_replaced_a_few_times_and_then_fail_the_lane(
+    state: State, keeper: LaneKeeper, jobs: Jobs
+) -> None:
+    jobs.do("print('no such model'); raise SystemExit(3)")
+    batch_id = await in_progress(state)
+    await keeper.feed(LANE)
+    await keeper.keep(LANE)
+    first = (await state.lanes.job(LANE)).id
+    assert len(await claim(state, slices=2, job=first)) == 2
+
+    await eventually(lambda: _keeps(keeper, lambda: _is_buried(state, first)), timeout=60)
+
+    # The claims are back, and the next job is not started at once.
+    assert await state.slices.inflight(batch_id) == 0
+    assert await state.lanes.claimed_count(LANE) == 0
+    assert (await state.lanes.job(LANE)).id == ""
+    await eventually(lambda: _keeps(keeper, lambda: _has_ended(state, batch_id)), timeout=60)
+    record = await state.batches.get(batch_id)
+    assert record.status is Status.FAILED
+    assert f"ended {_ATTEMPTS} times without a result" in record.fields["first_error"]
+    assert "no such model" in record.fields["first_error"]
+    shape = record.to_openai()
+    assert shape.errors is not None
+    assert [problem.code for problem in shape.errors.data] == ["engine_failed"]
+    for _ in range(5):
+        await keeper.keep(LANE)
+    assert len(await jobs.submitted()) == _ATTEMPTS
+    assert (await state.lanes.job(LANE)).id == ""
+
+
+async def test_a_killed_job_with_progress_is_replaced_at_once_and_its_claims_go_back(
+    state: State, keeper: LaneKeeper, cluster: Cluster, jobs: Jobs
+) -> None:
+    batch_id = await in_progress(state, slices=3)
+    await keeper.feed(LANE)
+    await keeper.keep(LANE)
+    first = (await state.lanes.job(LANE)).id
+    done, lost = await claim(state, slices=2, job=first)
+    await state.slices.commit(done, part(done))
+    await eventually(lambda: _is(cluster, first, JobStatus.RUNNING), timeout=60)
+
+    await jobs.kill(first)
+    await eventually(lambda: _keeps(keeper, lambda: _has_other_job(state, first)), timeout=60)
+
+    second = (await state.lanes.job(LANE)).id
+    assert sorted(await jobs.submitted()) == sorted([first, second])
+    again = await claim(state, slices=9, job=second)
+    assert [(one.index, one.epoch) for one in again] == [(lost.index, 2), (2, 1)]
+    assert (await state.batches.get(batch_id)).status is Status.IN_PROGRESS
+
+
+async def test_a_job_that_was_opened_and_never_submitted_is_submitted(
+    state: State, keeper: LaneKeeper, jobs: Jobs
+) -> None:
+    await in_progress(state)
+    job = f"lane-{secrets.token_hex(4)}"
+    await state.lanes.open_job(LANE, "", job)
+
+    await keeper.keep(LANE)
+
+    assert await jobs.submitted() == [job]
+    assert (await state.lanes.job(LANE)).id == job
+
+
+async def test_a_job_that_a_new_cluster_does_not_know_is_replaced(
+    state: State, keeper: LaneKeeper, jobs: Jobs
+) -> None:
+    await in_progress(state)
+    await keeper.feed(LANE)
+    await claim(state, slices=2, job="lane-of-old")
+    await state.lanes.beat(LANE, "lane-of-old", rows_wanted=1)
+
+    await eventually(lambda: _keeps(keeper, lambda: _has_other_job(state, "lane-of-old")))
+
+    assert await jobs.submitted() == [(await state.lanes.job(LANE)).id]
+    assert await state.lanes.claimed_count(LANE) == 0
+
+
+async def test_a_silent_job_is_stopped_and_replaced(
+    state: State, keeper: LaneKeeper, cluster: Cluster, redis: "Redis[str]", namespace: str
+) -> None:
+    await in_progress(state)
+    await keeper.keep(LANE)
+    job = (await state.lanes.job(LANE)).id
+    await eventually(lambda: _is(cluster, job, JobStatus.RUNNING), timeout=60)
+
+    # Opened long ago, and nothing was heard of it since.
+    await redis.hset(f"{namespace}lane:{LANE}:job", "opened_at_ms", "1795165000000")
+    await eventually(lambda: _keeps(keeper, lambda: _has_other_job(state, job)), timeout=60)
+
+    assert await cluster.status(job) is JobStatus.STOPPED
+
+
+async def test_a_frozen_keeper_that_wakes_does_not_take_the_claims_of_a_later_job(
+    state: State, keeper: LaneKeeper, cluster: Cluster, jobs: Jobs
+) -> None:
+    jobs.do("pass")
+    await in_progress(state)
+    await keeper.feed(LANE)
+    await keeper.keep(LANE)
+    old = await state.lanes.job(LANE)
+    await eventually(lambda: _is(cluster, old.id, JobStatus.SUCCEEDED), timeout=60)
+    await state.lanes.open_job(LANE, old.id, "later")
+    held = await claim(state, slices=2, job="later")
+
+    # It had read the job's record before it froze, and buries that job now.
+    await keeper._bury(LANE, old)  # noqa: SLF001  # the moment between two awaits
+
+    assert (await state.lanes.job(LANE)).id == "later"
+    assert await state.slices.renew(held, lease_seconds=30) == []
+
+
+async def test_a_failure_that_the_engine_reports_fails_all_batches_of_its_lane(
+    state: State, feeder: LaneKeeper
+) -> None:
+    failing = [await in_progress(state), await in_progress(state, tenant="globex")]
+    other = await in_progress(state, lane="other@gpu")
+    await state.lanes.fail(LANE, "CUDA out of memory")
+
+    await feeder.keep(LANE)
+
+    for batch_id in failing:
+        record = await state.batches.get(batch_id)
+        assert record.status is Status.FAILED
+        assert record.fields["first_error"] == "CUDA out of memory"
+    assert (await state.batches.get(other)).status is Status.IN_PROGRESS
+    assert await state.lanes.failure(LANE) is None
+    assert await state.lanes.active(LANE) == []
+
+
+async def test_the_ready_list_is_filled_in_order_up_to_what_the_lane_can_take(
+    state: State, feeder: LaneKeeper
+) -> None:
+    first, second = await in_progress(state, slices=40), await in_progress(state, slices=40)
+
+    await feeder.feed(LANE)
+
+    got = await claim(state, slices=100, rows=10_000)
+    # 512 rows in slices of 10; the two batches of one tenant take turns.
+    assert len(got) == 52
+    assert {one.batch_id for one in got[:2]} == {first, second}
+    for batch_id in (first, second):
+        assert [one.index for one in got if one.batch_id == batch_id] == list(range(26))
+
+
+async def test_a_later_urgent_batch_goes_ahead_of_what_is_ready(
+    state: State, feeder: LaneKeeper
+) -> None:
+    patient = await in_progress(state, slices=40, expires_at=4_000_000_000)
+    await feeder.feed(LANE)
+    urgent = await in_progress(state, slices=3, expires_at=1)
+
+    await feeder.feed(LANE)
+
+    got = await claim(state, slices=5)
+    assert [one.batch_id for one in got] == [urgent] * 3 + [patient] * 2
+
+
+async def test_a_ready_list_never_holds_more_than_a_hundred_and_stays_in_order(
+    state: State, feeder: LaneKeeper
+) -> None:
+    await state.lanes.open_job(LANE, "", JOB)
+    await state.lanes.beat(LANE, JOB, rows_wanted=100_000)
+    patient = await in_progress(state, slices=200, expires_at=4_000_000_000)
+    await feeder.feed(LANE)
+    urgent = await in_progress(state, slices=200, expires_at=1)
+    await feeder.feed(LANE)
+    ready = await state.lanes.candidates(LANE, slices_per_batch=1)
+    assert sum(piece.is_ready for piece in ready) == 100
+    running = await claim(state, slices=30)
+    assert [one.index for one in running] == list(range(30))
+
+    await feeder.feed(LANE)
+
+    got = await claim(state, slices=100, rows=10_000)
+    assert len(got) == 100
+    assert [one.batch_id for one in got] == [urgent] * 30 + [patient] * 70
+    assert [one.index for one in got[30:]] == list(range(30, 100))
+
+
+async def test_two_keepers_feed_each_slice_once(state: State, feeder: LaneKeeper) -> None:
+    batch_ids = [await in_progress(state, slices=20) for _ in range(4)]
+    other = _keeper(state, Cluster("http://127.0.0.1:9", "token"))
+
+    got = []
+    for _ in range(6):
+        await asyncio.gather(*(keeper.feed(LANE) for keeper in (feeder, other, feeder)))
+        got += await claim(state, slices=20)
+
+    assert sorted((one.batch_id, one.index) for one in got) == sorted(
+        (batch_id, index) for batch_id in batch_ids for index in range(20)
+    )
+    assert {one.epoch for one in got} == {1}
+
+
+async def test_two_keepers_open_one_job(
+    state: State, keeper: LaneKeeper, cluster: Cluster, jobs: Jobs
+) -> None:
+    await in_progress(state)
+    other = _keeper(state, cluster, entrypoint=jobs.entrypoint)
+
+    await asyncio.gather(keeper.keep(LANE), other.keep(LANE))
+
+    assert await jobs.submitted() == [(await state.lanes.job(LANE)).id]
+
+
+async def test_a_tenants_share_begins_anew_on_an_idle_lane(
+    state: State, feeder: LaneKeeper
+) -> None:
+    batch_id = await in_progress(state, slices=1)
+    await feeder.feed(LANE)
+    [only] = await claim(state)
+    assert await state.lanes.served(LANE) == {"acme": 50}
+    await state.slices.commit(only, part(only))
+    assert (await state.batches.get(batch_id)).status is Status.FINALIZING
+
+    await feeder.keep(LANE)
+
+    assert await state.lanes.served(LANE) == {}
+
+
+async def test_a_ray_that_hangs_holds_up_neither_planning_nor_feeding_nor_finishing(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard
+) -> None:
+    calls = 0
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        calls += 1
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        cluster = Cluster(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token")
+        dispatcher = _dispatcher(state, storage, catalog, _keeper(state, cluster))
+        leading = asyncio.create_task(dispatcher.lead())
+        await yard.submit(lines(3))
+        await eventually(lambda: calls > 0)
+
+        later = await yard.submit(lines(3))
+
+        await eventually(lambda: _is_ready(state, later))
+        await _stop(leading)
+        await cluster.close()
+
+
+async def test_a_batch_that_cannot_be_finished_stops_no_other_and_is_not_tried_in_a_hurry(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard, feeder: LaneKeeper
+) -> None:
+    broken, whole = await yard.plan(lines(3)), await yard.plan(lines(3))
+    for batch_id in (broken, whole):
+        await yard.run(batch_id, lambda row: (200, b"{}"))
+    await storage.remove(await storage.keys(f"batches/{broken}/parts/"))
+
+    leading = asyncio.create_task(_dispatcher(state, storage, catalog, feeder).lead())
+
+    async def is_completed() -> bool:
+        return (await state.batches.get(whole)).status is Status.COMPLETED
+
+    await eventually(is_completed)
+    assert (await state.batches.get(broken)).status is Status.FINALIZING
+    await _stop(leading)
+
+
+def _keeper(
+    state: State, cluster: Cluster, *, entrypoint: str = "false {lane} {job}"
+) -> LaneKeeper:
+    return LaneKeeper(
+        state,
+        cluster,
+        ready_rows=512,
+        silence_seconds=60,
+        attempts=_ATTEMPTS,
+        entrypoint=entrypoint,
+    )
+
+
+def _dispatcher(state: State, storage: Storage, catalog: Catalog, keeper: LaneKeeper) -> Dispatcher:
+    return Dispatcher(
+        state,
+        planner=a_planner(state, storage, catalog),
+        finaliser=Finaliser(state, storage, output_seconds=9),
+        lanes=keeper,
+        reaper=Reaper(state, storage),
+    )
+
+
+async def _stop(task: "asyncio.Task[None]") -> None:
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+
+
+async def _keeps(keeper: LaneKeeper, condition: Callable[[], Awaitable[bool]]) -> bool:
+    """One round of the keeper, then the condition."""
+    await keeper.keep(LANE)
+    return await condition()
+
+
+async def _is(cluster: Cluster, job: str, status: JobStatus) -> bool:
+    return await cluster.status(job) is status
+
+
+async def _is_buried(state: State, job: str) -> bool:
+    return (await state.lanes.job(LANE)).id != job
+
+
+async def _has_other_job(state: State, job: str) -> bool:
+    return (await state.lanes.job(LANE)).id not in ("", job)
+
+
+async def _has_ended(state: State, batch_id: str) -> bool:
+    return (await state.batches.get(batch_id)).status is Status.FAILED
+
+
+async def _is_ready(state: State, batch_id: str) -> bool:
+    return any(
+        piece.is_ready and piece.batch_id == batch_id
+        for piece in await state.lanes.candidates(LANE, slices_per_batch=1)
+    )

@@ -1,0 +1,192 @@
+"""Two whole dispatchers beside each other: `python -m dispatcher`, on real servers."""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from redis.asyncio import Redis
+
+from cli.servers import free_port
+from shared.bus import Bus
+from shared.lifecycle import Event, Status
+from shared.state import State
+from shared.storage import Storage
+from tests.eventually import eventually, wait_until
+from tests.integration.dispatcher.conftest import Yard, lines
+from tests.servers import S3
+
+_LEASE_SECONDS = 2.0
+
+
+class Dispatcher:
+    """One process and what it has logged."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    def said(self, event: str) -> int:
+        """How often it logged this."""
+        found = 0
+        for text in self._log.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                found += json.loads(text).get("event") == event
+        return found
+
+    def is_ready(self) -> bool:
+        return self.said("dispatcher.ready") > 0
+
+    def leads(self) -> bool:
+        return self.said("dispatcher.leads") > self.said("dispatcher.follows")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def text(self) -> str:
+        return self._log.read_text()
+
+
+@pytest.fixture
+async def state(redis_url: str) -> AsyncIterator[State]:
+    """A Redis database of its own: processes know no namespace."""
+    url = f"{redis_url.rpartition('/')[0]}/9"
+    admin: Redis[str] = Redis.from_url(url)
+    await admin.flushdb()
+    state = State(url)
+    yield state
+    await state.close()
+    await admin.flushdb()
+    await admin.aclose()
+
+
+@pytest.fixture
+def environment(
+    bus: Bus, amqp_url: str, redis_url: str, s3: S3, storage: Storage, catalog_file: Path
+) -> dict[str, str]:
+    assert bus is not None
+    return {
+        **{name: text for name, text in os.environ.items() if "BATCHYARD" not in name},
+        "BATCHYARD_AMQP_URL": amqp_url,
+        "BATCHYARD_REDIS_URL": f"{redis_url.rpartition('/')[0]}/9",
+        "BATCHYARD_S3_ENDPOINT": s3.endpoint,
+        "BATCHYARD_S3_ACCESS_KEY": s3.access_key,
+        "BATCHYARD_S3_SECRET_KEY": s3.secret_key,
+        "BATCHYARD_S3_BUCKET": storage.bucket,
+        "BATCHYARD_CATALOG": str(catalog_file),
+        "BATCHYARD_RAY_ADDRESS": f"http://127.0.0.1:{free_port()}",
+        "BATCHYARD_RAY_TOKEN": "token",
+        "BATCHYARD_SERVICE_USER": urlsplit(amqp_url).username or "",
+        "BATCHYARD_LEASE_SECONDS": str(_LEASE_SECONDS),
+    }
+
+
+@pytest.fixture
+def two(
+    state: State, environment: dict[str, str], tmp_path: Path
+) -> Iterator[tuple[Dispatcher, Dispatcher]]:
+    """The one that leads, and the one that waits."""
+    assert state is not None
+    with running(environment, tmp_path) as one, running(environment, tmp_path) as other:
+        wait_until(one.is_ready, 60)
+        wait_until(other.is_ready, 60)
+        wait_until(lambda: one.leads() or other.leads(), 30)
+        yield (one, other) if one.leads() else (other, one)
+
+
+@contextlib.contextmanager
+def running(environment: dict[str, str], folder: Path) -> Iterator[Dispatcher]:
+    """`python -m dispatcher`; ended for certain afterwards."""
+    path = folder / secrets.token_hex(4)
+    with path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dispatcher"],
+            env=environment,
+            cwd=Path(__file__).parents[3],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield Dispatcher(process, path)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.wait(30)
+
+
+async def test_one_leads_and_the_other_takes_over_when_it_is_killed(
+    two: tuple[Dispatcher, Dispatcher], yard: Yard
+) -> None:
+    leader, other = two
+    assert not other.leads()
+    await eventually_in_progress(yard, await yard.submit(lines(3)))
+
+    leader.signal(signal.SIGKILL)
+    batch_id = await yard.submit(lines(3))
+
+    # A lease that has just been renewed runs out, and the other one looks four times a lease.
+    await eventually(other.leads, timeout=2 * _LEASE_SECONDS + 1)
+    await eventually_in_progress(yard, batch_id)
+
+
+async def test_a_leader_that_is_asked_to_stop_hands_over_at_once(
+    two: tuple[Dispatcher, Dispatcher],
+) -> None:
+    leader, other = two
+
+    leader.signal(signal.SIGTERM)
+
+    await eventually(lambda: leader.process.poll() is not None, timeout=10)
+    assert leader.process.returncode == 0, leader.text()
+    await eventually(other.leads, timeout=_LEASE_SECONDS)
+    assert "Traceback" not in leader.text()
+
+
+async def test_a_frozen_leader_that_wakes_follows_and_has_done_no_harm(
+    two: tuple[Dispatcher, Dispatcher], yard: Yard, state: State
+) -> None:
+    leader, other = two
+    # Plenty under way in the moment of the freeze: plans, ends, and what is about to be either.
+    batch_ids = [await yard.submit(lines(200)) for _ in range(12)]
+    for batch_id in batch_ids[::2]:
+        await state.apply(batch_id, Event.CANCEL_REQUESTED)
+    leader.signal(signal.SIGSTOP)
+
+    await eventually(other.leads, timeout=2 * _LEASE_SECONDS + 1)
+    ended = dict.fromkeys(batch_ids[::2], Status.CANCELLED)
+    expected = {**ended, **dict.fromkeys(batch_ids[1::2], Status.IN_PROGRESS)}
+
+    async def are_done() -> bool:
+        return await state.batches.statuses(batch_ids) == {
+            batch_id: expected[batch_id] for batch_id in batch_ids
+        }
+
+    await eventually(are_done, timeout=30)
+    before = [await state.batches.get(batch_id) for batch_id in batch_ids]
+
+    leader.signal(signal.SIGCONT)
+
+    await eventually(lambda: leader.said("dispatcher.follows") == 1, timeout=15)
+    assert [await state.batches.get(batch_id) for batch_id in batch_ids] == before
+    assert other.leads()
+    for record in before:
+        # Each event counts one up: accepted, and one for every status since.
+        since = {name for name in record.fields if name.endswith("_at")}
+        assert record.number("sequence") == 1 + len(since - {"created_at", "expires_at"})
+
+
+async def eventually_in_progress(yard: Yard, batch_id: str) -> None:
+    """Return when the batch runs."""
+
+    async def is_in_progress() -> bool:
+        return (await yard.state.batches.get(batch_id)).status is Status.IN_PROGRESS
+
+    await eventually(is_in_progress, timeout=15)
