@@ -438,7 +438,7 @@ async def test_anothers_file_is_not_found_by_any_verb(acme: Caller, globex: Call
 
     assert [file async for file in globex.openai.files.list()] == []
     assert (await globex.openai.files.list(after=file.id)).data == []
-    assert await acme.openai.files.retrieve(file.id)
+    assert (await acme.openai.files.retrieve(file.id)).id == file.id
 
 
 async def test_an_expired_file_is_gone(acme: Caller, gateway_state: State) -> None:
@@ -488,7 +488,7 @@ async def test_the_sdk_sees_the_request_id_of_results_and_errors(acme: Caller) -
     with pytest.raises(APIStatusError) as refused:
         await acme.openai.files.retrieve("file-none")
 
-    for request_id in (file._request_id, refused.value.request_id):
+    for request_id in (file._request_id, refused.value.request_id):  # noqa: SLF001  # the SDK's name for it
         assert request_id is not None
         assert request_id.startswith("req_")
         assert len(request_id) == len("req_") + 32

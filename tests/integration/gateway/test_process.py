@@ -19,7 +19,7 @@ from shared.state import State
 from tests.eventually import eventually
 
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"tiny"}}\n'
-SECRET = "the prompt that nobody may see"  # noqa: S105  # a prompt
+SECRET = "the prompt that nobody may see"  # a prompt
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from aiormq.exceptions import (
 
 from cli.servers import RabbitMQ, User
 from shared import topology
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.usefixtures("needs_rabbitmq")
 
@@ -219,9 +220,14 @@ def test_a_rejected_submission_lies_in_the_dead_queue(broker: RabbitMQ) -> None:
         return None
 
     async def wait_for_the_dead(channel: AbstractChannel) -> object:
-        while (body := await take(topology.DEAD_QUEUE)(channel)) is None:
-            await asyncio.sleep(0.02)
-        return body
+        found: list[object] = []
+
+        async def is_there() -> bool:
+            found.append(await take(topology.DEAD_QUEUE)(channel))
+            return found[-1] is not None
+
+        await eventually(is_there)
+        return found[-1]
 
     assert act(broker.url(SERVICE), reject, wait_for_the_dead)[-1] == b"dead"
 

@@ -33,7 +33,7 @@ def check(
 ) -> tuple[InputCheck, list[Slice]]:
     found = InputCheck(CHAT, MODELS, Slicer(SliceLimits()), limits)
     data = b"".join(text + b"\n" for text in lines)
-    slices = []
+    slices: list[Slice] = []
     for start in range(0, len(data), chunk):
         slices += found.feed(data[start : start + chunk])
     slices += found.finish()
