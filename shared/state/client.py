@@ -1,5 +1,6 @@
 """redis-py with this project's errors: what a repeat may mend is a TransientError."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,10 +43,20 @@ class _Pipeline(Pipeline):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn redis-py's errors that a repeat may mend into TransientError."""
+    """Turn redis-py's errors that a repeat may mend into TransientError.
+
+    On Python 3.11 redis-py loses most cancellations of a task that waits for it (its timeouts go
+    through `asyncio.wait_for`); what it has swallowed is raised here.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
     try:
         yield
     except RedisError as error:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError from error
         if isinstance(error, _BRIEF) or str(error).startswith(_DISK_FULL):
             raise TransientError(f"Redis: {error}") from error
         raise
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
