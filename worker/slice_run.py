@@ -21,6 +21,7 @@ from worker.engine_client import (
     EngineUnavailableError,
     Result,
 )
+from worker.room import RowRoom
 from worker.rows import PartBody, assemble, split
 
 log = structlog.get_logger()
@@ -86,7 +87,7 @@ class SliceRunner:
         self._engine = engine
         self._watch = watch
         self._step = rows_per_engine_call
-        self._calls = asyncio.Semaphore(max(1, -(-rows_in_engine // rows_per_engine_call)))
+        self._room = RowRoom(max(rows_in_engine, rows_per_engine_call))
 
     async def run(self, claim: Claim, body: bytes | None) -> SliceResult:
         """Run the slice's rows; rows that did not run before the batch closed are left out."""
@@ -115,7 +116,7 @@ class SliceRunner:
         return SliceResult(Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, results))
 
     async def _call(self, lines: Sequence[bytes]) -> list[Result]:
-        async with self._calls:
+        async with self._room.taken(len(lines)):
             return await self._engine.run_lines(lines)
 
 
