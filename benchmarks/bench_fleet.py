@@ -47,9 +47,8 @@ class BenchFleet:
 
     def finish(self, batch: Batch) -> Batch:
         """The batch once it has completed."""
-        while batch.status not in _FINAL:
+        while (batch := self.client.batches.retrieve(batch.id)).status not in _FINAL:
             time.sleep(0.05)
-            batch = self.client.batches.retrieve(batch.id)
         counts = batch.request_counts
         if batch.status != "completed" or counts is None or counts.failed:
             raise RuntimeError(f"The batch ended as {batch.status}: {counts}, {batch.errors}")

@@ -47,8 +47,6 @@ class RayNode:
             "RAY_ADDRESS": f"127.0.0.1:{self._port('port')}",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-            # The engine is a worker too: it does the work of this machine, not what is left over.
-            "RAY_worker_niceness": "0",
             # Jobs say `python`: it must be the one with our packages.
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
             # Newer S3 clients send checksums in trailers, which older servers refuse.
