@@ -6,6 +6,7 @@ No row is copied: the plan is byte ranges of the input object.
 import asyncio
 import json
 import secrets
+from collections.abc import AsyncIterator
 
 import structlog
 
@@ -22,6 +23,7 @@ from shared.storage import ChangedError, Storage
 
 log = structlog.get_logger()
 
+_SMALL_BYTES = 1024 * 1024
 #: Slices written to Redis at a time.
 _WRITE = 100
 
@@ -85,11 +87,7 @@ class Planner:
     async def _read(self, record: BatchRecord, check: InputCheck, plan: str) -> int:
         """Stream the input once; returns how many slices were written."""
         written, waiting = 0, list[Slice]()
-        async for chunk in self._storage.stream(
-            record.fields["key"],
-            etag=record.fields["etag"],
-            bucket=record.fields["bucket"],
-        ):
+        async for chunk in self._chunks(record):
             # Parsing holds the event loop for too long to do it there.
             waiting += await asyncio.to_thread(lambda part: list(check.feed(part)), chunk)
             while len(waiting) >= _WRITE and not check.problems:
@@ -102,6 +100,15 @@ class Planner:
             await self._state.slices.plan(record.id, plan, written, some)
             written += len(some)
         return written
+
+    async def _chunks(self, record: BatchRecord) -> AsyncIterator[bytes]:
+        key, bucket, etag = (record.fields[name] for name in ("key", "bucket", "etag"))
+        if record.number("size") <= _SMALL_BYTES:
+            # One call to the store instead of one for the head and one a chunk.
+            yield await self._storage.get(key, etag=etag, bucket=bucket)
+            return
+        async for chunk in self._storage.stream(key, etag=etag, bucket=bucket):
+            yield chunk
 
     async def _start(self, batch_id: str, check: InputCheck, plan: str, slices: int) -> None:
         model = check.model or ""
