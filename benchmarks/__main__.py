@@ -204,7 +204,7 @@ def main() -> None:
         cold_seconds = fleet.seconds(CHAT, cold_file)
         measurements: dict[str, Callable[[], list[Figure]]] = {
             "throughput-embeddings": lambda: throughput(
-                fleet, EMBEDDINGS, rows=10_000, goal=0.85, turns=options.turns
+                fleet, EMBEDDINGS, rows=1_000, goal=0.85, turns=options.turns
             ),
             "throughput-chat": lambda: throughput(
                 fleet, CHAT, rows=3_000, goal=0.75, turns=options.turns

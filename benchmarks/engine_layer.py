@@ -2,7 +2,7 @@
 
 The same rows, on the same machine, one after the other: only the ratios mean anything, and on a
 machine that others use only that of CPU time does.
-    python benchmarks/engine_layer.py [chat|embeddings ...] [--rows N] [--tokens N] [--repeats N]
+    python -m benchmarks.engine_layer [chat|embeddings ...] [--rows N] [--tokens N] [--repeats N]
 """
 
 import argparse
@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from benchmarks.rows import body, texts
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model
 from shared.catalog import Catalog
@@ -81,7 +81,8 @@ def _in_a_process(only: str, kind: str, options: argparse.Namespace) -> Measured
     """A process each, so that nothing of one engine is left when the other is measured."""
     command = [
         sys.executable,
-        __file__,
+        "-m",
+        "benchmarks.engine_layer",
         kind,
         "--only",
         only,
@@ -128,24 +129,6 @@ def _catalog(options: argparse.Namespace) -> Catalog:
             },
         }
     )
-
-
-def _texts(count: int) -> list[str]:
-    words = "the quick brown fox jumps over a lazy dog while many small trains roll out of yards"
-    dice = random.Random(7)
-    return [" ".join(dice.choices(words.split(), k=dice.randint(20, 60))) for _ in range(count)]
-
-
-def _body(kind: str, text: str, options: argparse.Namespace) -> dict[str, Any]:
-    if kind == "embeddings":
-        return {"model": "embeddings", "input": text}
-    return {
-        "model": "chat",
-        "messages": [{"role": "user", "content": text}],
-        "max_tokens": options.tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-    }
 
 
 async def _measure(run: Callable[[int], Awaitable[None]], options: argparse.Namespace) -> Measured:
@@ -215,7 +198,7 @@ async def _bare(options: argparse.Namespace) -> Measured:
                 pass
 
     async def run(count: int) -> None:
-        await asyncio.gather(*map(one, _texts(count)))
+        await asyncio.gather(*map(one, texts(count)))
 
     measured = await _measure(run, options)
     engine.shutdown()
@@ -251,10 +234,10 @@ async def _serve(options: argparse.Namespace) -> Measured:
                     "custom_id": str(n),
                     "method": "POST",
                     "url": url,
-                    "body": _body(kind, text, options),
+                    "body": body(kind, text, model=kind, tokens=options.tokens),
                 }
             ).encode()
-            for n, text in enumerate(_texts(count))
+            for n, text in enumerate(texts(count))
         ]
         await asyncio.gather(*(one(lines[at : at + step]) for at in range(0, count, step)))
 

@@ -137,7 +137,7 @@ async def test_a_message_with_an_object_in_s3_runs_and_is_announced(
     assert final["subject"] == reply["batch"]["id"]
     sequences = [event["sequence"] for event in events]
     assert sorted(sequences) == sequences
-    output = json.loads(final["data"]["output"])
+    output = final["data"]["output"]
     assert 3 == (await storage.get(output["key"])).count(b"\n")
     assert warm_chat.client.batches.retrieve(final["subject"]).status == "completed"
     storage.close()

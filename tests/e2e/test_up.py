@@ -13,8 +13,10 @@ import psutil
 import pytest
 from openai import OpenAI
 
+from cli.models.tiny import make_tiny_chat_model
 from cli.servers.process import RUN_DIR_VARIABLE
 from tests.e2e.conftest import chat_lines, until
+from tests.servers import S3
 
 
 @contextmanager
@@ -69,6 +71,30 @@ def test_an_interrupt_stops_everything_and_the_data_survive(tmp_path: Path) -> N
     assert environment["EMBED_MODEL"]
     for name in ("rabbitmq", "redis", "ray", "dispatcher", "gateway"):
         assert f"process    {name}" in said
+
+
+def test_servers_and_models_of_ones_own_are_used(
+    tmp_path: Path, amqp_url: str, redis_url: str, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHYARD_S3_ACCESS_KEY", s3.access_key)
+    monkeypatch.setenv("BATCHYARD_S3_SECRET_KEY", s3.secret_key)
+    model = make_tiny_chat_model(tmp_path / "my-model")
+    arguments = ["--amqp-url", amqp_url, "--redis-url", redis_url, "--s3-endpoint", s3.endpoint]
+
+    with up(tmp_path / "run", *arguments, "--model", str(model)) as (_, environment):
+        client = OpenAI(
+            base_url=environment["OPENAI_BASE_URL"], api_key=environment["OPENAI_API_KEY"]
+        )
+        names = [found.id for found in client.models.list()]
+        file = client.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        until(lambda: client.batches.retrieve(batch.id).status == "failed", 30)
+        started = {name.partition(" ")[2] for name in _processes_of(tmp_path / "run")}
+
+    assert "my-model" in names
+    assert not started & {"beam.smp", "redis-server", "radosgw", "ceph-mon"}
 
 
 @pytest.mark.parametrize(
