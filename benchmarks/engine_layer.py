@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
@@ -223,9 +223,9 @@ async def _serve(options: argparse.Namespace) -> Measured:
 
     async def one(lines: list[bytes]) -> None:
         async with room:
-            for status, body in await client.run_lines(lines):
+            for status, answer in await client.run_lines(lines):
                 if status != HTTPStatus.OK:
-                    raise RuntimeError(body.decode())
+                    raise RuntimeError(answer.decode())
 
     async def run(count: int) -> None:
         lines = [

@@ -172,6 +172,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
     run_dir = tmp_path_factory.mktemp("fleet")
     catalog = yaml.safe_load(make_catalog(run_dir, []).read_text())
+    # A narrow engine: few rows are enough to be more than it runs at once.
+    catalog["models"][CHAT_MODEL]["engine"]["max_num_seqs"] = 48
     catalog["models"][BROKEN_MODEL] = {
         "source": str(run_dir / "nowhere"),
         "pools": ["local"],
