@@ -32,7 +32,7 @@ log = structlog.get_logger()
 _SWEEP_SECONDS = 1.0
 #: Bells may ring thousands of times a second; rounds do not.
 _PAUSE_SECONDS = 0.03
-_AT_ONCE = 8
+_AT_ONCE = 12
 _LONGEST_PAUSE_SECONDS = 60.0
 
 
@@ -53,7 +53,9 @@ class Dispatcher:
         self._finaliser = finaliser
         self._lanes = lanes
         self._reaper = reaper
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        # Apart: what is finished must not keep waiting what the engines could run.
+        self._planning = asyncio.Semaphore(_AT_ONCE)
+        self._finishing = asyncio.Semaphore(_AT_ONCE)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._failures: defaultdict[str, int] = defaultdict(int)
 
@@ -83,10 +85,10 @@ class Dispatcher:
 
     async def _round(self) -> None:
         for batch_id in await self._state.batches.in_status(Status.VALIDATING):
-            self._start(batch_id, self._planner.plan, self._slots)
+            self._start(batch_id, self._planner.plan, self._planning)
         for status in (Status.FINALIZING, Status.CANCELLING):
             for batch_id in await self._state.batches.in_status(status):
-                self._start(batch_id, self._finaliser.finish, self._slots)
+                self._start(batch_id, self._finaliser.finish, self._finishing)
         for lane in await self._state.lanes.names():
             await _survive(partial(self._lanes.feed, lane), "feed", of=lane)
             # On its own: while Ray does not answer, batches are planned, fed and finished.

@@ -9,21 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-import psutil
 
 from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog
+from cli.fleet.checks import require_free, require_memory
 from cli.fleet.credentials import TENANT, Credentials, read_credentials
 from cli.fleet.ray import RayNode
 from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.servers import Child, Ports
-from cli.servers.ports import is_free
 from cli.servers.process import make_private_directory, wait_ready
 from shared.catalog import Catalog, load_catalog
 from shared.errors import SetupError
 from shared.state import State
 
-#: The two engines of the demo and Ray beside the servers, on a machine without a GPU.
-_LEAST_MEMORY_BYTES = 6 * 1024**3
 #: A process that dies is started again, but not faster than this.
 _RESTART_PAUSE_SECONDS = 2.0
 
@@ -68,8 +65,11 @@ class Fleet:
 
     def start(self) -> None:
         """Bring everything up; raises SetupError with the way out for whatever is missing."""
-        self._require_memory()
-        self._require_port()
+        require_memory()
+        if self._options.port is None:
+            self._ports.require_free("gateway")
+        else:
+            require_free(self._options.port)
         if packages := self.servers.install():
             self._report(f"installed  {' '.join(packages)}")
         began = time.monotonic()
@@ -138,23 +138,6 @@ class Fleet:
             "EMBED_MODEL": _first_serving(self.catalog, "/v1/embeddings", EMBED_MODEL),
             "BATCHYARD_MODELS": " ".join(served),
         }
-
-    def _require_memory(self) -> None:
-        free = psutil.virtual_memory().available
-        if free < _LEAST_MEMORY_BYTES:
-            raise SetupError(
-                f"{free / 1024**3:.1f} GiB of memory are free; the fleet with its engines needs "
-                f"{_LEAST_MEMORY_BYTES / 1024**3:.0f}. End other programs, or use a larger machine."
-            )
-
-    def _require_port(self) -> None:
-        if self._options.port is None:
-            self._ports.require_free("gateway")
-        elif not is_free(self._options.port):
-            raise SetupError(
-                f"--port {self._options.port} is taken by another program. End it, or choose "
-                "another port."
-            )
 
     def _environment(self, catalog: Path) -> dict[str, str]:
         inherited = {

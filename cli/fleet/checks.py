@@ -1,0 +1,30 @@
+"""What must be true of the machine before anything is started; each refusal says the way out."""
+
+import psutil
+
+from cli.servers.ports import is_free
+from shared.errors import SetupError
+
+#: The demo's two engines, Ray and the servers, on a machine without a GPU.
+LEAST_MEMORY_BYTES = 6 * 1024**3
+_GIBIBYTE = 1024**3
+
+
+def require_memory(available_bytes: int | None = None) -> None:
+    """Raise SetupError when too little memory is free; None asks the machine."""
+    if available_bytes is None:
+        available_bytes = psutil.virtual_memory().available
+    if available_bytes < LEAST_MEMORY_BYTES:
+        raise SetupError(
+            f"{available_bytes / _GIBIBYTE:.1f} GiB of memory are free; the fleet with its engines "
+            f"needs {LEAST_MEMORY_BYTES / _GIBIBYTE:.0f}. End other programs, or use a larger "
+            "machine."
+        )
+
+
+def require_free(port: int) -> None:
+    """Raise SetupError when another program listens on the port that was asked for."""
+    if not is_free(port):
+        raise SetupError(
+            f"--port {port} is taken by another program. End it, or choose another port."
+        )
