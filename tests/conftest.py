@@ -18,6 +18,18 @@ from tests.eventually import wait_until
 from tests.servers import S3, own_rabbitmq, own_redis, some_rabbitmq, some_redis, some_s3
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep together what shares servers or engines, when pytest-xdist runs groups side by side."""
+    here = Path(__file__).parent
+    for item in items:
+        folder, *rest = item.path.relative_to(here).parts
+        group = f"{folder}/{rest[0]}" if folder == "integration" else folder
+        if item.path.name == "test_up.py":
+            # It starts fleets of its own.
+            group = "up"
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with some_redis(tmp_path_factory.mktemp("redis")) as url:
