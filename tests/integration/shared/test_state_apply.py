@@ -9,7 +9,7 @@ from shared.lifecycle import FINAL, TRANSITIONS, Event, Status
 from shared.state import State
 from tests.batches import LANE, claim, claimed, contents, happen, in_status, part, validating
 
-_LEGAL = [(event, source) for event, row in TRANSITIONS.items() for source in row.sources]
+_LEGAL = [(event, source) for event, row in TRANSITIONS.items() for source in sorted(row.sources)]
 _REPEATED = [(event, row.target) for event, row in TRANSITIONS.items()]
 _ILLEGAL = [pair for pair in product(Event, Status) if pair not in _LEGAL + _REPEATED]
 
