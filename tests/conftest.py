@@ -18,8 +18,12 @@ from tests.eventually import wait_until
 from tests.servers import S3, own_rabbitmq, own_redis, some_rabbitmq, some_redis, some_s3
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what shares servers or engines, when pytest-xdist runs groups side by side."""
+    """Keep together what shares servers or engines, when pytest-xdist runs groups side by side.
+
+    First of all hooks: pytest-xdist's own reads the marks.
+    """
     here = Path(__file__).parent
     for item in items:
         folder, *rest = item.path.relative_to(here).parts
