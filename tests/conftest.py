@@ -27,10 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         folder, *rest = item.path.relative_to(here).parts
-        group = f"{folder}/{rest[0]}" if folder == "integration" else folder
-        if item.path.name == "test_up.py":
-            # It starts fleets of its own.
-            group = "up"
+        match folder:
+            case "e2e" | "engine":
+                # One engine's threads fill the machine: two at once only wait for each other.
+                group = "engines"
+            case "integration":
+                group = rest[0]
+            case _:
+                group = folder
         item.add_marker(pytest.mark.xdist_group(group))
 
 
