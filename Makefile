@@ -8,9 +8,6 @@ LOCK ?= $(or $(patsubst .venv/.installed-%,%,$(firstword $(wildcard .venv/.insta
 # Arguments for demo, up, test and bench: `make test ARGS="-k outbox"`.
 ARGS ?=
 
-# Two groups of tests at a time; what shares an engine or a server stays together.
-SIDE_BY_SIDE ?= --numprocesses 2 --dist loadgroup
-
 BIN := .venv/bin
 INSTALLED := .venv/.installed-$(LOCK)
 ROOMS := shared gateway dispatcher worker cli
@@ -47,7 +44,7 @@ servers: $(INSTALLED) ## install RabbitMQ, Redis and Ceph from Debian's packages
 .PHONY: test
 test: $(INSTALLED) ## run all tests against real servers
 	@$(BIN)/python -m cli.install || echo "Tests that need the missing servers are skipped."
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+	$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json

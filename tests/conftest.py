@@ -18,26 +18,6 @@ from tests.eventually import wait_until
 from tests.servers import S3, own_rabbitmq, own_redis, some_rabbitmq, some_redis, some_s3
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what shares servers or engines, when pytest-xdist runs groups side by side.
-
-    First of all hooks: pytest-xdist's own reads the marks.
-    """
-    here = Path(__file__).parent
-    for item in items:
-        folder, *rest = item.path.relative_to(here).parts
-        match folder:
-            case "e2e" | "engine":
-                # One engine's threads fill the machine: two at once only wait for each other.
-                group = "engines"
-            case "integration":
-                group = rest[0]
-            case _:
-                group = folder
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with some_redis(tmp_path_factory.mktemp("redis")) as url:
