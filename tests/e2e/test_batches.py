@@ -1,6 +1,5 @@
 """One batch through every real part, by both doors."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -9,6 +8,7 @@ import aio_pika
 from cli.fleet.catalog import CHAT_MODEL
 from shared import topology
 from tests.e2e.conftest import RunningFleet, chat_lines, embedding_lines, request_lines
+from tests.eventually import eventually
 
 
 def test_chat_results_come_back_complete_and_in_input_order(
@@ -221,11 +221,17 @@ async def _submit_on_the_bus(
     return reply, seen
 
 
-async def _next(
-    queue: aio_pika.abc.AbstractQueue,
-) -> aio_pika.abc.AbstractIncomingMessage:
-    async with asyncio.timeout(60), queue.iterator(no_ack=True) as messages:
-        return await anext(messages)
+async def _next(queue: aio_pika.abc.AbstractQueue) -> aio_pika.abc.AbstractIncomingMessage:
+    found: list[aio_pika.abc.AbstractIncomingMessage | None] = []
+
+    # One at a time: a consumer would be sent more than it hands over before it ends.
+    async def arrived() -> bool:
+        found.append(await queue.get(no_ack=True, fail=False))
+        return found[-1] is not None
+
+    await eventually(arrived, timeout=60)
+    assert found[-1] is not None
+    return found[-1]
 
 
 def _dot(one: list[float], other: list[float]) -> float:
