@@ -19,7 +19,7 @@ compile() { # NAME ARGUMENT…
   "$uv" pip compile -q "$@" -o "$scratch/draft" \
     --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-header --no-annotate "${options[@]}"
-  if grep -nE '://| @ |^-' "$scratch/draft"; then
+  if grep -nE ':[/]{2}| @ |^-' "$scratch/draft"; then
     echo "$output would hold an address or an option: not written" >&2
     exit 1
   fi
