@@ -7,7 +7,6 @@ import yaml
 
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model
-from shared.catalog import Catalog, load_catalog
 from shared.errors import SetupError
 
 CHAT_MODEL = "tiny-chat"
@@ -46,11 +45,6 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
     path = run_dir / "catalog.yaml"
     path.write_text(yaml.safe_dump({"pools": {"local": pool}, "models": entries}, sort_keys=False))
     return path
-
-
-def read_catalog(path: Path) -> Catalog:
-    """The catalog, or a SetupError that names file, line and reason."""
-    return load_catalog(path)
 
 
 def _gpu() -> str | None:
