@@ -108,13 +108,7 @@ async def list_files(
         newest_first=order == "desc",
         purpose=purpose,
     )
-    files = [file.to_openai() for file in found]
-    return CursorPage(
-        data=files,
-        first_id=files[0].id if files else None,
-        last_id=files[-1].id if files else None,
-        has_more=has_more,
-    )
+    return CursorPage.of([file.to_openai() for file in found], has_more=has_more)
 
 
 @router.get("/files/{file_id}")
