@@ -91,6 +91,13 @@ local function give_back(lane, id, index)
   end
 end
 
+-- Whether a new file's objects are still there to be kept: what is reserved is garbage in advance.
+local function keep(file)
+  if redis.call('EXISTS', ns .. 'file:' .. file.id) == 1 then return true end
+  redis.call('ZREM', ns .. 'garbage', file.key .. '.json')
+  return redis.call('ZREM', ns .. 'garbage', file.key) == 1
+end
+
 local function write_file(file)
   local fields = {}
   for name, value in pairs(file) do
@@ -100,7 +107,10 @@ local function write_file(file)
   local key = ns .. 'file:' .. file.id
   if redis.call('EXISTS', key) == 1 then return end
   redis.call('HSET', key, unpack(fields))
-  -- Microseconds, so that files of one second keep their order.
-  local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
-  redis.call('ZADD', ns .. 'files:' .. file.tenant, score, file.id)
+  local index = ns .. 'files:' .. file.tenant
+  -- Microseconds, and no two alike, so that every page begins behind one number.
+  local score = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+  local last = tonumber(redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')[2] or 0)
+  redis.call('ZADD', index, string.format('%.0f', math.max(score, last + 1)), file.id)
+  if file.expires_at then redis.call('ZADD', ns .. 'expiring', file.expires_at, file.id) end
 end
