@@ -39,10 +39,14 @@ class Reaper:
             log.warning("batch.window_closed", batch_id=batch_id)
 
     async def expire(self) -> None:
-        """Delete files whose time is over.
+        """End uploads that nobody completed in time, and delete files whose time is over.
 
         A file's object stays for as long as a live batch reads it.
         """
+        while overdue := await self._state.uploads.overdue():
+            for upload_id in overdue:
+                await self._state.uploads.expire(upload_id)
+                log.info("upload.expired", upload_id=upload_id)
         while files := await self._state.files.expired():
             # Before the records: a rebuild of Redis would bring back what has one in S3.
             await self._storage.remove(file.record_key for file in files if file.owned)

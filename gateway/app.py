@@ -12,7 +12,7 @@ import stamina
 import structlog
 from fastapi import FastAPI
 
-from gateway import batches, errors, files, health, models
+from gateway import batches, errors, files, health, models, uploads
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.settings import GatewaySettings
@@ -77,7 +77,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for room in (files, batches, models):
+    for room in (files, uploads, batches, models):
         app.include_router(room.router, prefix="/v1", responses=_PROBLEMS)
     app.include_router(health.router)
     app.add_middleware(Access)

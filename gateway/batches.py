@@ -62,7 +62,7 @@ async def create_batch(
     require_one_of(wish.endpoint, ENDPOINTS, "endpoint")
     windows = services.settings.completion_windows
     require_one_of(wish.completion_window, windows, "completion_window")
-    file = await _input_file(services.state, tenant, wish.input_file_id)
+    file = await _input_file(services, tenant, wish.input_file_id)
     # Without a key every call is a batch of its own, named after the call.
     message_id = f"http:{idempotency_key or wish.idempotency_key or request.state.request_id}"
     manifest = _manifest(wish, file, message_id, services)
@@ -114,9 +114,9 @@ def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-async def _input_file(state: State, tenant: str, file_id: str) -> FileRecord:
+async def _input_file(services: Services, tenant: str, file_id: str) -> FileRecord:
     try:
-        file = await live_file(state, tenant, file_id)
+        file = await live_file(services.state, tenant, file_id)
     except NotFoundError as error:
         raise InvalidInputError(
             f"Cannot find file {file_id}, or project {tenant} does not have access to it.",
@@ -127,6 +127,14 @@ async def _input_file(state: State, tenant: str, file_id: str) -> FileRecord:
         raise InvalidInputError(
             f"Invalid purpose of file {file_id}: expected 'batch', but got '{file.purpose}' "
             "instead.",
+            param="input_file_id",
+            code="invalid_value",
+        )
+    most = services.settings.max_upload_bytes
+    if file.bytes > most:
+        raise InvalidInputError(
+            f"File {file_id} is too large: a batch's 'input_file_id' may have at most {most} "
+            f"bytes, but it has {file.bytes}.",
             param="input_file_id",
             code="invalid_value",
         )

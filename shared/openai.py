@@ -42,6 +42,29 @@ class File(_Shape):
     status_details: str | None = None
 
 
+class Upload(_Shape):
+    """A file that comes in parts; `bytes` is what they have to be together."""
+
+    id: str
+    object: Literal["upload"] = "upload"
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["pending", "completed", "cancelled", "expired"] = "pending"
+    file: File | None = None
+
+
+class UploadPart(_Shape):
+    """Some of an upload's bytes; where they belong is said at the end."""
+
+    id: str
+    object: Literal["upload.part"] = "upload.part"
+    created_at: int
+    upload_id: str
+
+
 class Deleted(_Shape):
     """The answer to a deletion."""
 

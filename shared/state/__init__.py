@@ -7,5 +7,14 @@ from shared.state.batches import Acceptance, BatchRecord
 from shared.state.files import FileRecord
 from shared.state.lanes import JobRecord
 from shared.state.state import State
+from shared.state.uploads import PartRecord, UploadRecord
 
-__all__ = ["Acceptance", "BatchRecord", "FileRecord", "JobRecord", "State"]
+__all__ = [
+    "Acceptance",
+    "BatchRecord",
+    "FileRecord",
+    "JobRecord",
+    "PartRecord",
+    "State",
+    "UploadRecord",
+]

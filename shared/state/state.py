@@ -22,6 +22,7 @@ from shared.state.leases import Lease
 from shared.state.outbox import Outbox
 from shared.state.scripts import Scripts
 from shared.state.slices import Slices
+from shared.state.uploads import Uploads
 
 #: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
 NAMESPACE = "{batchyard}:"
@@ -48,6 +49,7 @@ class State:
         self.slices = Slices(self._redis, scripts, namespace)
         self.lanes = Lanes(self._redis, scripts, namespace)
         self.files = Files(self._redis, scripts, namespace)
+        self.uploads = Uploads(self._redis, scripts, namespace)
         self.keys = Keys(self._redis, namespace)
         self.outbox = Outbox(self._redis, namespace)
 

@@ -114,3 +114,11 @@ local function write_file(file)
   redis.call('ZADD', index, string.format('%.0f', math.max(score, last + 1)), file.id)
   if file.expires_at then redis.call('ZADD', ns .. 'expiring', file.expires_at, file.id) end
 end
+
+-- nil when there is none. Its time is over at once, not only when the reaper comes.
+local function upload_status(id)
+  local values = redis.call('HMGET', ns .. 'upload:' .. id, 'status', 'expires_at', 'held_until')
+  local ends = math.max(tonumber(values[2] or 0), tonumber(values[3] or 0))
+  if values[1] == 'pending' and now >= ends then return 'expired' end
+  return values[1] or nil
+end
