@@ -26,6 +26,8 @@ from shared.state.uploads import Uploads
 
 #: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
 NAMESPACE = "{batchyard}:"
+#: Of one process; each takes a file descriptor, of which processes often have 1024.
+_MOST_CONNECTIONS = 500
 
 
 class State:
@@ -39,6 +41,8 @@ class State:
             socket_timeout=10,
             socket_connect_timeout=5,
             health_check_interval=15,
+            # At redis-py's own limit of 100, the 101st call of the same moment would be an error.
+            max_connections=_MOST_CONNECTIONS,
             retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), 6),
             retry_on_error=[RedisConnectionError, RedisTimeoutError],
         )
