@@ -3,6 +3,7 @@ import hashlib
 import json
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,17 @@ async def test_the_sdk_uploads_a_file_in_chunks(part_size: int, acme: Caller) ->
     assert (file.filename, file.bytes, file.status) == ("big.bin", len(body), "processed")
     assert await acme.openai.files.retrieve(file.id) == file
     assert (await acme.openai.files.content(file.id)).content == body
+
+
+async def test_the_sdk_uploads_a_file_from_the_disk(acme: Caller, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(LINE * 100)
+
+    upload = await acme.openai.uploads.upload_file_chunked(
+        file=tmp_path / "in.jsonl", mime_type="application/jsonl", purpose="batch"
+    )
+
+    assert upload.file is not None
+    assert (upload.file.filename, upload.file.bytes) == ("in.jsonl", 100 * len(LINE))
 
 
 async def test_every_key_of_an_upload_is_sent(acme: Caller) -> None:
