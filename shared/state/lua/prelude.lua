@@ -66,8 +66,10 @@ local function transition(id, event, fields)
     if row.target == 'in_progress' then
       redis.call('SADD', ns .. 'lanes', lane)
       redis.call('ZADD', lane_key(lane, 'active'), values[2], id)
+      redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
     else
       redis.call('ZREM', lane_key(lane, 'active'), id)
+      redis.call('ZREM', lane_key(lane, 'waiting'), id)
     end
   end
   announce(id, 'batch.' .. row.target)
