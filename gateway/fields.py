@@ -26,6 +26,7 @@ _EXPECTED = {
     "dict_type": "an object",
     "list_type": "an array",
     "model_type": "an object",
+    "bool_type": "a boolean",
 }
 
 

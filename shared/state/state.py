@@ -23,6 +23,7 @@ from shared.state.outbox import Outbox
 from shared.state.scripts import Scripts
 from shared.state.slices import Slices
 from shared.state.uploads import Uploads
+from shared.state.webhooks import Webhooks
 
 #: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
 NAMESPACE = "{batchyard}:"
@@ -56,6 +57,7 @@ class State:
         self.uploads = Uploads(self._redis, scripts, namespace)
         self.keys = Keys(self._redis, namespace)
         self.outbox = Outbox(self._redis, namespace)
+        self.webhooks = Webhooks(self._redis, scripts, namespace)
 
     async def apply(
         self, batch_id: str, event: Event, fields: Mapping[str, str | int] | None = None
