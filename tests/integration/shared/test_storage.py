@@ -161,7 +161,7 @@ async def test_slow_uploads_do_not_stand_in_the_way_of_others(storage: Storage) 
         [0, 3, 0],
         [6 * _MIB, 0, 5 * _MIB, 7],
         [6 * _MIB],
-        [9 * _MIB] * 6,
+        [6 * _MIB] * 5,
         [5 * _MIB - 1, 6 * _MIB],
         [1, 2, 9 * _MIB, 3],
     ],
