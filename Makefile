@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The lock that is installed already; else the one for this machine, by whether it has an NVIDIA GPU.
 LOCK ?= $(or $(patsubst .venv/.installed-%,%,$(firstword $(wildcard .venv/.installed-*))),\
   $(if $(wildcard /proc/driver/nvidia/gpus/*),dev-cuda,dev-cpu))
-# Arguments for demo, up, test and bench: `make test ARGS="-k outbox"`.
+# Arguments for demo, up, test, fuzz and bench: `make test ARGS="-k outbox"`.
 ARGS ?=
 
 BIN := .venv/bin
@@ -45,6 +45,10 @@ servers: $(INSTALLED) ## install RabbitMQ, Redis and Ceph from Debian's packages
 test: $(INSTALLED) ## run all tests against real servers
 	@$(BIN)/python -m cli.install || echo "Tests that need the missing servers are skipped."
 	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(INSTALLED) ## a million random lines and forms through the parsers; for the night, not for each change
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json
