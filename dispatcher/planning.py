@@ -15,11 +15,10 @@ from shared import crash
 from shared.catalog import Catalog
 from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
-from shared.openai import BatchError
 from shared.slices import Slice
 from shared.state import BatchRecord, State
 from shared.storage import ChangedError, Storage
-from shared.validation import InputCheck, Limits, Row
+from shared.validation import InputCheck, Limits, Row, unreadable
 
 log = structlog.get_logger()
 
@@ -55,24 +54,14 @@ class Planner:
         plan = secrets.token_hex(4)
         check = InputCheck(
             endpoint=record.fields["endpoint"],
-            models={
-                name: frozenset(self._catalog.model(name).endpoints)
-                for name in self._catalog.served_names()
-            },
+            models=self._catalog.endpoints_by_name(),
             limits=Limits(rows=self._max_rows),
         )
         try:
             count = await self._read(record, check, plan)
         except (ChangedError, NotFoundError) as error:
-            changed = isinstance(error, ChangedError)
-            check.problems = [
-                BatchError(
-                    code="input_changed" if changed else "invalid_request",
-                    param="file_id",
-                    message=f"Cannot read the input file {record.fields['input_file_id']}: "
-                    + ("it was changed." if changed else "it is gone."),
-                )
-            ]
+            is_changed = isinstance(error, ChangedError)
+            check.problems = [unreadable(record.fields["input_file_id"], is_changed=is_changed)]
             count = 0
         try:
             if check.problems:

@@ -113,6 +113,16 @@ class Limits(NamedTuple):
     problems: int = 1000
 
 
+def unreadable(file_id: str, *, is_changed: bool) -> BatchError:
+    """Why an input could not be read: it was changed, or is gone."""
+    return BatchError(
+        code="input_changed" if is_changed else "invalid_request",
+        param="file_id",
+        message=f"Cannot read the input file {file_id}: "
+        + ("it was changed." if is_changed else "it is gone."),
+    )
+
+
 @dataclass
 class InputCheck:
     """Feed it the input's bytes; it gives rows and collects problems, in bounded memory."""

@@ -8,6 +8,9 @@ from shared.slices import ReadySlice, Slice
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
+#: Batches whose records are read in one round trip.
+_BATCHES = 500
+
 
 class JobRecord(NamedTuple):
     """What is known of a lane's job; times are Unix seconds, 0 when it never happened.
@@ -43,6 +46,20 @@ class Lanes:
     async def active_count(self, lane: str) -> int:
         """How many batches run on the lane."""
         return await self._redis.zcard(self._key(lane, "active"))
+
+    async def rows_ahead(self, lane: str) -> int:
+        """Rows of the lane's running batches that have no result yet."""
+        ahead, first = 0, 0
+        while ids := await self._redis.zrange(
+            self._key(lane, "active"), first, first + _BATCHES - 1
+        ):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for batch_id in ids:
+                    pipe.hmget(f"{self._namespace}batch:{batch_id}", "total", "completed", "failed")
+                counts = [[int(count or 0) for count in row] for row in await pipe.execute()]
+            ahead += sum(max(0, total - done - failed) for total, done, failed in counts)
+            first += len(ids)
+        return ahead
 
     async def claimed_count(self, lane: str) -> int:
         """How many slices of the lane are claimed."""

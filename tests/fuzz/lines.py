@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from typing import Any
 
 from shared.validation import InputCheck, Limits, Row
 
@@ -90,7 +91,7 @@ def _line(dice: random.Random, number: int) -> tuple[bytes, bool]:
 
 
 def _request(dice: random.Random, number: int) -> bytes:
-    body = {
+    body: dict[str, Any] = {
         "model": "m",
         "messages": [{"role": "user", "content": _text(dice)}],
         **{_text(dice) + "?": _text(dice) for _ in range(dice.randrange(3))},

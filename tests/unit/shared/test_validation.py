@@ -71,7 +71,7 @@ def test_bad_lines_give_no_rows() -> None:
 
 
 def test_what_is_no_count_is_left_to_the_engine() -> None:
-    body = {"model": "m", "messages": [], "n": None, "max_tokens": -1}
+    body: dict[str, Any] = {"model": "m", "messages": [], "n": None, "max_tokens": -1}
 
     _, [plain, odd] = check(line("a"), line("b", body=body))
 
