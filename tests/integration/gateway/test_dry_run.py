@@ -69,7 +69,7 @@ async def test_the_sdk_makes_one_by_an_extra_field(acme: Caller) -> None:
 
     found: Any = await acme.openai.batches.create(
         input_file_id=file_id,
-        endpoint=CHAT,
+        endpoint="/v1/chat/completions",
         completion_window="24h",
         extra_body={"dry_run": True},
     )

@@ -27,12 +27,12 @@ def test_a_chat_has_as_many_tokens_as_the_engine_s_library_counts(
 ) -> None:
     from transformers import AutoTokenizer
 
-    messages = [
+    messages: list[Any] = [
         {"role": "system", "content": "the quick fox"},
         {"role": "user", "content": "jumps \u00fcber \u4e2d <|im_end|> dogs"},
         {"role": "assistant", "content": None},
     ]
-    library = AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]  # transformers
+    library = AutoTokenizer.from_pretrained(folder)
     text = library.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
     counted = counter.count(CHAT, _line(messages=messages))
