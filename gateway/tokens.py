@@ -160,7 +160,9 @@ class Counter:
 
 def load_counter(model: Model) -> Counter:
     """Read the model's tokenizer and chat template. Slow; never raises for what it finds."""
-    files = ModelFiles(str(model.engine.get("tokenizer") or model.source), model.revision)
+    files = ModelFiles(model.source, model.revision)
+    if own := model.engine.get("tokenizer"):
+        files = ModelFiles(str(own), model.engine.get("tokenizer_revision"))
     most = max_model_len(model)
     path = files.find("tokenizer.json")
     if path is None or model.engine.get("tokenizer_mode", "auto") not in ("auto", "hf", "slow"):

@@ -25,14 +25,15 @@ def counter(folder: Path) -> Counter:
 def test_a_chat_has_as_many_tokens_as_the_engine_s_library_counts(
     folder: Path, counter: Counter
 ) -> None:
-    from transformers import AutoTokenizer
+    # Half a second; its automatic classes would take some more.
+    from transformers import PreTrainedTokenizerFast
 
     messages: list[Any] = [
         {"role": "system", "content": "the quick fox"},
         {"role": "user", "content": "jumps \u00fcber \u4e2d <|im_end|> dogs"},
         {"role": "assistant", "content": None},
     ]
-    library = AutoTokenizer.from_pretrained(folder)
+    library = PreTrainedTokenizerFast.from_pretrained(folder)
     text = library.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
     counted = counter.count(CHAT, _line(messages=messages))
@@ -134,6 +135,12 @@ def test_without_a_usable_tokenizer_bytes_are_counted(
 def test_a_source_that_is_nowhere_here_has_no_tokenizer() -> None:
     for source in ("nobody/knows-this", "/nowhere/at/all", "a//b"):
         assert not load_counter(Model(name="m", source=source, pools=("p",))).has_tokenizer
+
+
+def test_a_model_may_have_the_tokenizer_of_another(folder: Path, tmp_path: Path) -> None:
+    assert load_counter(_model(tmp_path, tokenizer=str(folder))).has_tokenizer
+    assert not load_counter(_model(tmp_path)).has_tokenizer
+    assert not load_counter(_model(folder, tokenizer_mode="mistral")).has_tokenizer
 
 
 def test_of_a_huge_prompt_the_beginning_is_counted(counter: Counter) -> None:
