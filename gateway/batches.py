@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.auth import Tenant
 from gateway.dependencies import Services, Use
+from gateway.dry_run import DryRun
 from gateway.fields import ExpiresAfter, read_body, require_one_of
 from gateway.files import live_file
 from shared import crash, ids
@@ -23,11 +24,17 @@ from shared.submission import Manifest, accept
 router = APIRouter()
 
 _PAGE = 20
+_DRY_RUN = (
+    "Beyond OpenAI: `true` checks the input as a new batch would be checked and answers with a "
+    "`batch.dry_run`: rows, every bad line, tokens by the model's own tokenizer, requests longer "
+    "than its context, model, lane, and when the batch would be done. Nothing is created. "
+    'In OpenAI\'s SDK: `extra_body={"dry_run": True}`.'
+)
 _MAX_KEY_CHARACTERS = 255
 
 
 class CreateBatch(BaseModel):
-    """The body of `create_batch`; `priority` and `idempotency_key` are ours."""
+    """The body of `create_batch`; `priority`, `idempotency_key` and `dry_run` are ours."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -41,15 +48,19 @@ class CreateBatch(BaseModel):
     output_expires_after: ExpiresAfter | None = None
     priority: int = Field(default=5, ge=0, le=9)
     idempotency_key: str | None = Field(default=None, max_length=_MAX_KEY_CHARACTERS)
+    dry_run: bool = False
 
 
 @router.post(
     "/batches",
+    description="Creates a batch. With `dry_run` nothing is created: the answer says at once what "
+    "would become of the batch.",
     openapi_extra={
+        "x-batchyard": {"dry_run": _DRY_RUN},
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": CreateBatch.model_json_schema()}},
-        }
+        },
     },
 )
 async def create_batch(
@@ -57,12 +68,16 @@ async def create_batch(
     tenant: Tenant,
     services: Use,
     idempotency_key: Annotated[str | None, Header(max_length=_MAX_KEY_CHARACTERS)] = None,
-) -> Batch:
+) -> Batch | DryRun:
     wish = await read_body(request, CreateBatch)
     require_one_of(wish.endpoint, ENDPOINTS, "endpoint")
     windows = services.settings.completion_windows
     require_one_of(wish.completion_window, windows, "completion_window")
     file = await _input_file(services, tenant, wish.input_file_id)
+    if wish.dry_run:
+        return await services.dry_runs.run(
+            file, endpoint=wish.endpoint, completion_window=wish.completion_window
+        )
     # Without a key every call is a batch of its own, named after the call.
     message_id = f"http:{idempotency_key or wish.idempotency_key or request.state.request_id}"
     manifest = _manifest(wish, file, message_id, services)

@@ -38,6 +38,11 @@ class GatewaySettings(SharedSettings):
     completion_windows: tuple[CompletionWindow, ...] = Field(
         default=("24h",), description="a JSON list; 24h is always among them"
     )
+    max_rows_per_batch: int = Field(
+        default=50_000,
+        ge=1,
+        description="requests of one batch; the gateway needs it for dry runs",
+    )
     service_user: str = Field(
         default="batchyard", description="the broker's name for us; it checks every message's"
     )

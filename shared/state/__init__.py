@@ -6,6 +6,7 @@ An index that can be rebuilt from S3: what must outlive Redis lies there as well
 from shared.state.batches import Acceptance, BatchRecord
 from shared.state.files import FileRecord
 from shared.state.lanes import JobRecord
+from shared.state.slices import PlannedSlice
 from shared.state.state import State
 from shared.state.uploads import PartRecord, UploadRecord
 
@@ -15,6 +16,7 @@ __all__ = [
     "FileRecord",
     "JobRecord",
     "PartRecord",
+    "PlannedSlice",
     "State",
     "UploadRecord",
 ]
