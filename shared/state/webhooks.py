@@ -197,7 +197,10 @@ class Webhooks:
 
         Raises NotFoundError, and ConflictError for a disabled endpoint.
         """
-        match await self._scripts.run("redeliver_webhook", tenant, endpoint_id, delivery_id):
+        outcome: str = await self._scripts.run(
+            "redeliver_webhook", tenant, endpoint_id, delivery_id
+        )
+        match outcome:
             case "no endpoint":
                 raise _no_endpoint(endpoint_id)
             case "no delivery":
