@@ -210,6 +210,8 @@ class Webhooks:
                     f"The webhook endpoint '{endpoint_id}' has answered 410 and is disabled. "
                     "Update it to enable it again."
                 )
+            case _:
+                return
 
     async def claim(
         self, *, most: int, each: int, lease_seconds: float
