@@ -12,10 +12,22 @@ import stamina
 import structlog
 from fastapi import FastAPI
 
-from gateway import batches, errors, files, health, models
+from gateway import (
+    batches,
+    errors,
+    events,
+    explain,
+    files,
+    health,
+    models,
+    results,
+    retry,
+    steering,
+)
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.settings import GatewaySettings
+from gateway.watchers import Watchers
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
@@ -43,7 +55,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
     catalog_changed_at = int(settings.catalog.stat().st_mtime)
 
     @asynccontextmanager
-    async def running(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
+    async def running(app: FastAPI) -> AsyncIterator[dict[str, Services]]:
         state = State(settings.redis_url.get_secret_value())
         storage = Storage(
             settings.s3_endpoint,
@@ -52,18 +64,21 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             settings.s3_bucket,
         )
         bus = Bus(settings.amqp_url.get_secret_value())
+        watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
+        app.state.watchers = watchers
         try:
             await _connect(state, storage, bus)
             relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
             yield {
                 "services": Services(
-                    settings, catalog, catalog_changed_at, state, storage, bus, relaying
+                    settings, catalog, catalog_changed_at, state, storage, bus, relaying, watchers
                 )
             }
             relaying.cancel()
             # A lease that cannot be let go ends by itself.
             await asyncio.gather(relaying, return_exceptions=True)
         finally:
+            await watchers.end()
             await bus.close()
             storage.close()
             await state.close()
@@ -77,12 +92,18 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for room in (files, batches, models):
+    for room in (files, batches, events, results, retry, steering, explain, models):
         app.include_router(room.router, prefix="/v1", responses=_PROBLEMS)
     app.include_router(health.router)
     app.add_middleware(Access)
     errors.install(app)
     return app
+
+
+def end_streams(app: FastAPI) -> None:
+    """Let answers that go on for as long as a batch runs come to their end now."""
+    if (watchers := getattr(app.state, "watchers", None)) is not None:
+        watchers.close()
 
 
 async def _connect(state: State, storage: Storage, bus: Bus) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from gateway.settings import GatewaySettings
+from gateway.watchers import Watchers
 from shared.bus import Bus
 from shared.catalog import Catalog
 from shared.state import State
@@ -25,6 +26,7 @@ class Services:
     storage: Storage
     bus: Bus
     relaying: asyncio.Task[None]
+    watchers: Watchers
 
 
 def _services(request: Request) -> Services:

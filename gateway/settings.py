@@ -29,6 +29,9 @@ class GatewaySettings(SharedSettings):
     service_user: str = Field(
         default="batchyard", description="the broker's name for us; it checks every message's"
     )
+    heartbeat_seconds: float = Field(
+        default=15.0, gt=0, description="between signs of life on a stream of events"
+    )
     grace_seconds: int = Field(default=30, ge=0, description="for running calls at the end")
 
     @field_validator("completion_windows")

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from shared.errors import BatchyardError
-from shared.slices import Claim, Part, Slice, SliceUsage
+from shared.slices import Claim, GivenBack, Part, Slice, SliceUsage
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
@@ -52,7 +52,7 @@ class Slices:
     async def parts(self, batch_id: str) -> dict[int, Part]:
         """The committed parts by slice index."""
         raw = await self._redis.hgetall(f"{self._namespace}parts:{batch_id}")
-        return {int(index): _part(text) for index, text in raw.items()}
+        return {int(index): to_part(text) for index, text in raw.items()}
 
     async def epochs(self, batch_id: str) -> dict[int, int]:
         """How often each slice was claimed."""
@@ -118,11 +118,13 @@ class Slices:
         )
         return outcome
 
-    async def release(self, claim: Claim, *, strikes: int = 0) -> bool:
+    async def release(
+        self, claim: Claim, *, strikes: int = 0, reason: GivenBack = GivenBack.NOT_RUN
+    ) -> bool:
         """Give the slice back unrun. False when the claim was another's already."""
         return bool(
             await self._scripts.run(
-                "release", claim.lane, claim.batch_id, claim.index, claim.epoch, strikes
+                "release", claim.lane, claim.batch_id, claim.index, claim.epoch, strikes, reason
             )
         )
 
@@ -153,6 +155,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
     )
 
 
-def _part(text: str) -> Part:
+def to_part(text: str) -> Part:
+    """A part as Redis keeps it."""
     key, output_bytes, error_bytes, rows, usage = json.loads(text)
     return Part(key, output_bytes, error_bytes, rows, SliceUsage(*usage))
