@@ -40,10 +40,10 @@ async def watch_batch(
 ) -> Response:
     """Server-sent events: the batch's state at once, at each change, and to its end.
 
-    Each event holds the whole batch with `type`, `sequence`, `paused`, `priority`, and while it runs
-    `tokens_per_second` and `remaining_seconds`. Its id is the sequence number: with `Last-Event-ID`
-    only newer ones come. A reader that is slow gets the newest state and not all between. Comments
-    are signs of life. The stream ends after the batch's last event.
+    Each event holds the whole batch with `type`, `sequence`, `paused`, `priority`, and while it
+    runs `tokens_per_second` and `remaining_seconds`. Its id is the sequence number: with
+    `Last-Event-ID` only newer ones come. A reader that is slow gets the newest state and not all
+    between. Comments are signs of life. The stream ends after the batch's last event.
     """
     batch = await own_batch(services.state, tenant, batch_id)
     newest = batch.number("sequence")

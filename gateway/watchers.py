@@ -1,7 +1,7 @@
 """Fans the events of batches out to any number of watchers, over one Redis connection a process.
 
-Each event holds a batch's whole state, so all that is kept of a batch is its newest event: a watcher
-that cannot keep up skips what came between, and costs no memory.
+Each event holds a batch's whole state, so all that is kept of a batch is its newest event: a
+watcher that cannot keep up skips what came between, and costs no memory.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class Watchers:
         watched.watchers += 1
         try:
             if watched.newest is None:
-                await self._tell(batch_id)
+                await self._tell()
             while not self._is_closing and self._hearing and not self._hearing.done():
                 frame = watched.newest
                 if frame is None or frame.sequence <= seen:
@@ -116,7 +116,7 @@ class Watchers:
         for watched in self._watched.values():
             watched.wake()
 
-    async def _tell(self, batch_id: str) -> None:
+    async def _tell(self) -> None:
         """Let the hearing task notice a batch that was not watched before."""
         if self._hearing is None or self._hearing.done():
             self._hearing = asyncio.create_task(self._hear())
