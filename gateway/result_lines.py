@@ -185,7 +185,7 @@ class ResultLines:
             return []
         return sorted(_split(await self._storage.get(piece.part.key)), key=ids.row_of_result)
 
-    async def _files(self) -> "dict[str, _ResultFile]":
+    async def _files(self) -> "dict[str, ResultFile]":
         files = {}
         for kind in ("output", "error"):
             file_id = self._batch.fields.get(f"{kind}_file_id")
@@ -199,7 +199,7 @@ class ResultLines:
                     f"{file_id} was deleted or has expired.",
                     param="batch_id",
                 ) from error
-            files[kind] = _ResultFile(self._storage, file)
+            files[kind] = ResultFile(self._storage, file)
         return files
 
     async def _require_order(self) -> None:
@@ -216,7 +216,7 @@ class ResultLines:
         )
 
 
-class _ResultFile:
+class ResultFile:
     """An output or error file: result lines in the order of their rows."""
 
     def __init__(self, storage: Storage, file: FileRecord) -> None:
@@ -280,12 +280,12 @@ class _Response(msgspec.Struct):
     response: msgspec.Raw
 
 
-def _has_run(line: bytes) -> bool:
+def has_run(line: bytes) -> bool:
     """Whether the row of an error file's line was run: the others have no response."""
     return bytes(msgspec.json.decode(line, type=_Response).response) != b"null"
 
 
-async def _ran(error: _ResultFile, piece: Piece) -> list[bytes]:
+async def _ran(error: ResultFile, piece: Piece) -> list[bytes]:
     """The slice's lines in the error file of rows that were run."""
     found = []
     first, after = piece.slice.first_row, piece.slice.first_row + piece.slice.rows
@@ -294,17 +294,17 @@ async def _ran(error: _ResultFile, piece: Piece) -> list[bytes]:
             row = ids.row_of_result(line)
             if row >= after:
                 break
-            if row >= first and _has_run(line):
+            if row >= first and has_run(line):
                 found.append(line)
     return found
 
 
-async def _not_run(error: _ResultFile, start: int, end: int) -> AsyncIterator[bytes]:
+async def _not_run(error: ResultFile, start: int, end: int) -> AsyncIterator[bytes]:
     """Of the lines of rows that were not run, those from number `start` to `end`."""
     number = 0
     async with aclosing(error.lines(0)) as lines:
         async for line in lines:
-            if _has_run(line):
+            if has_run(line):
                 continue
             if number >= end:
                 return

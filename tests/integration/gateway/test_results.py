@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,19 +10,14 @@ from openai import BadRequestError
 from openai._legacy_response import HttpxBinaryResponseContent
 from redis.asyncio import Redis
 
-from dispatcher.finaliser import Finaliser
 from gateway.result_lines import Order, ResultLines
-from shared.catalog import load_catalog
 from shared.lifecycle import Event, Status
 from shared.slices import Claim
 from shared.state import State
-from shared.storage import Storage
 from tests.batches import validating
 from tests.integration.dispatcher.conftest import (
-    CATALOG,
     Result,
     Yard,
-    a_planner,
     bad,
     good,
     lines,
@@ -31,17 +25,6 @@ from tests.integration.dispatcher.conftest import (
 from tests.integration.gateway.conftest import Caller, Gateway
 
 ROWS = 9
-
-
-@pytest.fixture
-def yard(gateway_state: State, bucket: Storage, tmp_path: Path) -> Yard:
-    """What runs the gateway's batches: slices of three rows."""
-    (tmp_path / "catalog.yaml").write_text(CATALOG)
-    catalog = load_catalog(tmp_path / "catalog.yaml")
-    planner = a_planner(gateway_state, bucket, catalog)
-    return Yard(
-        gateway_state, bucket, planner, Finaliser(gateway_state, bucket, output_seconds=3600)
-    )
 
 
 async def test_in_input_order_one_reads_up_to_the_first_row_without_a_result(
