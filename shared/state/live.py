@@ -155,7 +155,8 @@ class Live:
             ahead=await self._ahead(members[:own]),
             lane_claimed=held,
             lane_batches=batches,
-            lane_rows=sum(rows for _, rows in waiting),
+            # Of those looked at, for all.
+            lane_rows=sum(rows for _, rows in waiting) * batches // max(1, len(waiting)),
             tenants=len({tenant for tenant, _ in waiting}),
             running=await self._attempts(batch_id, running),
             retried=retried,
