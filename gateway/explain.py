@@ -288,7 +288,7 @@ def _slices(count: int) -> str:
 
 def _shown(one: Attempt) -> SliceTry:
     return SliceTry(
-        index=one.index,
+        index=one.number,
         job=one.job,
         attempts=one.epoch,
         strikes=one.strikes,

@@ -120,7 +120,7 @@ class ResultLines:
         async for piece, before in self._commits_from(start, end):
             lines: list[bytes] = []
             if output is not None:
-                lines += _split(await output.get(starts[piece.index], starts[piece.index + 1]))
+                lines += _split(await output.get(starts[piece.number], starts[piece.number + 1]))
             if error is not None and piece.part is not None and piece.part.error_bytes:
                 lines += await _ran(error, piece)
             lines.sort(key=ids.row_of_result)
@@ -142,7 +142,7 @@ class ResultLines:
             befores = dict(fresh)
             async for piece in self._pieces(list(befores)):
                 rows = piece.part.rows if piece.part else 0
-                last = befores[piece.index]
+                last = befores[piece.number]
                 place = last + rows
                 if place > start and last < end:
                     yield piece, last

@@ -20,7 +20,7 @@ _SHOWN = 20
 class Piece(NamedTuple):
     """A slice, and its part once it is committed."""
 
-    index: int
+    number: int
     slice: Slice
     part: Part | None
 
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 class Attempt(NamedTuple):
     """A slice that is claimed, or was given back at least once."""
 
-    index: int
+    number: int
     #: The lane job that claimed it last.
     job: str
     epoch: int
@@ -219,7 +219,7 @@ def _member(text: str) -> tuple[str, int]:
 
 
 def _attempt(
-    index: int, job: str | None, epoch: str | None, strikes: str | None, given_back: str | None
+    number: int, job: str | None, epoch: str | None, strikes: str | None, given_back: str | None
 ) -> Attempt:
     reason, _, at = (given_back or "").partition(" ")
-    return Attempt(index, job or "", int(epoch or 0), int(strikes or 0), reason, int(at or 0))
+    return Attempt(number, job or "", int(epoch or 0), int(strikes or 0), reason, int(at or 0))

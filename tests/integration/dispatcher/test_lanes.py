@@ -261,8 +261,10 @@ async def test_a_batch_whose_priority_is_raised_goes_ahead_at_the_next_feed(
     state: State, feeder: LaneKeeper
 ) -> None:
     # With the same age, and a deadline far away.
-    same = {"created_at": int(time.time()), "expires_at": 4_000_000_000}
-    first, second = [await in_progress(state, slices=3, **same) for _ in range(2)]
+    now, far = int(time.time()), 4_000_000_000
+    first, second = [
+        await in_progress(state, slices=3, created_at=now, expires_at=far) for _ in range(2)
+    ]
     await feeder.feed(LANE)
 
     await state.live.amend(second, priority=9)

@@ -139,7 +139,8 @@ async def test_the_last_event_is_never_missed_whenever_the_watcher_comes(
 
     async def last(batch_id: str) -> str:
         async with _watching(acme, batch_id) as events:
-            return [event async for event in events][-1]["event"]
+            told = [event async for event in events]
+        return str(told[-1]["event"])
 
     found = await asyncio.wait_for(
         asyncio.gather(
@@ -278,7 +279,7 @@ async def _run(state: State, batch_id: str, lane: str) -> None:
 async def _watching(
     caller: Caller, batch_id: str, last: str | None = None
 ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-    headers = {} if last is None else {"last-event-id": last.encode()}
+    headers = [] if last is None else [(b"last-event-id", last.encode())]
     async with caller.http.stream(
         "GET", f"/v1/batches/{batch_id}/events", headers=headers
     ) as answer:

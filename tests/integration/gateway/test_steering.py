@@ -108,3 +108,24 @@ async def test_nobody_steers_anothers_batch(
 
     assert answer.status_code == 404
     assert answer.json()["error"]["message"] == f"No batch found with id '{batch_id}'."
+
+
+async def test_the_schema_says_of_each_addition_that_it_is_one(acme: Caller) -> None:
+    paths = (await acme.http.get("/openapi.json")).json()["paths"]
+
+    for method, path in (
+        ("get", "/v1/batches/{batch_id}/events"),
+        ("get", "/v1/batches/{batch_id}/results"),
+        ("get", "/v1/batches/{batch_id}/explain"),
+        ("post", "/v1/batches/{batch_id}/retry"),
+        ("post", "/v1/batches/{batch_id}/pause"),
+        ("post", "/v1/batches/{batch_id}/resume"),
+        ("post", "/v1/batches/{batch_id}"),
+    ):
+        call = paths[path][method]
+        assert call["x-batchyard"].startswith("An addition to OpenAI's API.")
+        assert len(call["description"]) > 50
+    stream = paths["/v1/batches/{batch_id}/events"]["get"]["responses"]["200"]
+    assert list(stream["content"]) == ["text/event-stream"]
+    headers = paths["/v1/batches/{batch_id}/results"]["get"]["responses"]["200"]["headers"]
+    assert "x-batchyard-next-offset" in headers

@@ -219,3 +219,21 @@ async def test_commits_are_known_in_their_order(state: State) -> None:
     assert await state.live.completion(batch_id, 10, limit=1) == [(0, 10)]
     assert await state.live.completion(batch_id, 25) == [(1, 20)]
     assert await state.live.completion("batch_x", 0) == []
+
+
+async def test_what_only_a_running_batch_needs_goes_a_day_after_its_end(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    got = await claimed(state, slices=2)
+    await state.slices.release(got[0], strikes=1)
+    await state.slices.commit(got[1], part(got[1]))
+    await state.apply(got[0].batch_id, Event.LANE_FAILED)
+
+    keys = [key async for key in redis.scan_iter(match=f"{namespace}*:{got[0].batch_id}*")]
+    lasting = [key for key in keys if await redis.ttl(key) < 0]
+
+    assert lasting == [f"{namespace}batch:{got[0].batch_id}"]
+    assert len(keys) > 5
+    # Late news of a claim bring nothing back.
+    assert not await state.slices.release(got[1])
+    assert await redis.hget(f"{namespace}reasons:{got[0].batch_id}", "1") is None
