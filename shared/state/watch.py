@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 
 from redis.asyncio.client import PubSub
 
+from shared.errors import TransientError
 from shared.state.client import translated
+
+_PATIENCE_SECONDS = 5.0
 
 
 class Heard(NamedTuple):
@@ -30,9 +33,12 @@ class Watch:
         self._chosen: set[str] = set()
 
     async def open(self) -> None:
-        """Listen to the bell."""
+        """Listen to the bell. Raises TransientError if Redis does not confirm it."""
         with translated():
             await self._pubsub.subscribe(self._bell)
+            # Before that, a ring would be lost.
+            if await self._pubsub.get_message(timeout=_PATIENCE_SECONDS) is None:
+                raise TransientError("Redis does not confirm a subscription.")
 
     async def choose(self, batch_ids: Iterable[str]) -> set[str]:
         """Hear these batches from now on, and no others. Returns those that it heard before."""

@@ -14,13 +14,12 @@ from openai import AsyncStream
 from openai.types import Batch
 from redis.asyncio import Redis
 
-from gateway.settings import GatewaySettings
 from gateway.watchers import Watchers
 from shared.lifecycle import Event
 from shared.state import State
 from tests.batches import claim, feed, in_progress, part, validating
 from tests.eventually import eventually
-from tests.integration.gateway.conftest import Caller, Gateway, calling, running
+from tests.integration.gateway.conftest import Caller, Gateway
 
 WATCHERS = 1000
 
@@ -225,18 +224,37 @@ async def test_events_go_on_after_redis_has_cut_the_connection(
     await watchers.end()
 
 
-async def test_signs_of_life_come_between_events(
-    settings: GatewaySettings, gateway_state: State
-) -> None:
-    changed = GatewaySettings.model_validate({**settings.model_dump(), "heartbeat_seconds": 0.05})
-    with running(changed) as gateway:
-        async with calling(gateway, gateway_state) as caller:
-            batch_id = await validating(gateway_state, tenant=caller.tenant)
-            reader, writer = await _raw(gateway, caller, batch_id)
-            head = await reader.readuntil(b"\r\n\r\n")
-            await reader.readuntil(b": ping\n\n")
-            writer.close()
+async def test_signs_of_life_come_between_events(state: State) -> None:
+    batch_id = await validating(state)
+    watchers = Watchers(state, heartbeat_seconds=0.05)
 
+    stream = watchers.watch(batch_id, seen=1)
+
+    assert await asyncio.wait_for(anext(stream), 5) == b": ping\n\n"
+    await stream.aclose()
+    await watchers.end()
+
+
+async def test_who_hangs_up_is_forgotten(
+    acme: Caller, gateway: Gateway, gateway_state: State, behind: "Redis[str]"
+) -> None:
+    batch_id = await validating(gateway_state, tenant=acme.tenant)
+    channel = f"{{batchyard}}:watch:{batch_id}"
+    reader, writer = await _raw(gateway, acme, batch_id)
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readuntil(b"event: batch.validating")
+    assert dict(await behind.pubsub_numsub(channel)) == {channel: 1}
+
+    writer.close()
+
+    async def is_forgotten() -> bool:
+        # Subscriptions end when somebody begins another one.
+        other = await validating(gateway_state, tenant=acme.tenant)
+        async with _watching(acme, other) as events:
+            await anext(events)
+        return dict(await behind.pubsub_numsub(channel)) == {channel: 0}
+
+    await eventually(is_forgotten, timeout=3)
     assert b"200 OK" in head
     assert b"content-type: text/event-stream" in head
     assert b"cache-control: no-cache" in head

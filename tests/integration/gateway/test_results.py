@@ -175,6 +175,23 @@ async def test_the_order_of_completion_ends_with_a_clear_word(
     assert len(by_input.text.splitlines()) == ROWS - 2
 
 
+async def test_of_a_batch_that_failed_as_a_whole_what_had_run_can_be_read(
+    acme: Caller, yard: Yard
+) -> None:
+    batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
+    first, _, third = await yard.claim(batch_id)
+    for claim in (third, first):
+        await yard.commit(claim, [good()] * 3)
+    await yard.state.apply(batch_id, Event.LANE_FAILED)
+
+    by_input = await _read(acme, batch_id)
+    by_completion = await _read(acme, batch_id, order="completion")
+
+    assert (_ids(by_input), _head(by_input)) == (["row-0", "row-1", "row-2"], ("true", 3, 6))
+    assert _head(by_completion) == ("true", 6, 3)
+    assert _ids(by_completion)[:3] == ["row-6", "row-7", "row-8"]
+
+
 async def test_results_go_with_their_files(acme: Caller, yard: Yard) -> None:
     batch_id = await _completed(yard, acme)
     output = (await yard.state.batches.get(batch_id)).fields["output_file_id"]
