@@ -152,6 +152,28 @@ async def test_the_last_event_is_never_missed_whenever_the_watcher_comes(
     assert found[: len(batch_ids)] == ["batch.failed"] * len(batch_ids)
 
 
+async def test_a_batch_is_read_once_for_all_its_watchers_and_after_its_subscription(
+    state: State, redis: "Redis[str]"
+) -> None:
+    batch_id = await validating(state)
+    watchers = Watchers(state, heartbeat_seconds=60)
+    streams = [watchers.watch(batch_id) for _ in range(20)]
+    said: list[str] = []
+
+    async with redis.monitor() as monitor:
+        await asyncio.gather(*(anext(stream) for stream in streams))
+        await redis.echo("over")
+        while "over" not in (said[-1:] or [""])[0]:
+            said.append((await monitor.next_command())["command"])
+    await watchers.end()
+
+    # What happens before the subscription is in the record, what happens after it is heard.
+    assert [command.split()[0] for command in said if batch_id in command] == [
+        "SUBSCRIBE",
+        "HGETALL",
+    ]
+
+
 async def test_a_thousand_watchers_are_one_subscription(
     acme: Caller, gateway: Gateway, gateway_state: State, behind: "Redis[str]"
 ) -> None:
