@@ -101,19 +101,19 @@ async def list_batches(
 
 @router.get("/batches/{batch_id}")
 async def retrieve_batch(batch_id: str, tenant: Tenant, services: Use) -> Batch:
-    return (await _own(services.state, tenant, batch_id)).to_openai()
+    return (await own_batch(services.state, tenant, batch_id)).to_openai()
 
 
 @router.post("/batches/{batch_id}/cancel")
 async def cancel_batch(batch_id: str, tenant: Tenant, services: Use) -> Batch:
-    await _own(services.state, tenant, batch_id)
+    await own_batch(services.state, tenant, batch_id)
     try:
         await services.state.apply(batch_id, Event.CANCEL_REQUESTED)
     except InvalidTransitionError as error:
         # To ask again for what has happened is no error.
         if error.status != Status.CANCELLED:
             raise ConflictError(f"Cannot cancel a batch with status '{error.status}'.") from error
-    return (await _own(services.state, tenant, batch_id)).to_openai()
+    return (await own_batch(services.state, tenant, batch_id)).to_openai()
 
 
 def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
@@ -181,7 +181,8 @@ def _manifest(wish: CreateBatch, file: FileRecord, message_id: str, services: Se
     )
 
 
-async def _own(state: State, tenant: str, batch_id: str) -> BatchRecord:
+async def own_batch(state: State, tenant: str, batch_id: str) -> BatchRecord:
+    """The tenant's batch. Raises NotFoundError, for another tenant's as for none."""
     batch = await state.batches.get(batch_id)
     if batch.tenant != tenant:
         raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
