@@ -32,52 +32,41 @@ class Seen:
 
     def add(self, name: str) -> bool:
         """Remember the name; False if it was known."""
-        if len(name) > _LONG:
-            name = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
-        if self._few is None:
-            return self._add_to_table(name)
-        before = len(self._few)
-        self._few.add(name)
-        if before < self._most_few:
-            return len(self._few) > before
-        names, self._few = self._few, None
-        self._make(_FIRST_SLOTS)
-        for known in names:
-            self._add_to_table(known)
-        return self._count > before
+        return self.add_all([name])[0]
 
     def add_all(self, names: list[str]) -> list[bool]:
         """`add` for many names, in order; the faster the fewer there are so far."""
-        fresh = set(names)
-        is_simple = (
-            self._few is not None
-            and len(self._few) + len(names) <= self._most_few
-            and len(fresh) == len(names)
-            and self._few.isdisjoint(fresh)
-            and max(map(len, fresh), default=0) <= _LONG
-        )
-        if self._few is None or not is_simple:
-            return [self.add(name) for name in names]
-        self._few |= fresh
-        return [True] * len(names)
+        if max(map(len, names), default=0) > _LONG:
+            names = [_shortened(name) for name in names]
+        if self._few is not None:
+            if len(self._few) + len(names) <= self._most_few:
+                return _add_to_set(self._few, names)
+            known, self._few = self._few, None
+            self._make(_FIRST_SLOTS)
+            self._add_to_table(list(known))
+        return self._add_to_table(names)
 
-    def _add_to_table(self, name: str) -> bool:
+    def _add_to_table(self, names: list[str]) -> list[bool]:
         # Python's own hash is SipHash: as good as random under a key, and cheap. Of the salted name
         # it is another 64 bits. A slot whose first half is 0 is empty.
-        low = hash(name) & _WORD or 1
-        high = hash(self._salt + name) & _WORD
-        lows, mask = self._lows, self._mask
-        slot = low & mask
-        while there := lows[slot]:
-            if there == low and self._highs[slot] == high:
-                return False
-            slot = (slot + 1) & mask
-        lows[slot] = low
-        self._highs[slot] = high
-        self._count += 1
-        if self._count > self._most:
-            self._grow()
-        return True
+        salt, lows, highs, mask = self._salt, self._lows, self._highs, self._mask
+        are_new = []
+        for name in names:
+            low = hash(name) & _WORD or 1
+            high = hash(salt + name) & _WORD
+            slot = low & mask
+            while (there := lows[slot]) and (there != low or highs[slot] != high):
+                slot = (slot + 1) & mask
+            are_new.append(not there)
+            if there:
+                continue
+            lows[slot] = low
+            highs[slot] = high
+            self._count += 1
+            if self._count > self._most:
+                self._grow()
+                lows, highs, mask = self._lows, self._highs, self._mask
+        return are_new
 
     def _make(self, slots: int) -> None:
         self._mask = slots - 1
@@ -96,3 +85,21 @@ class Seen:
                     slot = (slot + 1) & mask
                 lows[slot] = low
                 highs[slot] = high
+
+
+def _shortened(name: str) -> str:
+    if len(name) <= _LONG:
+        return name
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
+
+
+def _add_to_set(known: set[str], names: list[str]) -> list[bool]:
+    fresh = set(names)
+    if len(fresh) == len(names) and known.isdisjoint(fresh):
+        known |= fresh
+        return [True] * len(names)
+    are_new = []
+    for name in names:
+        are_new.append(name not in known)
+        known.add(name)
+    return are_new

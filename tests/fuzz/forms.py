@@ -53,7 +53,7 @@ def _fed(dice: random.Random, body: bytes) -> tuple[bytes, Form]:
 
 def _content(dice: random.Random) -> bytes:
     if dice.random() < 0.3:
-        return dice.randbytes(dice.randrange(400))
+        return dice.randbytes(dice.randrange(400)).lstrip(b"-")
     content = b"".join(dice.choices(_PIECES, k=dice.randrange(12)))
     # A whole delimiter would end the file; a first hyphen in a chunk of its own is more than the
     # parser takes.

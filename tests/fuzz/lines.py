@@ -98,7 +98,9 @@ def _request(dice: random.Random, number: int) -> bytes:
     }
     if dice.random() < 0.5:
         body["max_tokens"] = dice.randrange(1, 2**31)
-    request = {"custom_id": f"{number}{_text(dice)}", "method": "POST", "url": CHAT, "body": body}
+    # No other line becomes this one by a change or two.
+    custom_id = f"{number}-{dice.getrandbits(60):x}{_text(dice)}"
+    request = {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}
     return json.dumps(
         dict(dice.sample(list(request.items()), len(request))),
         ensure_ascii=dice.random() < 0.5,
