@@ -9,6 +9,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -71,6 +72,8 @@ class Watchers:
         self._bell = f"watchers:{secrets.token_hex(8)}"
         self._watched: dict[str, _Watched] = {}
         self._hearing: asyncio.Task[None] | None = None
+        self._ringing: asyncio.Task[None] | None = None
+        self._must_ring = False
         self._is_closing = False
 
     async def watch(self, batch_id: str, *, seen: int = -1) -> AsyncGenerator[bytes, None]:
@@ -83,7 +86,7 @@ class Watchers:
         watched.watchers += 1
         try:
             if watched.newest is None:
-                await self._tell()
+                self._tell()
             while not self._is_closing and self._hearing and not self._hearing.done():
                 frame = watched.newest
                 if frame is None or frame.sequence <= seen:
@@ -108,21 +111,32 @@ class Watchers:
     async def end(self) -> None:
         """Stop hearing."""
         self.close()
-        if self._hearing:
-            self._hearing.cancel()
-            await asyncio.gather(self._hearing, return_exceptions=True)
+        tasks = [task for task in (self._hearing, self._ringing) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _wake(self) -> None:
         for watched in self._watched.values():
             watched.wake()
 
-    async def _tell(self) -> None:
+    def _tell(self) -> None:
         """Let the hearing task notice a batch that was not watched before."""
         if self._hearing is None or self._hearing.done():
             self._hearing = asyncio.create_task(self._hear())
             self._hearing.add_done_callback(self._note_end)
-        else:
-            await self._state.ring(self._bell)
+            return
+        self._must_ring = True
+        if self._ringing is None or self._ringing.done():
+            self._ringing = asyncio.create_task(self._ring())
+
+    async def _ring(self) -> None:
+        """One call at a time, however many batches are new."""
+        while self._must_ring:
+            self._must_ring = False
+            # Unheard, they are noticed by the next sweep.
+            with suppress(TransientError):
+                await self._state.ring(self._bell)
 
     async def _hear(self) -> None:
         while True:
@@ -139,24 +153,22 @@ class Watchers:
         self._wake()
 
     async def _hear_on_one_connection(self) -> None:
-        swept = time.monotonic()
+        swept, begun = time.monotonic(), set[str]()
         async with self._state.watching(self._bell) as watch:
             while True:
-                # A batch is read only after its subscription has begun: nothing falls in between.
-                kept = await watch.choose(self._watched)
-                unread = {name for name in kept if self._is_unread(name)}
-                await self._read(unread)
+                await watch.choose(self._watched)
+                # Its last watcher may have gone and a new one come before anybody noticed.
+                begun &= self._watched.keys()
+                await self._read({name for name in begun if not self._watched[name].newest})
                 heard = await watch.next(_SWEEP_SECONDS)
-                begun = {one.batch_id for one in heard if one.snapshot is None}
                 for one in heard:
                     self._take(one)
+                # A batch is read only after its subscription has begun: nothing falls in between.
+                fresh = {one.batch_id for one in heard if one.snapshot is None}
+                begun |= fresh
                 if time.monotonic() - swept > _SWEEP_SECONDS:
-                    begun, swept = set(self._watched), time.monotonic()
-                await self._read(begun)
-
-    def _is_unread(self, batch_id: str) -> bool:
-        watched = self._watched.get(batch_id)
-        return watched is not None and watched.newest is None
+                    fresh, swept = set(self._watched), time.monotonic()
+                await self._read(fresh)
 
     async def _read(self, batch_ids: set[str]) -> None:
         for record in await self._state.batches.many(sorted(batch_ids)) if batch_ids else []:

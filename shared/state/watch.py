@@ -11,6 +11,8 @@ from shared.errors import TransientError
 from shared.state.client import translated
 
 _PATIENCE_SECONDS = 5.0
+#: Messages handed over together, however many more are there.
+_MOST_AT_ONCE = 500
 
 
 class Heard(NamedTuple):
@@ -40,10 +42,10 @@ class Watch:
             if await self._pubsub.get_message(timeout=_PATIENCE_SECONDS) is None:
                 raise TransientError("Redis does not confirm a subscription.")
 
-    async def choose(self, batch_ids: Iterable[str]) -> set[str]:
-        """Hear these batches from now on, and no others. Returns those that it heard before."""
+    async def choose(self, batch_ids: Iterable[str]) -> None:
+        """Hear these batches from now on, and no others."""
         wanted = set(batch_ids)
-        kept, fresh, left = wanted & self._chosen, wanted - self._chosen, self._chosen - wanted
+        fresh, left = wanted - self._chosen, self._chosen - wanted
         with translated():
             if fresh:
                 await self._pubsub.subscribe(*(self._prefix + name for name in fresh))
@@ -51,10 +53,9 @@ class Watch:
             if left:
                 await self._pubsub.unsubscribe(*(self._prefix + name for name in left))
                 self._chosen -= left
-        return kept
 
     async def next(self, seconds: float) -> list[Heard]:
-        """All that was heard, as soon as there is anything; also when the bell rang or time is up.
+        """What was heard, as soon as there is anything; also when the bell rang or time is up.
 
         A batch's subscription that begins is heard before its first event. Raises TransientError
         while Redis cannot be reached.
@@ -66,7 +67,9 @@ class Watch:
             while not messages and (left := deadline - time.monotonic()) > 0:
                 if (message := await self._pubsub.get_message(timeout=left)) is not None:
                     messages.append(message)
-            while (message := await self._pubsub.get_message(timeout=0)) is not None:
+            while len(messages) < _MOST_AT_ONCE:
+                if (message := await self._pubsub.get_message(timeout=0)) is None:
+                    break
                 messages.append(message)
         return [heard for message in messages if (heard := self._heard(message)) is not None]
 
