@@ -5,7 +5,22 @@ An index that can be rebuilt from S3: what must outlive Redis lies there as well
 
 from shared.state.batches import Acceptance, BatchRecord
 from shared.state.files import FileRecord
+from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord
+from shared.state.limits import Known, Queue, QueueFullError, Quota, Rate, Standing
 from shared.state.state import State
 
-__all__ = ["Acceptance", "BatchRecord", "FileRecord", "JobRecord", "State"]
+__all__ = [
+    "Acceptance",
+    "BatchRecord",
+    "FileRecord",
+    "JobRecord",
+    "KeyRecord",
+    "Known",
+    "Queue",
+    "QueueFullError",
+    "Quota",
+    "Rate",
+    "Standing",
+    "State",
+]
