@@ -6,24 +6,39 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from gateway.auth import Tenant
+from gateway.auth import OwnBatch, Tenant
 from gateway.dependencies import Services, Use
-from gateway.fields import ExpiresAfter, read_body, require_one_of
+from gateway.fields import (
+    ExpiresAfter,
+    MetadataLimits,
+    read_body,
+    require_one_of,
+    require_small,
+)
 from gateway.files import live_file
+from gateway.limits import batch_rate, limit_headers, queue_full, too_many_calls
+from gateway.settings import GatewaySettings
 from shared import crash, ids
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
 from shared.messages import window_seconds
 from shared.openai import ENDPOINTS, Batch, CursorPage
-from shared.state import BatchRecord, FileRecord, State
-from shared.submission import Manifest, accept
+from shared.state import FileRecord, Known, Standing
+from shared.submission import HTTP_KEY, Manifest, accept, conflict
 
 router = APIRouter()
 
 _PAGE = 20
 _MAX_KEY_CHARACTERS = 255
+_MAX_ID_CHARACTERS = 256
+#: OpenAI's numbers; the settings may say others.
+_METADATA_SCHEMA: dict[str, JsonValue] = {
+    "maxProperties": 16,
+    "propertyNames": {"maxLength": 64},
+    "additionalProperties": {"type": "string", "maxLength": 512},
+}
 
 
 class CreateBatch(BaseModel):
@@ -31,16 +46,17 @@ class CreateBatch(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    input_file_id: str
+    input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS)
     endpoint: str
     completion_window: str
-    metadata: Annotated[
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
-        Field(max_length=16),
-    ] = None
+    metadata: Annotated[dict[str, str], Field(json_schema_extra=_METADATA_SCHEMA)] | None = None
     output_expires_after: ExpiresAfter | None = None
-    priority: int = Field(default=5, ge=0, le=9)
-    idempotency_key: str | None = Field(default=None, max_length=_MAX_KEY_CHARACTERS)
+    priority: int = Field(default=5, ge=0, le=9, description="higher ones go first")
+    idempotency_key: str | None = Field(
+        default=None,
+        max_length=_MAX_KEY_CHARACTERS,
+        description="the header Idempotency-Key in the body: the same key is the same batch",
+    )
 
 
 @router.post(
@@ -49,7 +65,8 @@ class CreateBatch(BaseModel):
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": CreateBatch.model_json_schema()}},
-        }
+        },
+        "x-batchyard": "priority, idempotency_key and the header Idempotency-Key are additions.",
     },
 )
 async def create_batch(
@@ -59,13 +76,24 @@ async def create_batch(
     idempotency_key: Annotated[str | None, Header(max_length=_MAX_KEY_CHARACTERS)] = None,
 ) -> Batch:
     wish = await read_body(request, CreateBatch)
-    require_one_of(wish.endpoint, ENDPOINTS, "endpoint")
-    windows = services.settings.completion_windows
-    require_one_of(wish.completion_window, windows, "completion_window")
-    file = await _input_file(services.state, tenant, wish.input_file_id)
+    _check(wish, idempotency_key, services.settings)
     # Without a key every call is a batch of its own, named after the call.
-    message_id = f"http:{idempotency_key or wish.idempotency_key or request.state.request_id}"
-    manifest = _manifest(wish, file, message_id, services)
+    key = idempotency_key or wish.idempotency_key or request.state.request_id
+    message_id = HTTP_KEY + key
+    batch_id = ids.batch_id(tenant, message_id)
+    match await _reserve(services, tenant, batch_id, wish.endpoint):
+        case Known(fingerprint=first):
+            # Also when its input is gone by now.
+            if first != fingerprint(wish, _output_seconds(wish, services.settings)):
+                raise conflict(message_id)
+            return (await services.state.batches.get(batch_id)).to_openai()
+        case Standing() as standing:
+            request.state.limit_headers = limit_headers(standing)
+            raise too_many_calls(tenant, standing)
+        case None:
+            pass
+    file = await _input_file(services, tenant, wish.input_file_id, batch_id)
+    manifest = _manifest(wish, file, message_id, services.settings)
     accepted = await accept(services.state, services.storage, manifest)
     crash.point("gateway.accepted")
     return (await services.state.batches.get(accepted.batch_id)).to_openai()
@@ -90,21 +118,20 @@ async def list_batches(
     )
 
 
-@router.get("/batches/{batch_id}")
-async def retrieve_batch(batch_id: str, tenant: Tenant, services: Use) -> Batch:
-    return (await _own(services.state, tenant, batch_id)).to_openai()
+@router.get("/batches/{batch_id}")  # noqa: FAST003  # what gives the batch takes it
+async def retrieve_batch(batch: OwnBatch) -> Batch:
+    return batch.to_openai()
 
 
-@router.post("/batches/{batch_id}/cancel")
-async def cancel_batch(batch_id: str, tenant: Tenant, services: Use) -> Batch:
-    await _own(services.state, tenant, batch_id)
+@router.post("/batches/{batch_id}/cancel")  # noqa: FAST003  # as above
+async def cancel_batch(batch: OwnBatch, services: Use) -> Batch:
     try:
-        await services.state.apply(batch_id, Event.CANCEL_REQUESTED)
+        await services.state.apply(batch.id, Event.CANCEL_REQUESTED)
     except InvalidTransitionError as error:
         # To ask again for what has happened is no error.
         if error.status != Status.CANCELLED:
             raise ConflictError(f"Cannot cancel a batch with status '{error.status}'.") from error
-    return (await _own(services.state, tenant, batch_id)).to_openai()
+    return (await services.state.batches.get(batch.id)).to_openai()
 
 
 def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
@@ -120,10 +147,58 @@ def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-async def _input_file(state: State, tenant: str, file_id: str) -> FileRecord:
+def _check(wish: CreateBatch, header_key: str | None, settings: GatewaySettings) -> None:
+    require_one_of(wish.endpoint, ENDPOINTS, "endpoint")
+    require_one_of(wish.completion_window, settings.completion_windows, "completion_window")
+    limits = MetadataLimits(
+        settings.max_metadata_pairs,
+        settings.max_metadata_key_characters,
+        settings.max_metadata_value_characters,
+    )
+    require_small(wish.metadata or {}, limits)
+    if header_key and wish.idempotency_key and header_key != wish.idempotency_key:
+        raise InvalidInputError(
+            f"Invalid 'idempotency_key': '{wish.idempotency_key}' differs from the header "
+            f"Idempotency-Key '{header_key}'. Send one of them, or the same twice.",
+            param="idempotency_key",
+            code="invalid_value",
+        )
+
+
+async def _reserve(
+    services: Services, tenant: str, batch_id: str, endpoint: str
+) -> Known | Standing | None:
+    """Count the batch against its tenant's limits. Raises LimitError if no new one could run."""
+    settings, catalog = services.settings, services.catalog
+    tokens = {
+        model.name: model.max_enqueued_tokens or settings.max_enqueued_tokens
+        for model in catalog.models.values()
+        if endpoint in model.endpoints
+    }
+    outcome = await services.state.limits.reserve(
+        tenant,
+        batch_id,
+        rate=batch_rate(settings),
+        requests=settings.max_enqueued_requests,
+        tokens=tokens,
+    )
+    match outcome:
+        case "requests":
+            model, limit = None, settings.max_enqueued_requests
+        case "tokens":
+            model, limit = next(iter(tokens.items()))
+        case _:
+            return outcome
+    raise queue_full(outcome, tenant=tenant, model=model, limit=limit)
+
+
+async def _input_file(services: Services, tenant: str, file_id: str, batch_id: str) -> FileRecord:
+    settings = services.settings
     try:
-        file = await live_file(state, tenant, file_id)
+        file = await live_file(services.state, tenant, file_id)
     except NotFoundError as error:
+        if settings.missing_file == "async":
+            return _missing_file(services, tenant, file_id, batch_id)
         raise InvalidInputError(
             f"Cannot find file {file_id}, or project {tenant} does not have access to it.",
             param="file_id",
@@ -136,13 +211,41 @@ async def _input_file(state: State, tenant: str, file_id: str) -> FileRecord:
             param="input_file_id",
             code="invalid_value",
         )
+    if file.bytes > settings.max_input_bytes:
+        raise InvalidInputError(
+            f"The batch input file {file_id} is larger than the {settings.max_input_bytes} "
+            f"maximum: it has {file.bytes} bytes.",
+            param="input_file_id",
+        )
     return file
 
 
-def _manifest(wish: CreateBatch, file: FileRecord, message_id: str, services: Services) -> Manifest:
-    now = int(time.time())
+def _missing_file(services: Services, tenant: str, file_id: str, batch_id: str) -> FileRecord:
+    """A file whose object is nowhere, so that the batch fails for it."""
+    return FileRecord(
+        id=file_id,
+        tenant=tenant,
+        bytes=0,
+        created_at=0,
+        expires_at=None,
+        filename="",
+        purpose="batch",
+        bucket=services.storage.bucket,
+        key=f"batches/{batch_id}/no-input",
+        etag="none",
+    )
+
+
+def _output_seconds(wish: CreateBatch, settings: GatewaySettings) -> int:
     kept = wish.output_expires_after
-    output_seconds = kept.seconds if kept else services.settings.output_seconds
+    return kept.seconds if kept else settings.output_seconds
+
+
+def _manifest(
+    wish: CreateBatch, file: FileRecord, message_id: str, settings: GatewaySettings
+) -> Manifest:
+    now = int(time.time())
+    output_seconds = _output_seconds(wish, settings)
     return Manifest(
         id=ids.batch_id(file.tenant, message_id),
         tenant=file.tenant,
@@ -162,10 +265,3 @@ def _manifest(wish: CreateBatch, file: FileRecord, message_id: str, services: Se
         metadata="" if wish.metadata is None else json.dumps(wish.metadata),
         output_seconds=output_seconds,
     )
-
-
-async def _own(state: State, tenant: str, batch_id: str) -> BatchRecord:
-    batch = await state.batches.get(batch_id)
-    if batch.tenant != tenant:
-        raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
-    return batch

@@ -27,7 +27,8 @@ class Services:
     relaying: asyncio.Task[None]
 
 
-def _services(request: Request) -> Services:
+# Async, since FastAPI runs what is not in a thread.
+async def _services(request: Request) -> Services:
     services: Services = request.state.services
     return services
 
