@@ -23,7 +23,7 @@ from shared.catalog import load_catalog
 from shared.errors import TransientError
 from shared.lifecycle import Status
 from shared.relay import Relay
-from shared.state import State
+from shared.state import Quota, State
 from shared.storage import Storage
 
 log = structlog.get_logger()
@@ -169,6 +169,9 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 catalog,
                 slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
                 max_rows=settings.max_rows_per_batch,
+                max_embedding_inputs=settings.max_embedding_inputs,
+                max_input_bytes=settings.max_input_bytes,
+                quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
             ),
             finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
             lanes=LaneKeeper(

@@ -53,6 +53,8 @@ class Limits(NamedTuple):
     """What an input may hold."""
 
     rows: int = 50_000
+    #: Of all requests together, where they are embeddings.
+    embedding_inputs: int = 50_000
     line_bytes: int = 16 * 1024 * 1024
     problems: int = 1000
 
@@ -68,6 +70,9 @@ class InputCheck:
     limits: Limits = field(default_factory=Limits)
     model: str | None = None
     rows: int = 0
+    #: Predicted, of all rows.
+    prompt_tokens: int = 0
+    embedding_inputs: int = 0
     problems: list[BatchError] = field(default_factory=list)
     problem_count: int = 0
     _line_number: int = 0
@@ -106,6 +111,14 @@ class InputCheck:
                 None,
                 "The input file is empty. Please ensure that the batch contains at least one "
                 "request.",
+            )
+        if self.embedding_inputs > self.limits.embedding_inputs:
+            self._report(
+                "too_many_inputs",
+                None,
+                "body.input",
+                f"The requests have {self.embedding_inputs} inputs together; the limit is "
+                f"{self.limits.embedding_inputs} for all requests of a batch of embeddings.",
             )
         if self.problem_count > len(self.problems):
             more = self.problem_count - len(self.problems)
@@ -194,7 +207,11 @@ class InputCheck:
                 f"body.{content}",
                 f"{content.capitalize()} parameter is required.",
             )
-        return len(line) // _BYTES_PER_TOKEN + self._output_tokens(body)
+        elif self.endpoint == "/v1/embeddings":
+            self.embedding_inputs += _count_inputs(body.input)
+        prompt_tokens = len(line) // _BYTES_PER_TOKEN
+        self.prompt_tokens += prompt_tokens
+        return prompt_tokens + self._output_tokens(body)
 
     def _check_model(self, model: object) -> None:
         number = self._line_number
@@ -286,6 +303,17 @@ class InputCheck:
         self.problem_count += 1
         if len(self.problems) < self.limits.problems:
             self.problems.append(BatchError(code=code, line=line, param=param, message=message))
+
+
+def _count_inputs(value: msgspec.Raw | msgspec.UnsetType) -> int:
+    """How many texts an embeddings request has: a text, a list of them, or of lists of tokens."""
+    if value is msgspec.UNSET:
+        return 0
+    try:
+        parts = msgspec.json.decode(value, type=list[msgspec.Raw])
+    except msgspec.DecodeError:
+        return 1
+    return len(parts) if parts and bytes(parts[0])[:1] in (b'"', b"[") else 1
 
 
 def _is_count(value: object) -> bool:
