@@ -12,7 +12,7 @@ import stamina
 import structlog
 from fastapi import FastAPI
 
-from gateway import batches, errors, files, health, models
+from gateway import batches, errors, files, health, models, webhooks
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.settings import GatewaySettings
@@ -20,6 +20,7 @@ from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
 from shared.openai import ErrorEnvelope
+from shared.outbound import Guard
 from shared.relay import Relay
 from shared.state import State
 from shared.storage import Storage
@@ -52,18 +53,20 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             settings.s3_bucket,
         )
         bus = Bus(settings.amqp_url.get_secret_value())
+        guard = Guard(settings.webhook_networks)
         try:
             await _connect(state, storage, bus)
             relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
             yield {
                 "services": Services(
-                    settings, catalog, catalog_changed_at, state, storage, bus, relaying
+                    settings, catalog, catalog_changed_at, state, storage, bus, relaying, guard
                 )
             }
             relaying.cancel()
             # A lease that cannot be let go ends by itself.
             await asyncio.gather(relaying, return_exceptions=True)
         finally:
+            guard.close()
             await bus.close()
             storage.close()
             await state.close()
@@ -77,7 +80,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for room in (files, batches, models):
+    for room in (files, batches, models, webhooks):
         app.include_router(room.router, prefix="/v1", responses=_PROBLEMS)
     app.include_router(health.router)
     app.add_middleware(Access)

@@ -23,6 +23,7 @@ from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.outbox import Outbox
 from shared.state.scripts import Scripts
 from shared.state.slices import Slices
+from shared.state.webhooks import Webhooks
 
 #: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
 NAMESPACE = "{batchyard}:"
@@ -52,6 +53,7 @@ class State:
         self.keys = Keys(self._redis, scripts, namespace)
         self.limits = Limits(scripts)
         self.outbox = Outbox(self._redis, namespace)
+        self.webhooks = Webhooks(self._redis, scripts, namespace)
 
     async def apply(
         self,
