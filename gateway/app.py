@@ -12,7 +12,7 @@ import stamina
 import structlog
 from fastapi import FastAPI
 
-from gateway import batches, errors, files, health, models, webhooks
+from gateway import batches, errors, files, health, models, uploads, webhooks
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.settings import GatewaySettings
@@ -80,7 +80,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for room in (files, batches, models, webhooks):
+    for room in (files, uploads, batches, models, webhooks):
         app.include_router(room.router, prefix="/v1", responses=_PROBLEMS)
     app.include_router(health.router)
     app.add_middleware(Access)

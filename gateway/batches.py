@@ -109,13 +109,7 @@ async def list_batches(
 ) -> CursorPage[Batch]:
     # The SDKs' own test suites ask for 0 and expect an answer.
     found, has_more = await services.state.batches.page(tenant, after=after, limit=limit or _PAGE)
-    batches = [batch.to_openai() for batch in found]
-    return CursorPage(
-        data=batches,
-        first_id=batches[0].id if batches else None,
-        last_id=batches[-1].id if batches else None,
-        has_more=has_more,
-    )
+    return CursorPage.of([batch.to_openai() for batch in found], has_more=has_more)
 
 
 @router.get("/batches/{batch_id}")  # noqa: FAST003  # what gives the batch takes it

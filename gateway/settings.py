@@ -15,7 +15,16 @@ class GatewaySettings(SharedSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65_535)
-    max_upload_bytes: int = Field(default=209_715_200, ge=1)
+    max_upload_bytes: int = Field(default=209_715_200, ge=1, description="of a file in one call")
+    max_assembled_bytes: int = Field(
+        default=8_589_934_592,
+        ge=1,
+        le=5 * 2**40,
+        description="the largest file that an upload may put together from parts",
+    )
+    upload_seconds: int = Field(
+        default=3600, ge=1, le=43_200, description="how long an upload waits for its completion"
+    )
     file_seconds: int = Field(
         default=THIRTY_DAYS, ge=3600, description="how long an input file is kept by default"
     )

@@ -34,6 +34,16 @@ def new_file_id() -> str:
     return "file-" + "".join(secrets.choice(_BASE62) for _ in range(22))
 
 
+def new_upload_id() -> str:
+    """`upload_` and 32 hex digits."""
+    return f"upload_{secrets.token_hex(16)}"
+
+
+def new_part_id() -> str:
+    """`part_` and 32 hex digits."""
+    return f"part_{secrets.token_hex(16)}"
+
+
 def result_id(batch: str, row: int) -> str:
     """`batch_req_` and 32 hex digits, the last eight of them the row number (from 0)."""
     return f"batch_req_{batch.removeprefix('batch_')[:24]}{row:0{_ROW_DIGITS}x}"

@@ -9,6 +9,7 @@ from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord
 from shared.state.limits import Known, Queue, QueueFullError, Quota, Rate, Standing
 from shared.state.state import State
+from shared.state.uploads import PartRecord, UploadRecord
 
 __all__ = [
     "Acceptance",
@@ -17,10 +18,12 @@ __all__ = [
     "JobRecord",
     "KeyRecord",
     "Known",
+    "PartRecord",
     "Queue",
     "QueueFullError",
     "Quota",
     "Rate",
     "Standing",
     "State",
+    "UploadRecord",
 ]

@@ -80,7 +80,7 @@ class Limits:
         """
         pairs: Sequence[str | int] = [part for pair in tokens.items() for part in pair]
         match await self._scripts.run(
-            "reserve", tenant, batch_id, *rate.arguments, requests, *pairs
+            "reserve_batch", tenant, batch_id, *rate.arguments, requests, *pairs
         ):
             case ["known", fingerprint]:
                 return Known(fingerprint)

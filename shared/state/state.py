@@ -23,10 +23,13 @@ from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.outbox import Outbox
 from shared.state.scripts import Scripts
 from shared.state.slices import Slices
+from shared.state.uploads import Uploads
 from shared.state.webhooks import Webhooks
 
 #: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
 NAMESPACE = "{batchyard}:"
+#: Of one process; each takes a file descriptor, of which processes often have 1024.
+_MOST_CONNECTIONS = 500
 
 
 class State:
@@ -40,6 +43,8 @@ class State:
             socket_timeout=10,
             socket_connect_timeout=5,
             health_check_interval=15,
+            # At redis-py's own limit of 100, the 101st call of the same moment would be an error.
+            max_connections=_MOST_CONNECTIONS,
             retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), 6),
             retry_on_error=[RedisConnectionError, RedisTimeoutError],
         )
@@ -50,6 +55,7 @@ class State:
         self.slices = Slices(self._redis, scripts, namespace)
         self.lanes = Lanes(self._redis, scripts, namespace)
         self.files = Files(self._redis, scripts, namespace)
+        self.uploads = Uploads(self._redis, scripts, namespace)
         self.keys = Keys(self._redis, scripts, namespace)
         self.limits = Limits(scripts)
         self.outbox = Outbox(self._redis, namespace)

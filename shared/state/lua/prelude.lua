@@ -178,6 +178,13 @@ local function give_back(lane, id, index)
   end
 end
 
+-- Whether a new file's objects are still there to be kept: what is reserved is garbage in advance.
+local function keep(file)
+  if redis.call('EXISTS', ns .. 'file:' .. file.id) == 1 then return true end
+  redis.call('ZREM', ns .. 'garbage', file.key .. '.json')
+  return redis.call('ZREM', ns .. 'garbage', file.key) == 1
+end
+
 local function write_file(file)
   local fields = {}
   for name, value in pairs(file) do
@@ -187,9 +194,20 @@ local function write_file(file)
   local key = ns .. 'file:' .. file.id
   if redis.call('EXISTS', key) == 1 then return end
   redis.call('HSET', key, unpack(fields))
-  -- Microseconds, so that files of one second keep their order.
-  local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
-  redis.call('ZADD', ns .. 'files:' .. file.tenant, score, file.id)
+  local index = ns .. 'files:' .. file.tenant
+  -- Microseconds, and no two alike, so that every page begins behind one number.
+  local score = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+  local last = tonumber(redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')[2] or 0)
+  redis.call('ZADD', index, string.format('%.0f', math.max(score, last + 1)), file.id)
+  if file.expires_at then redis.call('ZADD', ns .. 'expiring', file.expires_at, file.id) end
+end
+
+-- nil when there is none. Its time is over at once, not only when the reaper comes.
+local function upload_status(id)
+  local values = redis.call('HMGET', ns .. 'upload:' .. id, 'status', 'expires_at', 'held_until')
+  local ends = math.max(tonumber(values[2] or 0), tonumber(values[3] or 0))
+  if values[1] == 'pending' and now >= ends then return 'expired' end
+  return values[1] or nil
 end
 
 -- How a limit of so many calls in `period` microseconds stands if one more came now: how long that

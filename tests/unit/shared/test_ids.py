@@ -20,6 +20,12 @@ def test_the_same_message_is_the_same_batch(tenant: str, message_id: str) -> Non
     assert ids.batch_id(tenant, message_id) == ids.batch_id(tenant, message_id)
 
 
+def test_ids_of_uploads_and_parts_have_openais_prefixes() -> None:
+    assert re.fullmatch(r"upload_[0-9a-f]{32}", ids.new_upload_id())
+    assert re.fullmatch(r"part_[0-9a-f]{32}", ids.new_part_id())
+    assert ids.new_part_id() != ids.new_part_id()
+
+
 def test_two_tenants_may_use_one_message_id() -> None:
     assert ids.batch_id("acme", "1") != ids.batch_id("globex", "1")
 
