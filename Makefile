@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The lock that is installed already; else the one for this machine, by whether it has an NVIDIA GPU.
 LOCK ?= $(or $(patsubst .venv/.installed-%,%,$(firstword $(wildcard .venv/.installed-*))),\
   $(if $(wildcard /proc/driver/nvidia/gpus/*),dev-cuda,dev-cpu))
-# Arguments for demo, up, test and bench: `make test ARGS="-k outbox"`.
+# Arguments for demo, up, test, fuzz and bench: `make test ARGS="-k outbox"`.
 ARGS ?=
 
 BIN := .venv/bin
@@ -53,6 +53,10 @@ test-engines: $(INSTALLED)
 
 test-others: $(INSTALLED)
 	$(BIN)/python -m pytest $(addprefix --ignore=tests/,e2e engine)
+
+.PHONY: fuzz
+fuzz: $(INSTALLED) ## a million random lines and forms through the parsers; for the night, not for each change
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json

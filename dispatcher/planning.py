@@ -6,12 +6,11 @@ No row is copied: the plan is byte ranges of the input object.
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import structlog
 
 from dispatcher.slicing import SliceLimits, Slicer
-from dispatcher.validation import InputCheck, Limits
 from shared import crash
 from shared.catalog import Catalog
 from shared.errors import InvalidTransitionError, NotFoundError
@@ -20,7 +19,8 @@ from shared.limits import queue_code, queue_text
 from shared.openai import BatchError
 from shared.slices import Slice
 from shared.state import BatchRecord, Queue, QueueFullError, Quota, State
-from shared.storage import ChangedError, ForbiddenError, Storage
+from shared.storage import Storage, why_unreadable
+from shared.validation import InputCheck, Limits, Row, unreadable
 
 log = structlog.get_logger()
 
@@ -62,11 +62,7 @@ class Planner:
         plan = secrets.token_hex(4)
         check = InputCheck(
             endpoint=record.fields["endpoint"],
-            models={
-                name: frozenset(self._catalog.model(name).endpoints)
-                for name in self._catalog.served_names()
-            },
-            slicer=Slicer(self._slice_limits),
+            models=self._catalog.endpoints_by_name(),
             limits=self._limits,
         )
         count = 0
@@ -76,7 +72,8 @@ class Planner:
             try:
                 count = await self._read(record, check, plan)
             except NotFoundError as error:
-                check.problems = [_unreadable(record, error)]
+                file_id, why = record.fields["input_file_id"], why_unreadable(error)
+                check.problems = [unreadable(file_id, tenant=record.tenant, why=why)]
         try:
             if check.problems:
                 await self._refuse(batch_id, check)
@@ -88,18 +85,34 @@ class Planner:
 
     async def _read(self, record: BatchRecord, check: InputCheck, plan: str) -> int:
         """Stream the input once; returns how many slices were written."""
-        written, waiting = 0, list[Slice]()
+        slicer, written, waiting = Slicer(self._slice_limits), 0, list[Slice]()
         async for chunk in self._chunks(record):
             # Parsing holds the event loop for too long to do it there.
-            waiting += await asyncio.to_thread(lambda part: list(check.feed(part)), chunk)
-            while len(waiting) >= _WRITE and not check.problems:
-                some, waiting = waiting[:_WRITE], waiting[_WRITE:]
-                await self._state.slices.plan(record.id, plan, written, some)
-                written += len(some)
-        waiting += check.finish()
-        for first in range(0, len(waiting) if not check.problems else 0, _WRITE):
-            some = waiting[first : first + _WRITE]
-            await self._state.slices.plan(record.id, plan, written, some)
+            waiting += await asyncio.to_thread(lambda part: _cut(slicer, check.feed(part)), chunk)
+            written = await self._write(record.id, plan, written, waiting, check, least=_WRITE)
+        waiting += _cut(slicer, check.finish())
+        if (last := slicer.finish()) is not None:
+            waiting.append(last)
+        return await self._write(record.id, plan, written, waiting, check, least=1)
+
+    async def _write(
+        self,
+        batch_id: str,
+        plan: str,
+        written: int,
+        waiting: list[Slice],
+        check: InputCheck,
+        *,
+        least: int,
+    ) -> int:
+        """Store what waits, while at least `least` do; returns how many slices are stored then."""
+        if check.problems:
+            # The batch will be refused: nobody needs its slices.
+            waiting.clear()
+        while len(waiting) >= least:
+            some = waiting[:_WRITE]
+            await self._state.slices.plan(batch_id, plan, written, some)
+            del waiting[:_WRITE]
             written += len(some)
         return written
 
@@ -165,28 +178,14 @@ class Planner:
         log.info("batch.refused", batch_id=batch_id, problems=check.problem_count or len(problems))
 
 
-def _unreadable(record: BatchRecord, error: NotFoundError) -> BatchError:
-    file_id = record.fields["input_file_id"]
-    match error:
-        case ChangedError():
-            code, text = (
-                "input_changed",
-                f"The file {file_id} was changed after the batch was made.",
-            )
-        case ForbiddenError():
-            code, text = "input_no_permissions", f"The object of file {file_id} may not be read."
-        case _:
-            code = "invalid_request"
-            text = (
-                f"Cannot find file {file_id}, or organization {record.tenant} does not have "
-                "access to it."
-            )
-    return BatchError(code=code, param="file_id", message=text)
-
-
 def _no_room(record: BatchRecord, queue: Queue, model: str, quota: Quota, share: int) -> BatchError:
     limit = quota.tokens if queue == "tokens" else quota.requests
     text = queue_text(queue, tenant=record.tenant, model=model, limit=limit)
     if share > limit:
         text += f" This batch alone has {share:,}."
     return BatchError(code=queue_code(queue), message=text)
+
+
+def _cut(slicer: Slicer, rows: Iterable[Row]) -> list[Slice]:
+    pieces = (slicer.add(row.start, row.end, row.tokens) for row in rows)
+    return [piece for piece in pieces if piece is not None]

@@ -12,9 +12,6 @@ class DispatcherSettings(SharedSettings):
 
     ray_address: str
     ray_token: SecretStr
-    max_rows_per_batch: int = 50_000
-    #: Inputs of all rows together of a batch of embeddings.
-    max_embedding_inputs: int = 50_000
     rows_per_slice: int = 128
     tokens_per_slice: int = 32_768
     #: How much a lane keeps ready before its job has said what it can take.

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from gateway import batches, errors, files, health, models, uploads, webhooks
 from gateway.access import Access
 from gateway.dependencies import Services
+from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
 from shared.bus import Bus
 from shared.catalog import load_catalog
@@ -24,6 +25,7 @@ from shared.outbound import Guard
 from shared.relay import Relay
 from shared.state import State
 from shared.storage import Storage
+from shared.validation import Limits
 
 log = structlog.get_logger()
 
@@ -59,7 +61,20 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
             yield {
                 "services": Services(
-                    settings, catalog, catalog_changed_at, state, storage, bus, relaying, guard
+                    settings,
+                    catalog,
+                    catalog_changed_at,
+                    state,
+                    storage,
+                    bus,
+                    relaying,
+                    guard,
+                    DryRuns(
+                        state,
+                        storage,
+                        catalog,
+                        Limits(settings.max_rows_per_batch, settings.max_embedding_inputs),
+                    ),
                 )
             }
             relaying.cancel()

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gateway.auth import OwnBatch, Tenant
 from gateway.dependencies import Services, Use
+from gateway.dry_run import DryRun
 from gateway.fields import (
     ExpiresAfter,
     MetadataLimits,
@@ -31,6 +32,16 @@ from shared.submission import HTTP_KEY, Manifest, accept, conflict
 router = APIRouter()
 
 _PAGE = 20
+_DRY_RUN = (
+    "Beyond OpenAI: `true` checks the input as a new batch would be checked and answers with a "
+    "`batch.dry_run`: rows, every bad line, tokens by the model's own tokenizer, requests longer "
+    "than its context, model, lane, and when the batch would be done. Nothing is created. "
+    'In OpenAI\'s SDK: `extra_body={"dry_run": True}`.'
+)
+_IDEMPOTENCY = (
+    "Beyond OpenAI, also as the header Idempotency-Key: the same key with the same parameters is "
+    "the same batch, with other parameters a conflict."
+)
 _MAX_KEY_CHARACTERS = 255
 _MAX_ID_CHARACTERS = 256
 #: OpenAI's numbers; the settings may say others.
@@ -42,7 +53,7 @@ _METADATA_SCHEMA: dict[str, JsonValue] = {
 
 
 class CreateBatch(BaseModel):
-    """The body of `create_batch`; `priority` and `idempotency_key` are ours."""
+    """The body of `create_batch`; `priority`, `idempotency_key` and `dry_run` are ours."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -51,22 +62,25 @@ class CreateBatch(BaseModel):
     completion_window: str
     metadata: Annotated[dict[str, str], Field(json_schema_extra=_METADATA_SCHEMA)] | None = None
     output_expires_after: ExpiresAfter | None = None
-    priority: int = Field(default=5, ge=0, le=9, description="higher ones go first")
-    idempotency_key: str | None = Field(
-        default=None,
-        max_length=_MAX_KEY_CHARACTERS,
-        description="the header Idempotency-Key in the body: the same key is the same batch",
-    )
+    priority: int = Field(default=5, ge=0, le=9)
+    idempotency_key: str | None = Field(default=None, max_length=_MAX_KEY_CHARACTERS)
+    dry_run: bool = False
 
 
 @router.post(
     "/batches",
+    description="Creates a batch. With `dry_run` nothing is created: the answer says at once what "
+    "would become of the batch.",
     openapi_extra={
+        "x-batchyard": {
+            "dry_run": _DRY_RUN,
+            "idempotency_key": _IDEMPOTENCY,
+            "priority": "Beyond OpenAI: 0 to 9, higher ones go first.",
+        },
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": CreateBatch.model_json_schema()}},
         },
-        "x-batchyard": "priority, idempotency_key and the header Idempotency-Key are additions.",
     },
 )
 async def create_batch(
@@ -74,9 +88,15 @@ async def create_batch(
     tenant: Tenant,
     services: Use,
     idempotency_key: Annotated[str | None, Header(max_length=_MAX_KEY_CHARACTERS)] = None,
-) -> Batch:
+) -> Batch | DryRun:
     wish = await read_body(request, CreateBatch)
     _check(wish, idempotency_key, services.settings)
+    if wish.dry_run:
+        return await services.dry_runs.run(
+            await _input_file(services, tenant, wish.input_file_id, "dry-run"),
+            endpoint=wish.endpoint,
+            completion_window=wish.completion_window,
+        )
     # Without a key every call is a batch of its own, named after the call.
     key = idempotency_key or wish.idempotency_key or request.state.request_id
     message_id = HTTP_KEY + key

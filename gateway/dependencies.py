@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
 from shared.bus import Bus
 from shared.catalog import Catalog
@@ -27,6 +28,7 @@ class Services:
     bus: Bus
     relaying: asyncio.Task[None]
     guard: Guard
+    dry_runs: DryRuns
 
 
 # Async, since FastAPI runs what is not in a thread.

@@ -32,6 +32,10 @@ class SharedSettings(BaseSettings):
     max_input_bytes: int = Field(
         default=209_715_200, ge=1, description="of the input file of a batch"
     )
+    max_rows_per_batch: int = Field(default=50_000, ge=1, description="requests of one batch")
+    max_embedding_inputs: int = Field(
+        default=50_000, ge=1, description="of all requests of a batch of embeddings together"
+    )
     max_enqueued_requests: int = Field(
         default=1_000_000, ge=1, description="of all running batches of a tenant"
     )

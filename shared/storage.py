@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import stamina
@@ -54,6 +54,17 @@ class ChangedError(NotFoundError):
 
 class ForbiddenError(NotFoundError):
     """The server does not let us read the object; some say this of one that is not there."""
+
+
+def why_unreadable(error: NotFoundError) -> Literal["changed", "forbidden", "missing"]:
+    """The reason, out of what reading an object raises."""
+    match error:
+        case ChangedError():
+            return "changed"
+        case ForbiddenError():
+            return "forbidden"
+        case _:
+            return "missing"
 
 
 class Storage:

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from dispatcher.settings import DispatcherSettings
 from shared.settings import SharedSettings
 
-_UNITS = ("rows", "tokens", "seconds", "attempts", "bytes", "inputs")
+_UNITS = ("rows", "tokens", "seconds", "attempts", "bytes")
 
 
 def test_every_quantity_carries_its_unit_in_its_name() -> None:
