@@ -12,11 +12,25 @@ import stamina
 import structlog
 from fastapi import FastAPI
 
-from gateway import batches, errors, files, health, models, uploads, webhooks
+from gateway import (
+    batches,
+    errors,
+    events,
+    explain,
+    files,
+    health,
+    models,
+    results,
+    retry,
+    steering,
+    uploads,
+    webhooks,
+)
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
+from gateway.watchers import Watchers
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
@@ -46,7 +60,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
     catalog_changed_at = int(settings.catalog.stat().st_mtime)
 
     @asynccontextmanager
-    async def running(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
+    async def running(app: FastAPI) -> AsyncIterator[dict[str, Services]]:
         state = State(settings.redis_url.get_secret_value())
         storage = Storage(
             settings.s3_endpoint,
@@ -56,6 +70,8 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         )
         bus = Bus(settings.amqp_url.get_secret_value())
         guard = Guard(settings.webhook_networks)
+        watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
+        app.state.watchers = watchers
         try:
             await _connect(state, storage, bus)
             relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
@@ -75,6 +91,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                         catalog,
                         Limits(settings.max_rows_per_batch, settings.max_embedding_inputs),
                     ),
+                    watchers,
                 )
             }
             relaying.cancel()
@@ -82,6 +99,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             await asyncio.gather(relaying, return_exceptions=True)
         finally:
             guard.close()
+            await watchers.end()
             await bus.close()
             storage.close()
             await state.close()
@@ -95,12 +113,29 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for room in (files, uploads, batches, models, webhooks):
+    for room in (
+        files,
+        uploads,
+        batches,
+        events,
+        results,
+        retry,
+        steering,
+        explain,
+        models,
+        webhooks,
+    ):
         app.include_router(room.router, prefix="/v1", responses=_PROBLEMS)
     app.include_router(health.router)
     app.add_middleware(Access)
     errors.install(app)
     return app
+
+
+def end_streams(app: FastAPI) -> None:
+    """Let answers that go on for as long as a batch runs come to their end now."""
+    if (watchers := getattr(app.state, "watchers", None)) is not None:
+        watchers.close()
 
 
 async def _connect(state: State, storage: Storage, bus: Bus) -> None:

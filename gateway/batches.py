@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from gateway.auth import OwnBatch, Tenant
+from gateway.auth import OwnBatch, Tenant, require_own
 from gateway.dependencies import Services, Use
 from gateway.dry_run import DryRun
 from gateway.fields import (
@@ -19,14 +19,14 @@ from gateway.fields import (
     require_small,
 )
 from gateway.files import live_file
-from gateway.limits import batch_rate, limit_headers, queue_full, too_many_calls
+from gateway.limits import reserve_batch
 from gateway.settings import GatewaySettings
 from shared import crash, ids
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
 from shared.messages import window_seconds
 from shared.openai import ENDPOINTS, Batch, CursorPage
-from shared.state import FileRecord, Known, Standing
+from shared.state import BatchRecord, FileRecord, State
 from shared.submission import HTTP_KEY, Manifest, accept, conflict
 
 router = APIRouter()
@@ -101,17 +101,11 @@ async def create_batch(
     key = idempotency_key or wish.idempotency_key or request.state.request_id
     message_id = HTTP_KEY + key
     batch_id = ids.batch_id(tenant, message_id)
-    match await _reserve(services, tenant, batch_id, wish.endpoint):
-        case Known(fingerprint=first):
-            # Also when its input is gone by now.
-            if first != fingerprint(wish, _output_seconds(wish, services.settings)):
-                raise conflict(message_id)
-            return (await services.state.batches.get(batch_id)).to_openai()
-        case Standing() as standing:
-            request.state.limit_headers = limit_headers(standing)
-            raise too_many_calls(tenant, standing)
-        case None:
-            pass
+    if known := await reserve_batch(request, services, tenant, batch_id, wish.endpoint):
+        # Also when its input is gone by now.
+        if known.fingerprint != fingerprint(wish, _output_seconds(wish, services.settings)):
+            raise conflict(message_id)
+        return (await services.state.batches.get(batch_id)).to_openai()
     file = await _input_file(services, tenant, wish.input_file_id, batch_id)
     manifest = _manifest(wish, file, message_id, services.settings)
     accepted = await accept(services.state, services.storage, manifest)
@@ -177,33 +171,6 @@ def _check(wish: CreateBatch, header_key: str | None, settings: GatewaySettings)
             param="idempotency_key",
             code="invalid_value",
         )
-
-
-async def _reserve(
-    services: Services, tenant: str, batch_id: str, endpoint: str
-) -> Known | Standing | None:
-    """Count the batch against its tenant's limits. Raises LimitError if no new one could run."""
-    settings, catalog = services.settings, services.catalog
-    tokens = {
-        model.name: model.max_enqueued_tokens or settings.max_enqueued_tokens
-        for model in catalog.models.values()
-        if endpoint in model.endpoints
-    }
-    outcome = await services.state.limits.reserve(
-        tenant,
-        batch_id,
-        rate=batch_rate(settings),
-        requests=settings.max_enqueued_requests,
-        tokens=tokens,
-    )
-    match outcome:
-        case "requests":
-            model, limit = None, settings.max_enqueued_requests
-        case "tokens":
-            model, limit = next(iter(tokens.items()))
-        case _:
-            return outcome
-    raise queue_full(outcome, tenant=tenant, model=model, limit=limit)
 
 
 async def _input_file(services: Services, tenant: str, file_id: str, batch_id: str) -> FileRecord:
@@ -279,3 +246,9 @@ def _manifest(
         metadata="" if wish.metadata is None else json.dumps(wish.metadata),
         output_seconds=output_seconds,
     )
+
+
+async def own_batch(state: State, tenant: str, batch_id: str) -> BatchRecord:
+    """The tenant's batch. Raises NotFoundError, for another tenant's as for none."""
+    batch = await state.batches.get(batch_id)
+    return require_own(batch, tenant, batch_id)

@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 
 from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
+from gateway.watchers import Watchers
 from shared.bus import Bus
 from shared.catalog import Catalog
 from shared.outbound import Guard
@@ -29,6 +30,7 @@ class Services:
     relaying: asyncio.Task[None]
     guard: Guard
     dry_runs: DryRuns
+    watchers: Watchers
 
 
 # Async, since FastAPI runs what is not in a thread.

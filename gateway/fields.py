@@ -99,6 +99,8 @@ def complaint(  # noqa: C901, PLR0911  # one case a kind of error, as flat as a 
     first = errors[0]
     kind, value, limits = first["type"], first.get("input"), first.get("ctx", {})
     location = (*within, *first["loc"])
+    if location and location[-1] == "[key]":
+        return _long_key(path(location[:-2]), str(value), limits["max_length"])
     param = path(location)
     match kind:
         case "json_invalid":

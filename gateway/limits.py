@@ -1,9 +1,12 @@
 """What a tenant may ask of the gateway in a time, and how answers tell where it stands."""
 
+from fastapi import Request
+
+from gateway.dependencies import Services
 from gateway.settings import GatewaySettings
 from shared.errors import LimitError
 from shared.limits import go_duration, queue_code, queue_text, rate_text
-from shared.state import Queue, Rate, Standing
+from shared.state import Known, Queue, Rate, Standing
 
 _FILE_PATHS = ("/v1/files", "/v1/uploads")
 _MICROSECONDS = 1_000_000
@@ -50,3 +53,37 @@ def queue_full(queue: Queue, *, tenant: str, model: str | None, limit: int) -> L
     """The error for a batch that could not run, because its tenant's running ones fill a queue."""
     text = queue_text(queue, tenant=tenant, model=model, limit=limit)
     return LimitError(text, kind=queue, code=queue_code(queue))
+
+
+async def reserve_batch(
+    request: Request, services: Services, tenant: str, batch_id: str, endpoint: str
+) -> Known | None:
+    """Count a new batch against its tenant's limits; one that is known already is not counted.
+
+    Raises LimitError for too many in the time, and where none could run: the queue is full already.
+    """
+    settings = services.settings
+    tokens = {
+        model.name: model.max_enqueued_tokens or settings.max_enqueued_tokens
+        for model in services.catalog.models.values()
+        if endpoint in model.endpoints
+    }
+    outcome = await services.state.limits.reserve(
+        tenant,
+        batch_id,
+        rate=batch_rate(settings),
+        requests=settings.max_enqueued_requests,
+        tokens=tokens,
+    )
+    match outcome:
+        case "requests":
+            limit = settings.max_enqueued_requests
+            raise queue_full("requests", tenant=tenant, model=None, limit=limit)
+        case "tokens":
+            model, limit = next(iter(tokens.items()))
+            raise queue_full("tokens", tenant=tenant, model=model, limit=limit)
+        case Standing():
+            request.state.limit_headers = limit_headers(outcome)
+            raise too_many_calls(tenant, outcome)
+        case _:
+            return outcome

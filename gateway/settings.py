@@ -56,6 +56,9 @@ class GatewaySettings(SharedSettings):
         default=False,
         description="let webhook endpoints have http URLs: for private networks and tests",
     )
+    heartbeat_seconds: float = Field(
+        default=15.0, gt=0, description="between signs of life on a stream of events"
+    )
     grace_seconds: int = Field(default=30, ge=0, description="for running calls at the end")
 
     @field_validator("completion_windows")

@@ -29,6 +29,11 @@ def output_file_id(batch: str, kind: str) -> str:
     return _file_id(_digest(kind, batch))
 
 
+def retry_file_id(batch: str) -> str:
+    """The id of the input that was made for a batch which retries another."""
+    return _file_id(_digest("retry", batch))
+
+
 def new_file_id() -> str:
     """`file-` and 22 base62 digits."""
     return "file-" + "".join(secrets.choice(_BASE62) for _ in range(22))

@@ -138,6 +138,8 @@ class Batch(_Shape):
     request_counts: RequestCounts = RequestCounts()
     usage: Usage = Usage()
     metadata: dict[str, str] | None = None
+    #: Ours, and there only while it is true.
+    paused: bool = Field(default=False, exclude_if=lambda paused: not paused)
 
 
 class Model(_Shape):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from shared.errors import NotFoundError
-from shared.lifecycle import Status
+from shared.lifecycle import PAUSABLE, Status
 from shared.openai import (
     Batch,
     BatchErrors,
@@ -97,6 +97,7 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
             total_tokens=tokens_in + tokens_out,
         ),
         metadata=json.loads(metadata) if metadata else None,
+        paused="paused" in fields and fields["status"] in PAUSABLE,
     )
 
 

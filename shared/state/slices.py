@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import BatchyardError
-from shared.slices import Claim, Part, Slice, SliceUsage
+from shared.slices import Claim, GivenBack, Part, Slice, SliceUsage
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
@@ -72,7 +72,7 @@ class Slices:
                 pipe.hmget(parts_key, list(map(str, indexes)))
                 slices, parts = await pipe.execute()
             yield [
-                PlannedSlice(index, Slice(*json.loads(piece)), part and _part(part))
+                PlannedSlice(index, Slice(*json.loads(piece)), part and to_part(part))
                 for index, piece, part in zip(indexes, slices, parts, strict=True)
             ]
 
@@ -82,7 +82,7 @@ class Slices:
 
     async def parts(self, batch_id: str) -> dict[int, Part]:
         """The committed parts by slice index, of a batch with not too many; else see `pages`."""
-        return {index: _part(text) async for index, text in self._scan(f"parts:{batch_id}")}
+        return {index: to_part(text) async for index, text in self._scan(f"parts:{batch_id}")}
 
     async def epochs(self, batch_id: str) -> dict[int, int]:
         """How often each slice was claimed, for a batch that has not too many."""
@@ -152,11 +152,13 @@ class Slices:
         )
         return outcome
 
-    async def release(self, claim: Claim, *, strikes: int = 0) -> bool:
+    async def release(
+        self, claim: Claim, *, strikes: int = 0, reason: GivenBack = GivenBack.NOT_RUN
+    ) -> bool:
         """Give the slice back unrun. False when the claim was another's already."""
         return bool(
             await self._scripts.run(
-                "release", claim.lane, claim.batch_id, claim.index, claim.epoch, strikes
+                "release", claim.lane, claim.batch_id, claim.index, claim.epoch, strikes, reason
             )
         )
 
@@ -187,6 +189,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
     )
 
 
-def _part(text: str) -> Part:
+def to_part(text: str) -> Part:
+    """A part as Redis keeps it."""
     key, etag, output_bytes, error_bytes, rows, usage = json.loads(text)
     return Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage))

@@ -20,10 +20,12 @@ from shared.state.keys import Keys
 from shared.state.lanes import Lanes
 from shared.state.leases import Lease
 from shared.state.limits import Limits, QueueFullError, Quota
+from shared.state.live import Live
 from shared.state.outbox import Outbox
 from shared.state.scripts import Scripts
 from shared.state.slices import Slices
 from shared.state.uploads import Uploads
+from shared.state.watch import Watch
 from shared.state.webhooks import Webhooks
 
 #: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
@@ -60,6 +62,7 @@ class State:
         self.limits = Limits(scripts)
         self.outbox = Outbox(self._redis, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
+        self.live = Live(self._redis, scripts, namespace)
 
     async def apply(
         self,
@@ -114,6 +117,14 @@ class State:
             with translated():
                 await pubsub.subscribe(*(f"{self._namespace}bell:{name}" for name in names))
             yield Bells(pubsub)
+
+    @asynccontextmanager
+    async def watching(self, bell: str) -> AsyncIterator[Watch]:
+        """Hear the events of chosen batches, and `bell`, over one connection."""
+        async with self._redis.pubsub() as pubsub:
+            watch = Watch(pubsub, self._namespace, bell)
+            await watch.open()
+            yield watch
 
     async def ring(self, name: str) -> None:
         """Wake whoever listens to `name`."""

@@ -16,7 +16,8 @@ local SNAPSHOT = {
   'error_file_id', 'created_at', 'in_progress_at', 'expires_at', 'finalizing_at', 'completed_at',
   'failed_at', 'expired_at', 'cancelling_at', 'cancelled_at', 'completion_window', 'metadata',
   'total', 'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
-  'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error'
+  'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error',
+  'paused', 'priority'
 }
 
 local function announce(id, kind)
@@ -26,8 +27,12 @@ local function announce(id, kind)
   for i, field in ipairs(SNAPSHOT) do
     if values[i] then snapshot[field] = values[i] end
   end
+  local text = cjson.encode(snapshot)
   redis.call('XADD', ns .. 'outbox:events', '*', 'type', kind, 'sequence', sequence,
-    'at_ms', int(now_ms), 'snapshot', cjson.encode(snapshot))
+    'at_ms', int(now_ms), 'snapshot', text)
+  -- For those who watch this very batch now; what they miss is in the record.
+  redis.call('PUBLISH', ns .. 'watch:' .. id,
+    sequence .. ' ' .. int(now_ms) .. ' ' .. kind .. ' ' .. text)
 end
 
 -- How many requests, and how many prompt tokens of a model, the running batches of a tenant have.
@@ -52,7 +57,8 @@ end
 local function retire(id)
   local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id')
   redis.call('ZREM', ns .. 'deadlines', id)
-  local suffixes = {'parts:' .. id, 'epochs:' .. id, 'strikes:' .. id, 'inflight:' .. id}
+  local suffixes = {'parts:' .. id, 'epochs:' .. id, 'strikes:' .. id, 'inflight:' .. id,
+    'commits:' .. id, 'jobs:' .. id, 'reasons:' .. id}
   if values[1] then
     suffixes[#suffixes + 1] = 'plan:' .. id .. ':' .. values[1]
     suffixes[#suffixes + 1] = 'pending:' .. id .. ':' .. values[1]
@@ -135,7 +141,7 @@ end
 -- the batch is there already, 'missing', or the status that rules the event out.
 local function transition(id, event, fields)
   local key, row = batch_key(id), TRANSITIONS[event]
-  local values = redis.call('HMGET', key, 'status', 'created_at')
+  local values = redis.call('HMGET', key, 'status', 'created_at', 'paused')
   local status = values[1]
   if not status then return 'missing' end
   if status == row.target then return 'repeat' end
@@ -149,8 +155,10 @@ local function transition(id, event, fields)
   if lane then
     if row.target == 'in_progress' then
       redis.call('SADD', ns .. 'lanes', lane)
-      redis.call('ZADD', lane_key(lane, 'active'), values[2], id)
-      redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
+      if not values[3] then
+        redis.call('ZADD', lane_key(lane, 'active'), values[2], id)
+        redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
+      end
     else
       redis.call('ZREM', lane_key(lane, 'active'), id)
       redis.call('ZREM', lane_key(lane, 'waiting'), id)
@@ -163,15 +171,21 @@ local function transition(id, event, fields)
   return 'ok'
 end
 
--- Ends a claim without a result; the slice goes to the head of its lane if its batch still runs.
-local function give_back(lane, id, index)
+-- Ends a claim without a result; the slice goes to the head of its lane if its batch still runs,
+-- and back to the pending ones if it is paused.
+local function give_back(lane, id, index, reason)
   redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
   redis.call('SREM', ns .. 'inflight:' .. id, index)
-  local status = redis.call('HGET', batch_key(id), 'status')
-  if status == 'in_progress' then
+  local values = redis.call('HMGET', batch_key(id), 'status', 'paused', 'plan')
+  if values[1] == 'in_progress' then
     if redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 0 then
-      redis.call('ZADD', lane_key(lane, 'ready'), -1, id .. ':' .. index)
-      ring('lane:' .. lane)
+      redis.call('HSET', ns .. 'reasons:' .. id, index, reason .. ' ' .. int(now))
+      if values[2] then
+        redis.call('ZADD', ns .. 'pending:' .. id .. ':' .. values[3], index, index)
+      else
+        redis.call('ZADD', lane_key(lane, 'ready'), -1, id .. ':' .. index)
+        ring('lane:' .. lane)
+      end
     end
   else
     ring('dispatcher')
@@ -183,6 +197,21 @@ local function keep(file)
   if redis.call('EXISTS', ns .. 'file:' .. file.id) == 1 then return true end
   redis.call('ZREM', ns .. 'garbage', file.key .. '.json')
   return redis.call('ZREM', ns .. 'garbage', file.key) == 1
+end
+
+-- Takes the batch's ready slices back to its pending ones, to be fed anew or, if it is paused, not.
+local function unready(id, lane, plan)
+  local ready, taken = lane_key(lane, 'ready'), 0
+  for _, member in ipairs(redis.call('ZRANGE', ready, 0, -1)) do
+    local owner, index = string.match(member, '^(.*):(%d+)$')
+    if owner == id then
+      redis.call('ZREM', ready, member)
+      redis.call('ZADD', ns .. 'pending:' .. id .. ':' .. plan, index, index)
+      taken = taken + 1
+    end
+  end
+  local score = redis.call('ZSCORE', lane_key(lane, 'active'), id)
+  if score and taken > 0 then redis.call('ZADD', lane_key(lane, 'waiting'), score, id) end
 end
 
 local function write_file(file)

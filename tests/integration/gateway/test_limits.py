@@ -125,6 +125,21 @@ async def test_new_batches_are_limited_by_the_hour_and_repeats_are_not(
     assert len((await acme.openai.batches.list()).data) == 2
 
 
+async def test_a_retry_counts_as_a_new_batch_once(
+    acme: Caller, file_id: str, gateway_state: State
+) -> None:
+    made = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()["id"]
+    await _start(gateway_state, made, acme, "tiny", (1, 1))
+    await gateway_state.apply(made, Event.LANE_FAILED)
+
+    answers = [
+        await acme.http.post(f"/v1/batches/{made}/retry", json={"priority": priority})
+        for priority in (1, 1, 2)
+    ]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+
+
 @pytest.mark.parametrize(
     ("queue", "share", "model", "limit"),
     [("request", (50, 1), "", "50"), ("token", (1, 1000), " for tiny", "1,000")],

@@ -256,6 +256,29 @@ def _peak_bytes(pid: int) -> int:
     return int(found[1]) * 1024
 
 
+async def test_a_stream_of_events_does_not_hold_up_the_end(
+    environment: dict[str, str], key: str, tmp_path: Path
+) -> None:
+    with process(environment, tmp_path / "log") as child:
+        async with _client(environment, key) as client:
+            batch = (
+                await client.post("/v1/batches", json=_wish(await _upload(client, LINE)))
+            ).json()
+            async with client.stream("GET", f"/v1/batches/{batch['id']}/events") as answer:
+                body = answer.aiter_bytes()
+                first = await anext(body)
+                began = time.monotonic()
+                child.send_signal(signal.SIGTERM)
+                # It ends as a whole answer does, not as a cut one.
+                rest = [chunk async for chunk in body]
+        code = child.wait(10)
+
+    assert b"event: batch.validating" in first
+    assert rest == []
+    assert time.monotonic() - began < 10
+    assert code == -signal.SIGTERM
+
+
 def _client(environment: dict[str, str], key: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{environment['BATCHYARD_PORT']}",

@@ -55,6 +55,22 @@ async def test_a_batch_waits_until_its_last_slice_is_ready_or_it_ends(state: Sta
     assert await state.lanes.candidates(LANE, slices_per_batch=9) == []
 
 
+async def test_what_goes_back_to_a_batch_makes_it_wait_again_unless_it_is_paused(
+    state: State,
+) -> None:
+    batch = await in_progress(state, slices=2)
+    await state.lanes.feed(LANE, [f"{batch}:0", f"{batch}:1"])
+    assert await state.lanes.waiting_count(LANE) == 0
+
+    await state.live.amend(batch, priority=9)
+    assert await state.lanes.waiting_count(LANE) == 1
+    await state.live.pause(batch)
+    assert await state.lanes.waiting_count(LANE) == 0
+    await state.live.resume(batch)
+    assert await state.lanes.waiting_count(LANE) == 1
+    assert len(await state.lanes.candidates(LANE, slices_per_batch=9)) == 2
+
+
 async def test_a_claimed_or_committed_slice_is_no_candidate(state: State) -> None:
     [first, second] = await claimed(state, slices=2)
     await state.slices.commit(first, part(first))

@@ -39,10 +39,11 @@ def test_no_tenant_and_message_id_run_together() -> None:
     [
         ids.new_file_id(),
         ids.input_file_id("batch_1"),
+        ids.retry_file_id("batch_1"),
         ids.output_file_id("batch_1", "output"),
         ids.output_file_id("batch_1", "error"),
     ],
-    ids=["new", "input", "output", "error"],
+    ids=["new", "input", "retry", "output", "error"],
 )
 def test_a_file_id_has_openais_shape(file_id: str) -> None:
     assert re.fullmatch(r"file-[0-9A-Za-z]{22}", file_id)
