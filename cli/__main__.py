@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cli.keys import app as keys
 from shared.errors import BatchyardError
 
 app = typer.Typer(
@@ -16,6 +17,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Batch inference for large language models on machines that you own.",
 )
+
+app.add_typer(keys, name="keys")
 
 
 @app.callback()

@@ -26,7 +26,7 @@ from shared.errors import TransientError
 from shared.lifecycle import Status
 from shared.outbound import Guard
 from shared.relay import Relay
-from shared.state import State
+from shared.state import Quota, State
 from shared.storage import Storage
 
 log = structlog.get_logger()
@@ -182,6 +182,9 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 catalog,
                 slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
                 max_rows=settings.max_rows_per_batch,
+                max_embedding_inputs=settings.max_embedding_inputs,
+                max_input_bytes=settings.max_input_bytes,
+                quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
             ),
             finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
             lanes=LaneKeeper(

@@ -12,9 +12,6 @@ class DispatcherSettings(SharedSettings):
 
     ray_address: str
     ray_token: SecretStr
-    #: The name that our own processes use at the broker; only they speak for other tenants.
-    service_user: str = "batchyard"
-    max_rows_per_batch: int = 50_000
     rows_per_slice: int = 128
     tokens_per_slice: int = 32_768
     #: How much a lane keeps ready before its job has said what it can take.
@@ -24,7 +21,6 @@ class DispatcherSettings(SharedSettings):
     lane_job_silence_seconds: float = 60.0
     #: A lane whose jobs end this often without a committed row fails its batches.
     lane_job_attempts: int = 5
-    output_seconds: int = 30 * 86_400
     #: The prefix of objects in our bucket that a tenant may name as its input.
     tenant_prefix: str = "inbox/{tenant}/"
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()

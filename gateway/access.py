@@ -50,6 +50,7 @@ def response_headers(scope: Scope) -> dict[str, str]:
         "openai-processing-ms": str(_milliseconds(scope)),
         "openai-version": _OPENAI_VERSION,
         "x-content-type-options": "nosniff",
+        **scope["state"].get("limit_headers", {}),
     }
 
 

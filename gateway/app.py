@@ -39,6 +39,7 @@ from shared.outbound import Guard
 from shared.relay import Relay
 from shared.state import State
 from shared.storage import Storage
+from shared.validation import Limits
 
 log = structlog.get_logger()
 
@@ -84,7 +85,12 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                     bus,
                     relaying,
                     guard,
-                    DryRuns(state, storage, catalog, max_rows=settings.max_rows_per_batch),
+                    DryRuns(
+                        state,
+                        storage,
+                        catalog,
+                        Limits(settings.max_rows_per_batch, settings.max_embedding_inputs),
+                    ),
                     watchers,
                 )
             }

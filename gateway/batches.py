@@ -6,20 +6,28 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from gateway.auth import Tenant
+from gateway.auth import OwnBatch, Tenant, require_own
 from gateway.dependencies import Services, Use
 from gateway.dry_run import DryRun
-from gateway.fields import ExpiresAfter, read_body, require_one_of
+from gateway.fields import (
+    ExpiresAfter,
+    MetadataLimits,
+    read_body,
+    require_one_of,
+    require_small,
+)
 from gateway.files import live_file
+from gateway.limits import reserve_batch
+from gateway.settings import GatewaySettings
 from shared import crash, ids
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
 from shared.messages import window_seconds
 from shared.openai import ENDPOINTS, Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
-from shared.submission import Manifest, accept
+from shared.submission import HTTP_KEY, Manifest, accept, conflict
 
 router = APIRouter()
 
@@ -30,7 +38,18 @@ _DRY_RUN = (
     "than its context, model, lane, and when the batch would be done. Nothing is created. "
     'In OpenAI\'s SDK: `extra_body={"dry_run": True}`.'
 )
+_IDEMPOTENCY = (
+    "Beyond OpenAI, also as the header Idempotency-Key: the same key with the same parameters is "
+    "the same batch, with other parameters a conflict."
+)
 _MAX_KEY_CHARACTERS = 255
+_MAX_ID_CHARACTERS = 256
+#: OpenAI's numbers; the settings may say others.
+_METADATA_SCHEMA: dict[str, JsonValue] = {
+    "maxProperties": 16,
+    "propertyNames": {"maxLength": 64},
+    "additionalProperties": {"type": "string", "maxLength": 512},
+}
 
 
 class CreateBatch(BaseModel):
@@ -38,13 +57,10 @@ class CreateBatch(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    input_file_id: str
+    input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS)
     endpoint: str
     completion_window: str
-    metadata: Annotated[
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
-        Field(max_length=16),
-    ] = None
+    metadata: Annotated[dict[str, str], Field(json_schema_extra=_METADATA_SCHEMA)] | None = None
     output_expires_after: ExpiresAfter | None = None
     priority: int = Field(default=5, ge=0, le=9)
     idempotency_key: str | None = Field(default=None, max_length=_MAX_KEY_CHARACTERS)
@@ -56,7 +72,11 @@ class CreateBatch(BaseModel):
     description="Creates a batch. With `dry_run` nothing is created: the answer says at once what "
     "would become of the batch.",
     openapi_extra={
-        "x-batchyard": {"dry_run": _DRY_RUN},
+        "x-batchyard": {
+            "dry_run": _DRY_RUN,
+            "idempotency_key": _IDEMPOTENCY,
+            "priority": "Beyond OpenAI: 0 to 9, higher ones go first.",
+        },
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": CreateBatch.model_json_schema()}},
@@ -70,17 +90,24 @@ async def create_batch(
     idempotency_key: Annotated[str | None, Header(max_length=_MAX_KEY_CHARACTERS)] = None,
 ) -> Batch | DryRun:
     wish = await read_body(request, CreateBatch)
-    require_one_of(wish.endpoint, ENDPOINTS, "endpoint")
-    windows = services.settings.completion_windows
-    require_one_of(wish.completion_window, windows, "completion_window")
-    file = await _input_file(services, tenant, wish.input_file_id)
+    _check(wish, idempotency_key, services.settings)
     if wish.dry_run:
         return await services.dry_runs.run(
-            file, endpoint=wish.endpoint, completion_window=wish.completion_window
+            await _input_file(services, tenant, wish.input_file_id, "dry-run"),
+            endpoint=wish.endpoint,
+            completion_window=wish.completion_window,
         )
     # Without a key every call is a batch of its own, named after the call.
-    message_id = f"http:{idempotency_key or wish.idempotency_key or request.state.request_id}"
-    manifest = _manifest(wish, file, message_id, services)
+    key = idempotency_key or wish.idempotency_key or request.state.request_id
+    message_id = HTTP_KEY + key
+    batch_id = ids.batch_id(tenant, message_id)
+    if known := await reserve_batch(request, services, tenant, batch_id, wish.endpoint):
+        # Also when its input is gone by now.
+        if known.fingerprint != fingerprint(wish, _output_seconds(wish, services.settings)):
+            raise conflict(message_id)
+        return (await services.state.batches.get(batch_id)).to_openai()
+    file = await _input_file(services, tenant, wish.input_file_id, batch_id)
+    manifest = _manifest(wish, file, message_id, services.settings)
     accepted = await accept(services.state, services.storage, manifest)
     crash.point("gateway.accepted")
     return (await services.state.batches.get(accepted.batch_id)).to_openai()
@@ -99,21 +126,20 @@ async def list_batches(
     return CursorPage.of([batch.to_openai() for batch in found], has_more=has_more)
 
 
-@router.get("/batches/{batch_id}")
-async def retrieve_batch(batch_id: str, tenant: Tenant, services: Use) -> Batch:
-    return (await own_batch(services.state, tenant, batch_id)).to_openai()
+@router.get("/batches/{batch_id}")  # noqa: FAST003  # what gives the batch takes it
+async def retrieve_batch(batch: OwnBatch) -> Batch:
+    return batch.to_openai()
 
 
-@router.post("/batches/{batch_id}/cancel")
-async def cancel_batch(batch_id: str, tenant: Tenant, services: Use) -> Batch:
-    await own_batch(services.state, tenant, batch_id)
+@router.post("/batches/{batch_id}/cancel")  # noqa: FAST003  # as above
+async def cancel_batch(batch: OwnBatch, services: Use) -> Batch:
     try:
-        await services.state.apply(batch_id, Event.CANCEL_REQUESTED)
+        await services.state.apply(batch.id, Event.CANCEL_REQUESTED)
     except InvalidTransitionError as error:
         # To ask again for what has happened is no error.
         if error.status != Status.CANCELLED:
             raise ConflictError(f"Cannot cancel a batch with status '{error.status}'.") from error
-    return (await own_batch(services.state, tenant, batch_id)).to_openai()
+    return (await services.state.batches.get(batch.id)).to_openai()
 
 
 def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
@@ -129,10 +155,31 @@ def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-async def _input_file(services: Services, tenant: str, file_id: str) -> FileRecord:
+def _check(wish: CreateBatch, header_key: str | None, settings: GatewaySettings) -> None:
+    require_one_of(wish.endpoint, ENDPOINTS, "endpoint")
+    require_one_of(wish.completion_window, settings.completion_windows, "completion_window")
+    limits = MetadataLimits(
+        settings.max_metadata_pairs,
+        settings.max_metadata_key_characters,
+        settings.max_metadata_value_characters,
+    )
+    require_small(wish.metadata or {}, limits)
+    if header_key and wish.idempotency_key and header_key != wish.idempotency_key:
+        raise InvalidInputError(
+            f"Invalid 'idempotency_key': '{wish.idempotency_key}' differs from the header "
+            f"Idempotency-Key '{header_key}'. Send one of them, or the same twice.",
+            param="idempotency_key",
+            code="invalid_value",
+        )
+
+
+async def _input_file(services: Services, tenant: str, file_id: str, batch_id: str) -> FileRecord:
+    settings = services.settings
     try:
         file = await live_file(services.state, tenant, file_id)
     except NotFoundError as error:
+        if settings.missing_file == "async":
+            return _missing_file(services, tenant, file_id, batch_id)
         raise InvalidInputError(
             f"Cannot find file {file_id}, or project {tenant} does not have access to it.",
             param="file_id",
@@ -145,21 +192,41 @@ async def _input_file(services: Services, tenant: str, file_id: str) -> FileReco
             param="input_file_id",
             code="invalid_value",
         )
-    most = services.settings.max_upload_bytes
-    if file.bytes > most:
+    if file.bytes > settings.max_input_bytes:
         raise InvalidInputError(
-            f"File {file_id} is too large: a batch's 'input_file_id' may have at most {most} "
-            f"bytes, but it has {file.bytes}.",
+            f"The batch input file {file_id} is larger than the {settings.max_input_bytes} "
+            f"maximum: it has {file.bytes} bytes.",
             param="input_file_id",
-            code="invalid_value",
         )
     return file
 
 
-def _manifest(wish: CreateBatch, file: FileRecord, message_id: str, services: Services) -> Manifest:
-    now = int(time.time())
+def _missing_file(services: Services, tenant: str, file_id: str, batch_id: str) -> FileRecord:
+    """A file whose object is nowhere, so that the batch fails for it."""
+    return FileRecord(
+        id=file_id,
+        tenant=tenant,
+        bytes=0,
+        created_at=0,
+        expires_at=None,
+        filename="",
+        purpose="batch",
+        bucket=services.storage.bucket,
+        key=f"batches/{batch_id}/no-input",
+        etag="none",
+    )
+
+
+def _output_seconds(wish: CreateBatch, settings: GatewaySettings) -> int:
     kept = wish.output_expires_after
-    output_seconds = kept.seconds if kept else services.settings.output_seconds
+    return kept.seconds if kept else settings.output_seconds
+
+
+def _manifest(
+    wish: CreateBatch, file: FileRecord, message_id: str, settings: GatewaySettings
+) -> Manifest:
+    now = int(time.time())
+    output_seconds = _output_seconds(wish, settings)
     return Manifest(
         id=ids.batch_id(file.tenant, message_id),
         tenant=file.tenant,
@@ -184,6 +251,4 @@ def _manifest(wish: CreateBatch, file: FileRecord, message_id: str, services: Se
 async def own_batch(state: State, tenant: str, batch_id: str) -> BatchRecord:
     """The tenant's batch. Raises NotFoundError, for another tenant's as for none."""
     batch = await state.batches.get(batch_id)
-    if batch.tenant != tenant:
-        raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
-    return batch
+    return require_own(batch, tenant, batch_id)

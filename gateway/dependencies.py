@@ -33,7 +33,8 @@ class Services:
     watchers: Watchers
 
 
-def _services(request: Request) -> Services:
+# Async, since FastAPI runs what is not in a thread.
+async def _services(request: Request) -> Services:
     services: Services = request.state.services
     return services
 

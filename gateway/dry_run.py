@@ -16,7 +16,7 @@ from shared.catalog import Catalog
 from shared.errors import NotFoundError
 from shared.openai import BatchErrors
 from shared.state import FileRecord, State
-from shared.storage import ChangedError, Storage
+from shared.storage import Storage, why_unreadable
 from shared.validation import InputCheck, Limits, Row, unreadable
 
 #: Bytes of input up to which every row is tokenized; of a larger input about as many are.
@@ -102,11 +102,11 @@ class DryRun(_Shape):
 class DryRuns:
     """Makes dry runs, a few at a time: one may read and tokenize for seconds."""
 
-    def __init__(self, state: State, storage: Storage, catalog: Catalog, *, max_rows: int) -> None:
+    def __init__(self, state: State, storage: Storage, catalog: Catalog, limits: Limits) -> None:
         self._state = state
         self._storage = storage
         self._catalog = catalog
-        self._max_rows = max_rows
+        self._limits = limits
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._counters: dict[str, asyncio.Task[Counter]] = {}
 
@@ -115,14 +115,14 @@ class DryRuns:
         check = InputCheck(
             endpoint=endpoint,
             models=self._catalog.endpoints_by_name(),
-            limits=Limits(rows=self._max_rows),
+            limits=self._limits,
         )
         tally = Tally(endpoint, every=1 + file.bytes // _COUNTED_BYTES)
         async with self._slots:
             try:
                 await self._read(file, check, tally)
-            except (ChangedError, NotFoundError) as error:
-                lost = unreadable(file.id, is_changed=isinstance(error, ChangedError))
+            except NotFoundError as error:
+                lost = unreadable(file.id, tenant=file.tenant, why=why_unreadable(error))
                 check = InputCheck(endpoint, {}, problems=[lost], problem_count=1)
                 tally = Tally(endpoint, every=1)
         listed = check.problems[: check.limits.problems]

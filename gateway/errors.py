@@ -1,5 +1,6 @@
 """One mapping from exceptions to answers: status, OpenAI's envelope, and what clients do next."""
 
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from shared.errors import (
     ConflictError,
     InvalidInputError,
     InvalidTransitionError,
+    LimitError,
     NotFoundError,
     TooLargeError,
     TransientError,
@@ -33,6 +35,8 @@ _INVALID = "invalid_request_error"
 _SERVER = "server_error"
 _BUSY = "The server cannot reach a part of itself at the moment. Please try again in a few seconds."
 _BROKEN = "The server had an error while processing your request. Its request id helps to find why."
+#: The SDKs take no longer wait than this from a header.
+_LONGEST_WAIT_SECONDS = 60
 #: nginx's word for a caller who hung up; nobody reads it but the log.
 _HUNG_UP = 499
 
@@ -72,10 +76,23 @@ def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case a class, as
             return Answer(409, _body(str(error)), {"x-should-retry": "false"})
         case TooLargeError():
             return Answer(413, _body(str(error)))
+        case LimitError():
+            body = ErrorBody(message=str(error), type=error.kind, code=error.code)
+            return Answer(429, body, _waiting(error.wait_seconds))
         case TransientError():
             return Answer(503, ErrorBody(message=_BUSY, type=_SERVER), {"retry-after": "5"})
         case _:
             return Answer(500, ErrorBody(message=_BROKEN, type=_SERVER))
+
+
+def _waiting(seconds: float | None) -> dict[str, str]:
+    """When to come back; clients do that of themselves only if it is soon."""
+    if seconds is None or seconds > _LONGEST_WAIT_SECONDS:
+        return {"retry-after": str(_LONGEST_WAIT_SECONDS), "x-should-retry": "false"}
+    return {
+        "retry-after": str(math.ceil(seconds)),
+        "retry-after-ms": str(math.ceil(seconds * 1000)),
+    }
 
 
 async def _respond(_: Request, error: Exception) -> Response:

@@ -1,7 +1,7 @@
 """What clients may put into fields, and OpenAI's words for what they may not. Knows no storage."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
@@ -66,6 +66,25 @@ def require_one_of(value: str, supported: Collection[str], param: str) -> None:
         raise _unsupported(value, ", ".join(f"'{word}'" for word in supported), param)
 
 
+class MetadataLimits(NamedTuple):
+    """How much metadata may hold; lengths in characters."""
+
+    pairs: int
+    key_characters: int
+    value_characters: int
+
+
+def require_small(metadata: Mapping[str, str], limits: MetadataLimits) -> None:
+    """Raise InvalidInputError for metadata that holds too much."""
+    if len(metadata) > limits.pairs:
+        raise _many_properties("metadata", limits.pairs, len(metadata))
+    for key, value in metadata.items():
+        if len(key) > limits.key_characters:
+            raise _long_key("metadata", key, limits.key_characters)
+        if len(value) > limits.value_characters:
+            raise _long_string(f"metadata.{key}", limits.value_characters, value)
+
+
 def missing(param: str) -> InvalidInputError:
     """The error for a field that has to be there."""
     return InvalidInputError(
@@ -81,7 +100,7 @@ def complaint(  # noqa: C901, PLR0911  # one case a kind of error, as flat as a 
     kind, value, limits = first["type"], first.get("input"), first.get("ctx", {})
     location = (*within, *first["loc"])
     if location and location[-1] == "[key]":
-        return _long_key(location, str(value), limits)
+        return _long_key(path(location[:-2]), str(value), limits["max_length"])
     param = path(location)
     match kind:
         case "json_invalid":
@@ -108,13 +127,8 @@ def complaint(  # noqa: C901, PLR0911  # one case a kind of error, as flat as a 
             return _long_string(param, limits["max_length"], str(value))
         case "too_long":
             # The limit's own count stops one above it.
-            most, got = limits["max_length"], len(value) if isinstance(value, dict) else "more"
-            return InvalidInputError(
-                f"Invalid '{param}': too many properties. Expected an object with at most {most} "
-                f"properties, but got an object with {got} properties instead.",
-                param=param,
-                code="object_above_max_properties",
-            )
+            got = len(value) if isinstance(value, dict) else "more"
+            return _many_properties(param, limits["max_length"], got)
         case _ if kind in _EXPECTED:
             return _wrong_type(param, _EXPECTED[kind], value)
         case _:
@@ -176,13 +190,20 @@ def _long_string(param: str, most: int, value: str) -> InvalidInputError:
     )
 
 
-def _long_key(
-    location: tuple[int | str, ...], key: str, limits: Mapping[str, Any]
-) -> InvalidInputError:
-    whole, shown = path(location[:-2]), key[:_SHOWN_CHARACTERS]
+def _many_properties(param: str, most: int, got: int | str) -> InvalidInputError:
+    return InvalidInputError(
+        f"Invalid '{param}': too many properties. Expected an object with at most {most} "
+        f"properties, but got an object with {got} properties instead.",
+        param=param,
+        code="object_above_max_properties",
+    )
+
+
+def _long_key(whole: str, key: str, most: int) -> InvalidInputError:
+    shown = key[:_SHOWN_CHARACTERS]
     return InvalidInputError(
         f"Invalid property name in '{whole}': '{shown}' is too long. Expected a string with "
-        f"maximum length {limits['max_length']}, but got a string with length {len(key)} instead.",
+        f"maximum length {most}, but got a string with length {len(key)} instead.",
         param=f"{whole}.{shown}",
         code="string_above_max_length",
     )

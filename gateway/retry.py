@@ -15,6 +15,7 @@ from gateway.batches import own_batch
 from gateway.dependencies import Services, Use
 from gateway.fields import read_body, require_one_of
 from gateway.files import live_file
+from gateway.limits import reserve_batch
 from gateway.result_lines import ResultFile, has_run
 from shared import ids
 from shared.errors import BatchyardError, ConflictError, InvalidInputError, NotFoundError
@@ -89,6 +90,7 @@ async def retry_batch(request: Request, batch_id: str, tenant: Tenant, services:
         manifest = await read_manifest(services.storage, new_id)
     except NotFoundError:
         metadata = _metadata(batch, wish)
+        await reserve_batch(request, services, tenant, new_id, batch.fields["endpoint"])
         file = await _input(services, batch, wish, new_id)
         manifest = _manifest(services, batch, wish, file, message_id=message_id, metadata=metadata)
     await accept(services.state, services.storage, manifest)

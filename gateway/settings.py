@@ -1,13 +1,11 @@
 """What the gateway must be told besides where the shared services are."""
 
 from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from shared.settings import SharedSettings
-
-_THIRTY_DAYS = 2_592_000
+from shared.settings import THIRTY_DAYS, SharedSettings
 
 CompletionWindow = Annotated[str, Field(pattern="^[1-9][0-9]{0,2}[hd]$")]
 
@@ -17,9 +15,7 @@ class GatewaySettings(SharedSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65_535)
-    max_upload_bytes: int = Field(
-        default=209_715_200, ge=1, description="of a file in one call, and of every batch's input"
-    )
+    max_upload_bytes: int = Field(default=209_715_200, ge=1, description="of a file in one call")
     max_assembled_bytes: int = Field(
         default=8_589_934_592,
         ge=1,
@@ -30,22 +26,26 @@ class GatewaySettings(SharedSettings):
         default=3600, ge=1, le=43_200, description="how long an upload waits for its completion"
     )
     file_seconds: int = Field(
-        default=_THIRTY_DAYS, ge=3600, description="how long an input file is kept by default"
-    )
-    output_seconds: int = Field(
-        default=_THIRTY_DAYS, ge=3600, description="how long output files are kept by default"
+        default=THIRTY_DAYS, ge=3600, description="how long an input file is kept by default"
     )
     completion_windows: tuple[CompletionWindow, ...] = Field(
         default=("24h",), description="a JSON list; 24h is always among them"
     )
-    max_rows_per_batch: int = Field(
-        default=50_000,
-        ge=1,
-        description="requests of one batch; the gateway needs it for dry runs",
+    missing_file: Literal["sync", "async"] = Field(
+        default="sync",
+        description="a batch over an unknown file is refused with 400 (sync), or made and then "
+        "failed (async)",
     )
-    service_user: str = Field(
-        default="batchyard", description="the broker's name for us; it checks every message's"
+    requests_per_minute: int = Field(default=100_000, ge=1, description="calls of a tenant")
+    file_requests_per_minute: int = Field(
+        default=1_000, ge=1, description="those among them to `/v1/files` and `/v1/uploads`"
     )
+    batches_per_hour: int = Field(
+        default=2_000, ge=1, description="new batches of a tenant by HTTP"
+    )
+    max_metadata_pairs: int = Field(default=16, ge=0, description="of a batch by HTTP")
+    max_metadata_key_characters: int = Field(default=64, ge=1)
+    max_metadata_value_characters: int = Field(default=512, ge=0)
     max_webhook_endpoints: int = Field(default=10, ge=1, le=50, description="of one tenant")
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),

@@ -47,6 +47,21 @@ class TooLargeError(CallerError):
     """More bytes than the limit allows."""
 
 
+class LimitError(CallerError):
+    """The tenant has reached a limit; `kind` is what ran out, `code` OpenAI's word for the limit.
+
+    `wait_seconds` is when the same call may work again; None if waiting alone does not help.
+    """
+
+    def __init__(
+        self, message: str, *, kind: str, code: str, wait_seconds: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.code = code
+        self.wait_seconds = wait_seconds
+
+
 class TransientError(BatchyardError):
     """The world is briefly broken; the same call may work later."""
 

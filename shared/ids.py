@@ -7,6 +7,8 @@ import hashlib
 import secrets
 import string
 
+#: How the keys begin that we make.
+API_KEY_PREFIX = "sk-batchyard-"
 _BASE62 = string.digits + string.ascii_letters
 #: Digits of a row number inside a result id: enough for 16^8 rows.
 _ROW_DIGITS = 8
@@ -91,12 +93,17 @@ def new_http_request_id() -> str:
 
 def new_api_key() -> str:
     """A secret that a client sends as its bearer token."""
-    return f"sk-batchyard-{secrets.token_urlsafe(32)}"
+    return f"{API_KEY_PREFIX}{secrets.token_urlsafe(32)}"
 
 
 def api_key_digest(key: str) -> str:
     """What is kept of an API key. Keys are 256 random bits, so a plain digest is enough."""
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def api_key_id(digest: str) -> str:
+    """What a key is called by those who may not know it."""
+    return f"key_{digest[:24]}"
 
 
 def _file_id(digest: str) -> str:

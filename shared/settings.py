@@ -5,6 +5,8 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+THIRTY_DAYS = 2_592_000
+
 
 class SharedSettings(BaseSettings):
     """Where the shared services are. Every process reads the same names."""
@@ -21,3 +23,25 @@ class SharedSettings(BaseSettings):
     s3_bucket: str = "batchyard"
     catalog: Path = Field(description="the YAML file that names models and pools")
     log_level: str = "INFO"
+    service_user: str = Field(
+        default="batchyard", description="the broker's name for us; it checks every message's"
+    )
+    output_seconds: int = Field(
+        default=THIRTY_DAYS, ge=3600, description="how long output files are kept by default"
+    )
+    max_input_bytes: int = Field(
+        default=209_715_200, ge=1, description="of the input file of a batch"
+    )
+    max_rows_per_batch: int = Field(default=50_000, ge=1, description="requests of one batch")
+    max_embedding_inputs: int = Field(
+        default=50_000, ge=1, description="of all requests of a batch of embeddings together"
+    )
+    max_enqueued_requests: int = Field(
+        default=1_000_000, ge=1, description="of all running batches of a tenant"
+    )
+    max_enqueued_tokens: int = Field(
+        default=10_000_000_000,
+        ge=1,
+        description="prompt tokens of all running batches of a tenant for one model; "
+        "a model's own `max_enqueued_tokens` in the catalog goes before it",
+    )

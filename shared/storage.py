@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import stamina
@@ -50,6 +50,21 @@ class Stored(NamedTuple):
 
 class ChangedError(NotFoundError):
     """The object is not the one whose ETag was asked for."""
+
+
+class ForbiddenError(NotFoundError):
+    """The server does not let us read the object; some say this of one that is not there."""
+
+
+def why_unreadable(error: NotFoundError) -> Literal["changed", "forbidden", "missing"]:
+    """The reason, out of what reading an object raises."""
+    match error:
+        case ChangedError():
+            return "changed"
+        case ForbiddenError():
+            return "forbidden"
+        case _:
+            return "missing"
 
 
 class Storage:
@@ -323,13 +338,18 @@ class Storage:
     def _open(
         self, key: str, start: int, end: int | None, etag: str | None, bucket: str
     ) -> urllib3.BaseHTTPResponse:
-        return self._client.get_object(
-            bucket,
-            key,
-            offset=start,
-            length=0 if end is None else end - start,
-            request_headers={"If-Match": etag} if etag else None,
-        )
+        try:
+            return self._client.get_object(
+                bucket,
+                key,
+                offset=start,
+                length=0 if end is None else end - start,
+                request_headers={"If-Match": etag} if etag else None,
+            )
+        except S3Error as error:
+            if error.code == "AccessDenied":
+                raise ForbiddenError(f"S3 does not let us read {key}.") from error
+            raise
 
     async def _send(self, key: str, upload: str, index: int, part: bytes) -> str:
         return await self._call(lambda: self._put_part(key, upload, index + 1, part))

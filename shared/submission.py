@@ -12,6 +12,9 @@ from shared.messages import READY
 from shared.state import FileRecord, State
 from shared.storage import Storage
 
+#: What an idempotency key of HTTP begins with as a message id; no caller needs to see it.
+HTTP_KEY = "http:"
+
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All that a batch is before anything happens to it. Times are Unix seconds."""
@@ -66,10 +69,7 @@ async def accept(state: State, storage: Storage, manifest: Manifest) -> Accepted
     if not await storage.create(manifest_key(manifest.id), encoded):
         first = await read_manifest(storage, manifest.id)
         if first.fingerprint != manifest.fingerprint:
-            raise ConflictError(
-                f"A batch with the idempotency key '{manifest.message_id}' exists with other "
-                "parameters: this is a conflict. Use another key for another batch."
-            )
+            raise conflict(manifest.message_id)
         manifest = first
     outcome = await state.batches.accept(
         manifest.id,
@@ -79,6 +79,14 @@ async def accept(state: State, storage: Storage, manifest: Manifest) -> Accepted
         submission=_message(manifest) if manifest.door == "http" else None,
     )
     return Accepted(manifest.id, outcome == "duplicate")
+
+
+def conflict(message_id: str) -> ConflictError:
+    """The error for a second batch of other parameters under one idempotency key."""
+    return ConflictError(
+        f"A batch with the idempotency key '{message_id.removeprefix(HTTP_KEY)}' exists with "
+        "other parameters: this is a conflict. Use another key for another batch."
+    )
 
 
 def _record(manifest: Manifest) -> dict[str, str | int]:

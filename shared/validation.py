@@ -23,6 +23,7 @@ _TOGETHER = 64
 #: Characters of a client's own words in a message.
 _MOST_QUOTED = 80
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BRACKET, _QUOTE = b'["'
 _EMBEDDINGS = "/v1/embeddings"
 #: What decoding a line raises, whatever is in it.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -109,18 +110,25 @@ class Limits(NamedTuple):
     """What an input may hold."""
 
     rows: int = 50_000
+    #: Of all requests together, where they are embeddings.
+    embedding_inputs: int = 50_000
     line_bytes: int = 16 * 1024 * 1024
     problems: int = 1000
 
 
-def unreadable(file_id: str, *, is_changed: bool) -> BatchError:
-    """Why an input could not be read: it was changed, or is gone."""
-    return BatchError(
-        code="input_changed" if is_changed else "invalid_request",
-        param="file_id",
-        message=f"Cannot read the input file {file_id}: "
-        + ("it was changed." if is_changed else "it is gone."),
-    )
+def unreadable(
+    file_id: str, *, tenant: str, why: Literal["changed", "forbidden", "missing"]
+) -> BatchError:
+    """Why an input could not be read."""
+    code, message = {
+        "changed": ("input_changed", f"The file {file_id} was changed after the batch was made."),
+        "forbidden": ("input_no_permissions", f"The object of file {file_id} may not be read."),
+        "missing": (
+            "invalid_request",
+            f"Cannot find file {file_id}, or organization {tenant} does not have access to it.",
+        ),
+    }[why]
+    return BatchError(code=code, param="file_id", message=message)
 
 
 @dataclass
@@ -133,6 +141,9 @@ class InputCheck:
     limits: Limits = field(default_factory=Limits)
     model: str | None = None
     rows: int = 0
+    #: Predicted, of all rows.
+    prompt_tokens: int = 0
+    embedding_inputs: int = 0
     problems: list[BatchError] = field(default_factory=list)
     problem_count: int = 0
     _line_number: int = 0
@@ -181,6 +192,14 @@ class InputCheck:
                 "The input file is empty. Please ensure that the batch contains at least one "
                 "request.",
             )
+        if self.embedding_inputs > self.limits.embedding_inputs:
+            self._report(
+                "too_many_inputs",
+                None,
+                "body.input",
+                f"The requests have {self.embedding_inputs} inputs together; the limit is "
+                f"{self.limits.embedding_inputs} for all requests of a batch of embeddings.",
+            )
         if self.problem_count > len(self.problems):
             more = self.problem_count - len(self.problems)
             self.problems.append(
@@ -224,6 +243,9 @@ class InputCheck:
         choices: int = body.n if _is_count(body.n) else 1
         output = choices * (limit or _DEFAULT_OUTPUT_TOKENS) if self._has_output else 0
         tokens = len(line) // _BYTES_PER_TOKEN + output
+        self.prompt_tokens += tokens - output
+        if not self._has_output and body.input is not msgspec.UNSET:
+            self.embedding_inputs += _count_inputs(body.input)
         return Row(self._line_number, start, self._offset, tokens, output, limit, line)
 
     def _flawless_lines(self, lines: list[bytes]) -> list[Row] | None:
@@ -263,6 +285,9 @@ class InputCheck:
                 self._report_duplicate(number, request.custom_id)
         self._line_number, self._offset = number, end
         self.rows += len(lines)
+        self.prompt_tokens += sum([row.tokens - row.output for row in found])
+        if not has_output:
+            self.embedding_inputs += sum([_count_inputs(one.body.input) for one in requests])
         return found
 
     def _check(self, line: bytes) -> _Body | None:
@@ -401,6 +426,17 @@ class InputCheck:
         self.problem_count += 1
         if len(self.problems) < self.limits.problems:
             self.problems.append(BatchError(code=code, line=line, param=param, message=message))
+
+
+def _count_inputs(value: msgspec.Raw) -> int:
+    """How many texts an embeddings request has: a text, a list of them, or of lists of tokens."""
+    if memoryview(value)[0] != _BRACKET:
+        return 1
+    try:
+        parts = msgspec.json.decode(value, type=list[msgspec.Raw])
+    except _UNREADABLE:
+        return 1
+    return len(parts) if parts and memoryview(parts[0])[0] in (_QUOTE, _BRACKET) else 1
 
 
 def _is_count(value: object) -> bool:

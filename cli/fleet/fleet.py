@@ -177,7 +177,7 @@ class Fleet:
 
     async def _let_in(self) -> None:
         state = State(self.addresses.redis_url)
-        await state.keys.add(TENANT, self.credentials.api_key)
+        await state.keys.add(TENANT, self.credentials.api_key, name="batchyard up")
         await state.close()
 
     def _wait_for_check(self, check: Child) -> None:

@@ -5,7 +5,9 @@ An index that can be rebuilt from S3: what must outlive Redis lies there as well
 
 from shared.state.batches import Acceptance, BatchRecord
 from shared.state.files import FileRecord
+from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord
+from shared.state.limits import Known, Queue, QueueFullError, Quota, Rate, Standing
 from shared.state.slices import PlannedSlice
 from shared.state.state import State
 from shared.state.uploads import PartRecord, UploadRecord
@@ -15,8 +17,15 @@ __all__ = [
     "BatchRecord",
     "FileRecord",
     "JobRecord",
+    "KeyRecord",
+    "Known",
     "PartRecord",
     "PlannedSlice",
+    "Queue",
+    "QueueFullError",
+    "Quota",
+    "Rate",
+    "Standing",
     "State",
     "UploadRecord",
 ]

@@ -1,7 +1,7 @@
 """Batch records: made once, read often; their status is changed elsewhere."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from shared.errors import NotFoundError
@@ -46,6 +46,11 @@ class BatchRecord(NamedTuple):
     """All that Redis knows of a batch, as text."""
 
     fields: Mapping[str, str]
+
+    @classmethod
+    def from_flat(cls, flat: Sequence[str]) -> "BatchRecord":
+        """From names and values in turn, as scripts return a hash."""
+        return cls(dict(zip(flat[::2], flat[1::2], strict=True)))
 
     @property
     def id(self) -> str:
@@ -158,16 +163,8 @@ class Batches:
 
         An unknown cursor gives an empty page.
         """
-        index = f"{self._namespace}batches:{tenant}"
-        newest = "+inf"
-        if after is not None:
-            score = await self._redis.zscore(index, after)
-            if score is None:
-                return [], False
-            # A place, not a rank: ranks move when a batch comes meanwhile.
-            newest = f"({score:.0f}"
-        ids = await self._redis.zrevrangebyscore(index, newest, "-inf", start=0, num=limit + 1)
-        return await self.many(ids[:limit]), len(ids) > limit
+        has_more, *found = await self._scripts.run("page", tenant, after or "", limit)
+        return [BatchRecord.from_flat(flat) for flat in found], has_more == "1"
 
     async def in_status(self, status: Status, *, limit: int = 1000) -> list[str]:
         """Ids of batches in a status that is not final, the longest there first."""

@@ -1,34 +1,135 @@
 """API keys: which tenant a key stands for. Only a digest of a key is ever stored."""
 
-import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from shared import ids
+from shared.errors import NotFoundError
+from shared.state.batches import BatchRecord
 from shared.state.client import Client
+from shared.state.limits import Rate, Standing
+from shared.state.scripts import Scripts
+
+#: Of a key's beginning, after what all keys begin with, so many characters are kept to be shown.
+_SHOWN = 4
+#: Of shorter keys even a beginning would tell too much.
+_SHORTEST_SHOWN = 32
+
+
+class KeyRecord(NamedTuple):
+    """What is known of a key, without the key. Times are Unix seconds."""
+
+    id: str
+    tenant: str
+    name: str
+    #: How the key begins.
+    prefix: str
+    created_at: int
+    #: To ten minutes; None before its first call.
+    used_at: int | None
+    revoked_at: int | None
+
+
+class Admission(NamedTuple):
+    """Whose call it is, and how that tenant stands with its limits."""
+
+    tenant: str
+    standing: Standing
+    #: The batch that was to be read on the way, if there is one.
+    batch: BatchRecord | None
 
 
 class Keys:
     """The noun `API key` of State."""
 
-    def __init__(self, redis: Client, namespace: str) -> None:
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
         self._redis = redis
+        self._scripts = scripts
         self._namespace = namespace
 
-    async def add(self, tenant: str, key: str) -> None:
-        """Let `key` act for `tenant`."""
-        await self._redis.hset(
-            self._key(key),
-            mapping={"tenant": tenant, "created_at": int(time.time()), "hint": key[-4:]},
-        )
+    async def add(self, tenant: str, key: str, *, name: str = "") -> str:
+        """Let `key` act for `tenant`; a key that is known stays as it is. Returns the key's id."""
+        digest = ids.api_key_digest(key)
+        key_id = ids.api_key_id(digest)
+        fields = ("tenant", tenant, "name", name, "prefix", _prefix(key))
+        await self._scripts.run("add_key", key_id, digest, *fields)
+        return key_id
 
-    async def create(self, tenant: str) -> str:
+    async def create(self, tenant: str, *, name: str = "") -> str:
         """A new key for `tenant`; it cannot be read back."""
         key = ids.new_api_key()
-        await self.add(tenant, key)
+        await self.add(tenant, key, name=name)
         return key
 
     async def tenant(self, key: str) -> str | None:
-        """Whose key it is; None for an unknown one."""
-        return await self._redis.hget(self._key(key), "tenant")
+        """Whose key it is; None for one that is unknown or revoked."""
+        tenant, revoked_at = await self._redis.hmget(
+            self._key(ids.api_key_digest(key)), "tenant", "revoked_at"
+        )
+        return None if revoked_at else tenant
 
-    def _key(self, key: str) -> str:
-        return f"{self._namespace}key:{ids.api_key_digest(key)}"
+    async def admit(
+        self, key: str, rates: Sequence[Rate], *, batch_id: str = ""
+    ) -> Admission | None:
+        """Whose call it is, counted if all `rates` leave room for it, in one round trip.
+
+        The batch that the call is about, of whichever tenant, is read in the same. None for a key
+        that is unknown or revoked.
+        """
+        arguments = [part for rate in rates for part in (rate.name, *rate.arguments)]
+        digest = ids.api_key_digest(key)
+        found = await self._scripts.run("admit", digest, batch_id, *arguments)
+        if not found:
+            return None
+        tenant, place, wait, left, reset, flat = found
+        batch = BatchRecord.from_flat(flat) if flat else None
+        return Admission(tenant, Standing(rates[place - 1], wait, left, reset), batch)
+
+    async def get(self, key: str) -> KeyRecord:
+        """What is known of a key. Raises NotFoundError."""
+        digest = ids.api_key_digest(key)
+        fields = await self._redis.hgetall(self._key(digest))
+        if not fields:
+            raise NotFoundError("There is no such key.")
+        return _record(ids.api_key_id(digest), fields)
+
+    async def revoke(self, key_id: str) -> bool:
+        """Refuse the key from now on, everywhere. Returns False when it was refused already.
+
+        Raises NotFoundError.
+        """
+        if not await self._redis.hexists(f"{self._namespace}keys", key_id):
+            raise NotFoundError(f"There is no key with the id '{key_id}'.")
+        return bool(await self._scripts.run("revoke_key", key_id))
+
+    async def all(self, tenant: str | None = None) -> list[KeyRecord]:
+        """All keys, or one tenant's, the oldest first; the revoked ones too."""
+        digests = await self._redis.hgetall(f"{self._namespace}keys")
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for digest in digests.values():
+                pipe.hgetall(self._key(digest))
+            found = zip(digests, await pipe.execute(), strict=True)
+        records = [_record(key_id, fields) for key_id, fields in found]
+        return sorted(
+            (record for record in records if tenant in (None, record.tenant)),
+            key=lambda record: (record.created_at, record.id),
+        )
+
+    def _key(self, digest: str) -> str:
+        return f"{self._namespace}key:{digest}"
+
+
+def _record(key_id: str, fields: Mapping[str, str]) -> KeyRecord:
+    return KeyRecord(
+        id=key_id,
+        tenant=fields["tenant"],
+        name=fields["name"],
+        prefix=fields["prefix"],
+        created_at=int(fields["created_at"]),
+        used_at=int(fields["used_at"]) if "used_at" in fields else None,
+        revoked_at=int(fields["revoked_at"]) if "revoked_at" in fields else None,
+    )
+
+
+def _prefix(key: str) -> str:
+    return key[: len(ids.API_KEY_PREFIX) + _SHOWN] if len(key) >= _SHORTEST_SHOWN else ""

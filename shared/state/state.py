@@ -19,6 +19,7 @@ from shared.state.files import Files
 from shared.state.keys import Keys
 from shared.state.lanes import Lanes
 from shared.state.leases import Lease
+from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.live import Live
 from shared.state.outbox import Outbox
 from shared.state.scripts import Scripts
@@ -57,24 +58,34 @@ class State:
         self.lanes = Lanes(self._redis, scripts, namespace)
         self.files = Files(self._redis, scripts, namespace)
         self.uploads = Uploads(self._redis, scripts, namespace)
-        self.keys = Keys(self._redis, namespace)
+        self.keys = Keys(self._redis, scripts, namespace)
+        self.limits = Limits(scripts)
         self.outbox = Outbox(self._redis, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
         self.live = Live(self._redis, scripts, namespace)
 
     async def apply(
-        self, batch_id: str, event: Event, fields: Mapping[str, str | int] | None = None
+        self,
+        batch_id: str,
+        event: Event,
+        fields: Mapping[str, str | int] | None = None,
+        *,
+        quota: Quota | None = None,
     ) -> bool:
         """Let `event` happen to the batch: status, time, indexes and outbox entry in one step.
 
-        `fields` are written only if it happens. Returns False when the batch is in the event's
-        target status already. Raises InvalidTransitionError when its status rules the event out,
-        NotFoundError when there is no such batch.
+        `fields` are written only if it happens. A batch whose fields name `queued_model`, `total`
+        and `prompt_tokens` counts in its tenant's queue for as long as it is `in_progress`.
+        Returns False when the batch is in the event's target status already. Raises
+        InvalidTransitionError when its status rules the event out, NotFoundError when there is no
+        such batch, and QueueFullError when it would start and has no room within `quota`.
         """
         pairs = [part for pair in (fields or {}).items() for part in pair]
-        return self._judge(
-            batch_id, event, await self._scripts.run("apply", batch_id, event, *pairs)
-        )
+        most = (quota.requests, quota.tokens) if quota else (0, 0)
+        outcome = await self._scripts.run("apply", batch_id, event, *most, *pairs)
+        if outcome in ("requests", "tokens"):
+            raise QueueFullError(outcome)
+        return self._judge(batch_id, event, outcome)
 
     async def conclude(
         self,

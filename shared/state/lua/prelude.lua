@@ -35,6 +35,24 @@ local function announce(id, kind)
     sequence .. ' ' .. int(now_ms) .. ' ' .. kind .. ' ' .. text)
 end
 
+-- How many requests, and how many prompt tokens of a model, the running batches of a tenant have.
+local function enqueued(tenant, model)
+  local values = redis.call('HMGET', ns .. 'enqueued:' .. tenant, 'requests', 'tokens:' .. model)
+  return tonumber(values[1] or 0), tonumber(values[2] or 0)
+end
+
+-- Counts a batch's share of its tenant's queue: sign 1 when it begins to run, -1 when it stops.
+local function enqueue(id, sign)
+  local values = redis.call('HMGET', batch_key(id), 'tenant', 'queued_model', 'total', 'prompt_tokens')
+  if not values[2] then return end
+  local queue = ns .. 'enqueued:' .. values[1]
+  for field, share in pairs({requests = values[3], ['tokens:' .. values[2]] = values[4]}) do
+    if redis.call('HINCRBY', queue, field, sign * tonumber(share or 0)) <= 0 then
+      redis.call('HDEL', queue, field)
+    end
+  end
+end
+
 -- Lets go of everything that only a live batch needs.
 local function retire(id)
   local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id')
@@ -131,6 +149,8 @@ local function transition(id, event, fields)
   if fields and #fields > 0 then redis.call('HSET', key, unpack(fields)) end
   redis.call('HSET', key, 'status', row.target, row.target .. '_at', now)
   redis.call('ZREM', ns .. 'status:' .. status, id)
+  if row.target == 'in_progress' then enqueue(id, 1) end
+  if status == 'in_progress' then enqueue(id, -1) end
   local lane = redis.call('HGET', key, 'lane')
   if lane then
     if row.target == 'in_progress' then
@@ -217,4 +237,28 @@ local function upload_status(id)
   local ends = math.max(tonumber(values[2] or 0), tonumber(values[3] or 0))
   if values[1] == 'pending' and now >= ends then return 'expired' end
   return values[1] or nil
+end
+
+-- How a limit of so many calls in `period` microseconds stands if one more came now: how long that
+-- one has to wait (0 or less: not at all), how many more could follow it, how long until all are free
+-- again, and the mark to keep if it is let in. Calls may come in a burst; their room comes back evenly.
+local function standing(key, calls, period)
+  local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+  local gap = period / calls
+  local before = math.max(tonumber(redis.call('GET', key) or 0), now_us)
+  local after = before + gap
+  local wait = math.floor(after - now_us - period)
+  if wait > 0 then return wait, 0, math.ceil(before - now_us), nil end
+  -- A thousandth more, because the numbers of a clock in microseconds are not exact.
+  return 0, math.floor((now_us + period - after) / gap + 0.001), math.ceil(after - now_us), after
+end
+
+-- Keeps the mark of `standing`, in memory only: with each command on disk before its answer, a call
+-- that only reads would cost a write.
+local function let_in(key, mark)
+  redis.set_repl(redis.REPL_NONE)
+  local now_us = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+  local life = math.max(math.ceil((mark - now_us) / 1000), 1)
+  redis.call('SET', key, string.format('%.0f', mark), 'PX', int(life))
+  redis.set_repl(redis.REPL_ALL)
 end

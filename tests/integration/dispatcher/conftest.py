@@ -35,6 +35,7 @@ pools:
   gpu: {resources: {CPU: 1}}
 models:
   m: {pools: [gpu]}
+  few: {pools: [gpu], max_enqueued_tokens: 1000, lora: {adapter: ./adapter}}
   other: {pools: [gpu]}
   embedder: {pools: [gpu], engine: {runner: pooling}}
 """
@@ -146,9 +147,12 @@ def a_planner(
     *,
     rows: int = ROWS_A_SLICE,
     most: int = 50_000,
+    **limits: Any,
 ) -> Planner:
     """A planner whose slices hold `rows` rows."""
-    return Planner(state, storage, catalog, slice_limits=SliceLimits(rows=rows), max_rows=most)
+    return Planner(
+        state, storage, catalog, slice_limits=SliceLimits(rows=rows), max_rows=most, **limits
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,21 @@
 import asyncio
 import json
+import re
 from typing import Any
 
 import psutil
 import pytest
+from minio import Minio
 
 from shared.catalog import Catalog
 from shared.lifecycle import Event, Status
 from shared.slices import Slice
-from shared.state import State
-from shared.storage import Storage
+from shared.state import Quota, State
+from shared.storage import ForbiddenError, Storage
 from tests.batches import LANE
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CHAT, PlanKeys, Yard, a_planner, line, lines
+from tests.servers import S3
 
 _MEBIBYTE = 1024 * 1024
 
@@ -160,9 +163,135 @@ async def test_an_input_that_is_gone_is_refused(changes: dict[str, str], yard: Y
     await yard.planner.plan(batch_id)
 
     record = await yard.state.batches.get(batch_id)
+    [problem] = _problems(record.fields)
     assert record.status is Status.FAILED
-    assert [problem["code"] for problem in _problems(record.fields)] == ["invalid_request"]
-    assert "gone" in record.fields["first_error"]
+    assert problem == {
+        "code": "invalid_request",
+        "line": None,
+        "message": f"Cannot find file {record.fields['input_file_id']}, or organization acme does "
+        "not have access to it.",
+        "param": "file_id",
+    }
+
+
+async def test_an_input_that_may_not_be_read_is_refused(yard: Yard, s3: S3) -> None:
+    batch_id = await yard.submit(lines(4))
+    fields = (await yard.state.batches.get(batch_id)).fields
+    _forbid_reading(s3, fields["bucket"], fields["key"])
+    try:
+        await yard.storage.get(fields["key"])
+    except ForbiddenError:
+        pass
+    else:
+        pytest.skip("NOT TESTED: this S3 server holds no policy against a bucket's owner.")
+
+    await yard.planner.plan(batch_id)
+
+    record = await yard.state.batches.get(batch_id)
+    [problem] = _problems(record.fields)
+    assert record.status is Status.FAILED
+    assert (problem["code"], problem["param"]) == ("input_no_permissions", "file_id")
+
+
+async def test_an_input_above_the_limit_is_refused_unread(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard
+) -> None:
+    batch_id = await yard.submit(lines(4), size=1001, key="files/nothing")
+
+    await a_planner(state, storage, catalog, max_input_bytes=1000).plan(batch_id)
+
+    record = await state.batches.get(batch_id)
+    [problem] = _problems(record.fields)
+    assert record.status is Status.FAILED
+    assert (problem["code"], problem["param"]) == ("too_large", "file_id")
+    assert "larger than the 1000 maximum: it has 1001 bytes" in problem["message"]
+
+
+async def test_more_inputs_of_embeddings_than_allowed_are_refused(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard
+) -> None:
+    row = line("a", model="embedder", input=["x"] * 11).replace(CHAT.encode(), b"/v1/embeddings")
+    batch_id = await yard.submit(row, endpoint="/v1/embeddings")
+
+    await a_planner(state, storage, catalog, max_embedding_inputs=10).plan(batch_id)
+
+    record = await state.batches.get(batch_id)
+    assert record.status is Status.FAILED
+    assert [problem["code"] for problem in _problems(record.fields)] == ["too_many_inputs"]
+
+
+async def test_a_full_queue_of_requests_fails_the_batch_and_says_so(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard
+) -> None:
+    planner = a_planner(state, storage, catalog, quota=Quota(requests=10, tokens=0))
+    running, waiting = await yard.submit(lines(7)), await yard.submit(lines(4))
+
+    for batch_id in (running, waiting):
+        await planner.plan(batch_id)
+
+    record = await state.batches.get(waiting)
+    assert (await state.batches.get(running)).status is Status.IN_PROGRESS
+    assert record.status is Status.FAILED
+    assert _problems(record.fields) == [
+        {
+            "code": "request_limit_exceeded",
+            "line": None,
+            "message": "Enqueued request limit reached for m in organization acme. Limit: 10 "
+            "enqueued requests. Please try again once some in_progress batches have been "
+            "completed.",
+            "param": None,
+        }
+    ]
+    await state.apply(running, Event.CANCEL_REQUESTED)
+    again = await yard.submit(lines(10))
+    await planner.plan(again)
+    assert (await state.batches.get(again)).status is Status.IN_PROGRESS
+
+
+async def test_a_models_own_limit_of_tokens_goes_before_the_setting(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard
+) -> None:
+    planner = a_planner(state, storage, catalog, quota=Quota(requests=0, tokens=1_000_000))
+    long: dict[str, Any] = {"user": "x" * 2600}
+
+    running = await yard.submit(line("a", model="adapter", **long))
+    waiting = await yard.submit(line("a", model="few", **long))
+    other = await yard.submit(line("a", model="other", **long))
+    large = await yard.submit(line("a", model="few", user="x" * 40_000))
+    for batch_id in (running, waiting, other, large):
+        await planner.plan(batch_id)
+
+    statuses = await state.batches.statuses([running, waiting, other, large])
+    assert list(statuses.values()) == ["in_progress", "failed", "in_progress", "failed"]
+    [problem] = _problems((await state.batches.get(waiting)).fields)
+    assert problem["code"] == "token_limit_exceeded"
+    assert problem["message"] == (
+        "Enqueued token limit reached for few in organization acme. Limit: 1,000 enqueued tokens. "
+        "Please try again once some in_progress batches have been completed."
+    )
+    [problem] = _problems((await state.batches.get(large)).fields)
+    assert re.search(r"completed\. This batch alone has 10,\d{3}\.$", problem["message"])
+
+
+async def test_a_planner_that_dies_before_the_start_takes_nothing_of_the_queue(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
+) -> None:
+    quota = Quota(requests=20_000, tokens=0)
+    batch_id = await yard.submit(lines(20_000, model="other"))
+    dying = a_planner(state, storage, catalog, rows=1, quota=quota)
+    planning = asyncio.create_task(dying.plan(batch_id))
+    await eventually(lambda: _has_begun(plans, batch_id))
+    while not planning.done():
+        planning.cancel()
+        await asyncio.wait([planning], timeout=0.01)
+
+    planner = a_planner(state, storage, catalog, rows=128, quota=quota)
+    await asyncio.gather(planner.plan(batch_id), planner.plan(batch_id))
+    too_many = await yard.submit(lines(1))
+    await planner.plan(too_many)
+
+    statuses = await state.batches.statuses([batch_id, too_many])
+    assert list(statuses.values()) == [Status.IN_PROGRESS, Status.FAILED]
 
 
 async def test_of_two_planners_at_once_one_plan_wins_and_the_other_goes(
@@ -280,6 +409,24 @@ def _assert_covers(slices: list[Slice], body: bytes, *, rows: int) -> None:
     assert sum(piece.rows for piece in slices) == rows
     for piece in slices:
         assert body[piece.start : piece.end].count(b"\n") in (piece.rows, piece.rows - 1)
+
+
+def _forbid_reading(s3: S3, bucket: str, key: str) -> None:
+    scheme, _, address = s3.endpoint.partition("://")
+    client = Minio(
+        address,
+        access_key=s3.access_key,
+        secret_key=s3.secret_key,
+        secure=scheme == "https",
+        region="us-east-1",
+    )
+    refusal = {
+        "Effect": "Deny",
+        "Principal": {"AWS": ["*"]},
+        "Action": ["s3:GetObject"],
+        "Resource": [f"arn:aws:s3:::{bucket}/{key}"],
+    }
+    client.set_bucket_policy(bucket, json.dumps({"Version": "2012-10-17", "Statement": [refusal]}))
 
 
 def _problems(fields: Any) -> list[dict[str, Any]]:

@@ -272,6 +272,14 @@ async def test_metadata_may_be_null_or_as_large_as_allowed(acme: Caller, file_id
         assert answer.json()["metadata"] == metadata
 
 
+async def test_an_id_of_a_file_has_a_greatest_length(acme: Caller) -> None:
+    answer = await acme.http.post("/v1/batches", json=_wish("x" * 257))
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "string_above_max_length"
+    assert len(answer.text) < 500
+
+
 async def test_an_unknown_input_file_is_refused_at_once(acme: Caller) -> None:
     with pytest.raises(BadRequestError) as refused:
         await acme.openai.batches.create(
@@ -333,8 +341,58 @@ async def test_one_key_makes_one_batch(spelling: str, acme: Caller, file_id: str
 
     assert {batch.id for batch in made} == {again.id}
     assert again.created_at == made[0].created_at
+    assert "'order 17'" in refused.value.message
     assert refused.value.response.headers["x-should-retry"] == "false"
     assert len((await acme.openai.batches.list()).data) == 1
+
+
+async def test_a_key_means_the_same_in_both_spellings(acme: Caller, file_id: str) -> None:
+    in_body = _wish(file_id, idempotency_key="k")
+    headers = {"idempotency-key": "k"}
+
+    answers = [
+        await acme.http.post("/v1/batches", json=in_body),
+        await acme.http.post("/v1/batches", json=_wish(file_id), headers=headers),
+        await acme.http.post("/v1/batches", json=in_body, headers=headers),
+    ]
+    both = await acme.http.post("/v1/batches", json=in_body, headers={"idempotency-key": "l"})
+
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert both.status_code == 400
+    assert both.json()["error"]["param"] == "idempotency_key"
+
+
+async def test_a_repeat_meets_its_batch_also_when_the_input_is_gone(
+    acme: Caller, file_id: str
+) -> None:
+    wish = _wish(file_id, idempotency_key="k")
+    first = await acme.http.post("/v1/batches", json=wish)
+    await acme.openai.files.delete(file_id)
+
+    again = await acme.http.post("/v1/batches", json=wish)
+    other = await acme.http.post("/v1/batches", json={**wish, "priority": 1})
+
+    assert again.status_code == 200
+    assert again.json() == first.json()
+    assert other.status_code == 409
+
+
+@pytest.mark.parametrize("place", ["header", "body"])
+async def test_a_key_has_a_greatest_length(place: str, acme: Caller, file_id: str) -> None:
+    async def create(key: str) -> Any:
+        if place == "header":
+            return await acme.http.post(
+                "/v1/batches", json=_wish(file_id), headers={"idempotency-key": key}
+            )
+        return await acme.http.post("/v1/batches", json=_wish(file_id, idempotency_key=key))
+
+    fits, is_longer = await create("k" * 255), await create("k" * 256)
+
+    assert fits.status_code == 200
+    assert is_longer.status_code == 400
+    assert is_longer.json()["error"]["code"] == "string_above_max_length"
+    assert "256" in is_longer.json()["error"]["message"]
 
 
 async def test_the_key_of_one_tenant_is_not_that_of_another(acme: Caller, globex: Caller) -> None:
@@ -366,13 +424,33 @@ async def test_pages_are_newest_first_and_exact(acme: Caller, file_id: str) -> N
     assert ([batch["id"] for batch in last["data"]], last["has_more"]) == ([made[0]], False)
 
 
-@pytest.mark.parametrize("query", ["limit=0", "after=after"])
+async def test_a_limit_of_none_is_the_usual_page(acme: Caller, file_id: str) -> None:
+    made = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()
+
+    page = (await acme.http.get("/v1/batches?limit=0")).json()
+
+    assert [batch["id"] for batch in page["data"]] == [made["id"]]
+    assert page["has_more"] is False
+
+
+@pytest.mark.parametrize("query", ["limit=0", "after=after", "after=", "after=%00"])
 async def test_odd_but_legal_listings_are_answered(query: str, acme: Caller) -> None:
     answer = await acme.http.get(f"/v1/batches?{query}")
 
     assert answer.status_code == 200
     assert answer.json()["data"] == []
     assert answer.json()["has_more"] is False
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [("-1", "integer_below_min_value"), ("many", "invalid_type"), ("1.5", "invalid_type")],
+)
+async def test_a_limit_that_is_no_count_is_refused(limit: str, code: str, acme: Caller) -> None:
+    answer = await acme.http.get(f"/v1/batches?limit={limit}")
+
+    assert answer.status_code == 400
+    assert (answer.json()["error"]["param"], answer.json()["error"]["code"]) == ("limit", code)
 
 
 async def test_a_limit_above_the_maximum_is_refused(acme: Caller) -> None:
@@ -427,18 +505,27 @@ async def test_a_cancel_is_idempotent(acme: Caller, file_id: str, gateway_state:
     assert third.status == "cancelled"
 
 
+@pytest.mark.parametrize(
+    ("status", "events"),
+    [
+        ("failed", [Event.INPUT_REJECTED]),
+        ("completed", [Event.INPUT_ACCEPTED, Event.ROWS_FINISHED, Event.OUTPUT_COMMITTED]),
+        ("expired", [Event.INPUT_ACCEPTED, Event.WINDOW_CLOSED, Event.EXPIRY_COMMITTED]),
+    ],
+)
 async def test_a_batch_that_has_ended_cannot_be_cancelled(
-    acme: Caller, file_id: str, gateway_state: State
+    status: str, events: list[Event], acme: Caller, file_id: str, gateway_state: State
 ) -> None:
     made = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()
-    await gateway_state.apply(made["id"], Event.INPUT_REJECTED, {"errors": "[]"})
+    for event in events:
+        await gateway_state.apply(made["id"], event, {"plan": "p"})
 
     answer = await acme.http.post(f"/v1/batches/{made['id']}/cancel")
 
     assert answer.status_code == 409
     assert answer.headers["x-should-retry"] == "false"
     assert answer.json()["error"] == {
-        "message": "Cannot cancel a batch with status 'failed'.",
+        "message": f"Cannot cancel a batch with status '{status}'.",
         "type": "invalid_request_error",
         "param": None,
         "code": None,

@@ -4,6 +4,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, AuthenticationError
 
+from shared.state import State
 from tests.integration.gateway.conftest import Caller, Gateway
 
 CALLS = [
@@ -50,14 +51,40 @@ async def test_a_wrong_key_is_not_shown_back(gateway: Gateway) -> None:
     assert "0123456789" not in str(refused.value)
 
 
-@pytest.mark.parametrize("header", ["", "Bearer", "Basic eDp5", "bearer\xe9"])
-async def test_what_is_no_bearer_key_is_none(header: str, gateway: Gateway) -> None:
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        ("", None),
+        ("Bearer", None),
+        ("Basic eDp5", None),
+        ("bearer\xe9", None),
+        ("Bearer \xff\xfe\xe9", "invalid_api_key"),
+        ("Bearer a b", "invalid_api_key"),
+        ("bearer " + "x" * 20_000, "invalid_api_key"),
+    ],
+)
+async def test_what_is_no_bearer_key_is_none(
+    header: str, code: str | None, gateway: Gateway
+) -> None:
     async with httpx.AsyncClient(base_url=gateway.url) as stranger:
         answer = await stranger.get(
             "/v1/models", headers=[(b"authorization", header.encode("latin-1"))]
         )
 
     assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == code
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert not [name for name in answer.headers if name.startswith("x-ratelimit")]
+
+
+async def test_a_revoked_key_is_refused_at_once(acme: Caller, gateway_state: State) -> None:
+    assert (await acme.http.get("/v1/models")).status_code == 200
+
+    await gateway_state.keys.revoke((await gateway_state.keys.get(acme.key)).id)
+    answer = await acme.http.get("/v1/models")
+
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +123,10 @@ async def test_every_answer_carries_openais_headers(method: str, path: str, acme
     assert answer.headers["openai-version"] == "2020-10-01"
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["content-type"] == "application/json"
+    if path.startswith("/v1/") and method != "PUT":
+        assert int(answer.headers["x-ratelimit-limit-requests"]) >= 1000
+        assert int(answer.headers["x-ratelimit-remaining-requests"]) > 900
+        assert answer.headers["x-ratelimit-reset-requests"].endswith("s")
 
 
 async def test_two_calls_have_two_ids(acme: Caller) -> None:

@@ -588,7 +588,7 @@ async def test_the_record_of_an_uploads_file_lies_beside_its_object(
 async def test_a_batch_takes_no_file_over_its_limit_wherever_that_came_from(
     acme: Caller, gateway: Gateway, gateway_state: State
 ) -> None:
-    most = gateway.settings.max_upload_bytes
+    most = gateway.settings.max_input_bytes
     for size in (most, most + 1):
         await gateway_state.files.create(
             FileRecord(
@@ -605,7 +605,7 @@ async def test_a_batch_takes_no_file_over_its_limit_wherever_that_came_from(
             )
         )
 
-    with pytest.raises(BadRequestError, match=f"at most {most} bytes") as refused:
+    with pytest.raises(BadRequestError, match=f"larger than the {most} maximum") as refused:
         await acme.openai.batches.create(
             input_file_id=f"file-{acme.tenant}-{most + 1}",
             endpoint="/v1/embeddings",

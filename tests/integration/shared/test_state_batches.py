@@ -1,8 +1,11 @@
 import asyncio
 import json
+import secrets
 import time
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from shared.errors import NotFoundError
@@ -143,6 +146,60 @@ async def test_a_page_after_an_unknown_batch_is_empty(state: State) -> None:
     await validating(state)
 
     assert await state.batches.page("acme", after="batch_none", limit=3) == ([], False)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    before=st.integers(0, 7),
+    limits=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    arrivals=st.lists(st.integers(0, 3), max_size=12),
+)
+async def test_pages_show_each_batch_once_while_others_are_made(
+    before: int, limits: list[int], arrivals: list[int], state: State
+) -> None:
+    tenant = f"t{secrets.token_hex(4)}"
+    made = [await validating(state, tenant=tenant) for _ in range(before)]
+    seen: list[str] = []
+    after, has_more, pages = None, True, 0
+
+    while has_more:
+        limit = limits[pages % len(limits)]
+        page, has_more = await state.batches.page(tenant, after=after, limit=limit)
+        assert len(page) == limit or not has_more
+        seen += [record.id for record in page]
+        after = page[-1].id if page else None
+        for _ in range(arrivals[pages] if pages < len(arrivals) else 0):
+            await validating(state, tenant=tenant)
+        pages += 1
+
+    assert seen == made[::-1]
+
+
+async def test_no_batch_that_is_made_meanwhile_moves_a_page(state: State) -> None:
+    made = [await validating(state) for _ in range(30)]
+    is_over = asyncio.Event()
+
+    async def make() -> None:
+        while not is_over.is_set():
+            await validating(state)
+
+    async def follow() -> list[str]:
+        seen, after = [], made[-1]
+        while page := (await state.batches.page("acme", after=after, limit=1))[0]:
+            after = page[0].id
+            seen.append(after)
+        return seen
+
+    makers = [asyncio.create_task(make()) for _ in range(8)]
+    walks = await asyncio.gather(*(follow() for _ in range(4)))
+    is_over.set()
+    await asyncio.gather(*makers)
+
+    assert walks == [made[-2::-1]] * 4
 
 
 async def test_a_tenant_sees_only_its_own_batches(state: State) -> None:

@@ -6,6 +6,7 @@ from shared.errors import (
     ConflictError,
     InvalidInputError,
     InvalidTransitionError,
+    LimitError,
     NotFoundError,
     SetupError,
     TooLargeError,
@@ -22,6 +23,7 @@ from shared.errors import (
         (ConflictError("m"), 409, "invalid_request_error"),
         (InvalidTransitionError("b", "e", "s"), 409, "invalid_request_error"),
         (TooLargeError("m"), 413, "invalid_request_error"),
+        (LimitError("m", kind="tokens", code="c"), 429, "tokens"),
         (TransientError("m"), 503, "server_error"),
         (SetupError("m"), 500, "server_error"),
         (ZeroDivisionError("m"), 500, "server_error"),
@@ -43,3 +45,20 @@ def test_what_is_wrong_inside_stays_inside(error: Exception) -> None:
 def test_clients_are_told_whether_to_come_back() -> None:
     assert answer(ConflictError("m")).headers == {"x-should-retry": "false"}
     assert answer(TransientError("m")).headers == {"retry-after": "5"}
+
+
+@pytest.mark.parametrize(
+    ("wait_seconds", "headers"),
+    [
+        (0.0061, {"retry-after": "1", "retry-after-ms": "7"}),
+        (60, {"retry-after": "60", "retry-after-ms": "60000"}),
+        (61, {"retry-after": "60", "x-should-retry": "false"}),
+        (None, {"retry-after": "60", "x-should-retry": "false"}),
+    ],
+)
+def test_only_a_short_wait_is_left_to_the_client(
+    wait_seconds: float | None, headers: dict[str, str]
+) -> None:
+    error = LimitError("m", kind="requests", code="c", wait_seconds=wait_seconds)
+
+    assert answer(error).headers == headers

@@ -5,7 +5,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.batches import CreateBatch, fingerprint
-from gateway.fields import ExpiresAfter, parsed, require_one_of
+from gateway.fields import (
+    ExpiresAfter,
+    MetadataLimits,
+    parsed,
+    require_one_of,
+    require_small,
+)
 from shared.errors import InvalidInputError
 
 #: A busy machine is no fault of the code's.
@@ -79,3 +85,23 @@ def test_another_wish_has_another_fingerprint(change: dict[str, object]) -> None
 
     assert fingerprint(wish, 1) != fingerprint(wish.model_copy(update=change), 1)
     assert fingerprint(wish, 1) != fingerprint(wish, 2)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "param", "code"),
+    [
+        ({"a": "", "b": "", "c": ""}, "metadata", "object_above_max_properties"),
+        ({"🙂🙂🙂🙂": ""}, "metadata.🙂🙂🙂🙂", "string_above_max_length"),
+        ({"k": "éééééé"}, "metadata.k", "string_above_max_length"),
+    ],
+)
+def test_metadata_is_held_against_its_limits(
+    metadata: dict[str, str], param: str, code: str
+) -> None:
+    limits = MetadataLimits(pairs=2, key_characters=3, value_characters=5)
+
+    require_small({"🙂🙂🙂": "ééééé", "b": ""}, limits)
+    with pytest.raises(InvalidInputError) as refused:
+        require_small(metadata, limits)
+
+    assert (refused.value.param, refused.value.code) == (param, code)

@@ -117,11 +117,21 @@ def test_the_fingerprint_changes_with_the_engine(tmp_path: Path, old: str, new: 
     assert load(tmp_path, GOOD.replace(old, new)).fingerprint(lane) != before
 
 
-def test_the_fingerprint_does_not_change_with_anything_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("runner: pooling", "runner: pooling, seed: 4"),
+        ("    lora:", "    max_enqueued_tokens: 3\n    lora:"),
+    ],
+)
+def test_the_fingerprint_does_not_change_with_anything_else(
+    tmp_path: Path, old: str, new: str
+) -> None:
     lane = Lane("tiny-chat", "cpu")
     before = load(tmp_path)
-    after = load(tmp_path, GOOD.replace("runner: pooling", "runner: pooling, seed: 4"))
+    after = load(tmp_path, GOOD.replace(old, new))
 
+    assert after != before
     assert after.fingerprint(lane) == before.fingerprint(lane)
     assert before.fingerprint(Lane("tiny-chat", "h100")) != before.fingerprint(lane)
     assert before.app_name(lane) == f"tiny-chat@cpu.{before.fingerprint(lane)}"

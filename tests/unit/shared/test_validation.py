@@ -1,6 +1,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from shared.validation import InputCheck, Limits, Row
 
 CHAT = "/v1/chat/completions"
@@ -109,6 +111,53 @@ def test_every_bad_line_is_reported_with_its_number() -> None:
         line("k", body={"model": "e", "messages": []}),
         line(""),
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "inputs"),
+    [
+        ("one text", 1),
+        ([], 1),
+        (["a", "b", "c"], 3),
+        ([1, 2, 3], 1),
+        ([[1, 2], [3]], 2),
+        (5, 1),
+    ],
+)
+def test_the_inputs_of_all_embeddings_are_counted(value: Any, inputs: int) -> None:
+    embed = [line(name, url="/v1/embeddings", body={"model": "e", "input": value}) for name in "ab"]
+
+    found = InputCheck("/v1/embeddings", MODELS)
+    # In two ways: those that come after the first are looked at together.
+    for text in embed:
+        found.feed(text + b"\n")
+    found.finish()
+
+    assert (found.problems, found.embedding_inputs) == ([], 2 * inputs)
+
+
+def test_more_inputs_of_embeddings_than_allowed_are_one_problem() -> None:
+    embed = [
+        line(name, url="/v1/embeddings", body={"model": "e", "input": ["x", "y"]})
+        for name in ("a", "b")
+    ]
+
+    for most, codes in ((4, []), (3, ["too_many_inputs"])):
+        found = InputCheck("/v1/embeddings", MODELS, Limits(embedding_inputs=most))
+        found.feed(b"\n".join(embed))
+        found.finish()
+
+        assert [problem.code for problem in found.problems] == codes
+
+
+def test_prompt_tokens_are_predicted_apart_from_the_outputs() -> None:
+    body = {"model": "m", "messages": ["x" * 4000], "max_tokens": 500}
+
+    found = InputCheck(CHAT, MODELS)
+    rows = [row for name in "ab" for row in found.feed(line(name, body=body) + b"\n")]
+
+    assert 2000 <= found.prompt_tokens < 2200
+    assert sum(row.tokens for row in rows) == found.prompt_tokens + 1000
 
 
 def test_an_input_without_requests_is_empty() -> None:

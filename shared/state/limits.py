@@ -1,0 +1,94 @@
+"""How much a tenant may ask for: calls in a time, new batches, and what its running batches hold.
+
+Calls are counted in memory only, by a leaky bucket; the queue lies beside the batches themselves.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from shared.errors import BatchyardError
+from shared.state.scripts import Scripts
+
+Queue = Literal["requests", "tokens"]
+
+
+class Rate(NamedTuple):
+    """So many calls in so many seconds; they may come at once, and their room comes back evenly."""
+
+    name: str
+    calls: int
+    seconds: int
+
+    @property
+    def arguments(self) -> tuple[int, int]:
+        """As scripts take it: the calls, and the time in microseconds."""
+        return self.calls, self.seconds * 1_000_000
+
+
+class Standing(NamedTuple):
+    """How a caller stands with the limit that leaves the least room; times in microseconds."""
+
+    rate: Rate
+    #: Until the call may be tried again; 0 when it was let in, and counted.
+    wait: int
+    left: int
+    #: Until all calls are free again.
+    reset: int
+
+
+class Quota(NamedTuple):
+    """What the running batches of a tenant may hold: requests, and prompt tokens of one model."""
+
+    requests: int
+    tokens: int
+
+
+class QueueFullError(BatchyardError):
+    """The batch would exceed its tenant's quota."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(f"The queue of {queue} has no room for the batch.")
+        self.queue: Queue = queue
+
+
+class Known(NamedTuple):
+    """The batch that was to be made exists."""
+
+    fingerprint: str
+
+
+class Limits:
+    """The noun `limit` of State; keys bring their own, so that a call costs one round trip."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    async def reserve(
+        self,
+        tenant: str,
+        batch_id: str,
+        *,
+        rate: Rate,
+        requests: int,
+        tokens: Mapping[str, int],
+    ) -> Known | Queue | Standing | None:
+        """Count a batch that is about to be made; None says that it may be.
+
+        `requests` is the most that the tenant's running batches may hold, `tokens` the most prompt
+        tokens by model, of those that could run the batch. Returns the queue that is full already
+        (of tokens: those of all these models), or how the tenant stands when it has to wait.
+        """
+        pairs: Sequence[str | int] = [part for pair in tokens.items() for part in pair]
+        match await self._scripts.run(
+            "reserve_batch", tenant, batch_id, *rate.arguments, requests, *pairs
+        ):
+            case ["known", fingerprint]:
+                return Known(fingerprint)
+            case ["wait", wait, reset]:
+                return Standing(rate, wait, 0, reset)
+            case ["requests"]:
+                return "requests"
+            case ["tokens"]:
+                return "tokens"
+            case _:
+                return None

@@ -1,0 +1,133 @@
+"""`batchyard keys` on the Redis of a run directory, found as `batchyard up` leaves it."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cli import servers
+from cli.__main__ import app
+from cli.fleet.credentials import read_credentials
+from shared.errors import BatchyardError, InvalidInputError, NotFoundError, SetupError
+from shared.state import Rate, State
+
+T = TypeVar("T")
+
+_MINUTE = Rate("requests", 100, 60)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    run_dir = tmp_path_factory.mktemp("fleet")
+    redis = servers.Redis(run_dir / "redis", read_credentials(run_dir).redis_password)
+    if servers.missing(("redis",)):
+        pytest.skip("NOT TESTED: there is no redis-server.")
+    try:
+        redis.start()
+        yield run_dir
+    finally:
+        redis.kill()
+
+
+@pytest.fixture(autouse=True)
+def _no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BATCHYARD_REDIS_URL", raising=False)
+
+
+def test_a_key_is_made_shown_once_used_listed_and_revoked(run_dir: Path) -> None:
+    made = _json("create", "--tenant", "acme", "--name", "nightly job", run_dir=run_dir)
+    key, key_id = made["key"], made["id"]
+
+    before = _ask(run_dir, lambda state: state.keys.admit(key, [_MINUTE]))
+    [listed] = _json("list", "--tenant", "acme", run_dir=run_dir)
+    revoked = _json("revoke", key_id, run_dir=run_dir)
+    after = _ask(run_dir, lambda state: state.keys.admit(key, [_MINUTE]))
+    [late] = _json("list", "--tenant", "acme", run_dir=run_dir)
+
+    assert before is not None
+    assert before.tenant == "acme"
+    assert after is None
+    assert (listed["id"], listed["tenant"], listed["name"]) == (key_id, "acme", "nightly job")
+    assert key.startswith(listed["prefix"])
+    assert key not in json.dumps(listed)
+    assert listed["used_at"] >= listed["created_at"]
+    assert (listed["revoked_at"], late["revoked_at"] is not None) == (None, True)
+    assert revoked == {"id": key_id, "revoked": True, "was_revoked": False}
+    assert _json("revoke", key_id, run_dir=run_dir)["was_revoked"]
+
+
+def test_people_read_the_same_as_programs(run_dir: Path) -> None:
+    made = _run("create", "--tenant", "globex", run_dir=run_dir)
+    key = made.stdout.split()[1]
+    table = _run("list", run_dir=run_dir).stdout
+
+    assert "Keep it now" in made.stderr
+    assert key not in table
+    [row] = [line for line in table.splitlines() if " globex " in line]
+    key_id = row.split()[0]
+    assert key[:17] in row
+    assert table.startswith("ID ")
+    assert key_id in _run("revoke", key_id, run_dir=run_dir).stdout
+    assert "already" in _run("revoke", key_id, run_dir=run_dir).stdout
+
+
+def test_the_url_goes_before_the_folder(run_dir: Path, tmp_path: Path) -> None:
+    url = _url(run_dir)
+
+    made = _json("create", "--tenant", "by-url", "--redis-url", url, run_dir=tmp_path)
+
+    assert made["id"] in [one["id"] for one in _json("list", run_dir=run_dir)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (["create", "--tenant", "No Spaces"], InvalidInputError, "--tenant No Spaces"),
+        (["create", "--tenant", "acme", "--name", "a\nb"], InvalidInputError, "--name"),
+        (["revoke", "key_none"], NotFoundError, "key_none"),
+        (["list", "--redis-url", "localhost"], SetupError, "no URL"),
+        (["list", "--redis-url", "redis://127.0.0.1:1/0"], SetupError, "does not answer"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_message(
+    arguments: list[str], error: type[BatchyardError], said: str, run_dir: Path
+) -> None:
+    with pytest.raises(error, match=said):
+        _run(*arguments, run_dir=run_dir)
+
+
+def test_without_a_fleet_it_says_what_to_set(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="--run-dir, or set BATCHYARD_REDIS_URL"):
+        _run("list", run_dir=tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def _run(*arguments: str, run_dir: Path) -> Result:
+    result = CliRunner().invoke(app, ["keys", *arguments, "--run-dir", str(run_dir)])
+    if result.exception is not None:
+        raise result.exception
+    return result
+
+
+def _json(*arguments: str, run_dir: Path) -> Any:
+    return json.loads(_run(*arguments, "--json", run_dir=run_dir).stdout)
+
+
+def _url(run_dir: Path) -> str:
+    return servers.Redis(run_dir / "redis", read_credentials(run_dir).redis_password).url
+
+
+def _ask(run_dir: Path, question: Callable[[State], Awaitable[T]]) -> T:
+    async def ask() -> T:
+        state = State(_url(run_dir))
+        try:
+            return await question(state)
+        finally:
+            await state.close()
+
+    return asyncio.run(ask())
