@@ -6,20 +6,18 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any
 
 import stamina
 import structlog
 from fastapi import FastAPI
 
-from gateway import batches, errors, files, health, models
+from gateway import batches, errors, files, health, models, openapi
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.settings import GatewaySettings
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
-from shared.openai import ErrorEnvelope
 from shared.relay import Relay
 from shared.state import State
 from shared.storage import Storage
@@ -28,10 +26,6 @@ log = structlog.get_logger()
 
 #: Seconds for the services to come up when the whole fleet starts at once.
 _START_PATIENCE = 60.0
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorEnvelope},
-    "5XX": {"model": ErrorEnvelope},
-}
 
 
 def build_app(settings: GatewaySettings) -> FastAPI:
@@ -76,12 +70,14 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=openapi.operation_id,
     )
     for room in (files, batches, models):
-        app.include_router(room.router, prefix="/v1", responses=_PROBLEMS)
+        app.include_router(room.router, prefix="/v1")
     app.include_router(health.router)
     app.add_middleware(Access)
     errors.install(app)
+    openapi.install(app)
     return app
 
 
