@@ -46,6 +46,10 @@ test: $(INSTALLED) ## run all tests against real servers
 	@$(BIN)/python -m cli.install || echo "Tests that need the missing servers are skipped."
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(INSTALLED) ## hold the gateway against its own OpenAPI document for long; EXAMPLES=1000 a call
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -rP tests/contract/test_schema.py $(ARGS)
+
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks $(ARGS)
