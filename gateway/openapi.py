@@ -160,7 +160,7 @@ def _complete_response(status: str, operation: Json, response: Json, schemas: Js
     headers = (*EVERYWHERE, *OF_STATUS.get(status, ()))
     if "security" in operation:
         headers += OF_CALLERS
-    if operation["operationId"] in DOWNLOADS:
+    if status == "200" and operation["operationId"] in DOWNLOADS:
         binary = {"schema": {"type": "string", "format": "binary"}}
         response["content"] = {"application/octet-stream": binary}
         headers += ("content-disposition",)
@@ -201,9 +201,24 @@ def _headers(names: tuple[str, ...]) -> Json:
 
 def _give_example(place: Json, schemas: Json, value: object = None) -> None:
     """An example for a parameter or a body that has none yet."""
-    if "example" in place or "examples" in place or "schema" not in place:
+    if "examples" in place or "schema" not in place:
         return
-    place["example"] = sample(place["schema"], schemas) if value is None else value
+    if "example" not in place:
+        place["example"] = sample(place["schema"], schemas) if value is None else value
+    place["example"] = _with_nulls(place["example"], place["schema"], schemas)
+
+
+def _with_nulls(value: Any, schema: Json, schemas: Json) -> Any:
+    """The example with its required nulls, which FastAPI leaves out of what decorators say."""
+    if "$ref" in schema:
+        return _with_nulls(value, schemas[schema["$ref"].removeprefix(_SCHEMAS)], schemas)
+    if isinstance(value, list):
+        return [_with_nulls(one, schema.get("items", {}), schemas) for one in value]
+    if not isinstance(value, dict):
+        return value
+    shapes = schema.get("properties", {})
+    whole = {name: None for name in schema.get("required", ()) if name in shapes} | value
+    return {name: _with_nulls(one, shapes.get(name, {}), schemas) for name, one in whole.items()}
 
 
 def _describe_form(media: Json) -> None:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _Shape(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
 
 
 class File(_Shape):

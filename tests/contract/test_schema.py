@@ -43,9 +43,8 @@ def test_row_24_no_made_up_call_contradicts_the_document(acme: Caller, tmp_path:
     assert ended.returncode == 0
     for phase in ("Examples", "Coverage", "Fuzzing", "Stateful"):
         assert phase in ended.stdout
-    # Not by refusing everything.
-    assert len(acme.openai.files.list().data) > 2
-    assert len(acme.openai.batches.list().data) > 2
+    # Not by refusing everything: there are more batches than the one made here.
+    assert len(acme.openai.batches.list().data) > 1
 
 
 def _with_real_examples(caller: Caller) -> dict[str, Any]:
