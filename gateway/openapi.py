@@ -36,6 +36,7 @@ _KEY = "The tenant's API key, as `Authorization: Bearer sk-batchyard-…`."
 _SCHEMAS = "#/components/schemas/"
 _JSON = "application/json"
 _FORM = "multipart/form-data"
+_EVENTS = "text/event-stream"
 
 
 def operation_id(route: APIRoute) -> str:
@@ -76,9 +77,9 @@ def completed(document: Json) -> Json:
         scheme.setdefault("description", _KEY)
     document["info"].setdefault("description", _DESCRIPTION)
     operations = list(_operations(document))
-    known = {operation["operationId"] for _, operation in operations}
-    for path, operation in operations:
-        _complete(path, operation, schemas, known)
+    known = {operation["operationId"] for _, _, operation in operations}
+    for path, method, operation in operations:
+        _complete(path, method, operation, schemas, known)
     return document
 
 
@@ -114,13 +115,13 @@ def sample(  # noqa: C901, PLR0911, PLR0912  # one case a kind of schema, as fla
             return "text"
 
 
-def _operations(document: Json) -> Iterator[tuple[str, Json]]:
+def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:
     for path, methods in document["paths"].items():
-        for operation in methods.values():
-            yield path, operation
+        for method, operation in methods.items():
+            yield path, method, operation
 
 
-def _complete(path: str, operation: Json, schemas: Json, known: set[str]) -> None:
+def _complete(path: str, method: str, operation: Json, schemas: Json, known: set[str]) -> None:
     name = operation["operationId"]
     for parameter in operation.get("parameters", ()):
         _give_example(parameter, schemas, PARAMETERS.get(parameter["name"]))
@@ -134,7 +135,7 @@ def _complete(path: str, operation: Json, schemas: Json, known: set[str]) -> Non
     responses.pop("422", None)
     if "security" in operation:
         operation.setdefault("tags", [path.split("/")[2]])
-        _add_errors(operation)
+        _add_errors(method, operation)
     for status, response in responses.items():
         if "$ref" not in response:
             _complete_response(status, operation, response, schemas)
@@ -142,10 +143,10 @@ def _complete(path: str, operation: Json, schemas: Json, known: set[str]) -> Non
         responses["200"]["links"] = {to: {"operationId": to, **link} for to, link in links.items()}
 
 
-def _add_errors(operation: Json) -> None:
+def _add_errors(method: str, operation: Json) -> None:
     """The errors that the operation can answer with; the decorator's own words for one are kept."""
     responses: Json = operation["responses"]
-    for status in sorted(_statuses(operation)):
+    for status in sorted(_statuses(method, operation)):
         said = responses.get(status, {})
         if any(
             "example" in media or "examples" in media for media in said.get("content", {}).values()
@@ -165,16 +166,21 @@ def _complete_response(status: str, operation: Json, response: Json, schemas: Js
         response["content"] = {"application/octet-stream": binary}
         headers += ("content-disposition",)
     response.setdefault("headers", {}).update(_headers(headers))
+    # Of one event, where FastAPI says what the whole stream is: a text.
+    response.get("content", {}).get(_EVENTS, {}).pop("schema", None)
     if _JSON in response.get("content", {}):
         _give_example(response["content"][_JSON], schemas)
 
 
-def _statuses(operation: Json) -> set[str]:
+def _statuses(method: str, operation: Json) -> set[str]:
     """The statuses of its errors, by what it takes and by what its decorator says."""
     places = {parameter["in"] for parameter in operation.get("parameters", ())}
     found = {401, 429, 500, 503}
     if "path" in places:
         found.add(404)
+        if method == "post":
+            # What is there may have ended.
+            found.add(409)
     if places - {"path"} or "requestBody" in operation:
         found.add(400)
     if "requestBody" in operation:

@@ -102,8 +102,8 @@ LINKS: Mapping[str, Mapping[str, Json]] = {
     "createBatch": _links("batch_id", "retrieveBatch", "cancelBatch"),
     "createUpload": _links("upload_id", "createUploadPart", "completeUpload", "cancelUpload"),
 }
-#: Answers that only these operations give.
-CONFLICTS = {"createBatch", "cancelBatch", "testWebhookEndpoint"}
+#: Operations that make something, and may find that it is there and different.
+CONFLICTS = {"createBatch"}
 DOWNLOADS = {"downloadFile"}
 
 #: What each error is about, and an example of it.

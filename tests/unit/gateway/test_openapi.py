@@ -3,12 +3,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 from jsonschema import Draft202012Validator
+from pydantic import BaseModel
 
+from gateway import openapi
 from gateway.app import build_app
+from gateway.fields import ExpiresAfter
 from gateway.settings import GatewaySettings
+from shared.openai import ErrorEnvelope
 
 Json = dict[str, Any]
+
+
+class _Wish(BaseModel):
+    end: ExpiresAfter
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +76,7 @@ def test_every_error_has_the_envelope_and_the_headers_of_every_answer(document: 
             found = _resolved(document, response)
             assert found is not None
             assert "x-request-id" in found["headers"], (path, status)
-            if path.startswith("/v1/") and status != "200":
+            if path.startswith("/v1/") and int(status) >= 400:
                 media = found["content"]["application/json"]
                 assert media["schema"] == {"$ref": "#/components/schemas/ErrorEnvelope"}
                 assert set(media["example"]["error"]) == {"message", "type", "param", "code"}
@@ -105,6 +115,40 @@ def test_links_lead_from_what_was_made_to_who_takes_it(document: Json) -> None:
     ]
 
     assert {"retrieveFile", "downloadFile", "createBatch", "cancelBatch"} <= set(links) <= names
+
+
+def test_what_a_decorator_says_is_kept_and_made_whole() -> None:
+    refusal = {"error": {"message": "No.", "type": "t", "param": None, "code": None}}
+    body = {"application/json": {"schema": _Wish.model_json_schema()}}
+    app = FastAPI(generate_unique_id_function=openapi.operation_id)
+
+    @app.post(
+        "/v1/things/{thing_id}",
+        dependencies=[Depends(HTTPBearer())],
+        responses={400: {"content": {"application/json": {"example": refusal}}}},
+        openapi_extra={"requestBody": {"content": body}},
+    )
+    async def change_thing(thing_id: str) -> ErrorEnvelope:
+        raise NotImplementedError
+
+    openapi.install(app)
+    document = app.openapi()
+
+    operation = document["paths"]["/v1/things/{thing_id}"]["post"]
+    answers = operation["responses"]
+    assert answers["400"]["content"]["application/json"] == {
+        "example": refusal,
+        "schema": {"$ref": "#/components/schemas/ErrorEnvelope"},
+    }
+    assert set(answers) == {"200", "400", "401", "404", "409", "413", "429", "500", "503"}
+    assert operation["requestBody"]["content"]["application/json"]["example"] == {
+        "end": {"anchor": "created_at", "seconds": 3600}
+    }
+    assert "ExpiresAfter" in document["components"]["schemas"]
+    assert list(_examined(document))
+    assert [
+        ref for ref in _references(document) if _resolved(document, {"$ref": ref}) is None
+    ] == []
 
 
 def _operations(document: Json) -> Iterator[tuple[str, Json]]:
