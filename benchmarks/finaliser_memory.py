@@ -70,8 +70,8 @@ async def _make(state: State, storage: Storage, batch_id: str, parts: int) -> No
         output = b"".join(_row(batch_id, row) for row in numbers if row % 10)
         error = b"".join(_row(batch_id, row) for row in numbers if not row % 10)
         key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        await storage.put(key, output + error)
-        part = Part(key, len(output), len(error), _ROWS_A_PART, SliceUsage(_ROWS_A_PART))
+        etag = (await storage.put(key, output + error)).etag
+        part = Part(key, etag, len(output), len(error), _ROWS_A_PART, SliceUsage(_ROWS_A_PART))
         await state.slices.commit(claim, part)
 
 

@@ -16,12 +16,15 @@ from dispatcher.intake import Intake
 from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
+from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
 from dispatcher.slicing import SliceLimits
+from dispatcher.webhooks import Deliverer
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
 from shared.lifecycle import Status
+from shared.outbound import Guard
 from shared.relay import Relay
 from shared.state import State
 from shared.storage import Storage
@@ -47,12 +50,14 @@ class Dispatcher:
         finaliser: Finaliser,
         lanes: LaneKeeper,
         reaper: Reaper,
+        deliverer: Deliverer,
     ) -> None:
         self._state = state
         self._planner = planner
         self._finaliser = finaliser
         self._lanes = lanes
         self._reaper = reaper
+        self._deliverer = deliverer
         # Apart: what is finished must not keep waiting what the engines could run.
         self._planning = asyncio.Semaphore(_AT_ONCE)
         self._finishing = asyncio.Semaphore(_AT_ONCE)
@@ -66,6 +71,8 @@ class Dispatcher:
             asyncio.create_task(self._periodically(self._reaper.release_claims, 1.0)),
             asyncio.create_task(self._periodically(self._reaper.close_windows, 1.0)),
             asyncio.create_task(self._periodically(self._reaper.sweep, 5.0)),
+            # It ends by losing Redis only.
+            asyncio.create_task(self._periodically(self._deliverer.deliver, 1.0)),
         ]
         try:
             # They end by losing Redis only; whoever leads then begins again.
@@ -154,6 +161,10 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         await bus.connect()
         cluster = Cluster(settings.ray_address, settings.ray_token.get_secret_value())
         stack.push_async_callback(cluster.close)
+        guard = Guard(settings.webhook_networks)
+        stack.callback(guard.close)
+        sender = Sender(guard, timeout_seconds=settings.webhook_timeout_seconds)
+        stack.push_async_callback(sender.close)
         intake = Intake(
             state,
             storage,
@@ -179,6 +190,13 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 attempts=settings.lane_job_attempts,
             ),
             reaper=Reaper(state, storage),
+            deliverer=Deliverer(
+                state,
+                sender,
+                timeout_seconds=settings.webhook_timeout_seconds,
+                attempts=settings.webhook_attempts,
+                attempts_per_endpoint=settings.webhook_attempts_per_endpoint,
+            ),
         )
         relay = Relay(state, bus, "events", holder=holder, service_user=settings.service_user)
         await bus.consume(intake.take)

@@ -85,12 +85,15 @@ class Finaliser:
         parts = await self._state.slices.parts(batch_id)
         event = _event(record)
         rows = _Rows(sum(piece.rows for piece in slices))
-        missing = None if event is Event.OUTPUT_COMMITTED else _REASONS[record.status]
-        output = await self._write(record, event, "output", self._results(slices, parts, rows))
-        crash.point("finaliser.output_written")
-        error = await self._write(
-            record, event, "error", self._errors(record, slices, parts, rows, missing)
-        )
+        if await self._is_output_already(batch_id, slices, parts):
+            output, error = await self._adopt(record, parts[0], rows)
+        else:
+            missing = None if event is Event.OUTPUT_COMMITTED else _REASONS[record.status]
+            output = await self._write(record, event, "output", self._results(slices, parts, rows))
+            crash.point("finaliser.output_written")
+            error = await self._write(
+                record, event, "error", self._errors(record, slices, parts, rows, missing)
+            )
         rows.check(batch_id)
         crash.point("finaliser.assembled")
         commit = await self._commit(record, event, output, error)
@@ -103,6 +106,37 @@ class Finaliser:
         else:
             if is_ours:
                 log.info("batch.finished", batch_id=batch_id, how=commit.event)
+
+    async def _is_output_already(
+        self, batch_id: str, slices: list[Slice], parts: dict[int, Part]
+    ) -> bool:
+        """Whether the batch's only part holds just what its output or error file would hold."""
+        if len(slices) != 1 or len(parts) != 1:
+            return False
+        [part] = parts.values()
+        return (
+            part.rows == slices[0].rows
+            and not (part.output_bytes and part.error_bytes)
+            # Claimed again, it may have left another part behind, which has to be swept.
+            and await self._state.slices.epochs(batch_id) == {0: 1}
+        )
+
+    async def _adopt(
+        self, record: BatchRecord, part: Part, rows: "_Rows"
+    ) -> tuple[Assembled | None, Assembled | None]:
+        """The part itself, where it lies, as the output or the error file: nothing is copied."""
+        body = await self._storage.get(part.key, etag=part.etag)
+        rows.mark(body)
+        kind = "output" if part.output_bytes else "error"
+        file = Assembled(
+            key=part.key,
+            etag=part.etag,
+            size=len(body),
+            sha256=hashlib.sha256(body).hexdigest(),
+            rows=part.rows,
+            file_id=ids.output_file_id(record.id, kind),
+        )
+        return (file, None) if part.output_bytes else (None, file)
 
     async def _results(
         self, slices: list[Slice], parts: dict[int, Part], rows: "_Rows"
@@ -269,13 +303,18 @@ class Finaliser:
                     "sha256": written.sha256,
                 }
             )
+        parts = f"batches/{record.id}/parts/"
+        is_adopted = any(
+            written is not None and written.key.startswith(parts)
+            for written in (commit.output, commit.error)
+        )
         return await self._state.conclude(
             record.id,
             Event(commit.event),
             files=files,
             fields=fields,
             # Also where no part was committed: one may have been written by a job that then died.
-            garbage=f"batches/{record.id}/parts/" if has_run else None,
+            garbage=parts if has_run and not is_adopted else None,
         )
 
     def _file(

@@ -52,7 +52,7 @@ class LaneKeeper:
 
     async def feed(self, lane: str) -> None:
         """Bring the ready list up to what the lane job can take, in the order that is right now."""
-        batches = await self._state.lanes.active_count(lane)
+        batches = await self._state.lanes.waiting_count(lane)
         if not batches:
             return
         job = await self._state.lanes.job(lane)

@@ -1,6 +1,8 @@
 """What the dispatcher must be told besides the shared addresses."""
 
-from pydantic import SecretStr
+from ipaddress import IPv4Network, IPv6Network
+
+from pydantic import Field, SecretStr
 
 from shared.settings import SharedSettings
 
@@ -25,3 +27,10 @@ class DispatcherSettings(SharedSettings):
     output_seconds: int = 30 * 86_400
     #: The prefix of objects in our bucket that a tenant may name as its input.
     tenant_prefix: str = "inbox/{tenant}/"
+    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    #: For one attempt, all in all.
+    webhook_timeout_seconds: float = Field(default=20.0, gt=0, le=30)
+    #: Webhooks under way at once.
+    webhook_attempts: int = Field(default=64, ge=1, le=1000)
+    #: Of these, how many for one endpoint: a slow receiver must not hold up the others.
+    webhook_attempts_per_endpoint: int = Field(default=4, ge=1)

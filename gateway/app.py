@@ -11,13 +11,14 @@ import stamina
 import structlog
 from fastapi import FastAPI
 
-from gateway import batches, errors, files, health, models, openapi
+from gateway import batches, errors, files, health, models, openapi, webhooks
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.settings import GatewaySettings
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
+from shared.outbound import Guard
 from shared.relay import Relay
 from shared.state import State
 from shared.storage import Storage
@@ -46,18 +47,20 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             settings.s3_bucket,
         )
         bus = Bus(settings.amqp_url.get_secret_value())
+        guard = Guard(settings.webhook_networks)
         try:
             await _connect(state, storage, bus)
             relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
             yield {
                 "services": Services(
-                    settings, catalog, catalog_changed_at, state, storage, bus, relaying
+                    settings, catalog, catalog_changed_at, state, storage, bus, relaying, guard
                 )
             }
             relaying.cancel()
             # A lease that cannot be let go ends by itself.
             await asyncio.gather(relaying, return_exceptions=True)
         finally:
+            guard.close()
             await bus.close()
             storage.close()
             await state.close()
@@ -72,7 +75,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         redirect_slashes=False,
         generate_unique_id_function=openapi.operation_id,
     )
-    for room in (files, batches, models):
+    for room in (files, batches, models, webhooks):
         app.include_router(room.router, prefix="/v1")
     app.include_router(health.router)
     app.add_middleware(Access)

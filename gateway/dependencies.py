@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from gateway.settings import GatewaySettings
 from shared.bus import Bus
 from shared.catalog import Catalog
+from shared.outbound import Guard
 from shared.state import State
 from shared.storage import Storage
 
@@ -25,6 +26,7 @@ class Services:
     storage: Storage
     bus: Bus
     relaying: asyncio.Task[None]
+    guard: Guard
 
 
 def _services(request: Request) -> Services:

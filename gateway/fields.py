@@ -25,6 +25,8 @@ _EXPECTED = {
     "int_from_float": "an integer",
     "dict_type": "an object",
     "model_type": "an object",
+    "list_type": "an array",
+    "bool_type": "a boolean",
 }
 
 

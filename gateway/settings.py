@@ -1,5 +1,6 @@
 """What the gateway must be told besides where the shared services are."""
 
+from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -28,6 +29,16 @@ class GatewaySettings(SharedSettings):
     )
     service_user: str = Field(
         default="batchyard", description="the broker's name for us; it checks every message's"
+    )
+    max_webhook_endpoints: int = Field(default=10, ge=1, le=50, description="of one tenant")
+    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        default=(),
+        description='a JSON list such as ["10.1.0.0/16"]: private networks where webhook '
+        "endpoints may be; the gateway and the dispatcher need the same",
+    )
+    webhook_http: bool = Field(
+        default=False,
+        description="let webhook endpoints have http URLs: for private networks and tests",
     )
     grace_seconds: int = Field(default=30, ge=0, description="for running calls at the end")
 

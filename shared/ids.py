@@ -59,6 +59,16 @@ def event_id(batch: str, sequence: int) -> str:
     return f"evt_{batch}_{sequence:08d}"
 
 
+def new_webhook_endpoint_id() -> str:
+    """`we_` and 32 hex digits."""
+    return f"we_{secrets.token_hex(16)}"
+
+
+def new_webhook_test_id() -> str:
+    """`wh_` and 32 hex digits, like the ids of deliveries that scripts make."""
+    return f"wh_{secrets.token_hex(16)}"
+
+
 def new_http_request_id() -> str:
     """`req_` and 32 hex digits."""
     return f"req_{secrets.token_hex(16)}"

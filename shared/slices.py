@@ -46,6 +46,7 @@ class Part(NamedTuple):
     """A committed slice's results: `output_bytes` of results, then `error_bytes` of errors."""
 
     key: str
+    etag: str
     output_bytes: int
     error_bytes: int
     rows: int

@@ -121,7 +121,7 @@ def part(claim: Claim, *, failed: int = 0) -> Part:
     """A part with a result for each row of the claimed slice."""
     rows = claim.slice.rows
     usage = SliceUsage(rows - failed, failed, 3 * rows, rows, 2 * rows, 0)
-    return Part(f"parts/{claim.index}-{claim.epoch}", 100, 10 * failed, rows, usage)
+    return Part(f"parts/{claim.index}-{claim.epoch}", "etag", 100, 10 * failed, rows, usage)
 
 
 async def contents(redis: "Redis[str]", namespace: str) -> dict[str, Any]:

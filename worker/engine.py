@@ -379,8 +379,9 @@ def _serve_options(model: Model, pool: Pool) -> dict[str, Any]:
     most_rows = model.engine.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS)
     full = math.ceil(most_rows / ROWS_PER_ENGINE_CALL)
     options: dict[str, Any] = {
-        # Twice what fills the engine: the next chunks stand ready in the replica.
-        "max_ongoing_requests": 2 * full + 1,
+        # Calls may hold one row each, and an engine full of those has to be full as well; how many
+        # rows wait in it is bounded by the lane job. A quarter more stands ready in the replica.
+        "max_ongoing_requests": most_rows + most_rows // 4,
         "health_check_period_s": 2,
         "health_check_timeout_s": 60,
         "graceful_shutdown_wait_loop_s": 1,

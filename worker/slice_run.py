@@ -222,10 +222,10 @@ async def _commit(state: State, storage: Storage, claim: Claim, body: PartBody) 
         await state.slices.release(claim)
         return
     key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-    await storage.put(key, body.output + body.error)
+    stored = await storage.put(key, body.output + body.error)
     crash.point("sink.part_written")
     outcome = await state.slices.commit(
-        claim, Part(key, len(body.output), len(body.error), body.rows, body.usage)
+        claim, Part(key, stored.etag, len(body.output), len(body.error), body.rows, body.usage)
     )
     if outcome != "ok":
         log.warning(

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from cli.servers.process import RUN_DIR_VARIABLE, wait_ready
 #: Logical cores: Ray refuses to start what it has no core for, and most of our processes wait.
 _LOGICAL_CPUS = 16
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
+_NICENESS = "5"
 _PORTS = (
     "port",
     "node-manager-port",
@@ -71,6 +73,10 @@ class RayNode:
     def wait(self, timeout_seconds: float = 180.0) -> None:
         """Return when jobs can be submitted."""
         wait_ready(self._answers, [self.child], timeout_seconds=timeout_seconds)
+        # Where the kernel shares the cores between sessions first, it forgets that Ray's workers
+        # are nice. From here on all of Ray yields to what feeds it; its own start has a time limit.
+        with suppress(OSError):
+            Path(f"/proc/{self.child.pid}/autogroup").write_text(_NICENESS)
 
     def stop(self) -> None:
         """End it with all its workers; its logs move into the run directory.

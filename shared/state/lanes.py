@@ -4,9 +4,13 @@ import json
 import time
 from typing import NamedTuple
 
+from shared.lifecycle import Status
 from shared.slices import ReadySlice, Slice
 from shared.state.client import Client
 from shared.state.scripts import Scripts
+
+#: Waiting batches to choose from: more would not change much of what is fed.
+_MOST_BATCHES = 500
 
 
 class JobRecord(NamedTuple):
@@ -44,45 +48,49 @@ class Lanes:
         """How many batches run on the lane."""
         return await self._redis.zcard(self._key(lane, "active"))
 
+    async def waiting_count(self, lane: str) -> int:
+        """How many of them have slices that are neither ready nor claimed."""
+        return await self._redis.zcard(self._key(lane, "waiting"))
+
     async def claimed_count(self, lane: str) -> int:
         """How many slices of the lane are claimed."""
         return await self._redis.zcard(self._key(lane, "claims"))
 
     async def candidates(self, lane: str, *, slices_per_batch: int) -> list[ReadySlice]:
-        """The ready slices of the lane and the next pending ones of each of its batches."""
-        ids = await self.active(lane)
-        fields = ("plan", "tenant", "priority", "created_at", "expires_at")
+        """The ready slices of the lane and the next pending ones of its oldest waiting batches."""
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrange(self._key(lane, "ready"), 0, -1)
+            pipe.zrange(self._key(lane, "waiting"), 0, _MOST_BATCHES - 1)
+            ready, waiting = await pipe.execute()
+        ids = list(dict.fromkeys([*waiting, *(member.rpartition(":")[0] for member in ready)]))
+        fields = ("status", "plan", "tenant", "priority", "created_at", "expires_at")
+        async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in ids:
                 pipe.hmget(f"{self._namespace}batch:{batch_id}", *fields)
-            ready, *records = await pipe.execute()
-        batches = dict(zip(ids, records, strict=True))
+            batches = dict(zip(ids, await pipe.execute(), strict=True))
         async with self._redis.pipeline(transaction=False) as pipe:
-            for batch_id, record in batches.items():
-                pipe.zrange(
-                    f"{self._namespace}pending:{batch_id}:{record[0]}", 0, slices_per_batch - 1
-                )
+            for batch_id in waiting:
+                plan = batches[batch_id][1]
+                pipe.zrange(f"{self._namespace}pending:{batch_id}:{plan}", 0, slices_per_batch - 1)
             pending = await pipe.execute()
         wanted = [
             (member.rpartition(":")[0], int(member.rpartition(":")[2]), True) for member in ready
         ]
         wanted += [
             (batch_id, int(index), False)
-            for batch_id, indexes in zip(batches, pending, strict=True)
+            for batch_id, indexes in zip(waiting, pending, strict=True)
             for index in indexes
         ]
-        wanted = [row for row in wanted if row[0] in batches]
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id, index, _ in wanted:
-                pipe.hget(f"{self._namespace}plan:{batch_id}:{batches[batch_id][0]}", str(index))
+                pipe.hget(f"{self._namespace}plan:{batch_id}:{batches[batch_id][1]}", str(index))
             slices = await pipe.execute()
         found = []
         for (batch_id, index, is_ready), text in zip(wanted, slices, strict=True):
-            if text is None:
+            status, _, tenant, priority, created_at, expires_at = batches[batch_id]
+            if text is None or status != Status.IN_PROGRESS:
                 continue
             piece = Slice(*json.loads(text))
-            _, tenant, priority, created_at, expires_at = batches[batch_id]
             found.append(
                 ReadySlice(
                     batch_id=batch_id,

@@ -154,5 +154,5 @@ def _claim(lane: str, row: list[Any]) -> Claim:
 
 
 def _part(text: str) -> Part:
-    key, output_bytes, error_bytes, rows, usage = json.loads(text)
-    return Part(key, output_bytes, error_bytes, rows, SliceUsage(*usage))
+    key, etag, output_bytes, error_bytes, rows, usage = json.loads(text)
+    return Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage))

@@ -22,6 +22,7 @@ from shared.state.leases import Lease
 from shared.state.outbox import Outbox
 from shared.state.scripts import Scripts
 from shared.state.slices import Slices
+from shared.state.webhooks import Webhooks
 
 #: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
 NAMESPACE = "{batchyard}:"
@@ -50,6 +51,7 @@ class State:
         self.files = Files(self._redis, scripts, namespace)
         self.keys = Keys(self._redis, namespace)
         self.outbox = Outbox(self._redis, namespace)
+        self.webhooks = Webhooks(self._redis, scripts, namespace)
 
     async def apply(
         self, batch_id: str, event: Event, fields: Mapping[str, str | int] | None = None

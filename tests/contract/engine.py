@@ -88,8 +88,8 @@ class Engine:
             await state.slices.release(claim)
             return
         key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        await storage.put(key, body.output + body.error)
-        part = Part(key, len(body.output), len(body.error), body.rows, body.usage)
+        etag = (await storage.put(key, body.output + body.error)).etag
+        part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)
         await state.slices.commit(claim, part)
 
     async def _answer(self, state: State, claim: Claim, line: bytes) -> Result | None:

@@ -8,9 +8,11 @@ for rank = 2, #ARGV do
     redis.call('ZADD', ready, 'XX', rank, member)
   else
     local plan = redis.call('HGET', batch_key(id), 'plan')
-    if plan and redis.call('ZREM', ns .. 'pending:' .. id .. ':' .. plan, index) == 1 then
+    local pending = plan and ns .. 'pending:' .. id .. ':' .. plan
+    if plan and redis.call('ZREM', pending, index) == 1 then
       redis.call('ZADD', ready, rank, member)
       fed = fed + 1
+      if redis.call('ZCARD', pending) == 0 then redis.call('ZREM', lane_key(lane, 'waiting'), id) end
     end
   end
 end

@@ -49,6 +49,70 @@ local function retire(id)
   end
 end
 
+-- Webhooks: an endpoint's deliveries wait in its queue by the time of their next attempt, and move
+-- to its claims by the end of their lease. `webhooks-due` has the endpoints by when to look next.
+local DELIVERY_SECONDS, FINISHED_DELIVERY_SECONDS = 864000, 604800
+
+local function webhook_key(id) return ns .. 'webhook:' .. id end
+local function delivery_key(id) return ns .. 'webhook-delivery:' .. id end
+
+local function queue_delivery(endpoint, delivery)
+  redis.call('ZADD', ns .. 'webhook-queue:' .. endpoint, int(now_ms), delivery)
+  redis.call('ZADD', ns .. 'webhooks-due', 'LT', int(now_ms), endpoint)
+  redis.call('EXPIRE', delivery_key(delivery), DELIVERY_SECONDS)
+  ring('webhooks')
+end
+
+-- One delivery for each of the tenant's endpoints that wants to know of it. The id is always the
+-- same for the same end of a batch.
+local function notify(id, kind)
+  local batch = redis.call('HMGET', batch_key(id), 'tenant', 'sequence')
+  for _, endpoint in ipairs(redis.call('ZRANGE', ns .. 'webhooks:' .. batch[1], 0, -1)) do
+    local wish = redis.call('HMGET', webhook_key(endpoint), 'event_types', 'disabled_at')
+    if wish[1] and not wish[2] and string.find(',' .. wish[1] .. ',', ',' .. kind .. ',', 1, true) then
+      local delivery = 'wh_' .. string.sub(redis.sha1hex(endpoint .. ':' .. id .. ':' .. kind), 1, 32)
+      local index = ns .. 'webhook-deliveries:' .. endpoint
+      redis.call('HSET', delivery_key(delivery), 'endpoint', endpoint, 'type', kind, 'batch', id,
+        'sequence', batch[2], 'created_at', int(now), 'state', 'pending',
+        'since_ms', int(now_ms), 'next_at_ms', int(now_ms), 'tries', '0', 'claims', '0')
+      redis.call('ZADD', index, int(now_ms), delivery)
+      redis.call('ZREMRANGEBYSCORE', index, '-inf', int(now_ms - 1000 * DELIVERY_SECONDS * 3))
+      redis.call('EXPIRE', index, DELIVERY_SECONDS * 3)
+      queue_delivery(endpoint, delivery)
+    end
+  end
+end
+
+-- An endpoint that has asked to slow down gets one delivery at a time.
+local function webhook_room(endpoint, each)
+  local slow = redis.call('HGET', webhook_key(endpoint), 'slow')
+  return (slow and 1 or each) - redis.call('ZCARD', ns .. 'webhook-claims:' .. endpoint)
+end
+
+-- When to look at the endpoint again: at its next delivery if it may have one more, and in any case
+-- when a claim has run out.
+local function schedule_webhook(endpoint, each)
+  local head = redis.call('ZRANGE', ns .. 'webhook-queue:' .. endpoint, 0, 0, 'WITHSCORES')
+  local lease = redis.call('ZRANGE', ns .. 'webhook-claims:' .. endpoint, 0, 0, 'WITHSCORES')
+  local at
+  if head[2] and webhook_room(endpoint, each) > 0 then
+    local paused = redis.call('HGET', webhook_key(endpoint), 'paused_until_ms')
+    -- Not before now, so that endpoints take turns however long their queues are.
+    at = math.max(tonumber(head[2]), tonumber(paused or 0), now_ms)
+  end
+  if lease[2] and (not at or tonumber(lease[2]) < at) then at = tonumber(lease[2]) end
+  if at then
+    redis.call('ZADD', ns .. 'webhooks-due', int(at), endpoint)
+  else
+    redis.call('ZREM', ns .. 'webhooks-due', endpoint)
+  end
+end
+
+local function fail_delivery(delivery)
+  redis.call('HSET', delivery_key(delivery), 'state', 'failed')
+  redis.call('EXPIRE', delivery_key(delivery), FINISHED_DELIVERY_SECONDS)
+end
+
 -- The only place where a status is written after a batch's creation. Returns 'ok', 'repeat' when
 -- the batch is there already, 'missing', or the status that rules the event out.
 local function transition(id, event, fields)
@@ -66,11 +130,14 @@ local function transition(id, event, fields)
     if row.target == 'in_progress' then
       redis.call('SADD', ns .. 'lanes', lane)
       redis.call('ZADD', lane_key(lane, 'active'), values[2], id)
+      redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
     else
       redis.call('ZREM', lane_key(lane, 'active'), id)
+      redis.call('ZREM', lane_key(lane, 'waiting'), id)
     end
   end
   announce(id, 'batch.' .. row.target)
+  if FINAL[row.target] then notify(id, 'batch.' .. row.target) end
   if FINAL[row.target] then retire(id) else redis.call('ZADD', ns .. 'status:' .. row.target, now, id) end
   ring('dispatcher')
   return 'ok'

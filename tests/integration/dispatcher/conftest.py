@@ -114,8 +114,8 @@ class Yard:
         source = await self.storage.get(claim.key, start=claim.slice.start, end=claim.slice.end)
         body = assemble(claim.batch_id, claim.slice, split(source), results)
         key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        await self.storage.put(key, body.output + body.error)
-        part = Part(key, len(body.output), len(body.error), body.rows, body.usage)
+        etag = (await self.storage.put(key, body.output + body.error)).etag
+        part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)
         assert await self.state.slices.commit(claim, part) == "ok"
 
     async def run(self, batch_id: str, result: Callable[[int], Result]) -> None:

@@ -127,6 +127,50 @@ async def test_with_errors_only_there_is_no_output_file(yard: Yard) -> None:
     ]
 
 
+@pytest.mark.parametrize(("result", "kind"), [(good(), "output"), (bad(), "error")])
+async def test_the_only_part_of_a_small_batch_becomes_its_file_without_a_copy(
+    result: Result, kind: str, yard: Yard
+) -> None:
+    batch_id = await yard.plan(lines(3))
+    await yard.run(batch_id, lambda row: result)
+    part = (await yard.state.slices.parts(batch_id))[0]
+
+    await yard.finaliser.finish(batch_id)
+    await Reaper(yard.state, yard.storage).sweep()
+
+    file = await yard.state.files.get("acme", ids.output_file_id(batch_id, kind))
+    assert (file.key, file.etag) == (part.key, (await yard.storage.stat(part.key)).etag)
+    assert len(await yard.parsed(file.id)) == 3
+    assert [
+        key for key in await yard.storage.keys(f"batches/{batch_id}/") if "commit" not in key
+    ] == [part.key]
+
+
+async def test_a_part_with_results_and_errors_is_taken_apart(yard: Yard) -> None:
+    batch_id = await yard.plan(lines(3))
+    await yard.run(batch_id, _mixed)
+
+    await yard.finaliser.finish(batch_id)
+
+    await _assert_completed_once(yard, batch_id, rows=3)
+
+
+async def test_a_slice_that_was_claimed_again_leaves_no_part_behind(yard: Yard) -> None:
+    batch_id = await yard.plan(lines(3))
+    [first] = await yard.claim(batch_id)
+    # A job that died between writing its part and committing it.
+    await yard.storage.put(f"batches/{batch_id}/parts/000000-{first.epoch}.jsonl", b"lost")
+    await yard.state.slices.release(first)
+    await yard.run(batch_id, lambda row: good())
+
+    await yard.finaliser.finish(batch_id)
+    await Reaper(yard.state, yard.storage).sweep()
+
+    assert await yard.storage.keys(f"batches/{batch_id}/parts/") == []
+    shape = (await yard.state.batches.get(batch_id)).to_openai()
+    assert len(await yard.parsed(shape.output_file_id)) == 3
+
+
 @pytest.mark.parametrize("results", [[None, None, None], [good(), good(), None]])
 async def test_a_batch_with_a_missing_row_is_not_completed(
     results: list[Result], yard: Yard

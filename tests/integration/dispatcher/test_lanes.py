@@ -17,8 +17,11 @@ from dispatcher.cluster import Cluster, JobStatus
 from dispatcher.finaliser import Finaliser
 from dispatcher.lanes import LaneKeeper
 from dispatcher.reaper import Reaper
+from dispatcher.sender import Sender
+from dispatcher.webhooks import Deliverer
 from shared.catalog import Catalog
 from shared.lifecycle import Status
+from shared.outbound import Guard
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB, LANE, claim, in_progress, part
@@ -382,6 +385,13 @@ def _dispatcher(state: State, storage: Storage, catalog: Catalog, keeper: LaneKe
         finaliser=Finaliser(state, storage, output_seconds=9),
         lanes=keeper,
         reaper=Reaper(state, storage),
+        deliverer=Deliverer(
+            state,
+            Sender(Guard(()), timeout_seconds=1),
+            timeout_seconds=1,
+            attempts=1,
+            attempts_per_endpoint=1,
+        ),
     )
 
 

@@ -18,10 +18,14 @@ from cli.servers import free_port
 from shared.bus import Bus
 from shared.lifecycle import Event, Status
 from shared.state import State
+from shared.state.state import NAMESPACE
 from shared.storage import Storage
+from tests.batches import in_status
 from tests.eventually import eventually, wait_until
 from tests.integration.dispatcher.conftest import Yard, lines
+from tests.receiver import receiving
 from tests.servers import S3
+from tests.webhooks import an_endpoint, let_claims_run_out
 
 _LEASE_SECONDS = 2.0
 
@@ -181,6 +185,26 @@ async def test_a_frozen_leader_that_wakes_follows_and_has_done_no_harm(
         # Each event counts one up: accepted, and one for every status since.
         since = {name for name in record.fields if name.endswith("_at")}
         assert record.number("sequence") == 1 + len(since - {"created_at", "expires_at"})
+
+
+async def test_a_webhook_sent_by_a_dispatcher_that_died_is_sent_again_under_its_id(
+    state: State, environment: dict[str, str], tmp_path: Path, redis_url: str
+) -> None:
+    environment |= {"BATCHYARD_WEBHOOK_NETWORKS": '["127.0.0.0/8"]'}
+    dying = {**environment, "BATCHYARD_CRASH_AT": "dispatcher.webhook_sent"}
+    async with receiving() as receiver:
+        endpoint = await an_endpoint(state, receiver.url)
+        await in_status(state, Status.COMPLETED)
+        with running(dying, tmp_path) as dispatcher:
+            await eventually(lambda: dispatcher.process.poll() is not None, timeout=60)
+        assert dispatcher.process.returncode == -signal.SIGKILL
+        assert (await endpoint.only()).attempts == []
+
+        await let_claims_run_out(endpoint, f"{redis_url.rpartition('/')[0]}/9", NAMESPACE)
+        with running(environment, tmp_path):
+            await eventually(lambda: endpoint.has("delivered"), timeout=60)
+
+    assert receiver.ids == [(await endpoint.only()).id] * 2
 
 
 async def eventually_in_progress(yard: Yard, batch_id: str) -> None:

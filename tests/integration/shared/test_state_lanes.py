@@ -39,6 +39,22 @@ async def test_candidates_are_the_ready_ones_and_the_next_pending_of_each_batch(
     assert (found[0].rows, found[0].tokens) == (10, 50)
 
 
+async def test_a_batch_waits_until_its_last_slice_is_ready_or_it_ends(state: State) -> None:
+    first = await in_progress(state, slices=2)
+    second = await in_progress(state, slices=1)
+    assert await state.lanes.waiting_count(LANE) == 2
+
+    await state.lanes.feed(LANE, [f"{first}:0"])
+    assert await state.lanes.waiting_count(LANE) == 2
+    await state.lanes.feed(LANE, [f"{first}:0", f"{first}:1"])
+    assert await state.lanes.waiting_count(LANE) == 1
+    await state.apply(second, Event.CANCEL_REQUESTED)
+    assert await state.lanes.waiting_count(LANE) == 0
+
+    await state.apply(first, Event.CANCEL_REQUESTED)
+    assert await state.lanes.candidates(LANE, slices_per_batch=9) == []
+
+
 async def test_a_claimed_or_committed_slice_is_no_candidate(state: State) -> None:
     [first, second] = await claimed(state, slices=2)
     await state.slices.commit(first, part(first))

@@ -1,0 +1,137 @@
+"""One webhook over HTTP: to a checked address, in bounded time, without following anything."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from typing import NamedTuple
+
+import httpcore
+
+from dispatcher.schedule import retry_after_seconds
+from shared.outbound import Guard, RefusedAddressError, read_url
+
+#: Of an answer's body, which is thrown away; a connection with more of it is closed.
+_BODY_BYTES = 64 * 1024
+_BODY_SECONDS = 2.0
+#: A host may have many addresses, and each may take its time to refuse.
+_ADDRESSES = 4
+_USER_AGENT = f"Batchyard/{version('batchyard')}"
+_ERROR_CHARACTERS = 200
+
+
+class Answer(NamedTuple):
+    """What became of one attempt: the receiver's status code, or the reason why there is none."""
+
+    status: int | None
+    error: str | None = None
+    retry_after: float = 0.0
+    is_timeout: bool = False
+
+
+class Sender:
+    """Posts bodies to tenants' URLs. Redirects are answers like any other."""
+
+    def __init__(
+        self, guard: Guard, *, timeout_seconds: float, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._timeout = timeout_seconds
+        # No connection is kept: one that the receiver has closed meanwhile would cost an attempt.
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls or httpcore.default_ssl_context(),
+            max_connections=None,
+            max_keepalive_connections=0,
+            network_backend=_Guarded(guard),
+        )
+        # The library cleans up after its own limits, and not after ours during a TLS handshake.
+        self._limits = {"connect": timeout_seconds / 3}
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Send it once. Whatever goes wrong is in the answer."""
+        answer: Answer | None = None
+        try:
+            target = read_url(url)
+            told = {
+                "host": target.authority,
+                "content-type": "application/json",
+                "content-length": str(len(body)),
+                "user-agent": _USER_AGENT,
+                "connection": "close",
+                **headers,
+            }
+            async with (
+                asyncio.timeout(self._timeout) as limit,
+                self._pool.stream(
+                    "POST",
+                    httpcore.URL(
+                        scheme=target.scheme,
+                        host=target.host,
+                        port=target.port,
+                        target=target.path,
+                    ),
+                    headers=list(told.items()),
+                    content=body,
+                    extensions={"timeout": self._limits},
+                ) as response,
+            ):
+                asked = _header(response.headers, b"retry-after")
+                answer = Answer(response.status, None, retry_after_seconds(asked, time.time()))
+                # What was said counts, whatever becomes of the rest.
+                limit.reschedule(asyncio.get_running_loop().time() + _BODY_SECONDS)
+                await _throw_away(response)
+        except (TimeoutError, httpcore.TimeoutException):
+            reason = f"no answer within {self._timeout:g} seconds"
+            return answer or Answer(None, reason, is_timeout=True)
+        except RefusedAddressError as error:
+            return Answer(None, str(error))
+        except (httpcore.NetworkError, httpcore.ProtocolError, OSError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            return answer or Answer(None, reason[:_ERROR_CHARACTERS])
+        return answer
+
+    async def close(self) -> None:
+        """End what is still open."""
+        await self._pool.aclose()
+
+
+class _Guarded(httpcore.AsyncNetworkBackend):
+    """Connects to the addresses that were checked, so that no second look-up can differ.
+
+    TLS is begun by httpcore, for the host of the URL.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._network = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109  # httpcore's signature
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        failure: Exception | None = None
+        for address in (await self._guard.addresses(host, port))[:_ADDRESSES]:
+            try:
+                return await self._network.connect_tcp(
+                    address, port, timeout, local_address, socket_options
+                )
+            except (httpcore.NetworkError, httpcore.TimeoutException) as error:
+                failure = error
+        raise failure or OSError(f"'{host}' has no address.")
+
+
+async def _throw_away(response: httpcore.Response) -> None:
+    read = 0
+    async for chunk in response.aiter_stream():
+        read += len(chunk)
+        if read > _BODY_BYTES:
+            return
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
+    found = [value for key, value in headers if key.lower() == name]
+    return found[0].decode("latin-1") if found else None

@@ -1,0 +1,170 @@
+"""Sends what batches' ends have written for webhook endpoints, and tries again for three days.
+
+A delivery is claimed for a while and recorded after the attempt: a death in between sends it once
+more, under the same id.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import NamedTuple
+
+import stamina
+import structlog
+
+from dispatcher.schedule import DELAYS, GONE, SLOW_DOWN, next_attempt, pause
+from dispatcher.sender import Answer, Sender
+from shared import crash
+from shared.errors import TransientError
+from shared.state import State
+from shared.state.webhooks import Due, Outcome, Trial
+from shared.webhooks import WebhookAttempt, headers
+
+log = structlog.get_logger()
+
+#: Looked at this often even if no bell rings.
+_SWEEP_SECONDS = 1.0
+#: Bells may ring often; rounds do not.
+_PAUSE_SECONDS = 0.01
+#: For Redis to take what came of an attempt.
+_SETTLE_SECONDS = 5.0
+#: What a claim lasts beyond the attempt's own limit.
+_LEASE_MARGIN_SECONDS = 10.0
+
+
+class Verdict(NamedTuple):
+    """What follows from an attempt; seconds from now."""
+
+    outcome: Outcome
+    wait_seconds: float = 0.0
+    pause_seconds: float = 0.0
+
+
+class Deliverer:
+    """Many attempts at once, few of them for one endpoint, so that none holds up the others."""
+
+    def __init__(
+        self,
+        state: State,
+        sender: Sender,
+        *,
+        timeout_seconds: float,
+        attempts: int,
+        attempts_per_endpoint: int,
+        delays: tuple[float, ...] = DELAYS,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._state = state
+        self._sender = sender
+        self._lease_seconds = timeout_seconds + _LEASE_MARGIN_SECONDS
+        self._attempts = attempts
+        self._each = attempts_per_endpoint
+        self._delays = delays
+        self._chance = chance
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def deliver(self) -> None:
+        """Deliver until cancelled. Raises TransientError when Redis is lost."""
+        try:
+            async with self._state.bells("webhooks") as bells:
+                while True:
+                    wait = await self._round()
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                    await bells.wait(min(wait, _SWEEP_SECONDS))
+        except asyncio.CancelledError:
+            # Whoever leads next sends again what was under way, when its claims have run out.
+            await self._stop()
+            raise
+
+    async def _round(self) -> float:
+        """Begin what is due; returns the seconds until there may be more."""
+        trials = await self._state.webhooks.trials(most=self._room())
+        for trial in trials:
+            self._start(self._try(trial))
+        if not self._room():
+            return _SWEEP_SECONDS
+        found, wait = await self._state.webhooks.claim(
+            most=self._room(), each=self._each, lease_seconds=self._lease_seconds
+        )
+        for due in found:
+            self._start(self._attempt(due))
+        return _SWEEP_SECONDS if wait is None else wait
+
+    async def _attempt(self, due: Due) -> None:
+        body, at = due.event.to_bytes(), int(time.time())
+        answer = await self._sender.post(due.url, headers(due.id, at, body, due.secrets), body)
+        crash.point("dispatcher.webhook_sent")
+        verdict = judge(due, answer, now=time.time(), chance=self._chance(), delays=self._delays)
+        attempt = WebhookAttempt(attempted_at=at, status_code=answer.status, error=answer.error)
+        async for repeat in stamina.retry_context(
+            on=TransientError, attempts=None, timeout=_SETTLE_SECONDS, wait_max=1
+        ):
+            with repeat:
+                await self._state.webhooks.settle(
+                    due,
+                    verdict.outcome,
+                    attempt,
+                    wait_seconds=verdict.wait_seconds,
+                    pause_seconds=verdict.pause_seconds,
+                    each=self._each,
+                )
+        log.info(
+            "webhook.attempted",
+            delivery_id=due.id,
+            endpoint_id=due.endpoint,
+            batch_id=due.event.data.id,
+            outcome=verdict.outcome,
+            status=answer.status,
+            reason=answer.error,
+        )
+
+    async def _try(self, trial: Trial) -> None:
+        body, at = trial.event.to_bytes(), int(time.time())
+        told = headers(trial.id, at, body, trial.secrets)
+        answer = await self._sender.post(trial.url, told, body)
+        attempt = WebhookAttempt(attempted_at=at, status_code=answer.status, error=answer.error)
+        await self._state.webhooks.finish_trial(trial, attempt)
+
+    def _room(self) -> int:
+        return self._attempts - len(self._running)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        # One that broke is claimed again when its time is over, and disturbs no other.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("webhook.attempt_broke", exc_info=error)
+
+    async def _stop(self) -> None:
+        while running := list(self._running):
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running, timeout=1)
+
+
+def judge(
+    due: Due, answer: Answer, *, now: float, chance: float, delays: tuple[float, ...] = DELAYS
+) -> Verdict:
+    """Taken with 2xx, refused for ever with 410, and anything else is tried again."""
+    if answer.status is not None and 200 <= answer.status < 300:  # noqa: PLR2004  # HTTP's classes
+        return Verdict("delivered")
+    if answer.status == GONE:
+        return Verdict("gone")
+    is_slow = answer.is_timeout or answer.status in SLOW_DOWN
+    pause_seconds = pause(due.slow + 1, answer.retry_after) if is_slow else 0.0
+    next_at = next_attempt(
+        since=due.since,
+        now=now,
+        tries=due.tries + 1,
+        chance=chance,
+        retry_after=answer.retry_after,
+        delays=delays,
+    )
+    if next_at is None:
+        return Verdict("failed", pause_seconds=pause_seconds)
+    return Verdict("retry", next_at - now, pause_seconds)
