@@ -100,6 +100,13 @@ LINKS: Mapping[str, Mapping[str, Json]] = {
         },
     },
     "createBatch": _links("batch_id", "retrieveBatch", "cancelBatch"),
+    "createWebhookEndpoint": _links(
+        "webhook_endpoint_id",
+        "retrieveWebhookEndpoint",
+        "updateWebhookEndpoint",
+        "rotateWebhookSecret",
+        "deleteWebhookEndpoint",
+    ),
     "createUpload": _links("upload_id", "createUploadPart", "completeUpload", "cancelUpload"),
 }
 #: Operations that make something, and may find that it is there and different.

@@ -1,5 +1,6 @@
 """Row 21 of the conformance checklist: signed events for those who wait."""
 
+import importlib.util
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from openai import OpenAI
 
 from tests.contract.conftest import Caller, rows
 from tests.eventually import wait_until
+from tests.servers import absent
 
 
 class Delivery(NamedTuple):
@@ -76,7 +78,9 @@ def test_row_21_both_libraries_verify_an_event(acme: Caller, receiver: Receiver)
     assert headers["webhook-id"].startswith("wh_")
     assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
     assert headers["content-type"] == "application/json"
-    standard = pytest.importorskip("standardwebhooks")
+    if importlib.util.find_spec("standardwebhooks") is None:
+        absent("standardwebhooks", "PYTHONPATH")
+    standard = importlib.import_module("standardwebhooks")
     assert standard.Webhook(secret).verify(body, headers)["data"] == {"id": batch["id"]}
 
 
