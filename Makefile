@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The lock that is installed already; else the one for this machine, by whether it has an NVIDIA GPU.
 LOCK ?= $(or $(patsubst .venv/.installed-%,%,$(firstword $(wildcard .venv/.installed-*))),\
   $(if $(wildcard /proc/driver/nvidia/gpus/*),dev-cuda,dev-cpu))
-# Arguments for demo, up, test and bench: `make test ARGS="-k outbox"`.
+# Arguments for demo, up, test, fuzz and bench: `make test ARGS="-k outbox"`.
 ARGS ?=
 
 BIN := .venv/bin
@@ -55,8 +55,9 @@ test-others: $(INSTALLED)
 	$(BIN)/python -m pytest $(addprefix --ignore=tests/,e2e engine)
 
 .PHONY: fuzz
-fuzz: $(INSTALLED) ## hold the gateway against its own OpenAPI document for long; EXAMPLES=1000 a call
-	FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -rP tests/contract/test_schema.py $(ARGS)
+fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for the night, not for each change
+	$(BIN)/python -m tests.fuzz $(ARGS)
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -rP tests/contract/test_schema.py
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json

@@ -20,6 +20,7 @@ from openai.types import Batch
 from benchmarks.bare import BareEngine
 from benchmarks.bench_fleet import MODELS, BenchFleet, running_fleet
 from benchmarks.figures import Figure, bounded, compared, publish
+from benchmarks.large_inputs import million_rows, validation
 from benchmarks.rows import CHAT, EMBEDDINGS
 from shared.state import State
 
@@ -193,28 +194,42 @@ def main() -> None:
         "one-row",
         "upload",
         "killed",
+        "validation",
+        "million-rows",
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []], default=list(names))
     parser.add_argument("--turns", type=int, default=3, help="how often both sides are measured")
     options = parser.parse_args()
     figures: list[Figure] = []
+    alone: dict[str, Callable[[], list[Figure]]] = {
+        "validation": lambda: validation(turns=options.turns),
+        "million-rows": million_rows,
+    }
+    for name in options.names:
+        if name in alone:
+            print(f"measuring  {name}", flush=True)
+            figures += alone[name]()
+            publish(figures, _RESULTS)
+    if with_fleet := [name for name in options.names if name not in alone]:
+        _measure_fleet(with_fleet, options.turns, figures)
+
+
+def _measure_fleet(names: list[str], turns: int, figures: list[Figure]) -> None:
     with running_fleet() as fleet:
         cold_file = fleet.upload(CHAT, 1, tokens=16)
         cold_seconds = fleet.seconds(CHAT, cold_file)
         measurements: dict[str, Callable[[], list[Figure]]] = {
             "throughput-embeddings": lambda: throughput(
-                fleet, EMBEDDINGS, rows=1_000, goal=0.85, turns=options.turns
+                fleet, EMBEDDINGS, rows=1_000, goal=0.85, turns=turns
             ),
-            "throughput-chat": lambda: throughput(
-                fleet, CHAT, rows=3_000, goal=0.75, turns=options.turns
-            ),
+            "throughput-chat": lambda: throughput(fleet, CHAT, rows=3_000, goal=0.75, turns=turns),
             "small": lambda: small_batches(fleet),
             "one-row": lambda: one_row(fleet, cold_seconds=cold_seconds),
             "upload": lambda: upload(fleet),
             "killed": lambda: killed_lane_job(fleet),
         }
-        for name in options.names:
+        for name in names:
             print(f"measuring  {name}", flush=True)
             figures += measurements[name]()
             publish(figures, _RESULTS)

@@ -70,7 +70,9 @@ class Dispatcher:
             asyncio.create_task(self._rounds()),
             asyncio.create_task(self._periodically(self._reaper.release_claims, 1.0)),
             asyncio.create_task(self._periodically(self._reaper.close_windows, 1.0)),
+            asyncio.create_task(self._periodically(self._reaper.expire, 5.0)),
             asyncio.create_task(self._periodically(self._reaper.sweep, 5.0)),
+            asyncio.create_task(self._periodically(self._reaper.sweep_abandoned, 3600.0)),
             # It ends by losing Redis only.
             asyncio.create_task(self._periodically(self._deliverer.deliver, 1.0)),
         ]

@@ -7,6 +7,7 @@ keys; whoever is killed is simply followed by another.
 import asyncio
 import hashlib
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
@@ -16,7 +17,7 @@ from shared import crash, ids
 from shared.errors import BatchyardError, InvalidTransitionError
 from shared.lifecycle import Event, Status
 from shared.slices import Part, Slice
-from shared.state import BatchRecord, FileRecord, State
+from shared.state import BatchRecord, FileRecord, PlannedSlice, State
 from shared.storage import Storage
 
 log = structlog.get_logger()
@@ -80,26 +81,22 @@ class Finaliser:
         record = await self._state.batches.get(batch_id)
         if record.status not in _REASONS or await self._state.slices.inflight(batch_id):
             return
-        plan = record.fields.get("plan")
-        slices = await self._state.slices.planned(batch_id, plan) if plan else []
-        parts = await self._state.slices.parts(batch_id)
         event = _event(record)
-        rows = _Rows(sum(piece.rows for piece in slices))
-        if await self._is_output_already(batch_id, slices, parts):
-            output, error = await self._adopt(record, parts[0], rows)
+        has_run = "plan" in record.fields
+        rows = _Rows(record.number("total") if has_run else 0)
+        if (part := await self._part_as_file(record)) is not None:
+            output, error = await self._adopt(record, part, rows)
         else:
             missing = None if event is Event.OUTPUT_COMMITTED else _REASONS[record.status]
-            output = await self._write(record, event, "output", self._results(slices, parts, rows))
+            output = await self._write(record, event, "output", self._results(record, rows))
             crash.point("finaliser.output_written")
-            error = await self._write(
-                record, event, "error", self._errors(record, slices, parts, rows, missing)
-            )
+            error = await self._write(record, event, "error", self._errors(record, rows, missing))
         rows.check(batch_id)
         crash.point("finaliser.assembled")
         commit = await self._commit(record, event, output, error)
         crash.point("finaliser.committed")
         try:
-            is_ours = await self._conclude(record, commit, has_run=bool(slices))
+            is_ours = await self._conclude(record, commit, has_run=has_run)
         except InvalidTransitionError as late:
             # Cancelled between the commit and here: the next round ends it as cancelled.
             log.warning("batch.finish_late", batch_id=batch_id, status=late.status)
@@ -107,19 +104,22 @@ class Finaliser:
             if is_ours:
                 log.info("batch.finished", batch_id=batch_id, how=commit.event)
 
-    async def _is_output_already(
-        self, batch_id: str, slices: list[Slice], parts: dict[int, Part]
-    ) -> bool:
-        """Whether the batch's only part holds just what its output or error file would hold."""
-        if len(slices) != 1 or len(parts) != 1:
-            return False
-        [part] = parts.values()
-        return (
-            part.rows == slices[0].rows
-            and not (part.output_bytes and part.error_bytes)
+    async def _part_as_file(self, record: BatchRecord) -> Part | None:
+        """The batch's only part, if it holds just what its output or error file would hold."""
+        if record.number("slices_total") != 1:
+            return None
+        pages = self._state.slices.pages(record.id, record.fields["plan"])
+        [[planned]] = [page async for page in pages]
+        part = planned.part
+        if (
+            part is None
+            or part.rows < planned.slice.rows
+            or (part.output_bytes and part.error_bytes)
             # Claimed again, it may have left another part behind, which has to be swept.
-            and await self._state.slices.epochs(batch_id) == {0: 1}
-        )
+            or await self._state.slices.epochs(record.id) != {0: 1}
+        ):
+            return None
+        return part
 
     async def _adopt(
         self, record: BatchRecord, part: Part, rows: "_Rows"
@@ -138,58 +138,50 @@ class Finaliser:
         )
         return (file, None) if part.output_bytes else (None, file)
 
-    async def _results(
-        self, slices: list[Slice], parts: dict[int, Part], rows: "_Rows"
-    ) -> AsyncIterator[bytes]:
-        async for _, body in self._sections(slices, parts, lambda part: (0, part.output_bytes)):
+    async def _results(self, record: BatchRecord, rows: "_Rows") -> AsyncIterator[bytes]:
+        async for _, body in self._sections(record, lambda part: (0, part.output_bytes)):
             rows.mark(body)
             yield body
 
     async def _errors(
-        self,
-        record: BatchRecord,
-        slices: list[Slice],
-        parts: dict[int, Part],
-        rows: "_Rows",
-        missing: tuple[str, str] | None,
+        self, record: BatchRecord, rows: "_Rows", missing: tuple[str, str] | None
     ) -> AsyncIterator[bytes]:
-        async for index, body in self._sections(
-            slices,
-            parts,
-            lambda part: (part.output_bytes, part.output_bytes + part.error_bytes),
+        async for planned, body in self._sections(
+            record, lambda part: (part.output_bytes, part.output_bytes + part.error_bytes)
         ):
             rows.mark(body)
-            piece = slices[index]
-            part = parts.get(index)
+            piece, part = planned.slice, planned.part
             if missing is None or (part is not None and part.rows == piece.rows):
                 yield body
             else:
                 yield await self._with_missing(record, piece, rows, body, missing)
 
     async def _sections(
-        self,
-        slices: list[Slice],
-        parts: dict[int, Part],
-        section: Callable[[Part], tuple[int, int]],
-    ) -> AsyncIterator[tuple[int, bytes]]:
-        """Each slice's section of its part, in order; empty where there is no part."""
+        self, record: BatchRecord, section: Callable[[Part], tuple[int, int]]
+    ) -> AsyncIterator[tuple[PlannedSlice, bytes]]:
+        """Each slice with its section of its part, in order; empty where there is no part."""
 
-        async def fetch(index: int) -> bytes:
-            part = parts.get(index)
+        async def fetch(part: Part | None) -> bytes:
             if part is None:
                 return b""
             start, end = section(part)
             return await self._storage.get(part.key, start=start, end=end)
 
-        ahead: list[asyncio.Task[bytes]] = []
+        ahead: deque[tuple[PlannedSlice, asyncio.Task[bytes]]] = deque()
         try:
-            for index in range(len(slices)):
-                while len(ahead) < _AHEAD and index + len(ahead) < len(slices):
-                    ahead.append(asyncio.create_task(fetch(index + len(ahead))))
-                yield index, await ahead.pop(0)
+            if plan := record.fields.get("plan"):
+                async for page in self._state.slices.pages(record.id, plan):
+                    for planned in page:
+                        ahead.append((planned, asyncio.create_task(fetch(planned.part))))
+                        if len(ahead) >= _AHEAD:
+                            first, body = ahead.popleft()
+                            yield first, await body
+            while ahead:
+                first, body = ahead.popleft()
+                yield first, await body
         finally:
-            for task in ahead:
-                task.cancel()
+            for _, body in ahead:
+                body.cancel()
 
     async def _with_missing(
         self,

@@ -6,20 +6,19 @@ No row is copied: the plan is byte ranges of the input object.
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import structlog
 
 from dispatcher.slicing import SliceLimits, Slicer
-from dispatcher.validation import InputCheck, Limits
 from shared import crash
 from shared.catalog import Catalog
 from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
-from shared.openai import BatchError
 from shared.slices import Slice
 from shared.state import BatchRecord, State
 from shared.storage import ChangedError, Storage
+from shared.validation import InputCheck, Limits, Row, unreadable
 
 log = structlog.get_logger()
 
@@ -55,25 +54,14 @@ class Planner:
         plan = secrets.token_hex(4)
         check = InputCheck(
             endpoint=record.fields["endpoint"],
-            models={
-                name: frozenset(self._catalog.model(name).endpoints)
-                for name in self._catalog.served_names()
-            },
-            slicer=Slicer(self._slice_limits),
+            models=self._catalog.endpoints_by_name(),
             limits=Limits(rows=self._max_rows),
         )
         try:
             count = await self._read(record, check, plan)
         except (ChangedError, NotFoundError) as error:
-            changed = isinstance(error, ChangedError)
-            check.problems = [
-                BatchError(
-                    code="input_changed" if changed else "invalid_request",
-                    param="file_id",
-                    message=f"Cannot read the input file {record.fields['input_file_id']}: "
-                    + ("it was changed." if changed else "it is gone."),
-                )
-            ]
+            is_changed = isinstance(error, ChangedError)
+            check.problems = [unreadable(record.fields["input_file_id"], is_changed=is_changed)]
             count = 0
         try:
             if check.problems:
@@ -86,18 +74,34 @@ class Planner:
 
     async def _read(self, record: BatchRecord, check: InputCheck, plan: str) -> int:
         """Stream the input once; returns how many slices were written."""
-        written, waiting = 0, list[Slice]()
+        slicer, written, waiting = Slicer(self._slice_limits), 0, list[Slice]()
         async for chunk in self._chunks(record):
             # Parsing holds the event loop for too long to do it there.
-            waiting += await asyncio.to_thread(lambda part: list(check.feed(part)), chunk)
-            while len(waiting) >= _WRITE and not check.problems:
-                some, waiting = waiting[:_WRITE], waiting[_WRITE:]
-                await self._state.slices.plan(record.id, plan, written, some)
-                written += len(some)
-        waiting += check.finish()
-        for first in range(0, len(waiting) if not check.problems else 0, _WRITE):
-            some = waiting[first : first + _WRITE]
-            await self._state.slices.plan(record.id, plan, written, some)
+            waiting += await asyncio.to_thread(lambda part: _cut(slicer, check.feed(part)), chunk)
+            written = await self._write(record.id, plan, written, waiting, check, least=_WRITE)
+        waiting += _cut(slicer, check.finish())
+        if (last := slicer.finish()) is not None:
+            waiting.append(last)
+        return await self._write(record.id, plan, written, waiting, check, least=1)
+
+    async def _write(
+        self,
+        batch_id: str,
+        plan: str,
+        written: int,
+        waiting: list[Slice],
+        check: InputCheck,
+        *,
+        least: int,
+    ) -> int:
+        """Store what waits, while at least `least` do; returns how many slices are stored then."""
+        if check.problems:
+            # The batch will be refused: nobody needs its slices.
+            waiting.clear()
+        while len(waiting) >= least:
+            some = waiting[:_WRITE]
+            await self._state.slices.plan(batch_id, plan, written, some)
+            del waiting[:_WRITE]
             written += len(some)
         return written
 
@@ -141,3 +145,8 @@ class Planner:
             {"errors": json.dumps(problems), "first_error": problems[0]["message"]},
         )
         log.info("batch.refused", batch_id=batch_id, problems=check.problem_count)
+
+
+def _cut(slicer: Slicer, rows: Iterable[Row]) -> list[Slice]:
+    pieces = (slicer.add(row.start, row.end, row.tokens) for row in rows)
+    return [piece for piece in pieces if piece is not None]

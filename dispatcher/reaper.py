@@ -1,13 +1,18 @@
 """Ends what ran out: claims of the dead, completion windows, and objects that nothing refers to."""
 
+from contextlib import suppress
+
 import structlog
 
-from shared.errors import InvalidTransitionError
+from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
 from shared.state import State
 from shared.storage import Storage
 
 log = structlog.get_logger()
+
+#: Longer than any upload lives, and than its completion takes.
+_ABANDONED_SECONDS = 86_400.0
 
 
 class Reaper:
@@ -33,14 +38,38 @@ class Reaper:
                 continue
             log.warning("batch.window_closed", batch_id=batch_id)
 
+    async def expire(self) -> None:
+        """End uploads that nobody completed in time, and delete files whose time is over.
+
+        A file's object stays for as long as a live batch reads it.
+        """
+        while overdue := await self._state.uploads.overdue():
+            for upload_id in overdue:
+                await self._state.uploads.expire(upload_id)
+                log.info("upload.expired", upload_id=upload_id)
+        while files := await self._state.files.expired():
+            # Before the records: a rebuild of Redis would bring back what has one in S3.
+            await self._storage.remove(file.record_key for file in files if file.owned)
+            for file in files:
+                # Its owner may have been quicker.
+                with suppress(NotFoundError):
+                    await self._state.files.delete(file.tenant, file.id)
+            log.info("files.expired", files=len(files))
+
     async def sweep(self) -> None:
         """Delete objects, and everything under prefixes, that nothing refers to any more."""
-        garbage = await self._state.files.garbage()
-        if not garbage:
-            return
-        doomed = [key for key in garbage if not key.endswith("/")]
-        for prefix in garbage:
-            if prefix.endswith("/"):
-                doomed += await self._storage.keys(prefix)
-        await self._storage.remove(doomed)
-        await self._state.files.swept(garbage)
+        while garbage := await self._state.files.garbage():
+            doomed = [key for key in garbage if not key.endswith("/")]
+            for prefix in garbage:
+                if prefix.endswith("/"):
+                    doomed += await self._storage.keys(prefix)
+            await self._storage.remove(doomed)
+            await self._state.files.swept(garbage)
+
+    async def sweep_abandoned(self, *, older_than_seconds: float = _ABANDONED_SECONDS) -> None:
+        """Delete what processes left in S3 that died over it, and that no state knows of."""
+        aborted = await self._storage.abort_older_than(older_than_seconds)
+        parts = await self._storage.keys_older_than(older_than_seconds, "uploads/")
+        await self._storage.remove(parts)
+        if aborted or parts:
+            log.info("storage.swept", multipart_uploads=aborted, parts=len(parts))

@@ -1,16 +1,23 @@
 """`python -m gateway`: the HTTP door, configured by the environment alone."""
 
+import socket
 import sys
+from contextlib import suppress
+from typing import cast
 
 import uvicorn
+from fastapi import FastAPI
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from gateway.app import build_app
+from gateway.app import build_app, end_streams
 from gateway.settings import GatewaySettings
 from shared import log
 from shared.errors import SetupError
 from shared.messages import path
+
+#: The exit code where the port cannot be had, or a service stays away.
+_NOT_STARTED = 3
 
 
 def main() -> int:
@@ -24,16 +31,28 @@ def main() -> int:
         return _refuse("; ".join(problems))
     except (SettingsError, SetupError) as error:
         return _refuse(str(error))
-    uvicorn.run(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=settings.grace_seconds,
+    server = _Server(
+        uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=settings.grace_seconds,
+        )
     )
-    return 0
+    with suppress(KeyboardInterrupt):
+        server.run()
+    return 0 if server.started else _NOT_STARTED
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams of events first: it waits for all answers, and they have no end."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        end_streams(cast("FastAPI", self.config.app))
+        await super().shutdown(sockets)
 
 
 def _refuse(reason: str) -> int:

@@ -11,10 +11,26 @@ import stamina
 import structlog
 from fastapi import FastAPI
 
-from gateway import batches, errors, files, health, models, openapi, webhooks
+from gateway import (
+    batches,
+    errors,
+    events,
+    explain,
+    files,
+    health,
+    models,
+    openapi,
+    results,
+    retry,
+    steering,
+    uploads,
+    webhooks,
+)
 from gateway.access import Access
 from gateway.dependencies import Services
+from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
+from gateway.watchers import Watchers
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
@@ -38,7 +54,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
     catalog_changed_at = int(settings.catalog.stat().st_mtime)
 
     @asynccontextmanager
-    async def running(_: FastAPI) -> AsyncIterator[dict[str, Services]]:
+    async def running(app: FastAPI) -> AsyncIterator[dict[str, Services]]:
         state = State(settings.redis_url.get_secret_value())
         storage = Storage(
             settings.s3_endpoint,
@@ -48,12 +64,23 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         )
         bus = Bus(settings.amqp_url.get_secret_value())
         guard = Guard(settings.webhook_networks)
+        watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
+        app.state.watchers = watchers
         try:
             await _connect(state, storage, bus)
             relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
             yield {
                 "services": Services(
-                    settings, catalog, catalog_changed_at, state, storage, bus, relaying, guard
+                    settings,
+                    catalog,
+                    catalog_changed_at,
+                    state,
+                    storage,
+                    bus,
+                    relaying,
+                    guard,
+                    DryRuns(state, storage, catalog, max_rows=settings.max_rows_per_batch),
+                    watchers,
                 )
             }
             relaying.cancel()
@@ -61,6 +88,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             await asyncio.gather(relaying, return_exceptions=True)
         finally:
             guard.close()
+            await watchers.end()
             await bus.close()
             storage.close()
             await state.close()
@@ -75,13 +103,30 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         redirect_slashes=False,
         generate_unique_id_function=openapi.operation_id,
     )
-    for room in (files, batches, models, webhooks):
+    for room in (
+        files,
+        uploads,
+        batches,
+        events,
+        results,
+        retry,
+        steering,
+        explain,
+        models,
+        webhooks,
+    ):
         app.include_router(room.router, prefix="/v1")
     app.include_router(health.router)
     app.add_middleware(Access)
     errors.install(app)
     openapi.install(app)
     return app
+
+
+def end_streams(app: FastAPI) -> None:
+    """Let answers that go on for as long as a batch runs come to their end now."""
+    if (watchers := getattr(app.state, "watchers", None)) is not None:
+        watchers.close()
 
 
 async def _connect(state: State, storage: Storage, bus: Bus) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.auth import Tenant
 from gateway.dependencies import Services, Use
+from gateway.dry_run import DryRun
 from gateway.fields import ExpiresAfter, read_body, require_one_of
 from gateway.files import live_file
 from shared import crash, ids
@@ -23,11 +24,17 @@ from shared.submission import Manifest, accept
 router = APIRouter()
 
 _PAGE = 20
+_DRY_RUN = (
+    "Beyond OpenAI: `true` checks the input as a new batch would be checked and answers with a "
+    "`batch.dry_run`: rows, every bad line, tokens by the model's own tokenizer, requests longer "
+    "than its context, model, lane, and when the batch would be done. Nothing is created. "
+    'In OpenAI\'s SDK: `extra_body={"dry_run": True}`.'
+)
 _MAX_KEY_CHARACTERS = 255
 
 
 class CreateBatch(BaseModel):
-    """The body of `create_batch`; `priority` and `idempotency_key` are ours."""
+    """The body of `create_batch`; `priority`, `idempotency_key` and `dry_run` are ours."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -41,15 +48,19 @@ class CreateBatch(BaseModel):
     output_expires_after: ExpiresAfter | None = None
     priority: int = Field(default=5, ge=0, le=9)
     idempotency_key: str | None = Field(default=None, max_length=_MAX_KEY_CHARACTERS)
+    dry_run: bool = False
 
 
 @router.post(
     "/batches",
+    description="Creates a batch. With `dry_run` nothing is created: the answer says at once what "
+    "would become of the batch.",
     openapi_extra={
+        "x-batchyard": {"dry_run": _DRY_RUN},
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": CreateBatch.model_json_schema()}},
-        }
+        },
     },
 )
 async def create_batch(
@@ -57,12 +68,16 @@ async def create_batch(
     tenant: Tenant,
     services: Use,
     idempotency_key: Annotated[str | None, Header(max_length=_MAX_KEY_CHARACTERS)] = None,
-) -> Batch:
+) -> Batch | DryRun:
     wish = await read_body(request, CreateBatch)
     require_one_of(wish.endpoint, ENDPOINTS, "endpoint")
     windows = services.settings.completion_windows
     require_one_of(wish.completion_window, windows, "completion_window")
-    file = await _input_file(services.state, tenant, wish.input_file_id)
+    file = await _input_file(services, tenant, wish.input_file_id)
+    if wish.dry_run:
+        return await services.dry_runs.run(
+            file, endpoint=wish.endpoint, completion_window=wish.completion_window
+        )
     # Without a key every call is a batch of its own, named after the call.
     message_id = f"http:{idempotency_key or wish.idempotency_key or request.state.request_id}"
     manifest = _manifest(wish, file, message_id, services)
@@ -81,30 +96,24 @@ async def list_batches(
 ) -> CursorPage[Batch]:
     # The SDKs' own test suites ask for 0 and expect an answer.
     found, has_more = await services.state.batches.page(tenant, after=after, limit=limit or _PAGE)
-    batches = [batch.to_openai() for batch in found]
-    return CursorPage(
-        data=batches,
-        first_id=batches[0].id if batches else None,
-        last_id=batches[-1].id if batches else None,
-        has_more=has_more,
-    )
+    return CursorPage.of([batch.to_openai() for batch in found], has_more=has_more)
 
 
 @router.get("/batches/{batch_id}")
 async def retrieve_batch(batch_id: str, tenant: Tenant, services: Use) -> Batch:
-    return (await _own(services.state, tenant, batch_id)).to_openai()
+    return (await own_batch(services.state, tenant, batch_id)).to_openai()
 
 
 @router.post("/batches/{batch_id}/cancel")
 async def cancel_batch(batch_id: str, tenant: Tenant, services: Use) -> Batch:
-    await _own(services.state, tenant, batch_id)
+    await own_batch(services.state, tenant, batch_id)
     try:
         await services.state.apply(batch_id, Event.CANCEL_REQUESTED)
     except InvalidTransitionError as error:
         # To ask again for what has happened is no error.
         if error.status != Status.CANCELLED:
             raise ConflictError(f"Cannot cancel a batch with status '{error.status}'.") from error
-    return (await _own(services.state, tenant, batch_id)).to_openai()
+    return (await own_batch(services.state, tenant, batch_id)).to_openai()
 
 
 def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
@@ -120,9 +129,9 @@ def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-async def _input_file(state: State, tenant: str, file_id: str) -> FileRecord:
+async def _input_file(services: Services, tenant: str, file_id: str) -> FileRecord:
     try:
-        file = await live_file(state, tenant, file_id)
+        file = await live_file(services.state, tenant, file_id)
     except NotFoundError as error:
         raise InvalidInputError(
             f"Cannot find file {file_id}, or project {tenant} does not have access to it.",
@@ -133,6 +142,14 @@ async def _input_file(state: State, tenant: str, file_id: str) -> FileRecord:
         raise InvalidInputError(
             f"Invalid purpose of file {file_id}: expected 'batch', but got '{file.purpose}' "
             "instead.",
+            param="input_file_id",
+            code="invalid_value",
+        )
+    most = services.settings.max_upload_bytes
+    if file.bytes > most:
+        raise InvalidInputError(
+            f"File {file_id} is too large: a batch's 'input_file_id' may have at most {most} "
+            f"bytes, but it has {file.bytes}.",
             param="input_file_id",
             code="invalid_value",
         )
@@ -164,7 +181,8 @@ def _manifest(wish: CreateBatch, file: FileRecord, message_id: str, services: Se
     )
 
 
-async def _own(state: State, tenant: str, batch_id: str) -> BatchRecord:
+async def own_batch(state: State, tenant: str, batch_id: str) -> BatchRecord:
+    """The tenant's batch. Raises NotFoundError, for another tenant's as for none."""
     batch = await state.batches.get(batch_id)
     if batch.tenant != tenant:
         raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")

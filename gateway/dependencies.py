@@ -6,7 +6,9 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
+from gateway.watchers import Watchers
 from shared.bus import Bus
 from shared.catalog import Catalog
 from shared.outbound import Guard
@@ -27,6 +29,8 @@ class Services:
     bus: Bus
     relaying: asyncio.Task[None]
     guard: Guard
+    dry_runs: DryRuns
+    watchers: Watchers
 
 
 def _services(request: Request) -> Services:

@@ -24,8 +24,8 @@ _EXPECTED = {
     "int_parsing_size": "an integer",
     "int_from_float": "an integer",
     "dict_type": "an object",
-    "model_type": "an object",
     "list_type": "an array",
+    "model_type": "an object",
     "bool_type": "a boolean",
 }
 

@@ -11,19 +11,20 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from gateway.auth import Tenant
 from gateway.dependencies import Services, Use
 from gateway.fields import ExpiresAfter, missing, parsed, require_one_of
 from gateway.form import MAX_FORM_BYTES, Form, file_too_large
-from shared import ids
-from shared.errors import InvalidInputError, NotFoundError
+from shared import crash, ids
+from shared.errors import CallerError, InvalidInputError, NotFoundError, TransientError
 from shared.openai import CursorPage, Deleted, File
 from shared.state import FileRecord, State
 
 router = APIRouter()
 
-_PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 #: Three spellings of one thing: the SDKs', that of Azure's examples, and one JSON part.
 _FIELDS = (
     "purpose",
@@ -33,6 +34,8 @@ _FIELDS = (
 )
 _PAGE = 10_000
 _MAX_NAME_CHARACTERS = 512
+#: Longer than any upload takes.
+_RESERVED_SECONDS = 86_400
 
 
 @router.post(
@@ -47,7 +50,7 @@ _MAX_NAME_CHARACTERS = 512
                         "required": ["file", "purpose"],
                         "properties": {
                             "file": {"type": "string", "format": "binary"},
-                            "purpose": {"type": "string", "enum": list(_PURPOSES)},
+                            "purpose": {"type": "string", "enum": list(PURPOSES)},
                             "expires_after": ExpiresAfter.model_json_schema(),
                         },
                     }
@@ -68,10 +71,16 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
     )
     file_id = ids.new_file_id()
     key = f"files/{tenant}/{file_id}"
-    # Whatever is wrong with the form is raised while it is read, so that no object comes to be.
-    stored = await services.storage.upload(key, _file_bytes(form, request.stream()))
+    files = services.state.files
+    await reserve(services, key)
+    try:
+        # Whatever is wrong with the form is raised while it is read, so no object comes to be.
+        stored = await services.storage.upload(key, _file_bytes(form, request.stream()))
+    except (CallerError, ClientDisconnect):
+        await files.unreserve(*objects(key))
+        raise
     now, fields = int(time.time()), form.fields()
-    seconds = _seconds_kept(fields, services)
+    seconds = seconds_kept(expires_after(fields), fields["purpose"], services)
     file = FileRecord(
         id=file_id,
         tenant=tenant,
@@ -84,9 +93,10 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
         key=key,
         etag=stored.etag,
     )
-    # In this order, a death in between leaves objects that nothing refers to, which are swept.
-    await services.storage.put(_record_key(file), json.dumps(file.to_fields()).encode())
-    await services.state.files.create(file)
+    await write_record(services, file)
+    if not await files.keep(file):
+        await services.storage.remove(objects(key))
+        raise TransientError(f"{file_id} took longer than its reservation.")
     return file.to_openai()
 
 
@@ -108,13 +118,7 @@ async def list_files(
         newest_first=order == "desc",
         purpose=purpose,
     )
-    files = [file.to_openai() for file in found]
-    return CursorPage(
-        data=files,
-        first_id=files[0].id if files else None,
-        last_id=files[-1].id if files else None,
-        has_more=has_more,
-    )
+    return CursorPage.of([file.to_openai() for file in found], has_more=has_more)
 
 
 @router.get("/files/{file_id}")
@@ -124,10 +128,10 @@ async def retrieve_file(file_id: str, tenant: Tenant, services: Use) -> File:
 
 @router.delete("/files/{file_id}")
 async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
-    file = await services.state.files.get(tenant, file_id)
+    file = await live_file(services.state, tenant, file_id)
     if file.owned:
         # First of all: a rebuild of Redis would bring back what still has its record in S3.
-        await services.storage.remove([_record_key(file)])
+        await services.storage.remove([file.record_key])
     await services.state.files.delete(tenant, file_id)
     return Deleted(id=file_id)
 
@@ -154,9 +158,25 @@ async def download_file(file_id: str, tenant: Tenant, services: Use) -> Streamin
 async def live_file(state: State, tenant: str, file_id: str) -> FileRecord:
     """The tenant's file. Raises NotFoundError, also when its time is over."""
     file = await state.files.get(tenant, file_id)
-    if file.expires_at is not None and file.expires_at <= time.time():
+    if file.has_expired:
         raise _no_such_file(file_id)
     return file
+
+
+def objects(key: str) -> tuple[str, str]:
+    """A file's object, and its record beside it."""
+    return key, f"{key}.json"
+
+
+async def reserve(services: Services, key: str) -> None:
+    """Before anything of a file is stored: what a death leaves behind is swept."""
+    await services.state.files.reserve(*objects(key), seconds=_RESERVED_SECONDS)
+
+
+async def write_record(services: Services, file: FileRecord) -> None:
+    """Put beside the file's object what a rebuild of Redis needs."""
+    await services.storage.put(file.record_key, json.dumps(file.to_fields()).encode())
+    crash.point("files.recorded")
 
 
 def disposition(filename: str) -> str:
@@ -188,14 +208,19 @@ def _check(form: Form) -> None:
     purpose = form.fields().get("purpose")
     if not purpose:
         raise missing("purpose")
-    require_one_of(purpose, _PURPOSES, "purpose")
-    if len(form.filename) > _MAX_NAME_CHARACTERS:
+    require_one_of(purpose, PURPOSES, "purpose")
+    require_name(form.filename, purpose, "file")
+
+
+def require_name(filename: str, purpose: str, param: str) -> None:
+    """Raise InvalidInputError for a name that no file of this purpose may have."""
+    if len(filename) > _MAX_NAME_CHARACTERS:
         raise InvalidInputError(
-            f"Invalid 'file': the name is too long, at most {_MAX_NAME_CHARACTERS} characters.",
-            param="file",
+            f"Invalid '{param}': the name is too long, at most {_MAX_NAME_CHARACTERS} characters.",
+            param=param,
             code="string_above_max_length",
         )
-    if purpose == "batch" and PurePath(form.filename).suffix.lower() not in ("", ".jsonl"):
+    if purpose == "batch" and PurePath(filename).suffix.lower() not in ("", ".jsonl"):
         raise InvalidInputError("Invalid file format for Batch API. Must be .jsonl")
 
 
@@ -219,19 +244,15 @@ def _is_number(text: str) -> bool:
     return re.fullmatch("-?[0-9]{1,18}", text) is not None
 
 
-def _seconds_kept(fields: dict[str, str], services: Services) -> int | None:
-    if wish := expires_after(fields):
+def seconds_kept(wish: ExpiresAfter | None, purpose: str, services: Services) -> int | None:
+    """How long a file is kept; None for ever."""
+    if wish:
         return wish.seconds
-    return services.settings.file_seconds if fields["purpose"] == "batch" else None
+    return services.settings.file_seconds if purpose == "batch" else None
 
 
 def _no_such_file(file_id: str) -> NotFoundError:
     return NotFoundError(f"No such File object: {file_id}", param="id")
-
-
-def _record_key(file: FileRecord) -> str:
-    """Beside the object: what a rebuild of Redis needs."""
-    return f"{file.key}.json"
 
 
 async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

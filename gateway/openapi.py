@@ -218,6 +218,9 @@ def _with_nulls(value: Any, schema: Json, schemas: Json) -> Any:
     """The example with its required nulls, which FastAPI leaves out of what decorators say."""
     if "$ref" in schema:
         return _with_nulls(value, schemas[schema["$ref"].removeprefix(_SCHEMAS)], schemas)
+    if "anyOf" in schema:
+        # What may be null names its shape first.
+        return _with_nulls(value, schema["anyOf"][0], schemas)
     if isinstance(value, list):
         return [_with_nulls(one, schema.get("items", {}), schemas) for one in value]
     if not isinstance(value, dict):

@@ -17,7 +17,18 @@ class GatewaySettings(SharedSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65_535)
-    max_upload_bytes: int = Field(default=209_715_200, ge=1)
+    max_upload_bytes: int = Field(
+        default=209_715_200, ge=1, description="of a file in one call, and of every batch's input"
+    )
+    max_assembled_bytes: int = Field(
+        default=8_589_934_592,
+        ge=1,
+        le=5 * 2**40,
+        description="the largest file that an upload may put together from parts",
+    )
+    upload_seconds: int = Field(
+        default=3600, ge=1, le=43_200, description="how long an upload waits for its completion"
+    )
     file_seconds: int = Field(
         default=_THIRTY_DAYS, ge=3600, description="how long an input file is kept by default"
     )
@@ -26,6 +37,11 @@ class GatewaySettings(SharedSettings):
     )
     completion_windows: tuple[CompletionWindow, ...] = Field(
         default=("24h",), description="a JSON list; 24h is always among them"
+    )
+    max_rows_per_batch: int = Field(
+        default=50_000,
+        ge=1,
+        description="requests of one batch; the gateway needs it for dry runs",
     )
     service_user: str = Field(
         default="batchyard", description="the broker's name for us; it checks every message's"
@@ -39,6 +55,9 @@ class GatewaySettings(SharedSettings):
     webhook_http: bool = Field(
         default=False,
         description="let webhook endpoints have http URLs: for private networks and tests",
+    )
+    heartbeat_seconds: float = Field(
+        default=15.0, gt=0, description="between signs of life on a stream of events"
     )
     grace_seconds: int = Field(default=30, ge=0, description="for running calls at the end")
 

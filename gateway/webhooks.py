@@ -111,13 +111,7 @@ async def list_webhook_endpoints(
 ) -> CursorPage[WebhookEndpoint]:
     # The SDKs' own test suites ask for 0 and expect an answer.
     found, has_more = await services.state.webhooks.page(tenant, after=after, limit=limit or _PAGE)
-    endpoints = [endpoint.to_openai() for endpoint in found]
-    return CursorPage(
-        data=endpoints,
-        first_id=endpoints[0].id if endpoints else None,
-        last_id=endpoints[-1].id if endpoints else None,
-        has_more=has_more,
-    )
+    return CursorPage.of([endpoint.to_openai() for endpoint in found], has_more=has_more)
 
 
 @router.get("/webhook_event_types")
@@ -234,12 +228,7 @@ async def list_webhook_deliveries(
     found, has_more = await services.state.webhooks.deliveries(
         tenant, webhook_endpoint_id, after=after, limit=limit or _PAGE
     )
-    return CursorPage(
-        data=found,
-        first_id=found[0].id if found else None,
-        last_id=found[-1].id if found else None,
-        has_more=has_more,
-    )
+    return CursorPage.of(found, has_more=has_more)
 
 
 @router.post(

@@ -168,6 +168,10 @@ class Catalog(_Strict):
     def served_names(self) -> tuple[str, ...]:
         return tuple(name for entry in self.models.values() for name in entry.served_names)
 
+    def endpoints_by_name(self) -> dict[str, frozenset[str]]:
+        """What each served name answers: what the line check needs to know."""
+        return {name: frozenset(self.model(name).endpoints) for name in self.served_names()}
+
     def lane_of(self, name: str) -> Lane:
         """The lane that takes this model's requests: its base model on its first pool."""
         return self.lanes_of(name)[0]

@@ -41,17 +41,38 @@ def routing_key(entry: Entry) -> str:
     return event_key(entry.fields["type"], snapshot["tenant"], snapshot["id"])
 
 
+def watched_state(
+    fields: Mapping[str, str], *, sequence: int, at: float, kind: str
+) -> dict[str, Any]:
+    """What watchers over HTTP get of a record or snapshot: OpenAI's batch object and more.
+
+    Nothing of where objects lie, and no key `error`: the SDKs take that for a broken stream.
+    """
+    return {
+        "type": kind,
+        "sequence": sequence,
+        **_state(fields, at),
+        "paused": to_openai(fields).paused,
+        "priority": int(fields.get("priority", 0)),
+    }
+
+
 def _data(snapshot: Mapping[str, str], at: float) -> dict[str, Any]:
-    data = to_openai(snapshot).model_dump(mode="json", exclude={"errors"})
+    data = _state(snapshot, at)
     for kind in ("output", "error"):
         if f"{kind}_object" in snapshot:
             data[kind] = json.loads(snapshot[f"{kind}_object"])
+    return data
+
+
+def _state(snapshot: Mapping[str, str], at: float) -> dict[str, Any]:
+    data = to_openai(snapshot).model_dump(mode="json", exclude={"errors"})
     if "first_error" in snapshot:
         data["first_error"] = snapshot["first_error"]
     counts, usage = data["request_counts"], data["usage"]
     done = counts["completed"] + counts["failed"]
     elapsed = at - int(snapshot.get("in_progress_at", at))
-    if data["status"] == "in_progress" and done and elapsed > 0:
+    if data["status"] == "in_progress" and "paused" not in data and done and elapsed > 0:
         data["tokens_per_second"] = round(usage["total_tokens"] / elapsed, 1)
         data["remaining_seconds"] = round((counts["total"] - done) * elapsed / done)
     return data

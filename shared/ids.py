@@ -27,9 +27,24 @@ def output_file_id(batch: str, kind: str) -> str:
     return _file_id(_digest(kind, batch))
 
 
+def retry_file_id(batch: str) -> str:
+    """The id of the input that was made for a batch which retries another."""
+    return _file_id(_digest("retry", batch))
+
+
 def new_file_id() -> str:
     """`file-` and 22 base62 digits."""
     return "file-" + "".join(secrets.choice(_BASE62) for _ in range(22))
+
+
+def new_upload_id() -> str:
+    """`upload_` and 32 hex digits."""
+    return f"upload_{secrets.token_hex(16)}"
+
+
+def new_part_id() -> str:
+    """`part_` and 32 hex digits."""
+    return f"part_{secrets.token_hex(16)}"
 
 
 def result_id(batch: str, row: int) -> str:

@@ -65,6 +65,8 @@ TRANSITIONS: Mapping[Event, Transition] = {
 }
 
 INITIAL = Status.VALIDATING
+#: In these a batch may be paused: what is closing must end.
+PAUSABLE: AbstractSet[Status] = frozenset({Status.VALIDATING, Status.IN_PROGRESS})
 FINAL: AbstractSet[Status] = frozenset(Status).difference(
     *(row.sources for row in TRANSITIONS.values())
 )

@@ -3,7 +3,7 @@
 Every key is sent every time, null when unset.
 """
 
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,6 +14,14 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/r
 
 
 T = TypeVar("T")
+
+
+class _Listed(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+L = TypeVar("L", bound=_Listed)
 
 
 class _Shape(BaseModel):
@@ -32,6 +40,29 @@ class File(_Shape):
     purpose: str
     status: Literal["uploaded", "processed", "error"] = "processed"
     status_details: str | None = None
+
+
+class Upload(_Shape):
+    """A file that comes in parts; `bytes` is what they have to be together."""
+
+    id: str
+    object: Literal["upload"] = "upload"
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["pending", "completed", "cancelled", "expired"] = "pending"
+    file: File | None = None
+
+
+class UploadPart(_Shape):
+    """Some of an upload's bytes; where they belong is said at the end."""
+
+    id: str
+    object: Literal["upload.part"] = "upload.part"
+    created_at: int
+    upload_id: str
 
 
 class Deleted(_Shape):
@@ -107,6 +138,8 @@ class Batch(_Shape):
     request_counts: RequestCounts = RequestCounts()
     usage: Usage = Usage()
     metadata: dict[str, str] | None = None
+    #: Ours, and there only while it is true.
+    paused: bool = Field(default=False, exclude_if=lambda paused: not paused)
 
 
 class Model(_Shape):
@@ -126,6 +159,16 @@ class CursorPage(_Shape, Generic[T]):
     first_id: str | None = None
     last_id: str | None = None
     has_more: bool = False
+
+    @classmethod
+    def of(cls, data: list[L], *, has_more: bool) -> "CursorPage[L]":
+        """The page that holds `data`."""
+        return CursorPage(
+            data=data,
+            first_id=data[0].id if data else None,
+            last_id=data[-1].id if data else None,
+            has_more=has_more,
+        )
 
 
 class ErrorBody(_Shape):

@@ -1,6 +1,7 @@
 """Slices of a batch and what becomes of them: planned, ready, claimed, committed. Pure values."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 
@@ -40,6 +41,18 @@ class Claim:
     etag: str
     endpoint: str
     tenant: str
+
+
+class GivenBack(StrEnum):
+    """Why a claim ended without a result. Scripts write the last two."""
+
+    NOT_RUN = "not_run"
+    ENGINE_DIED = "engine_died"
+    ENGINE_UNAVAILABLE = "engine_unavailable"
+    ENGINE_FAILED = "engine_failed"
+    INPUT_LOST = "input_lost"
+    CLAIM_EXPIRED = "claim_expired"
+    JOB_ENDED = "job_ended"
 
 
 class Part(NamedTuple):

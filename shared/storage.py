@@ -6,11 +6,13 @@ The `minio` client is synchronous; every call runs in a thread of this class's o
 import asyncio
 import io
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import stamina
 import urllib3
@@ -27,6 +29,11 @@ _THREADS = 24
 #: Of a multipart upload, above S3's least of 5 MiB; one upload keeps a few of them in memory.
 _PART_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
+#: What S3 asks of every part of a multipart upload but the last, and how many it takes.
+_LEAST_PART_BYTES = 5 * 1024 * 1024
+_MOST_PARTS = 10_000
+#: Each keeps a thread for as long as S3 takes, and others need threads as well.
+_COPIES_AT_ONCE = 4
 _NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
 #: S3's own words for "not now".
 _BUSY = {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"}
@@ -144,10 +151,10 @@ class Storage:
             first = await anext(parts, b"")
             if len(first) < _PART_BYTES:
                 return await self.put(key, first)
-            upload = await self._call(lambda: self._begin(key))
-            sending: list[asyncio.Task[str]] = []
             size = 0
-            try:
+
+            async def send(upload: str, sending: list[asyncio.Task[str]]) -> None:
+                nonlocal size
                 part = first
                 while part:
                     size += len(part)
@@ -155,15 +162,31 @@ class Storage:
                     part = await anext(parts, b"")
                     await asyncio.wait(sending[-1:])
                     sending[-1].result()
-                etags = [task.result() for task in sending]
-                # Once only: when its answer is lost, a repeat could not tell what happened.
-                etag = await self._in_thread(lambda: self._complete(key, upload, etags))
-            except BaseException:
-                # Also when cancelled. A part still on its way would outlive the abort.
-                await asyncio.gather(*sending, return_exceptions=True)
-                with suppress(TransientError, S3Error):
-                    await self._call(lambda: self._abort(key, upload))
-                raise
+
+            etag = await self._in_parts(key, send)
+        return Stored(key, etag or (await self.stat(key)).etag, size)
+
+    async def compose(self, key: str, sources: Sequence[Stored]) -> Stored:
+        """Write an object that is others one after the other; memory does not grow with it.
+
+        S3 copies them itself where it can: where all but the last have 5 MiB. Nothing is left
+        behind if it fails. Raises NotFoundError when a source is gone.
+        """
+        sources = [source for source in sources if source.size]
+        is_too_small = any(source.size < _LEAST_PART_BYTES for source in sources[:-1])
+        if not sources or is_too_small or len(sources) > _MOST_PARTS:
+            return await self.upload(key, self._joined(sources))
+
+        async def copy_all(upload: str, copying: list[asyncio.Task[str]]) -> None:
+            for number, source in enumerate(sources, start=1):
+                if len(copying) >= _COPIES_AT_ONCE:
+                    await asyncio.wait(copying[-_COPIES_AT_ONCE:][:1])
+                    copying[-_COPIES_AT_ONCE].result()
+                copying.append(asyncio.create_task(self._copy(key, upload, number, source)))
+            await asyncio.wait(copying)
+
+        etag = await self._in_parts(key, copy_all)
+        size = sum(source.size for source in sources)
         return Stored(key, etag or (await self.stat(key)).etag, size)
 
     async def stat(self, key: str, *, bucket: str | None = None) -> Stored:
@@ -180,6 +203,30 @@ class Storage:
             ]
         )
 
+    async def keys_older_than(self, seconds: float, prefix: str) -> list[str]:
+        """All keys that begin with `prefix` and were written longer ago."""
+        before = datetime.now(UTC) - timedelta(seconds=seconds)
+        return await self._call(
+            lambda: [
+                item.object_name or ""
+                for item in self._client.list_objects(self.bucket, prefix, recursive=True)
+                if item.last_modified and item.last_modified < before
+            ]
+        )
+
+    async def abort_older_than(self, seconds: float) -> int:
+        """Drop what uploads have sent that were begun longer ago and never ended. Returns how many.
+
+        MinIO shows nobody such uploads, and drops them itself after a day.
+        """
+        before = datetime.now(UTC) - timedelta(seconds=seconds)
+        abandoned = await self._call(lambda: self._begun_before(before))
+        for key, upload in abandoned:
+            # Ceph 16 encodes the keys that it lists and does not say so.
+            for name in {key, unquote(key)}:
+                await self._call(partial(self._abort, name, upload))
+        return len(abandoned)
+
     async def remove(self, keys: Iterable[str]) -> None:
         """Delete objects; one that is gone already is no error."""
         doomed = [DeleteObject(key) for key in keys]
@@ -190,6 +237,35 @@ class Storage:
     def close(self) -> None:
         """Let go of the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _joined(self, sources: Iterable[Stored]) -> AsyncGenerator[bytes, None]:
+        for source in sources:
+            async with aclosing(self.stream(source.key, etag=source.etag)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _in_parts(
+        self,
+        key: str,
+        send: Callable[[str, list[asyncio.Task[str]]], Coroutine[None, None, None]],
+    ) -> str:
+        """A multipart upload. `send` gets its id and a list for its parts, each a task for an ETag.
+
+        Returns the object's ETag, empty where the server does not tell.
+        """
+        upload = await self._call(lambda: self._begin(key))
+        sending: list[asyncio.Task[str]] = []
+        try:
+            await send(upload, sending)
+            etags = [task.result() for task in sending]
+            # Once only: when its answer is lost, a repeat could not tell what happened.
+            return await self._in_thread(lambda: self._complete(key, upload, etags))
+        except BaseException:
+            # Also when cancelled. A part still on its way would outlive the abort.
+            await asyncio.gather(*sending, return_exceptions=True)
+            with suppress(TransientError, S3Error):
+                await self._call(lambda: self._abort(key, upload))
+            raise
 
     async def _call(self, function: Callable[[], T]) -> T:
         async for attempt in stamina.retry_context(
@@ -212,7 +288,10 @@ class Storage:
                     raise
 
     def _put(self, key: str, body: bytes) -> Stored:
-        written = self._client.put_object(self.bucket, key, io.BytesIO(body), len(body))
+        # In one piece: of an upload in parts, Ceph does not tell the ETag.
+        written = self._client.put_object(
+            self.bucket, key, io.BytesIO(body), len(body), part_size=max(len(body), _PART_BYTES)
+        )
         return Stored(key, written.etag or "", len(body))
 
     def _create(self, key: str, body: bytes) -> bool:
@@ -255,12 +334,42 @@ class Storage:
     async def _send(self, key: str, upload: str, index: int, part: bytes) -> str:
         return await self._call(lambda: self._put_part(key, upload, index + 1, part))
 
+    async def _copy(self, key: str, upload: str, number: int, source: Stored) -> str:
+        return await self._call(lambda: self._copy_part(key, upload, number, source))
+
     # The client's own multipart upload reads its source in a thread; its single steps are private.
     def _begin(self, key: str) -> str:
         return self._client._create_multipart_upload(self.bucket, key, {})  # noqa: SLF001
 
     def _put_part(self, key: str, upload: str, number: int, part: bytes) -> str:
         return self._client._upload_part(self.bucket, key, part, None, upload, number)  # noqa: SLF001
+
+    def _copy_part(self, key: str, upload: str, number: int, source: Stored) -> str:
+        headers: dict[str, str | list[str] | tuple[str]] = {
+            "x-amz-copy-source": quote(f"/{self.bucket}/{source.key}"),
+            # Ceph 16 ignores it.
+            "x-amz-copy-source-if-match": source.etag,
+        }
+        try:
+            return self._client._upload_part_copy(self.bucket, key, upload, number, headers)[0]  # noqa: SLF001
+        except ValueError as error:
+            # S3 may answer 200 before it knows, and put the error into the body.
+            raise TransientError(f"S3 did not copy {source.key}.") from error
+
+    def _begun_before(self, moment: datetime) -> list[tuple[str, str]]:
+        found, after = [], None
+        while True:
+            # By key alone: the client forgets the other marker. What is passed over of one key is
+            # found the next time.
+            page = self._client._list_multipart_uploads(self.bucket, key_marker=after)  # noqa: SLF001
+            found += [
+                (upload.object_name, upload.upload_id or "")
+                for upload in page.uploads
+                if upload.initiated_time and upload.initiated_time < moment
+            ]
+            after = page.next_key_marker
+            if not page.is_truncated or not after:
+                return found
 
     def _complete(self, key: str, upload: str, etags: list[str]) -> str:
         """The object's ETag; empty where the server keeps it to itself, as Ceph 16 does."""
@@ -272,7 +381,11 @@ class Storage:
         return done.etag or ""
 
     def _abort(self, key: str, upload: str) -> None:
-        self._client._abort_multipart_upload(self.bucket, key, upload)  # noqa: SLF001
+        try:
+            self._client._abort_multipart_upload(self.bucket, key, upload)  # noqa: SLF001
+        except S3Error as error:
+            if error.code != "NoSuchUpload":
+                raise
 
 
 def _translated(function: Callable[[], T]) -> T:

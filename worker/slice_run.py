@@ -12,7 +12,7 @@ import structlog
 from shared import crash
 from shared.errors import InvalidTransitionError, NotFoundError, TransientError
 from shared.lifecycle import Event, Status
-from shared.slices import Claim, Part
+from shared.slices import Claim, GivenBack, Part
 from shared.state import State
 from shared.storage import Storage
 from worker.engine_client import (
@@ -187,15 +187,15 @@ async def settle(state: State, storage: Storage, claim: Claim, result: SliceResu
     """
     match result.outcome:
         case Outcome.STRUCK:
-            await state.slices.release(claim, strikes=1)
+            await state.slices.release(claim, strikes=1, reason=GivenBack.ENGINE_DIED)
         case Outcome.UNSEEN:
-            await state.slices.release(claim)
+            await state.slices.release(claim, reason=GivenBack.ENGINE_UNAVAILABLE)
         case Outcome.LANE_FAILED:
             await state.lanes.fail(claim.lane, result.reason)
-            await state.slices.release(claim)
+            await state.slices.release(claim, reason=GivenBack.ENGINE_FAILED)
         case Outcome.INPUT_LOST:
             await _fail(state, claim)
-            await state.slices.release(claim)
+            await state.slices.release(claim, reason=GivenBack.INPUT_LOST)
         case Outcome.DONE:
             await _commit(state, storage, claim, result.body)
 

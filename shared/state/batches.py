@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from shared.errors import NotFoundError
-from shared.lifecycle import Status
+from shared.lifecycle import PAUSABLE, Status
 from shared.openai import (
     Batch,
     BatchErrors,
@@ -92,6 +92,7 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
             total_tokens=tokens_in + tokens_out,
         ),
         metadata=json.loads(metadata) if metadata else None,
+        paused="paused" in fields and fields["status"] in PAUSABLE,
     )
 
 
@@ -158,13 +159,14 @@ class Batches:
         An unknown cursor gives an empty page.
         """
         index = f"{self._namespace}batches:{tenant}"
-        first = 0
+        newest = "+inf"
         if after is not None:
-            rank = await self._redis.zrevrank(index, after)
-            if rank is None:
+            score = await self._redis.zscore(index, after)
+            if score is None:
                 return [], False
-            first = rank + 1
-        ids = await self._redis.zrevrange(index, first, first + limit)
+            # A place, not a rank: ranks move when a batch comes meanwhile.
+            newest = f"({score:.0f}"
+        ids = await self._redis.zrevrangebyscore(index, newest, "-inf", start=0, num=limit + 1)
         return await self.many(ids[:limit]), len(ids) > limit
 
     async def in_status(self, status: Status, *, limit: int = 1000) -> list[str]:

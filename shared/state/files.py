@@ -1,6 +1,7 @@
 """File records: where an uploaded or produced object lies, and whose it is."""
 
 import json
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -24,6 +25,16 @@ class FileRecord(NamedTuple):
     key: str
     etag: str
     owned: bool = True
+
+    @property
+    def record_key(self) -> str:
+        """Beside the object: what a rebuild of Redis needs."""
+        return f"{self.key}.json"
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its time is over; nobody gets to see it then."""
+        return self.expires_at is not None and self.expires_at <= time.time()
 
     def to_fields(self) -> dict[str, str | int]:
         """What Redis keeps; an unset field is left out."""
@@ -69,9 +80,21 @@ class Files:
         self._scripts = scripts
         self._namespace = namespace
 
+    async def reserve(self, *keys: str, seconds: int) -> None:
+        """Let the sweeper remove these objects after `seconds`, unless a file keeps them before."""
+        await self._scripts.run("reserve", seconds, *keys)
+
+    async def unreserve(self, *keys: str) -> None:
+        """Say that the reserved objects never came to be."""
+        await self._redis.zrem(f"{self._namespace}garbage", *keys)
+
     async def create(self, file: FileRecord) -> None:
         """Make the file visible to its tenant; a repeat changes nothing."""
-        await self._scripts.run("create_file", json.dumps(file.to_fields()))
+        await self._scripts.run("create_file", json.dumps(file.to_fields()), "")
+
+    async def keep(self, file: FileRecord) -> bool:
+        """`create` for reserved objects; False when the reservation is over and they are not."""
+        return bool(await self._scripts.run("create_file", json.dumps(file.to_fields()), "1"))
 
     async def get(self, tenant: str, file_id: str) -> FileRecord:
         """The tenant's file. Raises NotFoundError, for another tenant's as for none."""
@@ -96,43 +119,76 @@ class Files:
     ) -> tuple[list[FileRecord], bool]:
         """A tenant's files after the cursor, and whether there are more of that purpose.
 
-        An unknown cursor gives an empty page.
+        Files that come or go meanwhile move no other. A cursor that was deleted within a day still
+        has its place; an unknown one gives an empty page.
         """
         index = f"{self._namespace}files:{tenant}"
-        position = 0
-        if after is not None:
-            rank = await (
-                self._redis.zrevrank(index, after)
-                if newest_first
-                else self._redis.zrank(index, after)
-            )
-            if rank is None:
-                return [], False
-            position = rank + 1
+        place = await self._place(tenant, after) if after is not None else ""
+        if place is None:
+            return [], False
         found: list[FileRecord] = []
         # A purpose is filtered after reading, so pages are read on until the answer is full.
+        wanted = max(limit + 1, 100)
         while len(found) <= limit:
+            start, end = (f"({place}" if place else "-inf"), "+inf"
+            if newest_first:
+                start, end = (f"({place}" if place else "+inf"), "-inf"
             ids = await self._redis.zrange(
-                index, position, position + max(limit, 100), desc=newest_first
+                index,
+                start,
+                end,
+                desc=newest_first,
+                byscore=True,
+                offset=0,
+                num=wanted,
+                withscores=True,
             )
-            if not ids:
-                break
-            position += len(ids)
             found += [
-                file for file in await self._many(ids) if purpose is None or file.purpose == purpose
+                file
+                for file in await self._many([file_id for file_id, _ in ids])
+                if (purpose is None or file.purpose == purpose) and not file.has_expired
             ]
+            if len(ids) < wanted:
+                break
+            place = _score(ids[-1][1])
         return found[:limit], len(found) > limit
 
+    async def expired(self, *, limit: int = 100) -> list[FileRecord]:
+        """Files whose time is over, the longest ago first."""
+        seconds, _ = await self._redis.time()
+        return await self._many(
+            await self._redis.zrangebyscore(
+                f"{self._namespace}expiring", "-inf", seconds, start=0, num=limit
+            )
+        )
+
     async def garbage(self, *, limit: int = 100) -> list[str]:
-        """Keys of objects that nothing refers to any more."""
-        return await self._redis.zrange(f"{self._namespace}garbage", 0, limit - 1)
+        """Keys of objects that nothing refers to any more, and of which no file can come to be."""
+        return await self._scripts.run("take_garbage", limit)
 
     async def swept(self, keys: list[str]) -> None:
         """Forget garbage whose objects are gone."""
-        await self._redis.zrem(f"{self._namespace}garbage", *keys)
+        await self._redis.zrem(f"{self._namespace}doomed", *keys)
+
+    async def _place(self, tenant: str, file_id: str) -> str | None:
+        """Where the file stands, or stood, among the tenant's; None for an unknown one."""
+        # In this order, one that is deleted meanwhile is found in either place.
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zscore(f"{self._namespace}files:{tenant}", file_id)
+            pipe.get(f"{self._namespace}gone:{file_id}")
+            score, gone = await pipe.execute()
+        if score is not None:
+            return _score(score)
+        place, _, whose = (gone or "").partition(" ")
+        return place if place and whose == tenant else None
 
     async def _many(self, file_ids: list[str]) -> list[FileRecord]:
         async with self._redis.pipeline(transaction=False) as pipe:
             for file_id in file_ids:
                 pipe.hgetall(f"{self._namespace}file:{file_id}")
             return [FileRecord.from_fields(fields) for fields in await pipe.execute() if fields]
+
+
+def _score(score: float) -> str:
+    """Exactly as it is: Redis may write a number of 16 digits with an exponent."""
+    return f"{score:.0f}"

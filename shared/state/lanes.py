@@ -9,8 +9,8 @@ from shared.slices import ReadySlice, Slice
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
-#: Waiting batches to choose from: more would not change much of what is fed.
-_MOST_BATCHES = 500
+#: Batches whose records are read in one round trip.
+_BATCHES = 500
 
 
 class JobRecord(NamedTuple):
@@ -52,6 +52,20 @@ class Lanes:
         """How many of them have slices that are neither ready nor claimed."""
         return await self._redis.zcard(self._key(lane, "waiting"))
 
+    async def rows_ahead(self, lane: str) -> int:
+        """Rows of the lane's running batches that have no result yet."""
+        ahead, first = 0, 0
+        while ids := await self._redis.zrange(
+            self._key(lane, "active"), first, first + _BATCHES - 1
+        ):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for batch_id in ids:
+                    pipe.hmget(f"{self._namespace}batch:{batch_id}", "total", "completed", "failed")
+                counts = [[int(count or 0) for count in row] for row in await pipe.execute()]
+            ahead += sum(max(0, total - done - failed) for total, done, failed in counts)
+            first += len(ids)
+        return ahead
+
     async def claimed_count(self, lane: str) -> int:
         """How many slices of the lane are claimed."""
         return await self._redis.zcard(self._key(lane, "claims"))
@@ -60,7 +74,7 @@ class Lanes:
         """The ready slices of the lane and the next pending ones of its oldest waiting batches."""
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrange(self._key(lane, "ready"), 0, -1)
-            pipe.zrange(self._key(lane, "waiting"), 0, _MOST_BATCHES - 1)
+            pipe.zrange(self._key(lane, "waiting"), 0, _BATCHES - 1)
             ready, waiting = await pipe.execute()
         ids = list(dict.fromkeys([*waiting, *(member.rpartition(":")[0] for member in ready)]))
         fields = ("status", "plan", "tenant", "priority", "created_at", "expires_at")

@@ -1,10 +1,12 @@
 """Slices, claims and parts: how a batch's rows are cut, who runs them, and what is committed."""
 
 import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import BatchyardError
-from shared.slices import Claim, Part, Slice, SliceUsage
+from shared.slices import Claim, GivenBack, Part, Slice, SliceUsage
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
@@ -16,6 +18,15 @@ _PLAN_SECONDS = 86_400
 
 class SupersededError(BatchyardError):
     """The lane has another lane job by now; this one must end."""
+
+
+@dataclass(frozen=True)
+class PlannedSlice:
+    """A slice of a plan, and what was committed for it so far."""
+
+    index: int
+    slice: Slice
+    part: Part | None
 
 
 class Slices:
@@ -44,20 +55,43 @@ class Slices:
             pipe.expire(pending_key, _PLAN_SECONDS)
             await pipe.execute()
 
+    async def pages(
+        self, batch_id: str, plan: str, *, first: int = 0
+    ) -> AsyncGenerator[list[PlannedSlice], None]:
+        """The batch's slices in order from `first` on, each with its part if it has one, in pages.
+
+        Memory and each call to Redis stay small however many slices there are.
+        """
+        plan_key = f"{self._namespace}plan:{batch_id}:{plan}"
+        parts_key = f"{self._namespace}parts:{batch_id}"
+        count: int = await self._redis.hlen(plan_key)
+        for start in range(first, count, _MANY):
+            indexes = range(start, min(start + _MANY, count))
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.hmget(plan_key, list(map(str, indexes)))
+                pipe.hmget(parts_key, list(map(str, indexes)))
+                slices, parts = await pipe.execute()
+            yield [
+                PlannedSlice(index, Slice(*json.loads(piece)), part and to_part(part))
+                for index, piece, part in zip(indexes, slices, parts, strict=True)
+            ]
+
     async def planned(self, batch_id: str, plan: str) -> list[Slice]:
-        """The batch's slices in order."""
-        raw = await self._redis.hgetall(f"{self._namespace}plan:{batch_id}:{plan}")
-        return [Slice(*json.loads(raw[str(index)])) for index in range(len(raw))]
+        """All slices of a batch of which that is not too many, in order; else see `pages`."""
+        return [row.slice async for page in self.pages(batch_id, plan) for row in page]
 
     async def parts(self, batch_id: str) -> dict[int, Part]:
-        """The committed parts by slice index."""
-        raw = await self._redis.hgetall(f"{self._namespace}parts:{batch_id}")
-        return {int(index): _part(text) for index, text in raw.items()}
+        """The committed parts by slice index, of a batch with not too many; else see `pages`."""
+        return {index: to_part(text) async for index, text in self._scan(f"parts:{batch_id}")}
 
     async def epochs(self, batch_id: str) -> dict[int, int]:
-        """How often each slice was claimed."""
-        raw = await self._redis.hgetall(f"{self._namespace}epochs:{batch_id}")
-        return {int(index): int(epoch) for index, epoch in raw.items()}
+        """How often each slice was claimed, for a batch that has not too many."""
+        return {index: int(epoch) async for index, epoch in self._scan(f"epochs:{batch_id}")}
+
+    async def _scan(self, key: str) -> AsyncGenerator[tuple[int, str], None]:
+        """A hash of slices, with many short calls rather than one that holds up all others."""
+        async for index, text in self._redis.hscan_iter(f"{self._namespace}{key}", count=_MANY):
+            yield int(index), text
 
     async def inflight(self, batch_id: str) -> int:
         """How many of the batch's slices are claimed."""
@@ -118,11 +152,13 @@ class Slices:
         )
         return outcome
 
-    async def release(self, claim: Claim, *, strikes: int = 0) -> bool:
+    async def release(
+        self, claim: Claim, *, strikes: int = 0, reason: GivenBack = GivenBack.NOT_RUN
+    ) -> bool:
         """Give the slice back unrun. False when the claim was another's already."""
         return bool(
             await self._scripts.run(
-                "release", claim.lane, claim.batch_id, claim.index, claim.epoch, strikes
+                "release", claim.lane, claim.batch_id, claim.index, claim.epoch, strikes, reason
             )
         )
 
@@ -153,6 +189,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
     )
 
 
-def _part(text: str) -> Part:
+def to_part(text: str) -> Part:
+    """A part as Redis keeps it."""
     key, etag, output_bytes, error_bytes, rows, usage = json.loads(text)
     return Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage))

@@ -19,13 +19,18 @@ from shared.state.files import Files
 from shared.state.keys import Keys
 from shared.state.lanes import Lanes
 from shared.state.leases import Lease
+from shared.state.live import Live
 from shared.state.outbox import Outbox
 from shared.state.scripts import Scripts
 from shared.state.slices import Slices
+from shared.state.uploads import Uploads
+from shared.state.watch import Watch
 from shared.state.webhooks import Webhooks
 
 #: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
 NAMESPACE = "{batchyard}:"
+#: Of one process; each takes a file descriptor, of which processes often have 1024.
+_MOST_CONNECTIONS = 500
 
 
 class State:
@@ -39,6 +44,8 @@ class State:
             socket_timeout=10,
             socket_connect_timeout=5,
             health_check_interval=15,
+            # At redis-py's own limit of 100, the 101st call of the same moment would be an error.
+            max_connections=_MOST_CONNECTIONS,
             retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), 6),
             retry_on_error=[RedisConnectionError, RedisTimeoutError],
         )
@@ -49,9 +56,11 @@ class State:
         self.slices = Slices(self._redis, scripts, namespace)
         self.lanes = Lanes(self._redis, scripts, namespace)
         self.files = Files(self._redis, scripts, namespace)
+        self.uploads = Uploads(self._redis, scripts, namespace)
         self.keys = Keys(self._redis, namespace)
         self.outbox = Outbox(self._redis, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
+        self.live = Live(self._redis, scripts, namespace)
 
     async def apply(
         self, batch_id: str, event: Event, fields: Mapping[str, str | int] | None = None
@@ -97,6 +106,14 @@ class State:
             with translated():
                 await pubsub.subscribe(*(f"{self._namespace}bell:{name}" for name in names))
             yield Bells(pubsub)
+
+    @asynccontextmanager
+    async def watching(self, bell: str) -> AsyncIterator[Watch]:
+        """Hear the events of chosen batches, and `bell`, over one connection."""
+        async with self._redis.pubsub() as pubsub:
+            watch = Watch(pubsub, self._namespace, bell)
+            await watch.open()
+            yield watch
 
     async def ring(self, name: str) -> None:
         """Wake whoever listens to `name`."""

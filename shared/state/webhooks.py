@@ -197,7 +197,10 @@ class Webhooks:
 
         Raises NotFoundError, and ConflictError for a disabled endpoint.
         """
-        match await self._scripts.run("redeliver_webhook", tenant, endpoint_id, delivery_id):
+        outcome: str = await self._scripts.run(
+            "redeliver_webhook", tenant, endpoint_id, delivery_id
+        )
+        match outcome:
             case "no endpoint":
                 raise _no_endpoint(endpoint_id)
             case "no delivery":
@@ -207,6 +210,8 @@ class Webhooks:
                     f"The webhook endpoint '{endpoint_id}' has answered 410 and is disabled. "
                     "Update it to enable it again."
                 )
+            case _:
+                return
 
     async def claim(
         self, *, most: int, each: int, lease_seconds: float

@@ -34,6 +34,7 @@ for _ = 1, 200 do
     redis.call('ZREM', ready, member)
     redis.call('ZADD', lane_key(lane, 'claims'), int(now_ms + tonumber(ARGV[3])), member)
     redis.call('SADD', ns .. 'inflight:' .. id, index)
+    redis.call('HSET', ns .. 'jobs:' .. id, index, ARGV[2])
     redis.call('HINCRBY', lane_key(lane, 'served'), batch[7], cjson.decode(slice)[5])
     local epoch = redis.call('HINCRBY', ns .. 'epochs:' .. id, index, 1)
     local strikes = redis.call('HGET', ns .. 'strikes:' .. id, index) or 0

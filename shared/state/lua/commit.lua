@@ -16,13 +16,16 @@ redis.call('HSET', parts, index, ARGV[5])
 redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
 redis.call('ZREM', lane_key(lane, 'ready'), id .. ':' .. index)
 redis.call('SREM', inflight, index)
-local rows = tonumber(ARGV[6]) + tonumber(ARGV[7])
+local rows, done = tonumber(ARGV[6]) + tonumber(ARGV[7]), 0
 redis.call('HINCRBY', lane_key(lane, 'job'), 'rows', rows)
 redis.call('HINCRBY', lane_key(lane, 'job'), 'slices', 1)
 for i, field in ipairs({'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
   'reasoning_tokens'}) do
-  redis.call('HINCRBY', key, field, ARGV[5 + i])
+  local sum = redis.call('HINCRBY', key, field, ARGV[5 + i])
+  if i <= 2 then done = done + sum end
 end
+-- In the order of completion: by how many rows were there before.
+redis.call('ZADD', ns .. 'commits:' .. id, int(done - rows), index)
 local committed = redis.call('HINCRBY', key, 'slices_committed', 1)
 local values = redis.call('HMGET', key, 'slices_total', 'progress_ms')
 if status == 'in_progress' then

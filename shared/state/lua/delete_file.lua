@@ -1,9 +1,13 @@
 -- The object itself goes once no live batch reads it. ARGV: tenant, file id. Returns 1 or 0.
-local key = ns .. 'file:' .. ARGV[2]
+local key, index = ns .. 'file:' .. ARGV[2], ns .. 'files:' .. ARGV[1]
 local values = redis.call('HMGET', key, 'tenant', 'key', 'owned')
 if values[1] ~= ARGV[1] then return 0 end
 redis.call('DEL', key)
-redis.call('ZREM', ns .. 'files:' .. ARGV[1], ARGV[2])
+-- Whoever pages and stands at this file goes on from its place.
+local score = redis.call('ZSCORE', index, ARGV[2])
+if score then redis.call('SET', ns .. 'gone:' .. ARGV[2], score .. ' ' .. ARGV[1], 'EX', 86400) end
+redis.call('ZREM', index, ARGV[2])
+redis.call('ZREM', ns .. 'expiring', ARGV[2])
 if values[3] == '1' then
   if redis.call('SCARD', ns .. 'readers:' .. ARGV[2]) == 0 then
     redis.call('ZADD', ns .. 'garbage', now, values[2])

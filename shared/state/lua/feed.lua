@@ -1,4 +1,5 @@
--- Puts the lane's ready list in the given order; what was claimed meanwhile stays out of it.
+-- Puts the lane's ready list in the given order; what was claimed or
+-- paused meanwhile stays out of it.
 -- ARGV: lane, then at most 100 members `batch:index`, the first to run first.
 local lane, ready, fed = ARGV[1], lane_key(ARGV[1], 'ready'), 0
 for rank = 2, #ARGV do
@@ -7,9 +8,9 @@ for rank = 2, #ARGV do
   if redis.call('ZSCORE', ready, member) then
     redis.call('ZADD', ready, 'XX', rank, member)
   else
-    local plan = redis.call('HGET', batch_key(id), 'plan')
-    local pending = plan and ns .. 'pending:' .. id .. ':' .. plan
-    if plan and redis.call('ZREM', pending, index) == 1 then
+    local batch = redis.call('HMGET', batch_key(id), 'plan', 'paused')
+    local pending = batch[1] and ns .. 'pending:' .. id .. ':' .. batch[1]
+    if batch[1] and not batch[2] and redis.call('ZREM', pending, index) == 1 then
       redis.call('ZADD', ready, rank, member)
       fed = fed + 1
       if redis.call('ZCARD', pending) == 0 then redis.call('ZREM', lane_key(lane, 'waiting'), id) end

@@ -16,7 +16,8 @@ local SNAPSHOT = {
   'error_file_id', 'created_at', 'in_progress_at', 'expires_at', 'finalizing_at', 'completed_at',
   'failed_at', 'expired_at', 'cancelling_at', 'cancelled_at', 'completion_window', 'metadata',
   'total', 'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
-  'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error'
+  'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error',
+  'paused', 'priority'
 }
 
 local function announce(id, kind)
@@ -26,15 +27,20 @@ local function announce(id, kind)
   for i, field in ipairs(SNAPSHOT) do
     if values[i] then snapshot[field] = values[i] end
   end
+  local text = cjson.encode(snapshot)
   redis.call('XADD', ns .. 'outbox:events', '*', 'type', kind, 'sequence', sequence,
-    'at_ms', int(now_ms), 'snapshot', cjson.encode(snapshot))
+    'at_ms', int(now_ms), 'snapshot', text)
+  -- For those who watch this very batch now; what they miss is in the record.
+  redis.call('PUBLISH', ns .. 'watch:' .. id,
+    sequence .. ' ' .. int(now_ms) .. ' ' .. kind .. ' ' .. text)
 end
 
 -- Lets go of everything that only a live batch needs.
 local function retire(id)
   local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id')
   redis.call('ZREM', ns .. 'deadlines', id)
-  local suffixes = {'parts:' .. id, 'epochs:' .. id, 'strikes:' .. id, 'inflight:' .. id}
+  local suffixes = {'parts:' .. id, 'epochs:' .. id, 'strikes:' .. id, 'inflight:' .. id,
+    'commits:' .. id, 'jobs:' .. id, 'reasons:' .. id}
   if values[1] then
     suffixes[#suffixes + 1] = 'plan:' .. id .. ':' .. values[1]
     suffixes[#suffixes + 1] = 'pending:' .. id .. ':' .. values[1]
@@ -117,7 +123,7 @@ end
 -- the batch is there already, 'missing', or the status that rules the event out.
 local function transition(id, event, fields)
   local key, row = batch_key(id), TRANSITIONS[event]
-  local values = redis.call('HMGET', key, 'status', 'created_at')
+  local values = redis.call('HMGET', key, 'status', 'created_at', 'paused')
   local status = values[1]
   if not status then return 'missing' end
   if status == row.target then return 'repeat' end
@@ -129,8 +135,10 @@ local function transition(id, event, fields)
   if lane then
     if row.target == 'in_progress' then
       redis.call('SADD', ns .. 'lanes', lane)
-      redis.call('ZADD', lane_key(lane, 'active'), values[2], id)
-      redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
+      if not values[3] then
+        redis.call('ZADD', lane_key(lane, 'active'), values[2], id)
+        redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
+      end
     else
       redis.call('ZREM', lane_key(lane, 'active'), id)
       redis.call('ZREM', lane_key(lane, 'waiting'), id)
@@ -143,19 +151,47 @@ local function transition(id, event, fields)
   return 'ok'
 end
 
--- Ends a claim without a result; the slice goes to the head of its lane if its batch still runs.
-local function give_back(lane, id, index)
+-- Ends a claim without a result; the slice goes to the head of its lane if its batch still runs,
+-- and back to the pending ones if it is paused.
+local function give_back(lane, id, index, reason)
   redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
   redis.call('SREM', ns .. 'inflight:' .. id, index)
-  local status = redis.call('HGET', batch_key(id), 'status')
-  if status == 'in_progress' then
+  local values = redis.call('HMGET', batch_key(id), 'status', 'paused', 'plan')
+  if values[1] == 'in_progress' then
     if redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 0 then
-      redis.call('ZADD', lane_key(lane, 'ready'), -1, id .. ':' .. index)
-      ring('lane:' .. lane)
+      redis.call('HSET', ns .. 'reasons:' .. id, index, reason .. ' ' .. int(now))
+      if values[2] then
+        redis.call('ZADD', ns .. 'pending:' .. id .. ':' .. values[3], index, index)
+      else
+        redis.call('ZADD', lane_key(lane, 'ready'), -1, id .. ':' .. index)
+        ring('lane:' .. lane)
+      end
     end
   else
     ring('dispatcher')
   end
+end
+
+-- Whether a new file's objects are still there to be kept: what is reserved is garbage in advance.
+local function keep(file)
+  if redis.call('EXISTS', ns .. 'file:' .. file.id) == 1 then return true end
+  redis.call('ZREM', ns .. 'garbage', file.key .. '.json')
+  return redis.call('ZREM', ns .. 'garbage', file.key) == 1
+end
+
+-- Takes the batch's ready slices back to its pending ones, to be fed anew or, if it is paused, not.
+local function unready(id, lane, plan)
+  local ready, taken = lane_key(lane, 'ready'), 0
+  for _, member in ipairs(redis.call('ZRANGE', ready, 0, -1)) do
+    local owner, index = string.match(member, '^(.*):(%d+)$')
+    if owner == id then
+      redis.call('ZREM', ready, member)
+      redis.call('ZADD', ns .. 'pending:' .. id .. ':' .. plan, index, index)
+      taken = taken + 1
+    end
+  end
+  local score = redis.call('ZSCORE', lane_key(lane, 'active'), id)
+  if score and taken > 0 then redis.call('ZADD', lane_key(lane, 'waiting'), score, id) end
 end
 
 local function write_file(file)
@@ -167,7 +203,18 @@ local function write_file(file)
   local key = ns .. 'file:' .. file.id
   if redis.call('EXISTS', key) == 1 then return end
   redis.call('HSET', key, unpack(fields))
-  -- Microseconds, so that files of one second keep their order.
-  local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
-  redis.call('ZADD', ns .. 'files:' .. file.tenant, score, file.id)
+  local index = ns .. 'files:' .. file.tenant
+  -- Microseconds, and no two alike, so that every page begins behind one number.
+  local score = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+  local last = tonumber(redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')[2] or 0)
+  redis.call('ZADD', index, string.format('%.0f', math.max(score, last + 1)), file.id)
+  if file.expires_at then redis.call('ZADD', ns .. 'expiring', file.expires_at, file.id) end
+end
+
+-- nil when there is none. Its time is over at once, not only when the reaper comes.
+local function upload_status(id)
+  local values = redis.call('HMGET', ns .. 'upload:' .. id, 'status', 'expires_at', 'held_until')
+  local ends = math.max(tonumber(values[2] or 0), tonumber(values[3] or 0))
+  if values[1] == 'pending' and now >= ends then return 'expired' end
+  return values[1] or nil
 end

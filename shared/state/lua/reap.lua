@@ -4,6 +4,6 @@ local limit = ARGV[2] == '1' and '+inf' or int(now_ms)
 local members = redis.call('ZRANGEBYSCORE', lane_key(ARGV[1], 'claims'), '-inf', limit, 'LIMIT', 0, 100)
 for _, member in ipairs(members) do
   local id, index = string.match(member, '^(.*):(%d+)$')
-  give_back(ARGV[1], id, index)
+  give_back(ARGV[1], id, index, ARGV[2] == '1' and 'job_ended' or 'claim_expired')
 end
 return #members

@@ -2,6 +2,7 @@ import asyncio
 import secrets
 import shlex
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -257,6 +258,35 @@ async def test_a_later_urgent_batch_goes_ahead_of_what_is_ready(
 
     got = await claim(state, slices=5)
     assert [one.batch_id for one in got] == [urgent] * 3 + [patient] * 2
+
+
+async def test_a_batch_whose_priority_is_raised_goes_ahead_at_the_next_feed(
+    state: State, feeder: LaneKeeper
+) -> None:
+    # With the same age, and a deadline far away.
+    now, far = int(time.time()), 4_000_000_000
+    first, second = [
+        await in_progress(state, slices=3, created_at=now, expires_at=far) for _ in range(2)
+    ]
+    await feeder.feed(LANE)
+
+    await state.live.amend(second, priority=9)
+    await feeder.feed(LANE)
+
+    got = await claim(state, slices=6)
+    assert [one.batch_id for one in got] == [second] * 3 + [first] * 3
+
+
+async def test_a_paused_batch_takes_no_room_from_others(state: State, feeder: LaneKeeper) -> None:
+    paused = await in_progress(state, slices=100)
+    await feeder.feed(LANE)
+    await state.live.pause(paused)
+    other = await in_progress(state, slices=60)
+
+    await feeder.feed(LANE)
+
+    got = await claim(state, slices=100, rows=10_000)
+    assert [one.batch_id for one in got] == [other] * 52
 
 
 async def test_a_ready_list_never_holds_more_than_a_hundred_and_stays_in_order(

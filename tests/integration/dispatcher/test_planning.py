@@ -253,6 +253,23 @@ async def test_the_most_rows_are_planned_in_seconds_and_little_memory(
     assert peak - before < 48 * _MEBIBYTE
 
 
+async def test_an_operator_may_allow_more_rows_and_names_are_still_told_apart(
+    state: State, storage: Storage, catalog: Catalog, yard: Yard
+) -> None:
+    body = lines(100_000)
+    good, bad = await yard.submit(body), await yard.submit(body + line("row-7") + b"\n")
+    planner = a_planner(state, storage, catalog, rows=128, most=200_000)
+
+    await planner.plan(good)
+    await planner.plan(bad)
+
+    _assert_covers(await yard.slices(good), body, rows=100_000)
+    problems = _problems((await state.batches.get(bad)).fields)
+    assert [("duplicate_custom_id", 100_001)] == [
+        (problem["code"], problem["line"]) for problem in problems
+    ]
+
+
 def _assert_covers(slices: list[Slice], body: bytes, *, rows: int) -> None:
     """The slices are the whole body, each row once, in order."""
     assert slices[0].start == 0

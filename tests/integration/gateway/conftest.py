@@ -14,10 +14,14 @@ import pytest
 import uvicorn
 from openai import AsyncOpenAI
 
+from dispatcher.finaliser import Finaliser
 from gateway.app import build_app
 from gateway.settings import GatewaySettings
+from shared.catalog import load_catalog
 from shared.state import State
 from shared.storage import Storage
+from tests.integration.dispatcher.conftest import CATALOG as YARD_CATALOG
+from tests.integration.dispatcher.conftest import Yard, a_planner
 from tests.servers import S3
 
 CATALOG = """\
@@ -148,3 +152,12 @@ async def acme(gateway: Gateway, gateway_state: State) -> AsyncIterator[Caller]:
 async def globex(gateway: Gateway, gateway_state: State) -> AsyncIterator[Caller]:
     async with calling(gateway, gateway_state) as caller:
         yield caller
+
+
+@pytest.fixture
+def yard(gateway_state: State, bucket: Storage, tmp_path: Path) -> Yard:
+    """What runs the gateway's batches without a fleet, in slices of three rows."""
+    (tmp_path / "yard.yaml").write_text(YARD_CATALOG)
+    planner = a_planner(gateway_state, bucket, load_catalog(tmp_path / "yard.yaml"))
+    finaliser = Finaliser(gateway_state, bucket, output_seconds=3600)
+    return Yard(gateway_state, bucket, planner, finaliser)

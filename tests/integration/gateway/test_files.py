@@ -457,8 +457,10 @@ async def test_an_expired_file_is_gone(acme: Caller, gateway_state: State) -> No
         )
     )
 
-    with pytest.raises(NotFoundError):
-        await acme.openai.files.retrieve(f"file-{acme.tenant}")
+    for call in (acme.openai.files.retrieve, acme.openai.files.content, acme.openai.files.delete):
+        with pytest.raises(NotFoundError):
+            await call(f"file-{acme.tenant}")
+    assert (await acme.openai.files.list()).data == []
     with pytest.raises(BadRequestError, match="Cannot find file"):
         await acme.openai.batches.create(
             input_file_id=f"file-{acme.tenant}",

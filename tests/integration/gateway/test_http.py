@@ -16,6 +16,13 @@ CALLS = [
     ("POST", "/v1/batches"),
     ("GET", "/v1/batches/batch_x"),
     ("POST", "/v1/batches/batch_x/cancel"),
+    ("POST", "/v1/batches/batch_x"),
+    ("POST", "/v1/batches/batch_x/pause"),
+    ("POST", "/v1/batches/batch_x/resume"),
+    ("POST", "/v1/batches/batch_x/retry"),
+    ("GET", "/v1/batches/batch_x/events"),
+    ("GET", "/v1/batches/batch_x/explain"),
+    ("GET", "/v1/batches/batch_x/results"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/tiny"),
 ]

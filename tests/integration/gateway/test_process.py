@@ -3,20 +3,27 @@
 import contextlib
 import json
 import os
+import re
+import secrets
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from cli.servers import free_port
 from gateway.settings import GatewaySettings
 from shared.state import State
+from shared.state.state import NAMESPACE
+from shared.storage import Storage
 from tests.eventually import eventually
+from tests.integration.gateway.conftest import Caller
 
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"tiny"}}\n'
 SECRET = "the prompt that nobody may see"  # a prompt
@@ -163,6 +170,113 @@ async def test_a_death_before_the_answer_is_met_by_the_same_key(
     assert again.status_code == 200
     assert [batch["id"] for batch in after] == [batch["id"] for batch in before]
     assert again.json() == before[0]
+
+
+async def test_an_upload_outlives_a_death_at_every_point(
+    environment: dict[str, str],
+    settings: GatewaySettings,
+    acme: Caller,
+    gateway_state: State,
+    tmp_path: Path,
+) -> None:
+    # On the state of the session's gateway, which lives on beside those that die.
+    shared = {**environment, "BATCHYARD_REDIS_URL": settings.redis_url.get_secret_value()}
+    uploads = acme.openai.uploads
+    upload = await uploads.create(bytes=4, filename="a", mime_type="x", purpose="user_data")
+    path = f"/v1/uploads/{upload.id}"
+    parts = [await uploads.parts.create(upload.id, data=data) for data in (b"ro", b"ws")]
+    part_ids = [part.id for part in parts]
+
+    async def dies_at(point: str, verb: str, **body: Any) -> None:
+        doomed = {**shared, "BATCHYARD_CRASH_AT": point}
+        with process(doomed, tmp_path / "log") as child:
+            async with _client(doomed, acme.key) as client:
+                with pytest.raises(httpx.TransportError):
+                    await client.post(f"{path}/{verb}", **body)
+            await eventually(lambda: child.poll() == -signal.SIGKILL)
+
+    await dies_at("uploads.part_stored", "parts", files={"data": b"lost"})
+    await dies_at("files.recorded", "complete", json={"part_ids": part_ids})
+    assert (await acme.openai.files.list()).data == []
+    await dies_at("uploads.completed", "complete", json={"part_ids": part_ids})
+    [file] = (await acme.openai.files.list()).data
+
+    again = await uploads.complete(upload.id, part_ids=part_ids)
+
+    assert again.file == file
+    assert (await acme.openai.files.content(file.id)).content == b"rows"
+    await _assert_the_rest_is_swept(shared, gateway_state, acme.tenant, file.id, upload.id)
+
+
+async def _assert_the_rest_is_swept(
+    environment: dict[str, str], state: State, tenant: str, file_id: str, upload_id: str
+) -> None:
+    names = ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY", "BUCKET")
+    storage = Storage(*(environment[f"BATCHYARD_S3_{name}"] for name in names))
+    redis: Redis[str] = Redis.from_url(environment["BATCHYARD_REDIS_URL"], decode_responses=True)
+    key = f"files/{tenant}/{file_id}"
+    left = set(await storage.keys(f"files/{tenant}/")) - {key, f"{key}.json"}
+    parts = await storage.keys(f"uploads/{upload_id}/")
+    waiting = dict(await redis.zrange(f"{NAMESPACE}garbage", 0, -1, withscores=True))
+    await redis.aclose()
+    storage.close()
+
+    assert (len(left), len(parts)) == (2, 3)
+    assert left <= waiting.keys()
+    assert not {key, f"{key}.json"} & waiting.keys()
+    assert all(time.time() < waiting[name] < time.time() + 86_500 for name in left)
+    assert f"uploads/{upload_id}/" in await state.files.garbage(limit=100_000)
+
+
+async def test_memory_does_not_grow_with_a_part(
+    environment: dict[str, str], key: str, tmp_path: Path
+) -> None:
+    wish = {"bytes": 80_000_000, "filename": "a", "mime_type": "x", "purpose": "user_data"}
+    with process(environment, tmp_path / "log") as child:
+        async with _client(environment, key) as client:
+            upload = (await client.post("/v1/uploads", json=wish)).json()["id"]
+            part_ids, peaks = [], []
+            for size in (20_000_000, 60_000_000):
+                data = secrets.token_bytes(size)
+                part = await client.post(f"/v1/uploads/{upload}/parts", files={"data": data})
+                part_ids.append(part.json()["id"])
+                peaks.append(_peak_bytes(child.pid))
+            completed = await client.post(
+                f"/v1/uploads/{upload}/complete", json={"part_ids": part_ids}
+            )
+            peaks.append(_peak_bytes(child.pid))
+
+    assert completed.json()["status"] == "completed"
+    assert peaks[2] - peaks[0] < 24_000_000
+
+
+def _peak_bytes(pid: int) -> int:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+async def test_a_stream_of_events_does_not_hold_up_the_end(
+    environment: dict[str, str], key: str, tmp_path: Path
+) -> None:
+    with process(environment, tmp_path / "log") as child:
+        async with _client(environment, key) as client:
+            batch = (
+                await client.post("/v1/batches", json=_wish(await _upload(client, LINE)))
+            ).json()
+            async with client.stream("GET", f"/v1/batches/{batch['id']}/events") as answer:
+                body = answer.aiter_bytes()
+                first = await anext(body)
+                began = time.monotonic()
+                child.send_signal(signal.SIGTERM)
+                # It ends as a whole answer does, not as a cut one.
+                rest = [chunk async for chunk in body]
+        code = child.wait(10)
+
+    assert b"event: batch.validating" in first
+    assert rest == []
+    assert time.monotonic() - began < 10
+    assert code == -signal.SIGTERM
 
 
 def _client(environment: dict[str, str], key: str) -> httpx.AsyncClient:

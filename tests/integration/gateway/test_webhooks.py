@@ -21,7 +21,8 @@ from tests.receiver import answers, receiving
 from tests.webhooks import delivering
 
 #: Nobody has this address, and no name server is asked for it.
-URL = "https://8.8.8.8/hook"
+#: Nobody may be called from a test; a name that leads nowhere is taken all the same.
+URL = "https://hooks.invalid/hook"
 SHOWN = {
     *("id", "object", "name", "url", "event_types"),
     *("created_at", "updated_at", "signing_secret_hint"),

@@ -47,6 +47,7 @@ class _Slice:
 class _Batch:
     slices: list[_Slice]
     status: Status = Status.IN_PROGRESS
+    is_paused: bool = False
     completed: int = 0
     failed: int = 0
     events: Counter[str] = field(default_factory=Counter)
@@ -95,8 +96,47 @@ class _Machine(RuleBasedStateMachine):
         self._run(feed(self._state, batch_id, slices=len(batch.slices)))
 
         for piece in batch.slices:
-            if piece.place == "pending":
+            if piece.place == "pending" and not batch.is_paused:
                 piece.place = "ready"
+
+    @precondition(lambda self: self._batches)
+    @rule(data=st.data())
+    def pause(self, data: st.DataObject) -> None:
+        batch_id, batch = self._any_batch(data)
+        is_open = batch.status is Status.IN_PROGRESS
+
+        refused = self._run(self._state.live.pause(batch_id))
+
+        assert refused is (None if is_open else batch.status)
+        if is_open:
+            batch.events["batch.paused"] += not batch.is_paused
+            batch.is_paused = True
+            self._park(batch)
+
+    @precondition(lambda self: any(batch.is_paused for batch in self._batches.values()))
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        batch_id, batch = self._any_batch(data)
+        is_open = batch.status is Status.IN_PROGRESS
+
+        refused = self._run(self._state.live.resume(batch_id))
+
+        assert refused is (None if is_open else batch.status)
+        if is_open:
+            batch.events["batch.resumed"] += batch.is_paused
+            batch.is_paused = False
+
+    @precondition(lambda self: self._batches)
+    @rule(data=st.data(), priority=st.integers(0, 9))
+    def amend(self, data: st.DataObject, priority: int) -> None:
+        batch_id, batch = self._any_batch(data)
+        before = self._run(self._state.batches.get(batch_id)).number("priority")
+
+        self._run(self._state.live.amend(batch_id, priority=priority))
+
+        if batch.status is Status.IN_PROGRESS and priority != before:
+            batch.events["batch.updated"] += 1
+            self._park(batch)
 
     @precondition(lambda self: self._some("ready"))
     @rule(slices=st.integers(1, 4))
@@ -278,7 +318,8 @@ class _Machine(RuleBasedStateMachine):
         batch = self._batches[batch_id]
         assert [int(entry.fields["sequence"]) for entry in own] == list(range(1, len(own) + 1))
         assert sum(types[f"batch.{status}"] for status in FINAL) == (batch.status in FINAL)
-        assert Counter({**batch.events, "batch.accepted": 1, "batch.in_progress": 1}) == Counter(
+        expected = Counter({**batch.events, "batch.accepted": 1, "batch.in_progress": 1})
+        assert +expected == Counter(
             {kind: count for kind, count in types.items() if kind != "batch.progress"}
         )
 
@@ -313,7 +354,12 @@ class _Machine(RuleBasedStateMachine):
     def _give_back(self, batch_id: str, index: int) -> None:
         piece = self._batches[batch_id].slices[index]
         piece.is_inflight = False
-        piece.place = "ready"
+        piece.place = "pending" if self._batches[batch_id].is_paused else "ready"
+
+    def _park(self, batch: _Batch) -> None:
+        for piece in batch.slices:
+            if piece.place == "ready":
+                piece.place = "pending"
 
     async def _close(self) -> None:
         if keys := [key async for key in self._redis.scan_iter(match=f"{self._namespace}*")]:

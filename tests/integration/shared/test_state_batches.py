@@ -120,6 +120,25 @@ async def test_a_page_that_ends_with_the_last_batch_has_no_more(state: State) ->
     assert not has_more
 
 
+async def test_pages_are_exact_while_batches_come(state: State) -> None:
+    old = [await validating(state) for _ in range(25)]
+
+    async def come() -> None:
+        while True:
+            await validating(state)
+
+    coming = asyncio.create_task(come())
+    found = [old[-1]]
+    has_more = True
+    while has_more:
+        page, has_more = await state.batches.page("acme", after=found[-1], limit=1)
+        found += [record.id for record in page]
+    coming.cancel()
+    await asyncio.gather(coming, return_exceptions=True)
+
+    assert found == old[::-1]
+
+
 async def test_a_page_after_an_unknown_batch_is_empty(state: State) -> None:
     await validating(state)
 

@@ -132,3 +132,9 @@ async def test_a_bell_of_another_name_is_not_heard(own_state: State) -> None:
         await own_state.ring("relay")
 
         assert not await bells.wait(0.1)
+
+
+async def test_hundreds_of_calls_at_the_same_moment_are_answered(state: State) -> None:
+    pings = await asyncio.gather(*(state.ping() for _ in range(300)), return_exceptions=True)
+
+    assert set(pings) == {None}

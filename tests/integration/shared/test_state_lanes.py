@@ -2,7 +2,7 @@ import asyncio
 
 from shared.lifecycle import Event
 from shared.state import State
-from tests.batches import JOB, LANE, claim, claimed, feed, in_progress, part
+from tests.batches import JOB, LANE, claim, claimed, feed, in_progress, part, validating
 
 
 async def test_a_lane_is_known_from_its_first_batch_on(state: State) -> None:
@@ -53,6 +53,22 @@ async def test_a_batch_waits_until_its_last_slice_is_ready_or_it_ends(state: Sta
 
     await state.apply(first, Event.CANCEL_REQUESTED)
     assert await state.lanes.candidates(LANE, slices_per_batch=9) == []
+
+
+async def test_what_goes_back_to_a_batch_makes_it_wait_again_unless_it_is_paused(
+    state: State,
+) -> None:
+    batch = await in_progress(state, slices=2)
+    await state.lanes.feed(LANE, [f"{batch}:0", f"{batch}:1"])
+    assert await state.lanes.waiting_count(LANE) == 0
+
+    await state.live.amend(batch, priority=9)
+    assert await state.lanes.waiting_count(LANE) == 1
+    await state.live.pause(batch)
+    assert await state.lanes.waiting_count(LANE) == 0
+    await state.live.resume(batch)
+    assert await state.lanes.waiting_count(LANE) == 1
+    assert len(await state.lanes.candidates(LANE, slices_per_batch=9)) == 2
 
 
 async def test_a_claimed_or_committed_slice_is_no_candidate(state: State) -> None:
@@ -217,3 +233,14 @@ async def test_a_lanes_failure_stays_until_it_is_dealt_with(state: State) -> Non
     assert await state.lanes.failure(LANE) == "no such model"
     await state.lanes.clear_failure(LANE)
     assert await state.lanes.failure(LANE) is None
+
+
+async def test_rows_ahead_are_those_of_running_batches_without_a_result(state: State) -> None:
+    [claim, _] = await claimed(state, slices=2)
+    await state.slices.commit(claim, part(claim, failed=3))
+    await in_progress(state, slices=3)
+    await in_progress(state, slices=4, lane="other@gpu")
+    await validating(state)
+
+    assert 10 + 30 == await state.lanes.rows_ahead(LANE)
+    assert 0 == await state.lanes.rows_ahead("nobody@gpu")

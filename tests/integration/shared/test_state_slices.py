@@ -34,6 +34,27 @@ async def test_a_plan_is_read_back_in_order(state: State) -> None:
     assert await state.slices.planned(batch_id, "p") == slices
 
 
+async def test_slices_come_in_pages_each_with_its_part(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    batch_id = await in_progress(state, slices=250)
+    await feed(state, batch_id, slices=3)
+    last = (await claim(state, slices=3))[-1]
+    await state.slices.commit(last, part(last))
+
+    pages = [page async for page in state.slices.pages(batch_id, "p")]
+    rest = [row async for page in state.slices.pages(batch_id, "p", first=249) for row in page]
+
+    rows = [row for page in pages for row in page]
+    assert [100, 100, 50] == [len(page) for page in pages]
+    assert [(index, piece(index)) for index in range(250)] == [
+        (row.index, row.slice) for row in rows
+    ]
+    assert [(2, part(last))] == [(row.index, row.part) for row in rows if row.part is not None]
+    assert rows[249:] == rest
+    assert [] == [page async for page in state.slices.pages(batch_id, "none")]
+
+
 async def test_a_plan_that_was_never_accepted_disappears(
     state: State, redis: Redis, namespace: str
 ) -> None:

@@ -66,7 +66,7 @@ async def test_a_range_is_from_start_to_before_end(
     assert streamed == expected
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 8 * _MIB, 30 * _MIB])
+@pytest.mark.parametrize("size", [0, 1, 1000, 6 * _MIB, 8 * _MIB, 30 * _MIB])
 async def test_an_upload_is_read_back_as_it_was_sent(size: int, storage: Storage) -> None:
     body = _noise(size)
 
@@ -150,6 +150,72 @@ async def test_slow_uploads_do_not_stand_in_the_way_of_others(storage: Storage) 
         stored = await asyncio.gather(*uploads)
 
     assert {one.size for one in stored[:10]} == {_MIB + 3}
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [],
+        [0],
+        [1],
+        [0, 3, 0],
+        [6 * _MIB, 0, 5 * _MIB, 7],
+        [6 * _MIB],
+        [6 * _MIB] * 5,
+        [5 * _MIB - 1, 6 * _MIB],
+        [1, 2, 9 * _MIB, 3],
+    ],
+)
+async def test_objects_are_composed_in_their_order(
+    sizes: list[int], storage: Storage, s3: S3
+) -> None:
+    bodies = [bytes([number]) * (size > 0) + _noise(size)[1:] for number, size in enumerate(sizes)]
+    sources = [
+        await storage.upload(f"parts/{number} ö", _chunks(body, _MIB))
+        for number, body in enumerate(bodies)
+    ]
+
+    stored = await storage.compose("whole", sources)
+
+    assert stored == await storage.stat("whole")
+    assert await storage.get("whole", etag=stored.etag) == b"".join(bodies)
+    assert _open_uploads(s3, storage.bucket) == []
+
+
+@pytest.mark.parametrize("size", [100, 6 * _MIB])
+async def test_a_composition_whose_source_is_gone_leaves_nothing(
+    size: int, storage: Storage, s3: S3
+) -> None:
+    sources = [await storage.put(f"parts/{number}", _noise(size)) for number in range(7)]
+    await storage.remove(["parts/2"])
+
+    with pytest.raises(NotFoundError):
+        await storage.compose("whole", sources)
+
+    assert "whole" not in await storage.keys("")
+    assert _open_uploads(s3, storage.bucket) == []
+
+
+async def test_what_dead_uploads_sent_is_dropped_and_living_ones_go_on(
+    storage: Storage, s3: S3
+) -> None:
+    client = _client(s3)
+    for name in ("dead", "dead", "also dead ö"):
+        upload = client._create_multipart_upload(storage.bucket, name, {})  # noqa: SLF001  # as an upload that died
+        client._upload_part(storage.bucket, name, b"x", None, upload, 1)  # noqa: SLF001  # as above
+
+    assert await storage.abort_older_than(3600) == 0
+    assert len(_open_uploads(s3, storage.bucket)) == 3
+    assert await storage.abort_older_than(-3600) == 3
+    assert _open_uploads(s3, storage.bucket) == []
+
+
+async def test_only_old_keys_are_old(storage: Storage) -> None:
+    await storage.put("uploads/a", b"")
+    await storage.put("files/a", b"")
+
+    assert await storage.keys_older_than(3600, "uploads/") == []
+    assert await storage.keys_older_than(-3600, "uploads/") == ["uploads/a"]
 
 
 async def test_a_stream_comes_in_pieces(storage: Storage) -> None:

@@ -20,6 +20,12 @@ def test_the_same_message_is_the_same_batch(tenant: str, message_id: str) -> Non
     assert ids.batch_id(tenant, message_id) == ids.batch_id(tenant, message_id)
 
 
+def test_ids_of_uploads_and_parts_have_openais_prefixes() -> None:
+    assert re.fullmatch(r"upload_[0-9a-f]{32}", ids.new_upload_id())
+    assert re.fullmatch(r"part_[0-9a-f]{32}", ids.new_part_id())
+    assert ids.new_part_id() != ids.new_part_id()
+
+
 def test_two_tenants_may_use_one_message_id() -> None:
     assert ids.batch_id("acme", "1") != ids.batch_id("globex", "1")
 
@@ -33,10 +39,11 @@ def test_no_tenant_and_message_id_run_together() -> None:
     [
         ids.new_file_id(),
         ids.input_file_id("batch_1"),
+        ids.retry_file_id("batch_1"),
         ids.output_file_id("batch_1", "output"),
         ids.output_file_id("batch_1", "error"),
     ],
-    ids=["new", "input", "output", "error"],
+    ids=["new", "input", "retry", "output", "error"],
 )
 def test_a_file_id_has_openais_shape(file_id: str) -> None:
     assert re.fullmatch(r"file-[0-9A-Za-z]{22}", file_id)

@@ -3,29 +3,34 @@
 Error codes and messages are OpenAI's (the contract's section 3.1), all bad lines reported together.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from dispatcher.slicing import Slicer
 from shared.openai import BatchError
-from shared.slices import Slice
+from shared.seen import Seen
 
 #: Bytes of JSON that stand for about one token.
 _BYTES_PER_TOKEN = 4
 #: Predicted output where a request sets no limit.
 _DEFAULT_OUTPUT_TOKENS = 256
+#: Lines that are looked at together: few enough to stay in the processor's cache.
+_TOGETHER = 64
 #: Characters of a client's own words in a message.
 _MOST_QUOTED = 80
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_EMBEDDINGS = "/v1/embeddings"
+#: What decoding a line raises, whatever is in it.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 #: The field without which a request of the endpoint cannot run.
 _CONTENT = {
     "/v1/chat/completions": "messages",
     "/v1/completions": "prompt",
-    "/v1/embeddings": "input",
+    _EMBEDDINGS: "input",
     "/v1/responses": "input",
 }
 
@@ -49,6 +54,57 @@ class _Line(msgspec.Struct):
     body: _Body
 
 
+_Count = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
+
+
+@lru_cache(maxsize=128)
+def _flawless(endpoint: str, model: str) -> msgspec.json.Decoder[Any]:
+    """Decodes a line that needs no more than a look at its custom_id; all the rest is checked in C.
+
+    What it does not take is not wrong yet: it is looked at again, field by field.
+    """
+    body = msgspec.defstruct(
+        "_FlawlessBody",
+        [
+            ("model", Literal[model]),
+            (_CONTENT[endpoint], msgspec.Raw),
+            ("stream", bool | None, None),
+            ("n", _Count, 1),
+            ("max_tokens", _Count | None, None),
+            ("max_completion_tokens", _Count | None, None),
+            ("max_output_tokens", _Count | None, None),
+        ],
+        gc=False,
+    )
+    line = msgspec.defstruct(
+        "_FlawlessLine",
+        [
+            ("custom_id", Annotated[str, msgspec.Meta(min_length=1)]),
+            ("method", Literal["POST"]),
+            ("url", Literal[endpoint]),
+            ("body", body),
+        ],
+        gc=False,
+    )
+    return msgspec.json.Decoder(line)
+
+
+class Row(msgspec.Struct, gc=False):
+    """A good request: bytes [start, end) of the input, its line feed included.
+
+    `tokens` are predicted, prompt and output together, of which `output` are output: what the
+    request asks for at most, or a guess where `limit`, its own limit of one answer, is None.
+    """
+
+    number: int
+    start: int
+    end: int
+    tokens: int
+    output: int
+    limit: int | None
+    line: bytes
+
+
 class Limits(NamedTuple):
     """What an input may hold."""
 
@@ -57,14 +113,23 @@ class Limits(NamedTuple):
     problems: int = 1000
 
 
+def unreadable(file_id: str, *, is_changed: bool) -> BatchError:
+    """Why an input could not be read: it was changed, or is gone."""
+    return BatchError(
+        code="input_changed" if is_changed else "invalid_request",
+        param="file_id",
+        message=f"Cannot read the input file {file_id}: "
+        + ("it was changed." if is_changed else "it is gone."),
+    )
+
+
 @dataclass
 class InputCheck:
-    """Feed it the input's bytes; it collects slices, counts and problems, in bounded memory."""
+    """Feed it the input's bytes; it gives rows and collects problems, in bounded memory."""
 
     endpoint: str
     #: Model name to the endpoints it serves.
     models: Mapping[str, AbstractSet[str]]
-    slicer: Slicer
     limits: Limits = field(default_factory=Limits)
     model: str | None = None
     rows: int = 0
@@ -74,17 +139,26 @@ class InputCheck:
     _offset: int = 0
     _rest: bytes = b""
     _is_skipping: bool = False
-    _seen: set[str] = field(default_factory=set)
+    _seen: Seen = field(default_factory=Seen)
     _decoder: msgspec.json.Decoder[_Line] = field(
         default_factory=lambda: msgspec.json.Decoder(_Line)
     )
 
-    def feed(self, chunk: bytes) -> Iterator[Slice]:
-        """Take the next bytes of the input; yields slices that are complete."""
-        whole = self._rest + chunk
-        *lines, self._rest = whole.split(b"\n")
-        for line in lines:
-            yield from self._line(line, len(line) + 1)
+    def __post_init__(self) -> None:
+        self._has_output = self.endpoint != _EMBEDDINGS
+
+    def feed(self, chunk: bytes) -> list[Row]:
+        """Take the next bytes of the input; returns the good rows that are complete."""
+        lines = chunk.split(b"\n")
+        lines[0] = self._rest + lines[0]
+        self._rest = lines.pop()
+        rows: list[Row] = []
+        for first in range(0, len(lines), _TOGETHER):
+            some = lines[first : first + _TOGETHER]
+            if (flawless := self._flawless_lines(some)) is not None:
+                rows += flawless
+            else:
+                rows += [row for line in some if (row := self._line(line)) is not None]
         if len(self._rest) > self.limits.line_bytes:
             if not self._is_skipping:
                 self._report_long_line(self._line_number + 1)
@@ -92,13 +166,13 @@ class InputCheck:
             self._is_skipping = True
             self._offset += len(self._rest)
             self._rest = b""
+        return rows
 
-    def finish(self) -> Iterator[Slice]:
-        """The input has ended; yields the last slices and judges the file as a whole."""
-        if self._rest:
-            yield from self._line(self._rest, len(self._rest))
-        if (last := self.slicer.finish()) is not None:
-            yield last
+    def finish(self) -> list[Row]:
+        """The input has ended; returns the last row, if any, and judges the file as a whole."""
+        last = None
+        if self._rest or self._is_skipping:
+            last = self._line(self._rest, line_feed=0)
         if self._line_number == 0 or (self.rows == 0 and not self.problems):
             self._report(
                 "empty_file",
@@ -115,20 +189,22 @@ class InputCheck:
                     message=f"{more} more problems were found and are not listed.",
                 )
             )
+        return [] if last is None else [last]
 
-    def _line(self, line: bytes, width: int) -> Iterator[Slice]:
-        start, self._offset = self._offset, self._offset + width
+    def _line(self, line: bytes, line_feed: int = 1) -> Row | None:
+        start, self._offset = self._offset, self._offset + len(line) + line_feed
         self._line_number += 1
         if self._is_skipping:
             self._is_skipping = False
-            return
-        if self._line_number == 1:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
-        if not line.strip():
-            return
+            return None
+        # As it came: the rest of a chunk is judged before its byte order mark and blanks are seen.
         if len(line) > self.limits.line_bytes:
             self._report_long_line(self._line_number)
-            return
+            return None
+        if self._line_number == 1:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line or line.isspace():
+            return None
         self.rows += 1
         if self.rows > self.limits.rows:
             if self.rows == self.limits.rows + 1:
@@ -138,32 +214,70 @@ class InputCheck:
                     None,
                     f"The input file has more than {self.limits.rows} requests, the limit.",
                 )
-            return
-        tokens = self._check(line)
-        full = self.slicer.add(start, start + width, tokens)
-        if full is not None:
-            yield full
+            return None
+        before = self.problem_count
+        body = self._check(line)
+        if body is None or self.problem_count > before:
+            return None
+        limits = (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
+        limit = next((int(limit) for limit in limits if _is_count(limit)), None)
+        choices: int = body.n if _is_count(body.n) else 1
+        output = choices * (limit or _DEFAULT_OUTPUT_TOKENS) if self._has_output else 0
+        tokens = len(line) // _BYTES_PER_TOKEN + output
+        return Row(self._line_number, start, self._offset, tokens, output, limit, line)
 
-    def _check(self, line: bytes) -> int:
-        """Report the row's problems; returns its predicted tokens."""
+    def _flawless_lines(self, lines: list[bytes]) -> list[Row] | None:
+        """What `_line` makes of the lines, in a third of the time, if all are flawless.
+
+        Changes nothing and returns None otherwise.
+        """
+        if (
+            self.model is None
+            or self._is_skipping
+            or max(map(len, lines)) > self.limits.line_bytes
+            or self.rows + len(lines) > self.limits.rows
+        ):
+            return None
         try:
+            for line in lines:
+                # The decoder does not look into what nobody asked for.
+                if not line.isascii():
+                    line.decode()
+            requests = list(map(_flawless(self.endpoint, self.model).decode, lines))
+        except _UNREADABLE:
+            return None
+        if True in [request.body.stream for request in requests]:
+            return None
+        are_new = self._seen.add_all([request.custom_id for request in requests])
+        found = []
+        number, end, has_output = self._line_number, self._offset, self._has_output
+        for line, request, is_new in zip(lines, requests, are_new, strict=True):
+            body, size = request.body, len(line)
+            limit = body.max_completion_tokens or body.max_tokens or body.max_output_tokens
+            output = body.n * (limit or _DEFAULT_OUTPUT_TOKENS) if has_output else 0
+            number, start, end = number + 1, end, end + size + 1
+            tokens = size // _BYTES_PER_TOKEN + output
+            if is_new:
+                found.append(Row(number, start, end, tokens, output, limit, line))
+            else:
+                self._report_duplicate(number, request.custom_id)
+        self._line_number, self._offset = number, end
+        self.rows += len(lines)
+        return found
+
+    def _check(self, line: bytes) -> _Body | None:
+        """Report all problems of the row; returns its body if it is a request."""
+        try:
+            line.decode()
             request = self._decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except _UNREADABLE:
             self._explain(line)
-            return 0
+            return None
         number, body = self._line_number, request.body
         if not request.custom_id:
             self._report_missing(number, "custom_id")
-        elif request.custom_id in self._seen:
-            self._report(
-                "duplicate_custom_id",
-                number,
-                "custom_id",
-                f"The custom_id '{_short(request.custom_id)}' for this request is a duplicate of "
-                "another request. The custom_id parameter must be unique for each request in a "
-                "batch.",
-            )
-        self._seen.add(request.custom_id)
+        elif not self._seen.add(request.custom_id):
+            self._report_duplicate(number, request.custom_id)
         if request.method != "POST":
             self._report(
                 "invalid_method",
@@ -194,7 +308,7 @@ class InputCheck:
                 f"body.{content}",
                 f"{content.capitalize()} parameter is required.",
             )
-        return len(line) // _BYTES_PER_TOKEN + self._output_tokens(body)
+        return body
 
     def _check_model(self, model: object) -> None:
         number = self._line_number
@@ -230,7 +344,7 @@ class InputCheck:
         number = self._line_number
         try:
             value = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except _UNREADABLE:
             value = None
         if not isinstance(value, dict):
             self._report(
@@ -258,13 +372,14 @@ class InputCheck:
                     f"{_kind(value[name])} instead.",
                 )
 
-    def _output_tokens(self, body: _Body) -> int:
-        if self.endpoint == "/v1/embeddings":
-            return 0
-        limits = (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
-        limit = next((x for x in limits if _is_count(x)), _DEFAULT_OUTPUT_TOKENS)
-        choices: int = body.n if _is_count(body.n) else 1
-        return int(limit) * choices
+    def _report_duplicate(self, number: int, custom_id: str) -> None:
+        self._report(
+            "duplicate_custom_id",
+            number,
+            "custom_id",
+            f"The custom_id '{_short(custom_id)}' for this request is a duplicate of another "
+            "request. The custom_id parameter must be unique for each request in a batch.",
+        )
 
     def _report_missing(self, number: int, name: str) -> None:
         self._report(

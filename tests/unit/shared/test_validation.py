@@ -1,12 +1,7 @@
 import json
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from dispatcher.slicing import SliceLimits, Slicer
-from dispatcher.validation import InputCheck, Limits
-from shared.slices import Slice
+from shared.validation import InputCheck, Limits, Row
 
 CHAT = "/v1/chat/completions"
 LIMITS = Limits()
@@ -28,16 +23,10 @@ def line(custom_id: str = "a", **changes: Any) -> bytes:
     return json.dumps({name: value for name, value in request.items() if value != ...}).encode()
 
 
-def check(
-    *lines: bytes, limits: Limits = LIMITS, chunk: int = 10**9
-) -> tuple[InputCheck, list[Slice]]:
-    found = InputCheck(CHAT, MODELS, Slicer(SliceLimits()), limits)
-    data = b"".join(text + b"\n" for text in lines)
-    slices: list[Slice] = []
-    for start in range(0, len(data), chunk):
-        slices += found.feed(data[start : start + chunk])
-    slices += found.finish()
-    return found, slices
+def check(*lines: bytes, limits: Limits = LIMITS) -> tuple[InputCheck, list[Row]]:
+    found = InputCheck(CHAT, MODELS, limits)
+    rows = found.feed(b"".join(text + b"\n" for text in lines))
+    return found, rows + found.finish()
 
 
 def problems(
@@ -47,21 +36,46 @@ def problems(
     return [(problem.code, problem.line, problem.param) for problem in found.problems]
 
 
-def test_good_lines_give_rows_a_model_and_slices_over_all_bytes() -> None:
-    lines = [line("a"), line("b")]
+def test_good_lines_give_a_model_and_rows_that_cover_all_bytes() -> None:
+    lines = [line("a"), line("bb")]
 
-    found, slices = check(*lines)
+    found, rows = check(*lines)
 
+    end = len(lines[0]) + 1
     assert (2, "m", []) == (found.rows, found.model, found.problems)
-    assert [(0, sum(len(text) + 1 for text in lines), 0, 2)] == [piece[:4] for piece in slices]
+    assert [(1, 0, end, lines[0]), (2, end, end + len(lines[1]) + 1, lines[1])] == [
+        (row.number, row.start, row.end, row.line) for row in rows
+    ]
 
 
 def test_predicted_tokens_follow_the_requests_own_limits() -> None:
     body = {"model": "m", "messages": [], "max_completion_tokens": 1000, "n": 3}
 
-    _, slices = check(line(body=body))
+    _, [row] = check(line(body=body))
 
-    assert 3000 <= slices[0].tokens < 3100
+    assert (1000, 3000) == (row.limit, row.output)
+    assert 3000 <= row.tokens < 3100
+
+
+def test_a_request_without_a_limit_of_its_own_gets_a_guess() -> None:
+    _, [row] = check(line())
+
+    assert row.limit is None
+    assert row.output > 0
+
+
+def test_bad_lines_give_no_rows() -> None:
+    _, rows = check(b"{", line("a"), line("b", method="GET"), line("a"), line("c"))
+
+    assert [2, 5] == [row.number for row in rows]
+
+
+def test_what_is_no_count_is_left_to_the_engine() -> None:
+    body: dict[str, Any] = {"model": "m", "messages": [], "n": None, "max_tokens": -1}
+
+    _, [plain, odd] = check(line("a"), line("b", body=body))
+
+    assert (None, plain.output) == (odd.limit, odd.output)
 
 
 def test_every_bad_line_is_reported_with_its_number() -> None:
@@ -102,13 +116,13 @@ def test_an_input_without_requests_is_empty() -> None:
 
 
 def test_a_byte_order_mark_blank_lines_and_a_missing_last_newline_are_tolerated() -> None:
-    found = InputCheck(CHAT, MODELS, Slicer(SliceLimits()))
+    found = InputCheck(CHAT, MODELS)
     data = b"\xef\xbb\xbf" + line("a") + b"\r\n\n" + line("b")
 
-    slices = [*found.feed(data), *found.finish()]
+    rows = [*found.feed(data), *found.finish()]
 
     assert (2, []) == (found.rows, found.problems)
-    assert slices[-1].end == len(data)
+    assert rows[-1].end == len(data)
 
 
 def test_more_rows_than_allowed_are_one_problem() -> None:
@@ -125,12 +139,12 @@ def test_only_the_first_problems_are_listed_and_the_rest_counted() -> None:
 
 
 def test_a_line_that_is_too_long_is_refused_without_being_kept() -> None:
-    found = InputCheck(CHAT, MODELS, Slicer(SliceLimits()), Limits(line_bytes=1000))
+    found = InputCheck(CHAT, MODELS, Limits(line_bytes=1000))
 
     for _ in range(100):
-        assert not list(found.feed(b"x" * 500))
-    list(found.feed(b"\n" + line("a") + b"\n"))
-    list(found.finish())
+        assert not found.feed(b"x" * 500)
+    found.feed(b"\n" + line("a") + b"\n")
+    found.finish()
 
     assert [("invalid_request", 1)] == [(p.code, p.line) for p in found.problems]
     assert found.rows == 1
@@ -148,17 +162,34 @@ def test_line_separators_inside_strings_do_not_split_a_line() -> None:
     assert (1, []) == (found.rows, found.problems)
 
 
-@given(st.integers(1, 40))
-def test_chunk_borders_change_nothing(chunk: int) -> None:
-    lines = [line("a"), b"{", b"", line("b"), line("a")]
+def test_a_file_of_duplicates_reports_each_once() -> None:
+    found, rows = check(*[line("a")] * 300)
 
-    whole, whole_slices = check(*lines)
-    cut, cut_slices = check(*lines, chunk=chunk)
-
-    assert whole.problems == cut.problems
-    assert whole_slices == cut_slices
+    assert [*range(2, 301)] == [problem.line for problem in found.problems]
+    assert (300, 1) == (found.rows, len(rows))
 
 
-@given(st.lists(st.binary(max_size=80), max_size=20))
-def test_no_bytes_whatever_raise(lines: list[bytes]) -> None:
-    check(*lines)
+def test_bytes_that_are_no_text_are_refused_wherever_they_stand() -> None:
+    bad = line("b").replace(b"[]", b'"\xc0"')
+
+    assert [("invalid_json_line", 2, None)] == problems(line("a"), bad, line("c"))
+
+
+def test_an_embedding_has_no_output() -> None:
+    url = "/v1/embeddings"
+    lines = [line(name, url=url, body={"model": "e", "input": "x"}) for name in ("a", "b")]
+    found = InputCheck(url, MODELS)
+
+    rows = [*found.feed(b"\n".join(lines)), *found.finish()]
+
+    assert [0, 0] == [row.output for row in rows]
+
+
+def test_a_nest_a_million_deep_is_a_bad_line() -> None:
+    deep = b"[" * 1_000_000
+
+    whole, _ = check(line("a"), deep, line("b", body={"model": "m", "messages": [], "x": 1}))
+    inside, _ = check(line("a"), line("b").replace(b"[]", deep))
+
+    assert [("invalid_json_line", 2)] == [(p.code, p.line) for p in whole.problems]
+    assert [("invalid_json_line", 2)] == [(p.code, p.line) for p in inside.problems]

@@ -1,0 +1,270 @@
+"""What large inputs cost before anything runs: the line check, and a batch of a million rows.
+
+Needs no engine: the dispatcher plans whether Ray answers or not.
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import httpx
+import msgspec
+import psutil
+from openai import OpenAI
+
+from benchmarks.figures import Figure, bounded, compared
+from benchmarks.rows import CHAT, URLS, lines
+from cli.fleet.credentials import Credentials, read_credentials
+from cli.fleet.servers import OwnServers, Servers, service_user
+from cli.servers.ports import Ports
+from cli.servers.process import Child, wait_ready
+from shared.state import State
+from shared.validation import InputCheck, Limits
+
+_MEBIBYTE = 1024 * 1024
+_MODEL = "m"
+_CATALOG = f"pools:\n  none: {{resources: {{CPU: 1}}}}\nmodels:\n  {_MODEL}: {{pools: [none]}}\n"
+_GENTLE_MEBIBYTES = 96
+_WAITING = ("validating",)
+
+
+def validation(*, turns: int) -> list[Figure]:
+    """The line check of 50,000 rows beside one bare decoding of the same lines."""
+    body = lines(CHAT, 50_000, model=_MODEL)
+    chunks = [body[at : at + _MEBIBYTE] for at in range(0, len(body), _MEBIBYTE)]
+    rows = body.splitlines()
+    decode = msgspec.json.Decoder().decode
+
+    def bare() -> None:
+        for row in rows:
+            decode(row)
+
+    def check() -> None:
+        found = InputCheck(URLS[CHAT], {_MODEL: frozenset({URLS[CHAT]})}, Limits())
+        for chunk in chunks:
+            found.feed(chunk)
+        found.finish()
+        assert found.rows == len(rows)
+        assert not found.problems
+
+    bare_seconds, seconds = [], []
+    for _ in range(3 * turns):
+        bare_seconds.append(_cpu_seconds(bare))
+        seconds.append(_cpu_seconds(check))
+    return [
+        compared(
+            "line check of 50,000 rows / bare decoding",
+            statistics.median(seconds),
+            statistics.median(bare_seconds),
+            unit="s",
+            goal=3.0,
+            sense="at most",
+        )
+    ]
+
+
+def million_rows(*, rows: int = 1_000_000) -> list[Figure]:
+    """A batch of a million rows from its upload to its plan, listed and tried dry."""
+    with tempfile.TemporaryDirectory(prefix="batchyard-million-") as folder:
+        path = Path(folder) / "rows.jsonl"
+        bare_seconds = _write(path, rows)
+        with _running(Path(folder)) as yard:
+            with path.open("rb") as file:
+                yard.plan(file.read(_MEBIBYTE).rpartition(b"\n")[0], "small")
+            before = yard.memory()
+            with yard.watching() as peak:
+                with path.open("rb") as file:
+                    planned, seconds = yard.plan(file, "large")
+                began = time.perf_counter()
+                assert asyncio.run(yard.count_rows(planned)) == rows
+                listed = yard.client.batches.list(limit=1).data[0]
+                assert listed.request_counts is not None
+                assert listed.request_counts.total == rows
+                list_seconds = time.perf_counter() - began
+                dry_seconds = yard.try_dry(planned.input_file_id, rows)
+            growth = {name: (peak[name] - before[name]) / _MEBIBYTE for name in peak}
+    million = f"{rows:,} rows"
+    return [
+        bounded(f"{million}: from creation to plan", seconds, bare_seconds, unit="s", goal=None),
+        bounded(f"{million}: all slices listed", list_seconds, seconds, unit="s", goal=None),
+        bounded(f"{million}: dry run", dry_seconds, seconds, unit="s", goal=None),
+        *(
+            bounded(
+                f"{million}: growth of the {name}'s memory at most",
+                growth[name],
+                before[name] / _MEBIBYTE,
+                unit="MiB",
+                goal=_GENTLE_MEBIBYTES,
+            )
+            for name in sorted(growth)
+        ),
+    ]
+
+
+class _Yard:
+    """Gateway and dispatcher on servers of their own."""
+
+    def __init__(self, redis_url: str, client: OpenAI, processes: dict[str, Child]) -> None:
+        self._redis_url = redis_url
+        self.client = client
+        self._processes = {
+            name: psutil.Process(child.pid) for name, child in processes.items() if child.pid
+        }
+
+    def memory(self) -> dict[str, int]:
+        """Bytes resident, by process."""
+        return {name: process.memory_info().rss for name, process in self._processes.items()}
+
+    @contextmanager
+    def watching(self) -> Iterator[dict[str, int]]:
+        """The most that each process takes in the meantime."""
+        peak, stop = self.memory(), threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(0.02):
+                for name, size in self.memory().items():
+                    peak[name] = max(peak[name], size)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield peak
+        finally:
+            stop.set()
+            watcher.join()
+
+    def plan(self, content: bytes | BinaryIO, name: str) -> tuple[Any, float]:
+        """Upload, create, and wait until the batch may run; the batch, and how long it waited."""
+        file = self.client.files.create(file=(f"{name}.jsonl", content), purpose="batch")
+        began = time.perf_counter()
+        batch = self.client.batches.create(
+            input_file_id=file.id,
+            endpoint=URLS[CHAT],  # type: ignore[arg-type]
+            completion_window="24h",
+        )
+        while batch.status in _WAITING:
+            time.sleep(0.05)
+            batch = self.client.batches.retrieve(batch.id)
+        if batch.status != "in_progress":
+            raise RuntimeError(f"The batch is {batch.status}: {batch.errors}")
+        return batch, time.perf_counter() - began
+
+    def try_dry(self, file_id: str, rows: int) -> float:
+        """Seconds of a dry run."""
+        began = time.perf_counter()
+        found: Any = self.client.batches.create(
+            input_file_id=file_id,
+            endpoint=URLS[CHAT],  # type: ignore[arg-type]
+            completion_window="24h",
+            extra_body={"dry_run": True},
+        )
+        assert found.valid
+        assert found.rows == rows
+        return time.perf_counter() - began
+
+    async def count_rows(self, batch: Any) -> int:
+        """The rows of all slices, read in pages."""
+        state = State(self._redis_url)
+        plan = (await state.batches.get(batch.id)).fields["plan"]
+        pages = state.slices.pages(batch.id, plan)
+        rows = sum([row.slice.rows async for page in pages for row in page])
+        await state.close()
+        return rows
+
+
+@contextmanager
+def _running(folder: Path) -> Iterator[_Yard]:
+    credentials = read_credentials(folder)
+    servers = Servers(folder, OwnServers(), credentials)
+    processes: dict[str, Child] = {}
+    try:
+        servers.launch()
+        servers.wait()
+        catalog = folder / "catalog.yaml"
+        catalog.write_text(_CATALOG)
+        port = Ports(folder).get("gateway")
+        environment = _environment(servers, catalog, port)
+        for name in ("gateway", "dispatcher"):
+            command = [sys.executable, "-m", name]
+            processes[name] = Child(name, command, folder, environment=environment)
+            processes[name].start()
+        address = f"http://127.0.0.1:{port}"
+        wait_ready(
+            lambda: _answers(f"{address}/readyz"), list(processes.values()), timeout_seconds=60
+        )
+        asyncio.run(_let_in(servers.addresses.redis_url, credentials))
+        client = OpenAI(base_url=f"{address}/v1", api_key=credentials.api_key, timeout=900)
+        yield _Yard(servers.addresses.redis_url, client, processes)
+    finally:
+        for child in processes.values():
+            child.stop()
+        servers.stop()
+
+
+def _environment(servers: Servers, catalog: Path, port: int) -> dict[str, str]:
+    where = servers.addresses
+    return {
+        **os.environ,
+        "BATCHYARD_AMQP_URL": where.amqp_url,
+        "BATCHYARD_REDIS_URL": where.redis_url,
+        "BATCHYARD_S3_ENDPOINT": where.s3_endpoint,
+        "BATCHYARD_S3_ACCESS_KEY": where.s3_access_key,
+        "BATCHYARD_S3_SECRET_KEY": where.s3_secret_key,
+        "BATCHYARD_CATALOG": str(catalog),
+        "BATCHYARD_SERVICE_USER": service_user(where),
+        "BATCHYARD_PORT": str(port),
+        "BATCHYARD_MAX_ROWS_PER_BATCH": "1000000",
+        "BATCHYARD_MAX_UPLOAD_BYTES": str(4 * 1024 * _MEBIBYTE),
+        # Nobody answers there, and nobody has to.
+        "BATCHYARD_RAY_ADDRESS": "http://127.0.0.1:9",
+        "BATCHYARD_RAY_TOKEN": "none",
+    }
+
+
+async def _let_in(redis_url: str, credentials: Credentials) -> None:
+    state = State(redis_url)
+    await state.keys.add("bench", credentials.api_key)
+    await state.close()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def _write(path: Path, rows: int) -> float:
+    """Write the input; returns the seconds of decoding its lines once, the least that it takes."""
+    seconds = 0.0
+    body = {"model": _MODEL, "messages": [{"role": "user", "content": "the quick brown fox " * 3}]}
+    request: dict[str, Any] = {"custom_id": "", "method": "POST", "url": URLS[CHAT], "body": body}
+    decode = msgspec.json.Decoder().decode
+    with path.open("wb") as file:
+        for first in range(0, rows, 1000):
+            some = [
+                json.dumps({**request, "custom_id": f"request-{row}"}).encode()
+                for row in range(first, min(first + 1000, rows))
+            ]
+            file.write(b"\n".join(some) + b"\n")
+            began = time.perf_counter()
+            for line in some:
+                decode(line)
+            seconds += time.perf_counter() - began
+    return seconds
+
+
+def _cpu_seconds(work: Callable[[], None]) -> float:
+    # Of this process alone: others share the machine.
+    began = time.process_time()
+    work()
+    return time.process_time() - began

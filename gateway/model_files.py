@@ -1,0 +1,95 @@
+"""A model's small files, on this machine only: its own folder, or Hugging Face's cache of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import structlog
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+
+from shared.catalog import Model
+
+log = structlog.get_logger()
+
+#: What configurations call the longest sequence; vLLM looks at the same ones and takes the least.
+_LENGTHS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "model_max_length",
+    "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
+#: Kinds of rope scaling whose factor is in the length already.
+_SCALED = ("default", "llama3", "mrope")
+_THOUSANDS = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
+
+
+class ModelFiles:
+    """The files of one source; nothing is ever fetched from elsewhere."""
+
+    def __init__(self, source: str, revision: str | None = None) -> None:
+        self._source = source
+        self._revision = revision
+
+    def find(self, name: str) -> Path | None:
+        """Where the file lies; None when it is not on this machine."""
+        folder = Path(self._source)
+        if folder.is_dir():
+            return folder / name if (folder / name).is_file() else None
+        try:
+            found = try_to_load_from_cache(self._source, name, revision=self._revision)
+        except HFValidationError:
+            return None
+        return Path(found) if isinstance(found, str) else None
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The file's object; empty when there is no such file, or something else in it."""
+        path = self.find(name)
+        if path is None:
+            return {}
+        try:
+            value = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            log.warning("model_file.unreadable", file=str(path), reason=str(error))
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+def max_model_len(model: Model) -> int | None:
+    """The most tokens of prompt and output together; None when this machine cannot know it."""
+    told = _count(model.engine.get("max_model_len"))
+    return told or _derived(ModelFiles(model.source, model.revision), model.runner)
+
+
+def _derived(files: ModelFiles, runner: str) -> int | None:
+    config = files.read_json("config.json")
+    text = config.get("text_config")
+    if not isinstance(text, dict):
+        text = config
+    lengths = [value for name in _LENGTHS if (value := _count(text.get(name)))]
+    if runner == "pooling":
+        if sentence := _count(files.read_json("sentence_bert_config.json").get("max_seq_length")):
+            return sentence
+        if asked := _count(files.read_json("tokenizer_config.json").get("model_max_length")):
+            lengths.append(asked)
+    scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
+    kind = scaling.get("rope_type") or scaling.get("type") if isinstance(scaling, dict) else "?"
+    if not lengths or (scaling and kind not in _SCALED):
+        return None
+    return min(lengths)
+
+
+def _count(value: object) -> int | None:
+    """A positive number of tokens, also in vLLM's spelling `32k`; None for anything else."""
+    if isinstance(value, str) and value[:-1].isdecimal() and value[-1] in _THOUSANDS:
+        value = int(value[:-1]) * _THOUSANDS[value[-1]]
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    # Some tokenizers say 10**30 for "no limit".
+    return int(value) if is_number and 0 < value < 2**31 else None  # type: ignore[call-overload, operator]

@@ -1,0 +1,184 @@
+"""Fans the events of batches out to any number of watchers, over one Redis connection a process.
+
+Each event holds a batch's whole state, so all that is kept of a batch is its newest event: a
+watcher that cannot keep up skips what came between, and costs no memory.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping
+from typing import NamedTuple
+
+import structlog
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+
+from shared.errors import TransientError
+from shared.events import watched_state
+from shared.lifecycle import FINAL
+from shared.state import BatchRecord, State
+from shared.state.watch import Heard
+
+log = structlog.get_logger()
+
+#: Messages of Redis may be lost with a connection, so the records are read this often as well.
+_SWEEP_SECONDS = 15.0
+_PAUSE_SECONDS = 1.0
+
+
+class Frame(NamedTuple):
+    """An event as watchers receive it: encoded once for all of them."""
+
+    sequence: int
+    body: bytes
+    is_final: bool
+
+
+class _Watched:
+    """A batch that somebody watches: its newest event, and how to hear of a newer one."""
+
+    def __init__(self) -> None:
+        self.newest: Frame | None = None
+        self.watchers = 0
+        self._changed = asyncio.Event()
+
+    def take(self, frame: Frame) -> None:
+        if self.newest is None or frame.sequence > self.newest.sequence:
+            self.newest = frame
+            self.wake()
+
+    def wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def change(self, seconds: float) -> bool:
+        """True when anything is new, False after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Watchers:
+    """All watchers of this process, and the one task that hears Redis for them."""
+
+    def __init__(self, state: State, *, heartbeat_seconds: float) -> None:
+        self._state = state
+        self._heartbeat_seconds = heartbeat_seconds
+        self._bell = f"watchers:{secrets.token_hex(8)}"
+        self._watched: dict[str, _Watched] = {}
+        self._hearing: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    async def watch(self, batch_id: str, *, seen: int = -1) -> AsyncGenerator[bytes, None]:
+        """The batch's state at once and with each event, as server-sent events, up to the last.
+
+        Nothing up to the sequence number `seen` is sent again. Comments come between as a sign of
+        life. It also ends when the process does, or when nothing can be heard any more.
+        """
+        watched = self._watched.setdefault(batch_id, _Watched())
+        watched.watchers += 1
+        try:
+            if watched.newest is None:
+                await self._tell()
+            while not self._is_closing and self._hearing and not self._hearing.done():
+                frame = watched.newest
+                if frame is None or frame.sequence <= seen:
+                    if not await watched.change(self._heartbeat_seconds):
+                        yield KEEPALIVE_COMMENT
+                    continue
+                seen = frame.sequence
+                yield frame.body
+                if frame.is_final:
+                    return
+        finally:
+            watched.watchers -= 1
+            # Another may have come and made a new one meanwhile.
+            if not watched.watchers and self._watched.get(batch_id) is watched:
+                del self._watched[batch_id]
+
+    def close(self) -> None:
+        """End all streams: a server waits for its answers before it stops."""
+        self._is_closing = True
+        self._wake()
+
+    async def end(self) -> None:
+        """Stop hearing."""
+        self.close()
+        if self._hearing:
+            self._hearing.cancel()
+            await asyncio.gather(self._hearing, return_exceptions=True)
+
+    def _wake(self) -> None:
+        for watched in self._watched.values():
+            watched.wake()
+
+    async def _tell(self) -> None:
+        """Let the hearing task notice a batch that was not watched before."""
+        if self._hearing is None or self._hearing.done():
+            self._hearing = asyncio.create_task(self._hear())
+            self._hearing.add_done_callback(self._note_end)
+        else:
+            await self._state.ring(self._bell)
+
+    async def _hear(self) -> None:
+        while True:
+            try:
+                await self._hear_on_one_connection()
+            except TransientError as error:
+                log.warning("watchers.deaf", reason=str(error))
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _note_end(self, hearing: asyncio.Task[None]) -> None:
+        # The streams end with it, and who comes back starts another.
+        if not hearing.cancelled():
+            log.error("watchers.broke", reason=repr(hearing.exception()))
+        self._wake()
+
+    async def _hear_on_one_connection(self) -> None:
+        swept = time.monotonic()
+        async with self._state.watching(self._bell) as watch:
+            while True:
+                # A batch is read only after its subscription has begun: nothing falls in between.
+                kept = await watch.choose(self._watched)
+                unread = {name for name in kept if self._is_unread(name)}
+                await self._read(unread)
+                heard = await watch.next(_SWEEP_SECONDS)
+                begun = {one.batch_id for one in heard if one.snapshot is None}
+                for one in heard:
+                    self._take(one)
+                if time.monotonic() - swept > _SWEEP_SECONDS:
+                    begun, swept = set(self._watched), time.monotonic()
+                await self._read(begun)
+
+    def _is_unread(self, batch_id: str) -> bool:
+        watched = self._watched.get(batch_id)
+        return watched is not None and watched.newest is None
+
+    async def _read(self, batch_ids: set[str]) -> None:
+        for record in await self._state.batches.many(sorted(batch_ids)) if batch_ids else []:
+            if (watched := self._watched.get(record.id)) is not None:
+                watched.take(_current(record, at=time.time()))
+
+    def _take(self, heard: Heard) -> None:
+        watched = self._watched.get(heard.batch_id)
+        if watched is not None and heard.snapshot is not None:
+            watched.take(
+                _frame(heard.snapshot, sequence=heard.sequence, at=heard.at, kind=heard.kind)
+            )
+
+
+def _current(record: BatchRecord, *, at: float) -> Frame:
+    sequence = record.number("sequence")
+    return _frame(record.fields, sequence=sequence, at=at, kind=f"batch.{record.status}")
+
+
+def _frame(fields: Mapping[str, str], *, sequence: int, at: float, kind: str) -> Frame:
+    state = watched_state(fields, sequence=sequence, at=at, kind=kind)
+    body = format_sse_event(
+        data_str=json.dumps(state, separators=(",", ":")), event=kind, id=str(sequence)
+    )
+    return Frame(sequence, body, state["status"] in FINAL)

@@ -1,0 +1,26 @@
+-- ARGV: upload id, 'completed', 'cancelled' or 'expired', file (JSON or ''), what its parts are
+-- Returns the status that it has now, 'missing', or 'swept' when the file's objects are gone.
+local id, target = ARGV[1], ARGV[2]
+local key, status = ns .. 'upload:' .. id, upload_status(id)
+if not status then
+  redis.call('ZREM', ns .. 'uploads', id)
+  return 'missing'
+end
+-- Only what was pending ends; and by its time alone, once that is over.
+if redis.call('HGET', key, 'status') ~= 'pending' then
+  redis.call('ZREM', ns .. 'uploads', id)
+  return status
+end
+if (target == 'expired') ~= (status == 'expired') then return status end
+if target == 'completed' then
+  local file = cjson.decode(ARGV[3])
+  if not keep(file) then return 'swept' end
+  write_file(file)
+  redis.call('HSET', key, 'file_id', file.id, 'fingerprint', ARGV[4])
+end
+redis.call('HSET', key, 'status', target)
+redis.call('ZREM', ns .. 'uploads', id)
+redis.call('UNLINK', ns .. 'upload_parts:' .. id)
+redis.call('ZADD', ns .. 'garbage', int(now), 'uploads/' .. id .. '/')
+redis.call('EXPIRE', key, 86400)
+return target

@@ -1,0 +1,25 @@
+-- Pauses a batch that has not finished running, or lets it go on. ARGV: batch id, '1' or '0'
+-- Returns 'ok', 'repeat' when it is so already, 'missing', or the status that rules it out.
+local id, key = ARGV[1], batch_key(ARGV[1])
+local values = redis.call('HMGET', key, 'status', 'paused', 'lane', 'plan', 'created_at')
+local status = values[1]
+if not status then return 'missing' end
+if status ~= 'validating' and status ~= 'in_progress' then return status end
+if (values[2] ~= false) == (ARGV[2] == '1') then return 'repeat' end
+if ARGV[2] == '1' then redis.call('HSET', key, 'paused', '1') else redis.call('HDEL', key, 'paused') end
+-- A paused batch is no work of its lane: it keeps no lane job, and no place among those to feed.
+if status == 'in_progress' then
+  if ARGV[2] == '1' then
+    redis.call('ZREM', lane_key(values[3], 'active'), id)
+    redis.call('ZREM', lane_key(values[3], 'waiting'), id)
+    unready(id, values[3], values[4])
+  else
+    redis.call('ZADD', lane_key(values[3], 'active'), values[5], id)
+    if redis.call('ZCARD', ns .. 'pending:' .. id .. ':' .. values[4]) > 0 then
+      redis.call('ZADD', lane_key(values[3], 'waiting'), values[5], id)
+    end
+  end
+end
+announce(id, ARGV[2] == '1' and 'batch.paused' or 'batch.resumed')
+ring('dispatcher')
+return 'ok'

@@ -1,0 +1,7 @@
+-- What is to be removed now; no file can keep it any more. ARGV: how many at most
+local due = redis.call('ZRANGEBYSCORE', ns .. 'garbage', '-inf', int(now), 'LIMIT', 0, ARGV[1])
+for _, member in ipairs(due) do
+  redis.call('ZREM', ns .. 'garbage', member)
+  redis.call('ZADD', ns .. 'doomed', int(now), member)
+end
+return redis.call('ZRANGE', ns .. 'doomed', 0, tonumber(ARGV[1]) - 1)

@@ -1,0 +1,158 @@
+"""Uploads: files that come in parts, until they are put together, cancelled, or too late."""
+
+import json
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from shared.errors import NotFoundError
+from shared.openai import File, Upload
+from shared.state.client import Client
+from shared.state.files import FileRecord
+from shared.state.scripts import Scripts
+
+UploadStatus = Literal["pending", "completed", "cancelled", "expired"]
+
+
+class PartRecord(NamedTuple):
+    """A part of an upload, and its object in S3."""
+
+    id: str
+    key: str
+    etag: str
+    size: int
+
+
+class UploadRecord(NamedTuple):
+    """An upload; its times are Unix seconds."""
+
+    id: str
+    tenant: str
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    #: How long its file will be kept; None for ever.
+    file_seconds: int | None = None
+    status: UploadStatus = "pending"
+    file_id: str | None = None
+    #: Of the parts that its file was made of, and of their order.
+    fingerprint: str | None = None
+
+    @property
+    def prefix(self) -> str:
+        """Where the objects of its parts lie; all of them go at its end."""
+        return f"uploads/{self.id}/"
+
+    def to_openai(self, file: File | None = None) -> Upload:
+        """The upload as HTTP shows it."""
+        return Upload(
+            id=self.id,
+            bytes=self.bytes,
+            created_at=self.created_at,
+            expires_at=self.expires_at,
+            filename=self.filename,
+            purpose=self.purpose,
+            status=self.status,
+            file=file,
+        )
+
+
+class Uploads:
+    """The noun `upload` of State. It knows one for a day after its end."""
+
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._namespace = namespace
+
+    async def create(self, upload: UploadRecord) -> None:
+        """Begin the upload."""
+        fields = {name: value for name, value in upload._asdict().items() if value is not None}
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hset(f"{self._namespace}upload:{upload.id}", mapping=fields)
+            pipe.zadd(f"{self._namespace}uploads", {upload.id: upload.expires_at})
+            await pipe.execute()
+
+    async def get(self, tenant: str, upload_id: str) -> UploadRecord:
+        """The tenant's upload. Raises NotFoundError, for another tenant's as for none."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hgetall(f"{self._namespace}upload:{upload_id}")
+            pipe.time()
+            fields, (now, _) = await pipe.execute()
+        if not fields or fields["tenant"] != tenant:
+            raise NotFoundError(f"No such Upload object: {upload_id}", param="id")
+        status = fields["status"]
+        ends = max(int(fields["expires_at"]), int(fields.get("held_until", 0)))
+        return UploadRecord(
+            id=fields["id"],
+            tenant=fields["tenant"],
+            bytes=int(fields["bytes"]),
+            created_at=int(fields["created_at"]),
+            expires_at=int(fields["expires_at"]),
+            filename=fields["filename"],
+            purpose=fields["purpose"],
+            file_seconds=int(fields["file_seconds"]) if "file_seconds" in fields else None,
+            status="expired" if status == "pending" and now >= ends else status,
+            file_id=fields.get("file_id"),
+            fingerprint=fields.get("fingerprint"),
+        )
+
+    async def add_part(
+        self, upload_id: str, part: PartRecord, *, most_bytes: int, most_parts: int
+    ) -> str:
+        """Record a part whose object is there; a repeat changes nothing.
+
+        Returns "ok", "full" when the parts would be more than given, "missing", or the status of
+        an upload that has ended.
+        """
+        return await self._scripts.run(
+            "add_part",
+            upload_id,
+            part.id,
+            json.dumps(part[1:]),
+            part.size,
+            most_bytes,
+            most_parts,
+        )
+
+    async def parts(self, upload_id: str, part_ids: Sequence[str]) -> list[PartRecord | None]:
+        """The parts in the order asked for; None for each that the upload does not have."""
+        if not part_ids:
+            return []
+        found = await self._redis.hmget(f"{self._namespace}upload_parts:{upload_id}", part_ids)
+        return [
+            PartRecord(part_id, *json.loads(text)) if text else None
+            for part_id, text in zip(part_ids, found, strict=True)
+        ]
+
+    async def hold(self, upload_id: str, *, seconds: int) -> str:
+        """Let a pending upload live `seconds` longer, because it is being put together.
+
+        Returns its status, or "missing". To hold it twice is to hold it once.
+        """
+        return await self._scripts.run("hold_upload", upload_id, seconds)
+
+    async def complete(self, upload_id: str, file: FileRecord, fingerprint: str) -> str:
+        """End a pending upload with its file, whose objects were reserved; the first one wins.
+
+        Returns the status that it has now, "missing", or "swept" when the reservation is over.
+        """
+        return await self._scripts.run(
+            "end_upload", upload_id, "completed", json.dumps(file.to_fields()), fingerprint
+        )
+
+    async def cancel(self, upload_id: str) -> str:
+        """End a pending upload. Returns the status that it has now, or "missing"."""
+        return await self._scripts.run("end_upload", upload_id, "cancelled", "", "")
+
+    async def expire(self, upload_id: str) -> str:
+        """End an upload whose time is over. Returns the status that it has now, or "missing"."""
+        return await self._scripts.run("end_upload", upload_id, "expired", "", "")
+
+    async def overdue(self, *, limit: int = 100) -> list[str]:
+        """Ids of uploads whose time is over, the longest ago first."""
+        seconds, _ = await self._redis.time()
+        return await self._redis.zrangebyscore(
+            f"{self._namespace}uploads", "-inf", seconds, start=0, num=limit
+        )

@@ -1,0 +1,85 @@
+"""Events as they happen: a subscription to chosen batches. What was missed is in their records."""
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from redis.asyncio.client import PubSub
+
+from shared.errors import TransientError
+from shared.state.client import translated
+
+_PATIENCE_SECONDS = 5.0
+
+
+class Heard(NamedTuple):
+    """An event of a batch; without one, the subscription to it has just begun, or begun again."""
+
+    batch_id: str
+    sequence: int = 0
+    at: float = 0.0
+    kind: str = ""
+    snapshot: dict[str, str] | None = None
+
+
+class Watch:
+    """One subscription for any number of batches. For one task alone."""
+
+    def __init__(self, pubsub: PubSub, namespace: str, bell: str) -> None:
+        self._pubsub = pubsub
+        self._prefix = f"{namespace}watch:"
+        self._bell = f"{namespace}bell:{bell}"
+        self._chosen: set[str] = set()
+
+    async def open(self) -> None:
+        """Listen to the bell. Raises TransientError if Redis does not confirm it."""
+        with translated():
+            await self._pubsub.subscribe(self._bell)
+            # Before that, a ring would be lost.
+            if await self._pubsub.get_message(timeout=_PATIENCE_SECONDS) is None:
+                raise TransientError("Redis does not confirm a subscription.")
+
+    async def choose(self, batch_ids: Iterable[str]) -> set[str]:
+        """Hear these batches from now on, and no others. Returns those that it heard before."""
+        wanted = set(batch_ids)
+        kept, fresh, left = wanted & self._chosen, wanted - self._chosen, self._chosen - wanted
+        with translated():
+            if fresh:
+                await self._pubsub.subscribe(*(self._prefix + name for name in fresh))
+                self._chosen |= fresh
+            if left:
+                await self._pubsub.unsubscribe(*(self._prefix + name for name in left))
+                self._chosen -= left
+        return kept
+
+    async def next(self, seconds: float) -> list[Heard]:
+        """All that was heard, as soon as there is anything; also when the bell rang or time is up.
+
+        A batch's subscription that begins is heard before its first event. Raises TransientError
+        while Redis cannot be reached.
+        """
+        deadline = time.monotonic() + seconds
+        messages: list[dict[str, Any]] = []
+        with translated():
+            # A sign of life of the connection reads as no message, before the time is up.
+            while not messages and (left := deadline - time.monotonic()) > 0:
+                if (message := await self._pubsub.get_message(timeout=left)) is not None:
+                    messages.append(message)
+            while (message := await self._pubsub.get_message(timeout=0)) is not None:
+                messages.append(message)
+        return [heard for message in messages if (heard := self._heard(message)) is not None]
+
+    def _heard(self, message: dict[str, Any]) -> Heard | None:
+        channel: str = message["channel"]
+        if not channel.startswith(self._prefix):
+            return None
+        batch_id = channel.removeprefix(self._prefix)
+        match message["type"]:
+            case "subscribe":
+                return Heard(batch_id)
+            case "message":
+                sequence, at_ms, kind, snapshot = message["data"].split(" ", 3)
+                return Heard(batch_id, int(sequence), int(at_ms) / 1000, kind, json.loads(snapshot))
+            case _:
+                return None

@@ -1,0 +1,231 @@
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.settings import GatewaySettings
+from shared.state import State
+from shared.storage import Storage
+from tests.batches import claimed, in_progress, part
+from tests.integration.gateway.conftest import Caller, Gateway, calling, running
+from tests.models import make_model
+
+CHAT = "/v1/chat/completions"
+LANE = "counted@cpu"
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    settings: GatewaySettings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    """A gateway whose catalog has one model with its files on this machine, and one without."""
+    folder = tmp_path_factory.mktemp("dry-run")
+    model = make_model(folder / "model", most_tokens=64)
+    catalog = folder / "catalog.yaml"
+    catalog.write_text(
+        "pools:\n  cpu: {resources: {CPU: 1}}\nmodels:\n"
+        f"  counted: {{pools: [cpu], source: {model}}}\n"
+        "  elsewhere: {pools: [cpu], engine: {max_model_len: 100}}\n"
+    )
+    with running(
+        settings.model_copy(update={"catalog": catalog, "max_rows_per_batch": 3000})
+    ) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def acme(gateway: Gateway, gateway_state: State) -> AsyncIterator[Caller]:
+    async with calling(gateway, gateway_state) as caller:
+        yield caller
+
+
+async def test_a_dry_run_tells_all_and_creates_nothing(acme: Caller, bucket: Storage) -> None:
+    file_id = await _upload(acme, *[_line(str(number)) for number in range(3)], _line("long", 90))
+    objects = await bucket.keys("")
+
+    answer = await _dry_run(acme, file_id)
+
+    assert answer.status_code == 200
+    found = answer.json()
+    assert (found["object"], found["valid"], found["errors"]) == ("batch.dry_run", True, None)
+    assert (found["rows"], found["model"], found["lane"]) == (4, "counted", LANE)
+    tokens = found["tokens"]
+    assert (tokens["counted_by"], tokens["rows_counted"]) == ("tokenizer", 4)
+    assert not tokens["is_estimate"]
+    context = found["context_length"]
+    assert (context["max_model_len"], context["rows_checked"]) == (64, 4)
+    assert [bad["line"] for bad in context["violations"]] == [4]
+    assert found["forecast"]["finish_at"] is None
+    assert (await acme.http.get("/v1/batches")).json()["data"] == []
+    assert await bucket.keys("") == objects
+
+
+async def test_the_sdk_makes_one_by_an_extra_field(acme: Caller) -> None:
+    file_id = await _upload(acme, _line("a"))
+
+    found: Any = await acme.openai.batches.create(
+        input_file_id=file_id,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+        extra_body={"dry_run": True},
+    )
+
+    assert (found.object, found.rows, found.lane) == ("batch.dry_run", 1, LANE)
+
+
+async def test_a_wish_that_is_no_dry_run_makes_a_batch(acme: Caller) -> None:
+    file_id = await _upload(acme, _line("a"))
+
+    answer = await _dry_run(acme, file_id, dry_run=False)
+
+    assert answer.json()["object"] == "batch"
+    assert len((await acme.http.get("/v1/batches")).json()["data"]) == 1
+
+
+async def test_bad_lines_are_those_of_the_batch_and_cost_no_batch(acme: Caller) -> None:
+    file_id = await _upload(acme, _line("a"), b"{", _line("a"), _line("b", model="nobody"))
+
+    found = (await _dry_run(acme, file_id)).json()
+
+    assert not found["valid"]
+    assert [(bad["line"], bad["code"]) for bad in found["errors"]["data"]] == [
+        (2, "invalid_json_line"),
+        (3, "duplicate_custom_id"),
+        (4, "model_not_found"),
+    ]
+    assert (found["rows"], found["more_errors"]) == (4, 0)
+
+
+async def test_a_thousand_bad_lines_are_listed_and_the_others_counted(acme: Caller) -> None:
+    file_id = await _upload(acme, *[b"{"] * 1200)
+
+    found = (await _dry_run(acme, file_id)).json()
+
+    assert (len(found["errors"]["data"]), found["more_errors"]) == (1000, 200)
+    assert (found["model"], found["lane"], found["forecast"]) == (None, None, None)
+
+
+async def test_more_rows_than_a_batch_may_have_are_one_error(acme: Caller) -> None:
+    file_id = await _upload(acme, *[_line(str(number)) for number in range(3001)])
+
+    found = (await _dry_run(acme, file_id)).json()
+
+    assert [bad["code"] for bad in found["errors"]["data"]] == ["too_many_tasks"]
+
+
+async def test_a_model_whose_files_are_elsewhere_is_estimated(acme: Caller) -> None:
+    file_id = await _upload(acme, _line("a", model="elsewhere"))
+
+    found = (await _dry_run(acme, file_id)).json()
+
+    assert (found["valid"], found["tokens"]["counted_by"]) == (True, "bytes")
+    assert found["tokens"]["is_estimate"]
+    assert found["tokens"]["input"] > 0
+    assert (found["context_length"]["max_model_len"], found["context_length"]["rows_checked"]) == (
+        100,
+        0,
+    )
+
+
+async def test_the_lane_s_rate_and_what_is_ahead_make_the_forecast(
+    acme: Caller, gateway_state: State
+) -> None:
+    await gateway_state.lanes.open_job(LANE, "", "job-1")
+    await gateway_state.lanes.beat(LANE, "job-1", rows_wanted=1, rate=2.0)
+    [claim, _] = await claimed(gateway_state, lane=LANE)
+    assert await gateway_state.slices.commit(claim, part(claim)) == "ok"
+    await in_progress(gateway_state, slices=3, lane=LANE)
+    file_id = await _upload(acme, _line("a"), _line("b"))
+
+    before = time.time()
+    forecast = (await _dry_run(acme, file_id)).json()["forecast"]
+
+    assert (forecast["rows_ahead"], forecast["rows_per_second"]) == (40, 2.0)
+    assert before + 20 <= forecast["finish_at"] <= time.time() + 21
+
+
+async def test_another_tenant_s_file_is_not_there(acme: Caller, gateway: Gateway) -> None:
+    state = State(gateway.settings.redis_url.get_secret_value())
+    async with calling(gateway, state) as stranger:
+        answer = await _dry_run(stranger, await _upload(acme, _line("a")))
+    await state.close()
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "file_id"
+
+
+async def test_an_input_whose_object_is_gone_is_an_error_of_the_dry_run(
+    acme: Caller, gateway_state: State, bucket: Storage
+) -> None:
+    file_id = await _upload(acme, _line("a"))
+    await bucket.remove([(await gateway_state.files.get(acme.tenant, file_id)).key])
+
+    found = (await _dry_run(acme, file_id)).json()
+
+    assert [bad["code"] for bad in found["errors"]["data"]] == ["invalid_request"]
+    assert (found["rows"], found["model"]) == (0, None)
+
+
+async def test_a_large_input_is_sampled_while_others_are_answered(acme: Caller) -> None:
+    lines = [_line(str(number), 4000) for number in range(700)]
+    file_id = await _upload(acme, *lines)
+    pauses = []
+
+    running_dry = asyncio.create_task(_dry_run(acme, file_id))
+    while not running_dry.done():
+        began = time.monotonic()
+        assert (await acme.http.get("/healthz")).status_code == 200
+        pauses.append(time.monotonic() - began)
+    found = (await running_dry).json()
+
+    tokens = found["tokens"]
+    assert (found["rows"], tokens["is_estimate"]) == (700, True)
+    assert 0 < tokens["rows_counted"] < 700
+    assert f"{tokens['rows_counted']} of 700 rows" in tokens["note"]
+    assert found["context_length"]["rows_checked"] >= tokens["rows_counted"]
+    assert len(pauses) > 3
+    assert max(pauses) < 3
+
+
+async def test_the_schema_says_what_it_is(acme: Caller) -> None:
+    create = (await acme.http.get("/openapi.json")).json()["paths"]["/v1/batches"]["post"]
+
+    body = create["requestBody"]["content"]["application/json"]["schema"]
+    answers = create["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]
+    assert "extra_body" in create["x-batchyard"]["dry_run"]
+    assert body["properties"]["dry_run"] == {
+        "default": False,
+        "title": "Dry Run",
+        "type": "boolean",
+    }
+    assert {"$ref": "#/components/schemas/DryRun"} in answers
+
+
+async def _dry_run(caller: Caller, file_id: str, **changes: Any) -> httpx.Response:
+    wish = {
+        "input_file_id": file_id,
+        "endpoint": CHAT,
+        "completion_window": "24h",
+        "dry_run": True,
+        **changes,
+    }
+    return await caller.http.post("/v1/batches", json=wish)
+
+
+async def _upload(caller: Caller, *lines: bytes) -> str:
+    body = b"\n".join(lines)
+    return (await caller.openai.files.create(file=("in.jsonl", body), purpose="batch")).id
+
+
+def _line(custom_id: str, words: int = 1, *, model: str = "counted") -> bytes:
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "fox " * words}],
+        "max_tokens": 5,
+    }
+    request = {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}
+    return json.dumps(request).encode()

@@ -1,0 +1,290 @@
+"""What a batch is told to wait for, in each of its situations."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from shared.lifecycle import Event
+from shared.slices import GivenBack
+from shared.state import State
+from tests.batches import JOB, claim, feed, in_progress, part, validating
+from tests.integration.gateway.conftest import Caller, Gateway
+
+
+@pytest.fixture
+def lane() -> str:
+    """Nobody else's."""
+    return f"m@{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+async def behind(gateway: Gateway) -> AsyncIterator["Redis[str]"]:
+    client: Redis[str] = Redis.from_url(
+        gateway.settings.redis_url.get_secret_value(), decode_responses=True
+    )
+    yield client
+    await client.aclose()
+
+
+async def test_a_new_batch_waits_for_its_plan(acme: Caller, gateway_state: State) -> None:
+    batch_id = await validating(gateway_state, tenant=acme.tenant)
+
+    told = await _explained(acme, batch_id)
+
+    assert told["waits_for"] == {
+        "code": "planning",
+        "message": "The input is being read and checked.",
+    }
+    assert told["summary"] == "The input is being read and checked."
+    assert (told["ahead"], told["lane"], told["predicted"]) == (None, None, None)
+    await gateway_state.live.pause(batch_id)
+    assert (await _explained(acme, batch_id))["waits_for"]["code"] == "paused"
+    await gateway_state.apply(batch_id, Event.CANCEL_REQUESTED)
+    assert (await _explained(acme, batch_id))["waits_for"]["code"] == "cancelling"
+
+
+async def test_it_says_how_far_the_lanes_start_has_come(
+    acme: Caller, gateway_state: State, lane: str
+) -> None:
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, lane=lane)
+    await feed(gateway_state, batch_id, slices=1, lane=lane)
+
+    none = await _explained(acme, batch_id)
+    await gateway_state.lanes.open_job(lane, "", JOB)
+    submitted = await _explained(acme, batch_id)
+    await gateway_state.lanes.beat(lane, JOB, rows_wanted=64)
+    starting = await _explained(acme, batch_id)
+
+    assert _waits(none) == ("lane_starting", "A lane job is about to be submitted.")
+    assert none["lane"]["job"] is None
+    code, message = _waits(submitted)
+    assert code == "lane_starting"
+    assert message.startswith("The lane job was submitted 0 seconds ago")
+    assert _waits(starting) == ("engine_starting", "The lane's engine is starting.")
+    assert starting["lane"]["job"] == JOB
+    assert starting["slices"] == {
+        "total": 2,
+        "pending": 1,
+        "ready": 1,
+        "running": 0,
+        "committed": 0,
+    }
+
+
+async def test_it_says_that_a_lane_job_is_silent(
+    acme: Caller, gateway_state: State, behind: "Redis[str]", lane: str
+) -> None:
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, lane=lane)
+    await gateway_state.lanes.open_job(lane, "", JOB)
+    await behind.hset(
+        f"{{batchyard}}:lane:{lane}:job", "beat_at_ms", str(int((time.time() - 40) * 1000))
+    )
+
+    code, message = _waits(await _explained(acme, batch_id))
+
+    assert code == "lane_silent"
+    assert "no sign of life for 40 seconds" in message or "for 41 seconds" in message
+
+
+async def test_it_says_that_the_engine_has_failed_and_with_which_words(
+    acme: Caller, gateway_state: State, lane: str
+) -> None:
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, lane=lane)
+    await feed(gateway_state, batch_id, lane=lane)
+    [first, second] = await claim(gateway_state, slices=2, lane=lane)
+    await gateway_state.lanes.beat(lane, JOB, rows_wanted=64)
+    for one in (first, second):
+        await gateway_state.slices.release(one, strikes=1, reason=GivenBack.ENGINE_DIED)
+
+    died = await _explained(acme, batch_id)
+    await gateway_state.lanes.fail(lane, "CUDA out of memory")
+    failed = await _explained(acme, batch_id)
+
+    code, message = _waits(died)
+    assert (code, "is started again" in message) == ("engine_failed", True)
+    assert _waits(failed) == (
+        "engine_failed",
+        "The lane's engine cannot start: CUDA out of memory",
+    )
+
+
+async def test_it_says_who_is_before_it_and_when_it_may_run(
+    acme: Caller, globex: Caller, gateway_state: State, lane: str
+) -> None:
+    other = await in_progress(gateway_state, tenant=globex.tenant, slices=5, lane=lane)
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, slices=3, lane=lane)
+    await gateway_state.lanes.feed(
+        lane, [f"{other}:{index}" for index in range(5)] + [f"{batch_id}:0"]
+    )
+    await claim(gateway_state, slices=2, lane=lane)
+    await gateway_state.lanes.beat(lane, JOB, rows_wanted=64, rate=2.0)
+    now = time.time()
+
+    told = await _explained(acme, batch_id)
+
+    code, message = _waits(told)
+    assert code == "others"
+    assert "2 slices running, 3 more ahead" in message
+    assert told["ahead"] == {"slices": 3, "rows": 30, "tokens": 150}
+    assert told["lane"] == {
+        "name": lane,
+        "job": JOB,
+        "rows_per_second": 2.0,
+        "running_slices": 2,
+        "batches": 2,
+        "missing_rows": 80,
+        "tenants": 2,
+    }
+    assert told["slices"]["pending"] == 2
+    # 30 rows are ahead; of two tenants, this one gets every other row until its 30 are done.
+    assert told["predicted"]["start_at"] == pytest.approx(now + 15, abs=3)
+    assert told["predicted"]["finish_at"] == pytest.approx(now + 30, abs=3)
+
+
+async def test_a_running_batch_waits_for_nothing_and_shows_where_it_runs(
+    acme: Caller, gateway_state: State, lane: str
+) -> None:
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, slices=3, lane=lane)
+    await feed(gateway_state, batch_id, slices=3, lane=lane)
+    done, _ = await claim(gateway_state, slices=2, lane=lane)
+    await gateway_state.lanes.beat(lane, JOB, rows_wanted=64, rate=2.0)
+    await gateway_state.slices.commit(done, part(done))
+
+    told = await _explained(acme, batch_id)
+
+    assert told["waits_for"] is None
+    assert told["summary"] == "1 slice running."
+    assert told["slices"] == {
+        "total": 3,
+        "pending": 0,
+        "ready": 1,
+        "running": 1,
+        "committed": 1,
+    }
+    assert told["running"] == [
+        {
+            "index": 1,
+            "job": JOB,
+            "attempts": 1,
+            "strikes": 0,
+            "reason": None,
+            "given_back_at": None,
+        }
+    ]
+    assert told["predicted"]["start_at"] is None
+    assert told["predicted"]["finish_at"] == pytest.approx(time.time() + 10, abs=3)
+
+
+async def test_it_says_which_slices_were_run_again_and_why(
+    acme: Caller, gateway_state: State, lane: str
+) -> None:
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, slices=4, lane=lane)
+    await feed(gateway_state, batch_id, slices=4, lane=lane)
+    first, second, third, _ = await claim(gateway_state, slices=4, lane=lane, lease_seconds=0)
+    await gateway_state.slices.release(first, strikes=1, reason=GivenBack.ENGINE_DIED)
+    await gateway_state.slices.release(second)
+    await gateway_state.slices.renew([third], lease_seconds=60)
+    await gateway_state.slices.reap(lane)
+    await gateway_state.slices.reap(lane, all_claims=True)
+    await claim(gateway_state, slices=1, lane=lane)
+
+    told = await _explained(acme, batch_id)
+
+    assert told["retried_slices"] == 4
+    found = {one["index"]: (one["reason"], one["strikes"], one["job"]) for one in told["retries"]}
+    assert found == {
+        0: ("engine_died", 1, JOB),
+        1: ("not_run", 0, JOB),
+        2: ("job_ended", 0, JOB),
+        3: ("claim_expired", 0, JOB),
+    }
+    assert sum(one["attempts"] for one in told["retries"]) == 5
+    assert all(abs(one["given_back_at"] - time.time()) < 60 for one in told["retries"])
+
+
+async def test_a_paused_batch_waits_to_be_resumed(
+    acme: Caller, gateway_state: State, lane: str
+) -> None:
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, lane=lane)
+    await feed(gateway_state, batch_id, lane=lane)
+    await claim(gateway_state, lane=lane)
+    await gateway_state.live.pause(batch_id)
+
+    told = await _explained(acme, batch_id)
+
+    assert told["paused"] is True
+    assert _waits(told) == (
+        "paused",
+        "The batch is paused until it is resumed. 1 slice will still end.",
+    )
+    assert (told["predicted"], told["ahead"]) == (None, None)
+
+
+async def test_a_closing_batch_waits_for_what_runs_and_then_for_its_files(
+    acme: Caller, gateway_state: State, lane: str
+) -> None:
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, slices=1, lane=lane)
+    await feed(gateway_state, batch_id, slices=1, lane=lane)
+    [one] = await claim(gateway_state, lane=lane)
+    await gateway_state.apply(batch_id, Event.WINDOW_CLOSED)
+
+    running = await _explained(acme, batch_id)
+    await gateway_state.slices.commit(one, part(one))
+    written = await _explained(acme, batch_id)
+    await gateway_state.apply(batch_id, Event.EXPIRY_COMMITTED)
+    ended = await _explained(acme, batch_id)
+
+    assert _waits(running) == ("finalizing", "1 slice must end first.")
+    assert _waits(written) == ("finalizing", "The result files are being written.")
+    assert (ended["waits_for"], ended["summary"]) == (None, "The batch has ended as expired.")
+
+
+async def test_a_failed_batch_says_why(acme: Caller, gateway_state: State) -> None:
+    batch_id = await validating(gateway_state, tenant=acme.tenant)
+    await gateway_state.apply(batch_id, Event.INPUT_REJECTED, {"first_error": "It is empty."})
+
+    assert (await _explained(acme, batch_id))["summary"] == (
+        "The batch has ended as failed. It is empty."
+    )
+
+
+async def test_the_answer_is_short_for_a_large_batch(
+    acme: Caller, gateway_state: State, lane: str
+) -> None:
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, slices=900, lane=lane)
+    for start in (0, 90):
+        members = [f"{batch_id}:{index}" for index in range(start, start + 90)]
+        await gateway_state.lanes.feed(lane, members)
+        await claim(gateway_state, slices=90, lane=lane, rows=10_000)
+        if start == 0:
+            await gateway_state.slices.reap(lane, all_claims=True)
+
+    told = await acme.http.get(f"/v1/batches/{batch_id}/explain")
+
+    assert len(told.content) < 10_000
+    assert told.json()["retried_slices"] == 90
+    assert len(told.json()["retries"]) == len(told.json()["running"]) == 20
+
+
+async def test_nobody_is_told_of_anothers_batch(
+    acme: Caller, globex: Caller, gateway_state: State
+) -> None:
+    batch_id = await validating(gateway_state, tenant=acme.tenant)
+
+    assert (await globex.http.get(f"/v1/batches/{batch_id}/explain")).status_code == 404
+
+
+async def _explained(caller: Caller, batch_id: str) -> dict[str, Any]:
+    answer = await caller.http.get(f"/v1/batches/{batch_id}/explain")
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def _waits(told: dict[str, Any]) -> tuple[str, str]:
+    assert told["summary"] == told["waits_for"]["message"]
+    return told["waits_for"]["code"], told["waits_for"]["message"]

@@ -1,0 +1,308 @@
+"""Results before a batch's end and after it: the same lines at the same offsets."""
+
+import json
+import random
+from typing import Any
+
+import httpx
+import pytest
+from openai import BadRequestError
+from openai._legacy_response import HttpxBinaryResponseContent
+from redis.asyncio import Redis
+
+from gateway.result_lines import Order, ResultLines
+from shared.lifecycle import Event, Status
+from shared.slices import Claim
+from shared.state import State
+from tests.batches import validating
+from tests.integration.dispatcher.conftest import (
+    Result,
+    Yard,
+    bad,
+    good,
+    lines,
+)
+from tests.integration.gateway.conftest import Caller, Gateway
+
+ROWS = 9
+
+
+async def test_in_input_order_one_reads_up_to_the_first_row_without_a_result(
+    acme: Caller, yard: Yard
+) -> None:
+    batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
+    first, second, third = await yard.claim(batch_id)
+
+    nothing = await _read(acme, batch_id)
+    await yard.commit(second, [good()] * 3)
+    still_nothing = await _read(acme, batch_id)
+    await yard.commit(first, [bad(), good(), bad()])
+    six = await _read(acme, batch_id)
+    two = await _read(acme, batch_id, offset=2, limit=2)
+    await yard.commit(third, [good()] * 3)
+    await yard.finaliser.finish(batch_id)
+    await _sweep(yard, batch_id)
+    rest = await _read(acme, batch_id, offset=6)
+
+    for answer in (nothing, still_nothing):
+        assert (answer.content, _head(answer)) == (b"", ("false", 0, 9))
+    assert _ids(six) == [f"row-{row}" for row in range(6)]
+    assert _head(six) == ("false", 6, 3)
+    assert (_ids(two), _head(two)) == (["row-2", "row-3"], ("false", 4, 5))
+    assert (_ids(rest), _head(rest)) == (["row-6", "row-7", "row-8"], ("true", 9, 0))
+    await _holds_the_files(yard, batch_id, six.content + rest.content)
+    assert rest.headers["content-type"] == "application/x-ndjson"
+
+
+async def test_in_order_of_completion_one_reads_all_that_there_is(acme: Caller, yard: Yard) -> None:
+    batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
+    first, second, third = await yard.claim(batch_id)
+
+    await yard.commit(third, [good(), bad(), good()])
+    three = await _read(acme, batch_id, order="completion")
+    await yard.commit(first, [good()] * 3)
+    # An answer that broke off within a slice.
+    two_more = await _read(acme, batch_id, order="completion", offset=2)
+    await yard.commit(second, [bad()] * 3)
+    await yard.finaliser.finish(batch_id)
+    await _sweep(yard, batch_id)
+    rest = await _read(acme, batch_id, order="completion", offset=4)
+
+    assert _ids(three) == ["row-6", "row-7", "row-8"]
+    assert _head(three) == ("false", 3, 6)
+    assert _ids(two_more) == ["row-8", "row-0", "row-1", "row-2"]
+    assert _ids(rest) == ["row-1", "row-2", "row-3", "row-4", "row-5"]
+    assert _head(rest) == ("true", 9, 0)
+    whole = (await _read(acme, batch_id, order="completion")).content
+    assert whole == three.content[:] + two_more.content[len(_last(three)) :] + (
+        b"".join(rest.content.splitlines(keepends=True)[2:])
+    )
+    await _holds_the_files(yard, batch_id, whole)
+
+
+@pytest.mark.parametrize("order", ["input", "completion"])
+async def test_rows_that_never_ran_come_with_the_end(
+    order: Order, acme: Caller, yard: Yard
+) -> None:
+    batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
+    first, second, third = await yard.claim(batch_id)
+    await yard.commit(first, [good()] * 3)
+    await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
+    # What was in flight is committed as far as it came.
+    await yard.commit(second, [None, bad(), None])
+    await yard.state.slices.release(third)
+    before = await _read(acme, batch_id, order=order)
+
+    await yard.finaliser.finish(batch_id)
+    await _sweep(yard, batch_id)
+    offset = _head(before)[1]
+    after = await _read(acme, batch_id, order=order, offset=offset)
+    pieces = [
+        (await _read(acme, batch_id, order=order, offset=place, limit=1)).content
+        for place in range(ROWS)
+    ]
+
+    seen = ["row-0", "row-1", "row-2", *(["row-4"] if order == "completion" else [])]
+    assert _ids(before) == seen
+    assert _head(before) == ("false", len(seen), ROWS - len(seen))
+    assert _ids(after) == [f"row-{row}" for row in range(3, 9) if f"row-{row}" not in seen]
+    assert _head(after) == ("true", 9, 0)
+    assert before.content + after.content == b"".join(pieces)
+    await _holds_the_files(yard, batch_id, b"".join(pieces))
+
+
+@pytest.mark.parametrize("order", ["input", "completion"])
+async def test_any_place_of_a_large_file_is_found(order: Order, acme: Caller, yard: Yard) -> None:
+    rows = 300
+    batch_id = await yard.plan(lines(rows), tenant=acme.tenant)
+    claims = await yard.claim(batch_id)
+    for claim in reversed(claims) if order == "completion" else claims:
+        await yard.commit(claim, [_large(row) for row in _rows_of(claim)])
+    running = (await _read(acme, batch_id, order=order)).content.splitlines(keepends=True)
+    await yard.finaliser.finish(batch_id)
+    await _sweep(yard, batch_id)
+
+    for place in [0, 1, rows - 1, *random.Random(1).sample(range(rows), 10)]:
+        answer = await _read(acme, batch_id, order=order, offset=place, limit=5)
+        assert answer.content == b"".join(running[place : place + 5])
+    assert len(running) == rows
+    await _holds_the_files(yard, batch_id, b"".join(running))
+
+
+@pytest.mark.parametrize("order", ["input", "completion"])
+async def test_a_batch_that_ends_while_it_is_read_is_read_to_its_end(
+    order: Order, acme: Caller, yard: Yard
+) -> None:
+    batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
+    claims = await yard.claim(batch_id)
+    for claim in reversed(claims):
+        await yard.commit(claim, [good(), bad(), good()])
+    reading = ResultLines(yard.state, yard.storage, await yard.state.batches.get(batch_id), order)
+    before = [chunk async for chunk in reading.read(0, ROWS)]
+
+    await yard.finaliser.finish(batch_id)
+    await _sweep(yard, batch_id)
+
+    assert [chunk async for chunk in reading.read(0, ROWS)] == before
+    assert b"".join(before).count(b"\n") == ROWS
+
+
+async def test_the_order_of_completion_ends_with_a_clear_word(
+    acme: Caller, yard: Yard, gateway: Gateway
+) -> None:
+    batch_id = await _completed(yard, acme)
+    redis: Redis[str] = Redis.from_url(gateway.settings.redis_url.get_secret_value())
+    for what in ("plan", "parts", "commits"):
+        keys = [key async for key in redis.scan_iter(match=f"*{what}:{batch_id}*", count=1000)]
+        # They are there for a day.
+        assert all([86_000 < await redis.ttl(key) <= 86_400 for key in keys])
+        await redis.delete(*keys)
+    await redis.aclose()
+
+    with pytest.raises(BadRequestError, match="kept for a day") as refused:
+        await acme.openai.get(
+            f"/batches/{batch_id}/results",
+            cast_to=HttpxBinaryResponseContent,
+            options={"params": {"order": "completion", "offset": 2}},
+        )
+    by_input = await acme.openai.get(
+        f"/batches/{batch_id}/results",
+        cast_to=HttpxBinaryResponseContent,
+        options={"params": {"offset": 2}},
+    )
+
+    assert (refused.value.param, refused.value.code) == ("order", "order_expired")
+    assert len(by_input.text.splitlines()) == ROWS - 2
+
+
+async def test_of_a_batch_that_failed_as_a_whole_what_had_run_can_be_read(
+    acme: Caller, yard: Yard
+) -> None:
+    batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
+    first, _, third = await yard.claim(batch_id)
+    for claim in (third, first):
+        await yard.commit(claim, [good()] * 3)
+    await yard.state.apply(batch_id, Event.LANE_FAILED)
+
+    by_input = await _read(acme, batch_id)
+    by_completion = await _read(acme, batch_id, order="completion")
+
+    assert (_ids(by_input), _head(by_input)) == (["row-0", "row-1", "row-2"], ("true", 3, 6))
+    assert _head(by_completion) == ("true", 6, 3)
+    assert _ids(by_completion)[:3] == ["row-6", "row-7", "row-8"]
+
+
+async def test_results_go_with_their_files(acme: Caller, yard: Yard) -> None:
+    batch_id = await _completed(yard, acme)
+    output = (await yard.state.batches.get(batch_id)).fields["output_file_id"]
+    await acme.openai.files.delete(output)
+
+    answer = await acme.http.get(f"/v1/batches/{batch_id}/results")
+
+    assert answer.status_code == 404
+    assert (
+        f"its output file {output} was deleted or has expired"
+        in (answer.json()["error"]["message"])
+    )
+
+
+async def test_before_the_plan_there_is_nothing_and_nobody_knows_how_much_is_missing(
+    acme: Caller, gateway_state: State
+) -> None:
+    batch_id = await validating(gateway_state, tenant=acme.tenant)
+
+    answer = await _read(acme, batch_id)
+
+    assert answer.content == b""
+    assert answer.headers["x-batchyard-complete"] == "false"
+    assert "x-batchyard-missing-rows" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "message"),
+    [
+        ("offset=10", "offset", "Invalid 'offset': the batch has 9 requests, but got 10."),
+        ("order=best", "order", "Invalid value: 'best'. Supported values are: "),
+        ("offset=-1", "offset", "Expected a value >= 0, but got -1 instead."),
+        ("offset=x", "offset", "expected an integer, but got a string instead."),
+        ("limit=0", "limit", "Expected a value >= 1, but got 0 instead."),
+    ],
+)
+async def test_a_wrong_question_is_refused_with_its_reason(
+    query: str, param: str, message: str, acme: Caller, yard: Yard
+) -> None:
+    batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
+
+    answer = await acme.http.get(f"/v1/batches/{batch_id}/results?{query}")
+
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert message in error["message"]
+
+
+async def test_nobody_reads_anothers_results(acme: Caller, globex: Caller, yard: Yard) -> None:
+    batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
+
+    answer = await globex.http.get(f"/v1/batches/{batch_id}/results")
+
+    assert answer.status_code == 404
+
+
+async def _completed(yard: Yard, caller: Caller) -> str:
+    batch_id = await yard.plan(lines(ROWS), tenant=caller.tenant)
+    await yard.run(batch_id, lambda row: good())
+    await yard.finaliser.finish(batch_id)
+    assert (await yard.state.batches.get(batch_id)).status is Status.COMPLETED
+    return batch_id
+
+
+async def _sweep(yard: Yard, batch_id: str) -> None:
+    parts = await yard.storage.keys(f"batches/{batch_id}/parts/")
+    assert parts
+    await yard.storage.remove(parts)
+
+
+async def _read(caller: Caller, batch_id: str, **query: Any) -> httpx.Response:
+    answer = await caller.http.get(f"/v1/batches/{batch_id}/results", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def _head(answer: httpx.Response) -> tuple[str, int, int]:
+    complete, offset, missing = (
+        answer.headers[f"x-batchyard-{name}"]
+        for name in ("complete", "next-offset", "missing-rows")
+    )
+    return complete, int(offset), int(missing)
+
+
+def _ids(answer: httpx.Response) -> list[str]:
+    return [json.loads(line)["custom_id"] for line in answer.content.splitlines()]
+
+
+def _last(answer: httpx.Response) -> bytes:
+    return answer.content.splitlines(keepends=True)[-1]
+
+
+async def _holds_the_files(yard: Yard, batch_id: str, body: bytes) -> None:
+    """Every line of the two files, each once, and nothing else."""
+    record = await yard.state.batches.get(batch_id)
+    found: list[bytes] = []
+    for kind in ("output", "error"):
+        if (file_id := record.fields.get(f"{kind}_file_id")) is not None:
+            file = await yard.state.files.get(record.tenant, file_id)
+            found += (await yard.storage.get(file.key)).splitlines(keepends=True)
+    assert sorted(body.splitlines(keepends=True)) == sorted(found)
+    assert found
+
+
+def _rows_of(claim: Claim) -> range:
+    return range(claim.slice.first_row, claim.slice.first_row + claim.slice.rows)
+
+
+def _large(row: int) -> Result:
+    """Every seventh one an error; many kilobytes in all."""
+    if row % 7 == 3:
+        return 400, json.dumps({"error": {"message": "x" * 3000}}).encode()
+    return good("x" * (3000 + row))

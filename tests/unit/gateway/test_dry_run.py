@@ -1,0 +1,163 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.dry_run import Tally
+from gateway.tokens import Counter, load_counter
+from shared.catalog import Model
+from shared.validation import InputCheck, Row
+from tests.models import make_model
+
+COMPLETIONS = "/v1/completions"
+EMBEDDINGS = "/v1/embeddings"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"), most_tokens=None)
+
+
+def test_every_row_is_counted_when_there_is_time(folder: Path) -> None:
+    # Each prompt begins with one token of its own.
+    rows = _rows(_body([7] * 10, max_tokens=5), _body([7] * 20, max_tokens=6, n=2))
+    tally = Tally(COMPLETIONS, every=1)
+
+    tally.add(rows, _counter(folder, 1000))
+
+    tokens, context = tally.tokens(), tally.context_length()
+    assert (30, 17, 2, False) == (
+        tokens.input,
+        tokens.output,
+        tokens.rows_counted,
+        tokens.is_estimate,
+    )
+    assert (1000, 2, [], 0) == (
+        context.max_model_len,
+        context.rows_checked,
+        context.violations,
+        context.more_violations,
+    )
+
+
+def test_rows_that_do_not_fit_are_told_by_their_lines(folder: Path) -> None:
+    rows = _rows(
+        _body([7] * 40, max_tokens=24),
+        _body([7] * 40, max_tokens=25),
+        _body([7] * 63),
+        _body([7] * 64),
+        _body([7], max_tokens=64),
+        _body([[7] * 10] * 9, max_tokens=54, n=3),
+    )
+    tally = Tally(COMPLETIONS, every=1)
+
+    tally.add(rows, _counter(folder, 64))
+
+    context = tally.context_length()
+    assert [(2, 40, 25), (4, 64, 1), (5, 1, 64)] == [
+        (bad.line, bad.input_tokens, bad.output_tokens) for bad in context.violations
+    ]
+    assert 6 == context.rows_checked
+
+
+def test_an_embedding_may_fill_the_context(folder: Path) -> None:
+    rows = _rows(_body([7] * 64, "input"), _body([7] * 65, "input"), url=EMBEDDINGS)
+    tally = Tally(EMBEDDINGS, every=1)
+
+    tally.add(rows, _counter(folder, 64))
+
+    assert [(2, 65, 0)] == [
+        (bad.line, bad.input_tokens, bad.output_tokens) for bad in tally.context_length().violations
+    ]
+
+
+def test_of_many_rows_a_sample_is_counted_and_the_rest_estimated(folder: Path) -> None:
+    rows = _rows(*[_body("the quick fox " * (1 + number % 3)) for number in range(100)])
+    whole, sample = Tally(COMPLETIONS, every=1), Tally(COMPLETIONS, every=7)
+
+    for tally in (whole, sample):
+        tally.add(rows, _counter(folder, None))
+
+    exact, estimate = whole.tokens(), sample.tokens()
+    assert (100, False) == (exact.rows_counted, exact.is_estimate)
+    assert (15, True) == (estimate.rows_counted, estimate.is_estimate)
+    assert estimate.input == pytest.approx(exact.input, rel=0.1)
+    assert "15 of 100 rows" in estimate.note
+    assert 0 == sample.context_length().rows_checked
+
+
+def test_a_row_that_may_be_too_long_is_counted_outside_of_the_sample_too(folder: Path) -> None:
+    bodies = [_body("fox")] * 20
+    bodies[13] = _body("fox " * 2000)
+    tally = Tally(COMPLETIONS, every=10**6)
+
+    tally.add(_rows(*bodies), _counter(folder, 1000))
+
+    context = tally.context_length()
+    assert [14] == [bad.line for bad in context.violations]
+    assert (20, 2) == (context.rows_checked, tally.tokens().rows_counted)
+
+
+def test_without_time_nothing_more_is_counted(folder: Path) -> None:
+    tally = Tally(COMPLETIONS, every=1, seconds=1e-9)
+
+    tally.add(_rows(*[_body("the fox " * 50)] * 30), _counter(folder, 64))
+
+    assert tally.tokens().rows_counted <= 2
+    assert tally.tokens().is_estimate
+    assert tally.context_length().rows_checked <= 2
+
+
+def test_without_a_tokenizer_bytes_are_counted_and_only_what_is_certain_is_said(
+    tmp_path: Path,
+) -> None:
+    rows = _rows(_body("x" * 4000), _body("x", max_tokens=64), _body("x", max_tokens=63))
+    tally = Tally(COMPLETIONS, every=1)
+
+    tally.add(rows, _counter(tmp_path, 64))
+
+    tokens, context = tally.tokens(), tally.context_length()
+    assert ("bytes", 0, True) == (tokens.counted_by, tokens.rows_counted, tokens.is_estimate)
+    assert sum(len(row.line) for row in rows) // 4 == tokens.input
+    assert [(2, None, 64)] == [
+        (bad.line, bad.input_tokens, bad.output_tokens) for bad in context.violations
+    ]
+    assert 1 == context.rows_checked
+
+
+def test_only_the_first_thousand_long_rows_are_listed(folder: Path) -> None:
+    tally = Tally(COMPLETIONS, every=1)
+
+    tally.add(_rows(*[_body([1], max_tokens=100)] * 1005), _counter(folder, 64))
+
+    context = tally.context_length()
+    assert (1000, 5, 1005) == (
+        len(context.violations),
+        context.more_violations,
+        context.rows_checked,
+    )
+
+
+def test_nothing_has_no_tokens() -> None:
+    tokens = Tally(COMPLETIONS, every=1).tokens()
+
+    assert (0, 0, False) == (tokens.input, tokens.output, tokens.is_estimate)
+
+
+def _counter(folder: Path, most: int | None) -> Counter:
+    engine = {} if most is None else {"max_model_len": most}
+    return load_counter(Model(name="m", source=str(folder), pools=("p",), engine=engine))
+
+
+def _body(prompt: object, name: str = "prompt", **more: Any) -> dict[str, Any]:
+    return {"model": "m", name: prompt, **more}
+
+
+def _rows(*bodies: dict[str, Any], url: str = COMPLETIONS) -> list[Row]:
+    lines = [
+        json.dumps({"custom_id": str(number), "method": "POST", "url": url, "body": body})
+        for number, body in enumerate(bodies)
+    ]
+    check = InputCheck(url, {"m": frozenset({url})})
+    return [*check.feed("\n".join(lines).encode()), *check.finish()]
