@@ -55,8 +55,9 @@ test-others: $(INSTALLED)
 	$(BIN)/python -m pytest $(addprefix --ignore=tests/,e2e engine)
 
 .PHONY: fuzz
-fuzz: $(INSTALLED) ## a million random lines and forms through the parsers; for the night, not for each change
+fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for the night, not for each change
 	$(BIN)/python -m tests.fuzz $(ARGS)
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -rP tests/contract/test_schema.py
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json

@@ -6,7 +6,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any
 
 import stamina
 import structlog
@@ -20,6 +19,7 @@ from gateway import (
     files,
     health,
     models,
+    openapi,
     results,
     retry,
     steering,
@@ -34,7 +34,6 @@ from gateway.watchers import Watchers
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
-from shared.openai import ErrorEnvelope
 from shared.outbound import Guard
 from shared.relay import Relay
 from shared.state import State
@@ -45,10 +44,6 @@ log = structlog.get_logger()
 
 #: Seconds for the services to come up when the whole fleet starts at once.
 _START_PATIENCE = 60.0
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorEnvelope},
-    "5XX": {"model": ErrorEnvelope},
-}
 
 
 def build_app(settings: GatewaySettings) -> FastAPI:
@@ -112,6 +107,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=openapi.operation_id,
     )
     for room in (
         files,
@@ -125,10 +121,11 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         models,
         webhooks,
     ):
-        app.include_router(room.router, prefix="/v1", responses=_PROBLEMS)
+        app.include_router(room.router, prefix="/v1")
     app.include_router(health.router)
     app.add_middleware(Access)
     errors.install(app)
+    openapi.install(app)
     return app
 
 

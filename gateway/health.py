@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Any
 
 import structlog
 from fastapi import APIRouter, Response
@@ -12,9 +13,10 @@ router = APIRouter()
 log = structlog.get_logger()
 
 _PATIENCE = 3.0
+_UNWELL: dict[int | str, dict[str, Any]] = {503: {"model": dict[str, str]}}
 
 
-@router.get("/healthz")
+@router.get("/healthz", responses=_UNWELL)
 async def live(response: Response, services: Use) -> dict[str, str]:
     """503 once the relay has died, which only a restart mends."""
     if services.relaying.done():
@@ -23,7 +25,7 @@ async def live(response: Response, services: Use) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz")
+@router.get("/readyz", responses=_UNWELL)
 async def ready(response: Response, services: Use) -> dict[str, str]:
     """503 with the names of the services that do not answer."""
     names = ("redis", "s3", "rabbitmq")

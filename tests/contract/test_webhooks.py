@@ -1,0 +1,121 @@
+"""Row 21 of the conformance checklist: signed events for those who wait."""
+
+import importlib.util
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+import pytest
+from openai import OpenAI
+
+from tests.contract.conftest import Caller, rows
+from tests.eventually import wait_until
+from tests.servers import absent
+
+
+class Delivery(NamedTuple):
+    """One call of a receiver."""
+
+    headers: dict[str, str]
+    body: bytes
+
+
+class Receiver:
+    """Takes events, and answers with the statuses it is told, then with 200."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivery] = []
+        self.statuses: list[int] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                headers = {name.lower(): text for name, text in self.headers.items()}
+                receiver.deliveries.append(Delivery(headers, body))
+                self.send_response(receiver.statuses.pop(0) if receiver.statuses else 200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Not among the tests' output."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/hook"
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.stop()
+
+
+def test_row_21_both_libraries_verify_an_event(acme: Caller, receiver: Receiver) -> None:
+    endpoint = _endpoint(acme, receiver.url)
+    secret = endpoint["signing_secret"]
+
+    batch = acme.run(rows("one"))
+    wait_until(lambda: len(receiver.deliveries) == 1, timeout=20)
+
+    headers, body = receiver.deliveries[0]
+    client = OpenAI(api_key="-", webhook_secret=secret)
+    event = client.webhooks.unwrap(body, headers)
+    assert event.type == "batch.completed"
+    assert event.data.id == batch["id"]
+    assert event.id.startswith("evt_")
+    assert headers["webhook-id"].startswith("wh_")
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
+    assert headers["content-type"] == "application/json"
+    if importlib.util.find_spec("standardwebhooks") is None:
+        absent("standardwebhooks", "PYTHONPATH")
+    standard = importlib.import_module("standardwebhooks")
+    assert standard.Webhook(secret).verify(body, headers)["data"] == {"id": batch["id"]}
+
+
+def test_row_21_a_delivery_that_failed_is_sent_again_under_its_id(
+    acme: Caller, receiver: Receiver
+) -> None:
+    _endpoint(acme, receiver.url)
+    receiver.statuses = [500]
+
+    acme.run(rows("one"))
+    # The first repeat comes after five seconds, give or take.
+    wait_until(lambda: len(receiver.deliveries) == 2, timeout=30)
+
+    first, second = receiver.deliveries
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert first.body == second.body
+    assert int(second.headers["webhook-timestamp"]) > int(first.headers["webhook-timestamp"])
+
+
+@pytest.mark.parametrize(
+    "url", ["http://10.0.0.1/hook", "https://192.168.1.1/hook", "https://169.254.169.254/latest"]
+)
+def test_row_21_private_targets_are_refused(url: str, acme: Caller) -> None:
+    answer = acme.http.post("/v1/webhook_endpoints", json=_wish(url))
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "url"
+
+
+def _endpoint(caller: Caller, url: str) -> dict[str, Any]:
+    answer = caller.http.post("/v1/webhook_endpoints", json=_wish(url))
+    assert answer.status_code == 200, answer.text
+    endpoint: dict[str, Any] = answer.json()
+    return endpoint
+
+
+def _wish(url: str) -> dict[str, Any]:
+    return {"name": "builds", "url": url, "event_types": ["batch.completed"]}
