@@ -14,20 +14,6 @@ def test_every_row_has_a_test() -> None:
     assert rows == set(range(1, 25))
 
 
-def test_what_is_pending_is_there() -> None:
-    tree = ast.parse((_TESTS / "conftest.py").read_text())
-    pending = [
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.AnnAssign)
-        and isinstance(node.target, ast.Name)
-        and node.target.id == "PENDING"
-    ]
-
-    assert len(pending) == 1
-    assert set(ast.literal_eval(ast.unparse(pending[0] or ast.List([])))) <= _names()
-
-
 def _names() -> set[str]:
     return {
         node.name
