@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
@@ -14,11 +14,18 @@ from gateway.auth import Tenant
 from gateway.batches import own_batch
 from gateway.dependencies import Services, Use
 from gateway.fields import read_body, require_one_of
-from gateway.files import live_file
+from gateway.files import live_file, objects, reserve, write_record
 from gateway.limits import reserve_batch
 from gateway.result_lines import ResultFile, has_run
 from shared import ids
-from shared.errors import BatchyardError, ConflictError, InvalidInputError, NotFoundError
+from shared.errors import (
+    BatchyardError,
+    CallerError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    TransientError,
+)
 from shared.lifecycle import FINAL, Status
 from shared.messages import window_seconds
 from shared.openai import Batch
@@ -115,15 +122,23 @@ async def _input(
         errors = await live_file(services.state, batch.tenant, file_id)
     except NotFoundError as error:
         raise _gone(batch, "error", file_id) from error
-    key = f"files/{batch.tenant}/{ids.retry_file_id(new_id)}"
+    new_file_id = ids.retry_file_id(new_id)
+    with suppress(NotFoundError):
+        # A call before this one came so far.
+        return await live_file(services.state, batch.tenant, new_file_id)
+    key = f"files/{batch.tenant}/{new_file_id}"
     rows = _rows(ResultFile(services.storage, errors), wish)
+    await reserve(services, key)
     try:
         stored = await services.storage.upload(key, _picked(services, batch, rows))
-    except NotFoundError as error:
-        raise _gone(batch, "input", batch.fields["input_file_id"]) from error
+    except CallerError as error:
+        await services.state.files.unreserve(*objects(key))
+        if isinstance(error, NotFoundError):
+            raise _gone(batch, "input", batch.fields["input_file_id"]) from error
+        raise
     now = int(time.time())
     file = FileRecord(
-        id=ids.retry_file_id(new_id),
+        id=new_file_id,
         tenant=batch.tenant,
         bytes=stored.size,
         created_at=now,
@@ -134,9 +149,9 @@ async def _input(
         key=key,
         etag=stored.etag,
     )
-    # As with an upload: the record beside the object first, and then what everybody sees.
-    await services.storage.put(f"{key}.json", json.dumps(file.to_fields()).encode())
-    await services.state.files.create(file)
+    await write_record(services, file)
+    if not await services.state.files.keep(file):
+        raise TransientError(f"{file.id} took longer than its reservation.")
     return file
 
 

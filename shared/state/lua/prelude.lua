@@ -194,9 +194,9 @@ end
 
 -- Whether a new file's objects are still there to be kept: what is reserved is garbage in advance.
 local function keep(file)
-  if redis.call('EXISTS', ns .. 'file:' .. file.id) == 1 then return true end
   redis.call('ZREM', ns .. 'garbage', file.key .. '.json')
-  return redis.call('ZREM', ns .. 'garbage', file.key) == 1
+  local is_reserved = redis.call('ZREM', ns .. 'garbage', file.key) == 1
+  return is_reserved or redis.call('EXISTS', ns .. 'file:' .. file.id) == 1
 end
 
 -- Takes the batch's ready slices back to its pending ones, to be fed anew or, if it is paused, not.

@@ -297,7 +297,8 @@ async def test_a_planner_that_dies_before_the_start_takes_nothing_of_the_queue(
 async def test_of_two_planners_at_once_one_plan_wins_and_the_other_goes(
     state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
 ) -> None:
-    body = lines(20)
+    # So many that both have begun before either is done.
+    body = lines(2000)
     batch_id = await yard.submit(body)
     planners = [a_planner(state, storage, catalog, rows=rows) for rows in (3, 4)]
 
@@ -310,7 +311,7 @@ async def test_of_two_planners_at_once_one_plan_wins_and_the_other_goes(
     assert lifetimes.pop(record.fields["plan"]) == -1
     assert all(lifetime > 0 for lifetime in lifetimes.values())
     slices = await yard.slices(batch_id)
-    _assert_covers(slices, body, rows=20)
+    _assert_covers(slices, body, rows=2000)
     assert record.number("slices_total") == len(slices)
     assert await yard.events(batch_id) == ["batch.accepted", "batch.in_progress"]
 
