@@ -20,6 +20,7 @@ from openai.types import Batch
 from benchmarks.bare import BareEngine
 from benchmarks.bench_fleet import MODELS, BenchFleet, running_fleet
 from benchmarks.figures import Figure, bounded, compared, publish
+from benchmarks.http_rates import http_rates
 from benchmarks.large_inputs import million_rows, validation
 from benchmarks.rows import CHAT, EMBEDDINGS
 from shared.state import State
@@ -196,6 +197,7 @@ def main() -> None:
         "killed",
         "validation",
         "million-rows",
+        "http",
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []], default=list(names))
@@ -205,6 +207,7 @@ def main() -> None:
     alone: dict[str, Callable[[], list[Figure]]] = {
         "validation": lambda: validation(turns=options.turns),
         "million-rows": million_rows,
+        "http": lambda: http_rates(turns=options.turns),
     }
     for name in options.names:
         if name in alone:

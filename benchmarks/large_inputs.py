@@ -5,9 +5,7 @@ Needs no engine: the dispatcher plans whether Ray answers or not.
 
 import asyncio
 import json
-import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -16,23 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import httpx
 import msgspec
 import psutil
 from openai import OpenAI
 
+from benchmarks.bench_yard import BenchYard, running_yard
 from benchmarks.figures import Figure, bounded, compared
 from benchmarks.rows import CHAT, URLS, lines
-from cli.fleet.credentials import Credentials, read_credentials
-from cli.fleet.servers import OwnServers, Servers, service_user
-from cli.servers.ports import Ports
-from cli.servers.process import Child, wait_ready
 from shared.state import State
 from shared.validation import InputCheck, Limits
 
 _MEBIBYTE = 1024 * 1024
 _MODEL = "m"
-_CATALOG = f"pools:\n  none: {{resources: {{CPU: 1}}}}\nmodels:\n  {_MODEL}: {{pools: [none]}}\n"
 _GENTLE_MEBIBYTES = 96
 _WAITING = ("validating",)
 
@@ -77,7 +70,8 @@ def million_rows(*, rows: int = 1_000_000) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="batchyard-million-") as folder:
         path = Path(folder) / "rows.jsonl"
         bare_seconds = _write(path, rows)
-        with _running(Path(folder)) as yard:
+        with running_yard(Path(folder), ("gateway", "dispatcher"), model=_MODEL) as found:
+            yard = _Yard(found)
             with path.open("rb") as file:
                 yard.plan(file.read(_MEBIBYTE).rpartition(b"\n")[0], "small")
             before = yard.memory()
@@ -111,14 +105,12 @@ def million_rows(*, rows: int = 1_000_000) -> list[Figure]:
 
 
 class _Yard:
-    """Gateway and dispatcher on servers of their own."""
+    """What is done to a gateway and a dispatcher."""
 
-    def __init__(self, redis_url: str, client: OpenAI, processes: dict[str, Child]) -> None:
-        self._redis_url = redis_url
-        self.client = client
-        self._processes = {
-            name: psutil.Process(child.pid) for name, child in processes.items() if child.pid
-        }
+    def __init__(self, yard: BenchYard) -> None:
+        self._redis_url = yard.redis_url
+        self.client = OpenAI(base_url=f"{yard.address}/v1", api_key=yard.api_key, timeout=900)
+        self._processes = {name: psutil.Process(pid) for name, pid in yard.pids.items()}
 
     def memory(self) -> dict[str, int]:
         """Bytes resident, by process."""
@@ -179,68 +171,6 @@ class _Yard:
         rows = sum([row.slice.rows async for page in pages for row in page])
         await state.close()
         return rows
-
-
-@contextmanager
-def _running(folder: Path) -> Iterator[_Yard]:
-    credentials = read_credentials(folder)
-    servers = Servers(folder, OwnServers(), credentials)
-    processes: dict[str, Child] = {}
-    try:
-        servers.launch()
-        servers.wait()
-        catalog = folder / "catalog.yaml"
-        catalog.write_text(_CATALOG)
-        port = Ports(folder).get("gateway")
-        environment = _environment(servers, catalog, port)
-        for name in ("gateway", "dispatcher"):
-            command = [sys.executable, "-m", name]
-            processes[name] = Child(name, command, folder, environment=environment)
-            processes[name].start()
-        address = f"http://127.0.0.1:{port}"
-        wait_ready(
-            lambda: _answers(f"{address}/readyz"), list(processes.values()), timeout_seconds=60
-        )
-        asyncio.run(_let_in(servers.addresses.redis_url, credentials))
-        client = OpenAI(base_url=f"{address}/v1", api_key=credentials.api_key, timeout=900)
-        yield _Yard(servers.addresses.redis_url, client, processes)
-    finally:
-        for child in processes.values():
-            child.stop()
-        servers.stop()
-
-
-def _environment(servers: Servers, catalog: Path, port: int) -> dict[str, str]:
-    where = servers.addresses
-    return {
-        **os.environ,
-        "BATCHYARD_AMQP_URL": where.amqp_url,
-        "BATCHYARD_REDIS_URL": where.redis_url,
-        "BATCHYARD_S3_ENDPOINT": where.s3_endpoint,
-        "BATCHYARD_S3_ACCESS_KEY": where.s3_access_key,
-        "BATCHYARD_S3_SECRET_KEY": where.s3_secret_key,
-        "BATCHYARD_CATALOG": str(catalog),
-        "BATCHYARD_SERVICE_USER": service_user(where),
-        "BATCHYARD_PORT": str(port),
-        "BATCHYARD_MAX_ROWS_PER_BATCH": "1000000",
-        "BATCHYARD_MAX_UPLOAD_BYTES": str(4 * 1024 * _MEBIBYTE),
-        # Nobody answers there, and nobody has to.
-        "BATCHYARD_RAY_ADDRESS": "http://127.0.0.1:9",
-        "BATCHYARD_RAY_TOKEN": "none",
-    }
-
-
-async def _let_in(redis_url: str, credentials: Credentials) -> None:
-    state = State(redis_url)
-    await state.keys.add("bench", credentials.api_key)
-    await state.close()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url).is_success
-    except httpx.HTTPError:
-        return False
 
 
 def _write(path: Path, rows: int) -> float:

@@ -1,0 +1,98 @@
+"""Gateway and dispatcher on servers of their own, without Ray, for what needs no engine."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from cli.fleet.credentials import Credentials, read_credentials
+from cli.fleet.servers import OwnServers, Servers, service_user
+from cli.servers.ports import Ports
+from cli.servers.process import Child, wait_ready
+from shared.state import State
+
+_GIBIBYTE = 1024**3
+
+
+@dataclass(frozen=True)
+class BenchYard:
+    """Where it answers, to which key, and its processes by name."""
+
+    address: str
+    api_key: str
+    redis_url: str
+    pids: dict[str, int]
+
+
+@contextmanager
+def running_yard(folder: Path, names: Sequence[str], *, model: str) -> Iterator[BenchYard]:
+    """The processes named, with a catalog of this one model; gone afterwards."""
+    credentials = read_credentials(folder)
+    servers = Servers(folder, OwnServers(), credentials)
+    processes: dict[str, Child] = {}
+    try:
+        servers.launch()
+        servers.wait()
+        catalog = folder / "catalog.yaml"
+        catalog.write_text(
+            f"pools:\n  none: {{resources: {{CPU: 1}}}}\nmodels:\n  {model}: {{pools: [none]}}\n"
+        )
+        port = Ports(folder).get("gateway")
+        environment = _environment(servers, catalog, port)
+        for name in names:
+            command = [sys.executable, "-m", name]
+            processes[name] = Child(name, command, folder, environment=environment)
+            processes[name].start()
+        address = f"http://127.0.0.1:{port}"
+        wait_ready(
+            lambda: _answers(f"{address}/readyz"), list(processes.values()), timeout_seconds=60
+        )
+        redis_url = servers.addresses.redis_url
+        asyncio.run(_let_in(redis_url, credentials))
+        pids = {name: child.pid for name, child in processes.items() if child.pid is not None}
+        yield BenchYard(address, credentials.api_key, redis_url, pids)
+    finally:
+        for child in processes.values():
+            child.stop()
+        servers.stop()
+
+
+def _environment(servers: Servers, catalog: Path, port: int) -> dict[str, str]:
+    where = servers.addresses
+    return {
+        **os.environ,
+        "BATCHYARD_AMQP_URL": where.amqp_url,
+        "BATCHYARD_REDIS_URL": where.redis_url,
+        "BATCHYARD_S3_ENDPOINT": where.s3_endpoint,
+        "BATCHYARD_S3_ACCESS_KEY": where.s3_access_key,
+        "BATCHYARD_S3_SECRET_KEY": where.s3_secret_key,
+        "BATCHYARD_CATALOG": str(catalog),
+        "BATCHYARD_SERVICE_USER": service_user(where),
+        "BATCHYARD_PORT": str(port),
+        "BATCHYARD_MAX_ROWS_PER_BATCH": "1000000",
+        "BATCHYARD_MAX_UPLOAD_BYTES": str(4 * _GIBIBYTE),
+        "BATCHYARD_REQUESTS_PER_MINUTE": "100000000",
+        "BATCHYARD_BATCHES_PER_HOUR": "100000000",
+        "BATCHYARD_MAX_ENQUEUED_REQUESTS": "100000000",
+        # Nobody answers there, and nobody has to.
+        "BATCHYARD_RAY_ADDRESS": "http://127.0.0.1:9",
+        "BATCHYARD_RAY_TOKEN": "none",
+    }
+
+
+async def _let_in(redis_url: str, credentials: Credentials) -> None:
+    state = State(redis_url)
+    await state.keys.add("bench", credentials.api_key)
+    await state.close()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url).is_success
+    except httpx.HTTPError:
+        return False
