@@ -25,9 +25,9 @@ async def test_a_job_runs_to_its_end(cluster: Cluster) -> None:
 async def test_a_job_that_fails_leaves_a_reason_of_a_few_lines(cluster: Cluster) -> None:
     job = _job()
 
-    await cluster.submit(
-        job, "python -c \"print('.' * 9000); print('gone'); raise SystemExit(7)\"", metadata={}
-    )
+    # Ray may look at the log before it has seen what was printed in the last moment.
+    prints = "import time; print('.' * 9000); print('gone', flush=True); time.sleep(1)"
+    await cluster.submit(job, f'python -c "{prints}; raise SystemExit(7)"', metadata={})
 
     await eventually(lambda: _is(cluster, job, JobStatus.FAILED), timeout=60)
     message = await cluster.message(job)
