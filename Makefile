@@ -41,18 +41,10 @@ check: $(INSTALLED) ## lint, types, import rules, architecture and unit tests: u
 servers: $(INSTALLED) ## install RabbitMQ, Redis and Ceph from Debian's packages where they are missing
 	@$(BIN)/python -m cli.install
 
-# Two at a time: what starts engines waits for imports, the rest for servers. ARGS chooses some.
-.PHONY: test test-engines test-others
+.PHONY: test
 test: $(INSTALLED) ## run all tests against real servers; ARGS="tests/unit -k name" runs some
 	@$(BIN)/python -m cli.install || echo "Tests that need the missing servers are skipped."
-	@if [ -n "$(ARGS)" ]; then $(BIN)/python -m pytest $(ARGS); \
-	else $(MAKE) --no-print-directory -j2 -k -O test-engines test-others; fi
-
-test-engines: $(INSTALLED)
-	$(BIN)/python -m pytest tests/e2e tests/engine
-
-test-others: $(INSTALLED)
-	$(BIN)/python -m pytest $(addprefix --ignore=tests/,e2e engine)
+	$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for the night, not for each change

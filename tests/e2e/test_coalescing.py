@@ -10,6 +10,7 @@ from openai.types import Batch
 from cli.fleet.catalog import CHAT_MODEL
 from shared.state import JobRecord
 from tests.e2e.conftest import RunningFleet, chat_lines
+from tests.eventually import eventually
 
 LANE = f"{CHAT_MODEL}@local"
 
@@ -40,8 +41,15 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
         )
         return client, batch
 
-    with ThreadPoolExecutor(12) as pool:
-        batches = list(pool.map(create, range(60)))
+    [lane_job] = warm_chat.lane_jobs(CHAT_MODEL)
+    # Held, so that they are all there at the same moment, however slowly they are made.
+    lane_job.suspend()
+    try:
+        with ThreadPoolExecutor(12) as pool:
+            batches = list(pool.map(create, range(60)))
+        await eventually(lambda: _are_planned(batches), timeout=20)
+    finally:
+        lane_job.resume()
     ended = [(client, warm_chat.wait(batch, client)) for client, batch in batches]
 
     assert {"completed"} == {batch.status for _, batch in ended}
@@ -67,7 +75,7 @@ def test_a_wave_starts_before_the_one_before_it_has_drained(
         for entry in warm_chat.lane_job_log(CHAT_MODEL)[seen:]
         if entry["event"].startswith("wave.")
     ]
-    first = waves[0][1]
+    first = next(wave for event, wave in waves if event == "wave.started")
     assert waves.index(("wave.started", first + 1)) < waves.index(("wave.ended", first))
 
 
@@ -90,6 +98,10 @@ def test_a_large_batch_does_not_hold_up_a_one_row_batch_that_comes_after_it(
     assert large.request_counts.completed < 2000
     tenants[0].batches.cancel(large.id)
     warm_chat.wait(large, tenants[0])
+
+
+def _are_planned(batches: list[tuple[OpenAI, Batch]]) -> bool:
+    return all(client.batches.retrieve(batch.id).in_progress_at for client, batch in batches)
 
 
 async def _job(fleet: RunningFleet) -> JobRecord:
