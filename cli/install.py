@@ -1,16 +1,19 @@
-"""`batchyard install-servers`: RabbitMQ, Redis and Ceph S3 from Debian's packages, not started."""
+"""`batchyard install-servers`: RabbitMQ, Redis and Ceph S3 from Debian's packages, not started.
+
+And what the engine needs of the system.
+"""
 
 import sys
 
 import typer
 
-from cli.servers import install, missing
+from cli.servers import install, missing, missing_for_engine
 from shared.errors import SetupError
 
 
 def run() -> None:
     """Install what is missing. Raises SetupError that says what to do where that cannot be done."""
-    packages = missing()
+    packages = [*missing(), *missing_for_engine()]
     install(packages, report=typer.echo)
     typer.echo(f"installed  {' '.join(packages)}" if packages else "servers    all installed")
 

@@ -41,6 +41,9 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
         name = folder.resolve().name if folder.is_dir() else model
         source = str(folder.resolve()) if folder.is_dir() else model
         entries[name] = {"source": source, "pools": ["local"], "env": _CPU_ENVIRONMENT}
+        if not _gpu():
+            # Compiling takes longer than it saves here, and a C++ compiler.
+            entries[name]["engine"] = {"enforce_eager": True}
     pool = {"accelerator_type": _gpu()} if _gpu() else {"resources": {"CPU": 1}}
     path = run_dir / "catalog.yaml"
     path.write_text(yaml.safe_dump({"pools": {"local": pool}, "models": entries}, sort_keys=False))

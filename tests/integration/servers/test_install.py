@@ -1,9 +1,10 @@
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from cli.servers import install, missing
+from cli.servers import install, missing, missing_for_engine
 from shared.errors import SetupError
 
 
@@ -98,6 +99,17 @@ def test_sudo_that_asks_nothing_is_used(machine: Path, monkeypatch: pytest.Monke
 
 def test_a_server_that_is_not_asked_for_is_not_missing() -> None:
     assert missing([]) == []
+
+
+def test_a_library_of_the_engine_that_cannot_be_loaded_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, nowhere = {"libc.so.6": "libc6"}, {"libnowhere.so.1": "libnowhere1"}
+    # By its module: the package has a function of the same name.
+    module = sys.modules[missing_for_engine.__module__]
+    monkeypatch.setattr(module, "_ENGINE_LIBRARIES", there | nowhere)
+
+    assert missing_for_engine() == ["libnowhere1"]
 
 
 def test_missing_packages_are_found_by_their_programs(
