@@ -42,7 +42,7 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
         source = str(folder.resolve()) if folder.is_dir() else model
         entries[name] = {"source": source, "pools": ["local"], "env": _CPU_ENVIRONMENT}
         if not _gpu():
-            # Compiling takes longer than it saves here, and a C++ compiler.
+            # Compiling a whole model takes longer than it saves here.
             entries[name]["engine"] = {"enforce_eager": True}
     pool = {"accelerator_type": _gpu()} if _gpu() else {"resources": {"CPU": 1}}
     path = run_dir / "catalog.yaml"

