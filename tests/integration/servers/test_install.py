@@ -101,8 +101,8 @@ def test_a_server_that_is_not_asked_for_is_not_missing() -> None:
     assert missing([]) == []
 
 
-def test_what_the_engine_cannot_load_or_run_is_missing(
-    monkeypatch: pytest.MonkeyPatch,
+def test_what_the_engine_cannot_load_run_or_compile_with_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     there, nowhere = {"libc.so.6": "libc6"}, {"libnowhere.so.1": "libnowhere1"}
     # By its module: the package has a function of the same name.
@@ -111,7 +111,10 @@ def test_what_the_engine_cannot_load_or_run_is_missing(
 
     monkeypatch.setattr(module, "_ENGINE_PROGRAMS", {"sh": "dash", "no-such-program": "nowhere"})
 
-    assert missing_for_engine() == ["libnowhere1", "nowhere"]
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert missing_for_engine() == ["libnowhere1", "nowhere", f"python{version}-dev"]
 
 
 def test_missing_packages_are_found_by_their_programs(
