@@ -3,8 +3,11 @@
 What they need is installed once, by the hashes in their locks, into `build/clients`.
 """
 
+import base64
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,8 +21,9 @@ from tests.contract.conftest import MODEL, OTHER_MODEL, Caller
 
 _ROOT = Path(__file__).parents[2]
 _LIFE = Path(__file__).with_name("python_life.py")
-_NODE = Path(__file__).with_name("node")
+_NODE_LIFE = Path(__file__).with_name("node") / "life.mjs"
 _LOCK_2 = _ROOT / "locks/openai-2.txt"
+_NODE_LOCK = _ROOT / "locks/openai-node.txt"
 _INSTALLED = _ROOT / "build/clients"
 
 
@@ -42,8 +46,8 @@ def test_the_python_sdk_before_it_runs_it_all(acme: Caller) -> None:
 def test_the_node_sdk_runs_it_all(acme: Caller) -> None:
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("NOT TESTED: there is no Node. Install it with npm, version 20 or later.")
-    folder = _installed("node", sorted(_NODE.glob("package*.json")), _install_node)
-    shutil.copy(_NODE / "life.mjs", folder)
+    folder = _installed("node", [_NODE_LOCK], _install_node)
+    shutil.copy(_NODE_LIFE, folder)
 
     version = _run(["node", "life.mjs"], acme, cwd=folder)
 
@@ -103,8 +107,21 @@ def _install_openai_2(folder: Path) -> None:
 
 
 def _install_node(folder: Path) -> None:
-    for file in _NODE.glob("package*.json"):
-        shutil.copy(file, folder)
+    """By npm's own lock, made here of ours; npm holds what it gets against the hash."""
+    locked = re.findall(
+        r"^([\w-]+)==(\S+) \\\n +--hash=(\w+):(\w+)$", _NODE_LOCK.read_text(), re.MULTILINE
+    )
+    wanted = {name: version for name, version, _, _ in locked}
+    packages = {
+        f"node_modules/{name}": {
+            "version": version,
+            "integrity": f"{kind}-{base64.b64encode(bytes.fromhex(digest)).decode()}",
+        }
+        for name, version, kind, digest in locked
+    }
+    (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": wanted}))
+    lock = {"lockfileVersion": 3, "packages": {"": {"dependencies": wanted}, **packages}}
+    (folder / "package-lock.json").write_text(json.dumps(lock))
     _call(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], ["--prefix", str(folder)])
 
 
