@@ -5,8 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Response
 from fastapi.responses import StreamingResponse
 
-from gateway.auth import Tenant
-from gateway.batches import own_batch
+from gateway.auth import OwnBatch
 from gateway.dependencies import Use
 from shared.lifecycle import FINAL
 
@@ -24,7 +23,7 @@ class EventStream(StreamingResponse):
 
 
 @router.get(
-    "/batches/{batch_id}/events",
+    "/batches/{batch_id}/events",  # noqa: FAST003  # what gives the batch takes it
     response_class=EventStream,
     responses={204: {"description": "The batch has ended, and its last event was seen."}},
     openapi_extra={
@@ -33,8 +32,7 @@ class EventStream(StreamingResponse):
     },
 )
 async def watch_batch(
-    batch_id: str,
-    tenant: Tenant,
+    batch: OwnBatch,
     services: Use,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
@@ -45,7 +43,6 @@ async def watch_batch(
     `Last-Event-ID` only newer ones come. A reader that is slow gets the newest state and not all
     between. Comments are signs of life. The stream ends after the batch's last event.
     """
-    batch = await own_batch(services.state, tenant, batch_id)
     newest = batch.number("sequence")
     seen = _sequence(last_event_id)
     if seen > newest:
@@ -54,7 +51,7 @@ async def watch_batch(
     if batch.status in FINAL and seen == newest:
         # The only answer after which browsers do not come back.
         return Response(status_code=204)
-    return EventStream(services.watchers.watch(batch_id, seen=seen), headers=_HEADERS)
+    return EventStream(services.watchers.watch(batch.id, seen=seen), headers=_HEADERS)
 
 
 def _sequence(text: str | None) -> int:

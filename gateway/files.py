@@ -93,10 +93,7 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
         key=key,
         etag=stored.etag,
     )
-    await write_record(services, file)
-    if not await files.keep(file):
-        await services.storage.remove(objects(key))
-        raise TransientError(f"{file_id} took longer than its reservation.")
+    await keep(services, file)
     return file.to_openai()
 
 
@@ -177,6 +174,14 @@ async def write_record(services: Services, file: FileRecord) -> None:
     """Put beside the file's object what a rebuild of Redis needs."""
     await services.storage.put(file.record_key, json.dumps(file.to_fields()).encode())
     crash.point("files.recorded")
+
+
+async def keep(services: Services, file: FileRecord) -> None:
+    """Let everybody see a file whose object is stored. Raises TransientError if that took a day."""
+    await write_record(services, file)
+    if not await services.state.files.keep(file):
+        await services.storage.remove(objects(file.key))
+        raise TransientError(f"{file.id} took longer than its reservation.")
 
 
 def disposition(filename: str) -> str:

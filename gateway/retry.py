@@ -14,7 +14,7 @@ from gateway.auth import Tenant
 from gateway.batches import own_batch
 from gateway.dependencies import Services, Use
 from gateway.fields import read_body, require_one_of
-from gateway.files import live_file, objects, reserve, write_record
+from gateway.files import keep, live_file, objects, reserve
 from gateway.limits import reserve_batch
 from gateway.result_lines import ResultFile, has_run
 from shared import ids
@@ -24,7 +24,6 @@ from shared.errors import (
     ConflictError,
     InvalidInputError,
     NotFoundError,
-    TransientError,
 )
 from shared.lifecycle import FINAL, Status
 from shared.messages import window_seconds
@@ -149,9 +148,7 @@ async def _input(
         key=key,
         etag=stored.etag,
     )
-    await write_record(services, file)
-    if not await services.state.files.keep(file):
-        raise TransientError(f"{file.id} took longer than its reservation.")
+    await keep(services, file)
     return file
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.auth import Tenant
+from gateway.auth import OwnBatch, Tenant
 from gateway.batches import own_batch
 from gateway.dependencies import Use
 from gateway.fields import read_body
@@ -31,24 +31,22 @@ class UpdateBatch(BaseModel):
     ] = None
 
 
-@router.post("/batches/{batch_id}/pause", openapi_extra={"x-batchyard": _OURS})
-async def pause_batch(batch_id: str, tenant: Tenant, services: Use) -> Batch:
+@router.post("/batches/{batch_id}/pause", openapi_extra={"x-batchyard": _OURS})  # noqa: FAST003  # what gives the batch takes it
+async def pause_batch(batch: OwnBatch, services: Use) -> Batch:
     """Start no more of the batch's requests; those that run come to their end.
 
     Its completion window goes on. It may be cancelled, and expires, as any other. To repeat it
     changes nothing. The batch has `paused: true` until it is resumed.
     """
-    await own_batch(services.state, tenant, batch_id)
-    _require_open(await services.state.live.pause(batch_id), "pause")
-    return (await own_batch(services.state, tenant, batch_id)).to_openai()
+    _require_open(await services.state.live.pause(batch.id), "pause")
+    return (await services.state.batches.get(batch.id)).to_openai()
 
 
-@router.post("/batches/{batch_id}/resume", openapi_extra={"x-batchyard": _OURS})
-async def resume_batch(batch_id: str, tenant: Tenant, services: Use) -> Batch:
+@router.post("/batches/{batch_id}/resume", openapi_extra={"x-batchyard": _OURS})  # noqa: FAST003  # as above
+async def resume_batch(batch: OwnBatch, services: Use) -> Batch:
     """Let a paused batch go on; one that is not paused stays as it is."""
-    await own_batch(services.state, tenant, batch_id)
-    _require_open(await services.state.live.resume(batch_id), "resume")
-    return (await own_batch(services.state, tenant, batch_id)).to_openai()
+    _require_open(await services.state.live.resume(batch.id), "resume")
+    return (await services.state.batches.get(batch.id)).to_openai()
 
 
 @router.post(
