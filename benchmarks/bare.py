@@ -5,6 +5,7 @@ Reads a number of rows a line from standard input, answers with rows a second.
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -73,17 +74,21 @@ class BareEngine:
         raise RuntimeError(f"The bare engine ended with {self._process.wait()}.")
 
 
-async def _serve(catalog: Path, model_name: str, kind: str) -> None:
+async def _serve(path: Path, model_name: str, kind: str) -> None:
     from transformers import AutoTokenizer
     from vllm import PoolingParams, SamplingParams
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from worker.engine import engine_arguments
+    from worker.engine import engine_arguments, engine_environment
 
-    model = load_catalog(catalog).model(model_name)
-    arguments = engine_arguments(model)
+    catalog = load_catalog(path)
+    model = catalog.model(model_name)
+    pool = catalog.pools[catalog.lane_of(model_name).pool]
+    # For the process of the engine's core.
+    os.environ.update(engine_environment(model, pool))
+    arguments = engine_arguments(model, pool)
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model.source, **arguments))
     tokenizer = AutoTokenizer.from_pretrained(model.source)
     room = asyncio.Semaphore(int(arguments["max_num_seqs"] * 1.1) + 1)

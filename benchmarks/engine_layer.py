@@ -165,12 +165,15 @@ async def _bare(options: argparse.Namespace) -> Measured:
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from worker.engine import engine_arguments
+    from worker.engine import engine_arguments, engine_environment
 
     kind = options.kinds[0]
-    model = _catalog(options).model(kind)
+    catalog = _catalog(options)
+    model, pool = catalog.model(kind), catalog.pools["cpu"]
+    # For the process of the engine's core.
+    os.environ.update(engine_environment(model, pool))
     engine = AsyncLLM.from_engine_args(
-        AsyncEngineArgs(model=model.source, **engine_arguments(model))
+        AsyncEngineArgs(model=model.source, **engine_arguments(model, pool))
     )
     tokenizer = AutoTokenizer.from_pretrained(model.source)
     room = asyncio.Semaphore(int(options.max_num_seqs * 1.1) + 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 
 from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog
+from cli.fleet.catalog_check import CatalogCheck
 from cli.fleet.checks import require_free, require_memory
 from cli.fleet.credentials import TENANT, Credentials, read_credentials
 from cli.fleet.ray import RayNode
@@ -18,7 +19,6 @@ from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.servers import Child, Ports
 from cli.servers.process import make_private_directory, wait_ready
 from shared.catalog import Catalog, load_catalog
-from shared.errors import SetupError
 from shared.state import State
 
 #: A process that dies is started again, but not faster than this.
@@ -79,13 +79,7 @@ class Fleet:
         environment = self._environment(path.resolve())
         self.ray = RayNode(self.run_dir, self.credentials.ray_token, environment)
         self.ray.launch()
-        check = Child(
-            "check",
-            [sys.executable, "-m", "worker", "check", str(path)],
-            self.run_dir,
-            environment=environment,
-        )
-        check.log_file.unlink(missing_ok=True)
+        check = CatalogCheck(self.run_dir, path, environment)
         check.start()
         self.servers.wait()
         self._say_up("servers", began)
@@ -95,7 +89,7 @@ class Fleet:
         self.ray.wait()
         self._say_up("ray", began)
         self.dispatcher.start()
-        self._wait_for_check(check)
+        check.wait()
         wait_ready(self._is_ready, [self.gateway, self.dispatcher], timeout_seconds=120)
         self._say_up("gateway, dispatcher", began)
 
@@ -179,13 +173,6 @@ class Fleet:
         state = State(self.addresses.redis_url)
         await state.keys.add(TENANT, self.credentials.api_key, name="batchyard up")
         await state.close()
-
-    def _wait_for_check(self, check: Child) -> None:
-        """The engine arguments are held against vLLM's own, which take seconds to load."""
-        while check.exit_code is None:
-            time.sleep(0.05)
-        if check.exit_code != 0:
-            raise SetupError(check.tail_of_log(10))
 
     def _is_ready(self) -> bool:
         try:

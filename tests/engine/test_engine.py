@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import psutil
@@ -34,6 +35,17 @@ pytestmark = [
 ]
 
 IDLE_SECONDS = 10
+#: Status and body by the name of the case.
+Answers = dict[str, tuple[int, Any]]
+
+
+class Served(NamedTuple):
+    """The answers of `vllm serve`."""
+
+    chats: Answers
+    embeddings: Answers
+
+
 HI = [{"role": "user", "content": "Tell me about trains, please."}]
 WEATHER = {
     "type": "function",
@@ -191,8 +203,16 @@ def catalog(folder: Path) -> Catalog:
 
 
 @pytest.fixture(scope="module")
-def chat_answers(folder: Path) -> dict[str, tuple[int, Any]]:
-    """What `vllm serve` answers; it is gone before the engine under test starts."""
+def served(folder: Path) -> Served:
+    """What `vllm serve` answers, for both models; gone before the engine under test starts."""
+    # Two cores start two of them in the time of one.
+    with ThreadPoolExecutor(2) as threads:
+        chats = threads.submit(_chat_answers, folder)
+        embeddings = threads.submit(_embedding_answers)
+        return Served(chats.result(), embeddings.result())
+
+
+def _chat_answers(folder: Path) -> Answers:
     # Neither half precision nor what happens to be cached may decide between two words.
     flags = ["--max-model-len=1024", "--dtype=float32", "--no-enable-prefix-caching",
              "--enable-auto-tool-choice", "--tool-call-parser=hermes",
@@ -201,8 +221,7 @@ def chat_answers(folder: Path) -> dict[str, tuple[int, Any]]:
         return {name: _post(url, *case) for name, case in CHAT_CASES.items()}
 
 
-@pytest.fixture(scope="module")
-def embedding_answers() -> dict[str, tuple[int, Any]]:
+def _embedding_answers() -> Answers:
     with _vllm_serve(minilm_path(), "org/mini", "--runner=pooling") as url:
         return {name: _post(url, *case) for name, case in EMBEDDING_CASES.items()}
 
@@ -216,10 +235,11 @@ def _vllm_serve(source: Path, name: str, *flags: str) -> Iterator[str]:
     module = "vllm.entrypoints.openai.api_server"
     command = [sys.executable, "-m", module, f"--model={source}", f"--port={port}",
                "--host=127.0.0.1", f"--served-model-name={name}", "--enforce-eager",
+               "--distributed-executor-backend=uni",
                "--max-num-seqs=32", "--max-num-batched-tokens=8192", *flags]  # fmt: skip
     server = subprocess.Popen(
         command,
-        env={**os.environ, **_quiet_environment(), "VLLM_CPU_KVCACHE_SPACE": "1"},
+        env={**os.environ, **_quiet_environment(), **_CPU},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -256,17 +276,24 @@ def _post(url: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
     return response.status_code, response.json()
 
 
+#: As an engine on a CPU is started; numbers differ in the last digit with the number of threads.
+_CPU = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
 def _quiet_environment() -> dict[str, str]:
     return {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @pytest.fixture(scope="module")
-def ray(chat_answers: dict[str, Any], embedding_answers: dict[str, Any]) -> Iterator[Any]:
+def ray(served: Served) -> Iterator[Any]:
     """A private Ray with token authentication, which is what `ray.init` starts by itself."""
     import ray
 
-    assert chat_answers
-    assert embedding_answers
+    assert served
     before = {name: os.environ.get(name) for name in (*_quiet_environment(), "RAY_ADDRESS")}
     os.environ.update(_quiet_environment())
     os.environ.pop("RAY_ADDRESS", None)
@@ -281,11 +308,51 @@ def ray(chat_answers: dict[str, Any], embedding_answers: dict[str, Any]) -> Iter
 
 
 @pytest.fixture(scope="module")
-def tiny(ray: Any, catalog: Catalog) -> str:
+def mini(ray: Any, catalog: Catalog) -> "Future[str]":
+    """The application of the embedding model's engine, once that has answered a first row."""
+    from worker.engine_client import EngineClient, ensure_engine
+
+    assert ray.is_initialized()
+    name = ensure_engine(catalog, Lane("org/mini", "cpu"))
+
+    def warm_up() -> str:
+        asyncio.run(EngineClient(name).run_lines([line(*EMBEDDING_CASES["one"])]))
+        return name
+
+    return _meanwhile(warm_up)
+
+
+@pytest.fixture(scope="module")
+def ghost(ray: Any, catalog: Catalog) -> "Future[str]":
+    """The application of a model that is not there, once its engine has been given up."""
+    from worker.engine_client import EngineClient, EngineFailedError, ensure_engine
+
+    assert ray.is_initialized()
+    name = ensure_engine(catalog, Lane("ghost", "cpu"))
+
+    def fail() -> str:
+        with pytest.raises(EngineFailedError, match="/nowhere/ghost does not exist"):
+            asyncio.run(EngineClient(name).run_lines([line(*chat(model="ghost"))]))
+        return name
+
+    return _meanwhile(fail)
+
+
+def _meanwhile(work: Callable[[], str]) -> "Future[str]":
+    """Begin it in a thread: what an engine's start costs is one core's time, and there are two."""
+    threads = ThreadPoolExecutor(1)
+    future = threads.submit(work)
+    threads.shutdown(wait=False)
+    return future
+
+
+@pytest.fixture(scope="module")
+def tiny(ray: Any, mini: "Future[str]", catalog: Catalog) -> str:
     """The application of the chat model's engine, with no replica at first."""
     from worker.engine_client import ensure_engine
 
     assert ray.is_initialized()
+    assert mini  # starts meanwhile
     return ensure_engine(catalog, Lane("tiny-chat", "cpu"))
 
 
@@ -327,7 +394,7 @@ def same(answer: tuple[int, Any]) -> tuple[int, Any]:
 async def assert_same_answers(
     app_name: str,
     cases: dict[str, tuple[str, dict[str, Any]]],
-    answers: dict[str, tuple[int, Any]],
+    answers: Answers,
 ) -> None:
     from worker.engine_client import EngineClient
 
@@ -373,15 +440,13 @@ async def test_the_first_call_starts_the_engine_and_a_row_of_any_kind_has_a_resu
     assert state.running == 1
 
 
-async def test_chat_answers_are_those_of_vllm_serve(
-    tiny: str, chat_answers: dict[str, tuple[int, Any]]
-) -> None:
-    await assert_same_answers(tiny, CHAT_CASES, chat_answers)
+async def test_chat_answers_are_those_of_vllm_serve(tiny: str, served: Served) -> None:
+    await assert_same_answers(tiny, CHAT_CASES, served.chats)
 
-    statuses = {name: status for name, (status, _) in chat_answers.items()}
+    statuses = {name: status for name, (status, _) in served.chats.items()}
     assert statuses["plain"] == 200
     assert statuses["adapter"] == 200
-    assert chat_answers["adapter"][1]["choices"] != chat_answers["plain"][1]["choices"]
+    assert served.chats["adapter"][1]["choices"] != served.chats["plain"][1]["choices"]
     assert statuses["too long"] == 400
     assert statuses["unknown model"] == 404
 
@@ -448,7 +513,7 @@ async def test_cancelling_a_call_takes_its_rows_out_of_the_engine(
     await eventually(are_out, timeout=2)
 
 
-async def test_an_engine_that_dies_says_so_and_heals(tiny: str) -> None:
+async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[str]") -> None:
     from ray import serve
 
     from worker.engine_client import (
@@ -472,6 +537,7 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str) -> None:
     core = engine_core(tiny)
     assert core is not None
     core.send_signal(signal.SIGKILL)
+    assert ghost  # tried and given up meanwhile, and no trouble to this one
     with pytest.raises(EngineGoneError):
         await asyncio.wait_for(call, timeout=15)
 
@@ -511,21 +577,11 @@ async def test_a_changed_engine_replaces_the_one_before(tiny: str, catalog: Cata
 
 
 async def test_an_engine_that_cannot_start_gives_its_reason_and_does_not_spin(
-    ray: Any, catalog: Catalog
+    ghost: "Future[str]",
 ) -> None:
-    from worker.engine_client import (
-        EngineClient,
-        EngineFailedError,
-        engine_failure,
-        engine_state,
-        ensure_engine,
-    )
+    from worker.engine_client import engine_failure, engine_state
 
-    assert ray.is_initialized()
-    name = await asyncio.to_thread(ensure_engine, catalog, Lane("ghost", "cpu"))
-
-    with pytest.raises(EngineFailedError, match="/nowhere/ghost does not exist"):
-        await EngineClient(name).run_lines([line(*chat(model="ghost"))])
+    name = await asyncio.wrap_future(ghost)
 
     assert engine_failure(name) == (
         "The model's folder /nowhere/ghost does not exist on this machine."
@@ -537,15 +593,10 @@ async def test_an_engine_that_cannot_start_gives_its_reason_and_does_not_spin(
         await asyncio.sleep(0.5)
 
 
-async def test_embeddings_are_those_of_vllm_serve(
-    ray: Any, catalog: Catalog, embedding_answers: dict[str, tuple[int, Any]]
-) -> None:
-    from worker.engine_client import ensure_engine
+async def test_embeddings_are_those_of_vllm_serve(mini: "Future[str]", served: Served) -> None:
+    name = await asyncio.wrap_future(mini)
 
-    assert ray.is_initialized()
-    name = await asyncio.to_thread(ensure_engine, catalog, Lane("org/mini", "cpu"))
+    await assert_same_answers(name, EMBEDDING_CASES, served.embeddings)
 
-    await assert_same_answers(name, EMBEDDING_CASES, embedding_answers)
-
-    vector = embedding_answers["one"][1]["data"][0]["embedding"]
+    vector = served.embeddings["one"][1]["data"][0]["embedding"]
     assert len(vector) == 384

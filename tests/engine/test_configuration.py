@@ -1,0 +1,55 @@
+"""What an engine is started with follows from its model and its pool; starts none."""
+
+from typing import Any
+
+import pytest
+
+from shared.catalog import Model, Pool
+
+pytest.importorskip("vllm", reason="needs the worker's dependencies")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+CPU = Pool(resources={"CPU": 4})
+
+
+def model(**fields: Any) -> Model:
+    return Model(name="m", source="org/m", pools=("any",), **fields)
+
+
+def test_on_cpus_the_weights_live_in_the_core_with_the_pool_s_threads() -> None:
+    from worker.engine import engine_arguments, engine_environment
+
+    assert engine_arguments(model(), CPU)["distributed_executor_backend"] == "uni"
+    assert engine_environment(model(), CPU) == {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": "4",
+    }
+    assert engine_environment(model(env={"OMP_NUM_THREADS": "2"}), CPU)["OMP_NUM_THREADS"] == "2"
+
+
+def test_less_than_a_core_is_one_thread() -> None:
+    from worker.engine import engine_environment
+
+    half = Pool(resources={"CPU": 0.5})
+
+    assert engine_environment(model(), half)["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "pool"),
+    [
+        ({}, Pool(accelerator_type="H100")),
+        ({}, Pool(accelerator_type="H100", resources={"CPU": 4})),
+        ({}, Pool(resources={"GPU": 1, "CPU": 4})),
+        ({}, Pool(resources={"neuron_cores": 2})),
+        ({"engine": {"tensor_parallel_size": 2}}, CPU),
+        ({"engine": {"pipeline_parallel_size": 2}}, CPU),
+        ({"env": {"VLLM_CPU_OMP_THREADS_BIND": "0-3"}}, CPU),
+    ],
+)
+def test_elsewhere_vllm_chooses(fields: dict[str, Any], pool: Pool) -> None:
+    from worker.engine import engine_arguments, engine_environment
+
+    assert "distributed_executor_backend" not in engine_arguments(model(**fields), pool)
+    assert engine_environment(model(**fields), pool) == fields.get("env", {})
