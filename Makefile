@@ -44,7 +44,7 @@ servers: $(INSTALLED) ## install RabbitMQ, Redis and Ceph from Debian's packages
 .PHONY: test
 test: $(INSTALLED) ## run all tests against real servers; ARGS="tests/unit -k name" runs some
 	@$(BIN)/python -m cli.install || echo "Tests that need the missing servers are skipped."
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests)
 
 .PHONY: fuzz
 fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for the night, not for each change
