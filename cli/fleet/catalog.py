@@ -1,5 +1,6 @@
 """The catalog of `batchyard up`: the operator's own file, or one made for this machine."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,6 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
     }
     for model in models:
         folder = Path(model).expanduser()
-        if model.startswith((".", "/", "~")) and not folder.is_dir():
-            raise SetupError(f"--model {model}: there is no such folder.")
         name = folder.resolve().name if folder.is_dir() else model
         source = str(folder.resolve()) if folder.is_dir() else model
         entries[name] = {"source": source, "pools": ["local"], "env": _CPU_ENVIRONMENT}
@@ -48,6 +47,13 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
     path = run_dir / "catalog.yaml"
     path.write_text(yaml.safe_dump({"pools": {"local": pool}, "models": entries}, sort_keys=False))
     return path
+
+
+def require_models(models: Iterable[str]) -> None:
+    """Raise SetupError for a local folder that is not there."""
+    for model in models:
+        if model.startswith((".", "/", "~")) and not Path(model).expanduser().is_dir():
+            raise SetupError(f"--model {model}: there is no such folder.")
 
 
 def _gpu() -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog
+from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog, require_models
 from cli.fleet.catalog_check import CatalogCheck
 from cli.fleet.checks import require_free, require_memory
 from cli.fleet.credentials import TENANT, Credentials, read_credentials
@@ -65,6 +65,10 @@ class Fleet:
 
     def start(self) -> None:
         """Bring everything up; raises SetupError with the way out for whatever is missing."""
+        # What cannot work is said before anything runs.
+        require_models(self._options.models)
+        if self._options.catalog is not None:
+            load_catalog(self._options.catalog)
         require_memory()
         if self._options.port is None:
             self._ports.require_free("gateway")

@@ -36,6 +36,12 @@ class RunningFleet:
         self.run_dir = fleet.run_dir
         self.addresses = fleet.addresses
         self.client = self.client_with(fleet.credentials.api_key)
+        # All at once: an engine's start is one core's work, and whoever needs it waits for it.
+        self.first_batches = {
+            CHAT_MODEL: self.submit(chat_lines(1), "/v1/chat/completions"),
+            EMBED_MODEL: self.submit(embedding_lines(["hello"]), "/v1/embeddings"),
+            BROKEN_MODEL: self.submit(chat_lines(2, model=BROKEN_MODEL), "/v1/chat/completions"),
+        }
 
     def client_with(self, key: str) -> OpenAI:
         return OpenAI(base_url=self._fleet.base_url, api_key=key)
@@ -193,7 +199,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
 @pytest.fixture(scope="session")
 def warm_chat(fleet: RunningFleet) -> RunningFleet:
     """The fleet with a lane job and an engine that serve the chat model."""
-    batch = fleet.submit(chat_lines(1), "/v1/chat/completions")
+    batch = fleet.first_batches[CHAT_MODEL]
     assert fleet.wait(batch, seconds=COLD_SECONDS).status == "completed"
     return fleet
 
@@ -201,7 +207,7 @@ def warm_chat(fleet: RunningFleet) -> RunningFleet:
 @pytest.fixture(scope="session")
 def warm_embeddings(fleet: RunningFleet) -> RunningFleet:
     """The fleet with a lane job and an engine that serve the embedding model."""
-    batch = fleet.submit(embedding_lines(["hello"]), "/v1/embeddings")
+    batch = fleet.first_batches[EMBED_MODEL]
     assert fleet.wait(batch, seconds=COLD_SECONDS).status == "completed"
     return fleet
 

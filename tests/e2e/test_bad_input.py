@@ -96,9 +96,7 @@ async def test_a_message_that_does_not_decode_goes_to_the_dead_letters_and_block
 def test_a_model_that_cannot_load_fails_its_batch_with_the_reason_and_does_not_spin(
     fleet: RunningFleet,
 ) -> None:
-    batch = fleet.submit(chat_lines(2, model=BROKEN_MODEL), CHAT)
-
-    ended = fleet.wait(batch, seconds=COLD_SECONDS)
+    ended = fleet.wait(fleet.first_batches[BROKEN_MODEL], seconds=COLD_SECONDS)
 
     assert ended.status == "failed"
     assert ended.errors is not None

@@ -91,7 +91,7 @@ def test_embeddings_mean_something(warm_embeddings: RunningFleet) -> None:
 def test_cancelling_stops_the_rows_and_keeps_what_is_finished(
     warm_chat: RunningFleet,
 ) -> None:
-    batch = warm_chat.submit(chat_lines(3000, tokens=200), "/v1/chat/completions")
+    batch = warm_chat.submit(chat_lines(2000, tokens=64), "/v1/chat/completions")
     while not (counts := warm_chat.client.batches.retrieve(batch.id).request_counts) or (
         counts.completed == 0
     ):
@@ -104,10 +104,10 @@ def test_cancelling_stops_the_rows_and_keeps_what_is_finished(
     assert ended.status == "cancelled"
     assert ended.request_counts is not None
     finished, unrun = warm_chat.results(ended), warm_chat.errors(ended)
-    assert 3000 == len(finished) + len(unrun)
+    assert 2000 == len(finished) + len(unrun)
     assert ended.request_counts.completed == len(finished) > 0
     assert {"batch_cancelled"} == {result["error"]["code"] for result in unrun}
-    assert 3000 == len({result["custom_id"] for result in (*finished, *unrun)})
+    assert 2000 == len({result["custom_id"] for result in (*finished, *unrun)})
 
 
 async def test_a_message_with_an_object_in_s3_runs_and_is_announced(

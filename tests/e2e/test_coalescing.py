@@ -30,7 +30,7 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
         for client in tenants
     ]
     # Work that keeps the lane busy, as a day has it: what comes meanwhile can be put together.
-    warm_chat.submit(chat_lines(600, tokens=64), "/v1/chat/completions", tenants[0])
+    warm_chat.submit(chat_lines(400, tokens=64), "/v1/chat/completions", tenants[0])
 
     def create(number: int) -> tuple[OpenAI, Batch]:
         client = tenants[number % 3]
@@ -66,7 +66,7 @@ def test_a_wave_starts_before_the_one_before_it_has_drained(
     warm_chat: RunningFleet, tenants: list[OpenAI]
 ) -> None:
     seen = len(warm_chat.lane_job_log(CHAT_MODEL))
-    batch = warm_chat.submit(chat_lines(3000, tokens=16), "/v1/chat/completions", tenants[1])
+    batch = warm_chat.submit(chat_lines(1800, tokens=16), "/v1/chat/completions", tenants[1])
 
     assert warm_chat.wait(batch, tenants[1]).status == "completed"
 

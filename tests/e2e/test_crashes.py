@@ -18,7 +18,7 @@ async def test_a_killed_lane_job_is_replaced_and_no_committed_row_is_run_again(
     warm_chat: RunningFleet,
 ) -> None:
     state = warm_chat.state()
-    batch = warm_chat.submit(chat_lines(1500, tokens=64), "/v1/chat/completions")
+    batch = warm_chat.submit(chat_lines(1000, tokens=64), "/v1/chat/completions")
     await eventually(lambda: _has_parts(warm_chat, batch.id, 2), timeout=120)
     victims = warm_chat.lane_jobs(CHAT_MODEL)
     assert len(victims) == 1
@@ -29,7 +29,7 @@ async def test_a_killed_lane_job_is_replaced_and_no_committed_row_is_run_again(
 
     assert ended.status == "completed"
     custom_ids = [result["custom_id"] for result in warm_chat.results(ended)]
-    assert [f"row-{row}" for row in range(1500)] == custom_ids
+    assert [f"row-{row}" for row in range(1000)] == custom_ids
     final = await state.slices.parts(batch.id)
     assert committed
     # A part's key holds the epoch of its claim: the same key means that it was never run again.

@@ -41,6 +41,16 @@ def up(run_dir: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
         process.communicate(timeout=90)
 
 
+@pytest.fixture
+def own_servers(
+    amqp_url: str, redis_url: str, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Arguments that name servers which run already."""
+    monkeypatch.setenv("BATCHYARD_S3_ACCESS_KEY", s3.access_key)
+    monkeypatch.setenv("BATCHYARD_S3_SECRET_KEY", s3.secret_key)
+    return ["--amqp-url", amqp_url, "--redis-url", redis_url, "--s3-endpoint", s3.endpoint]
+
+
 def test_an_interrupt_stops_everything_and_the_data_survive(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
@@ -73,15 +83,10 @@ def test_an_interrupt_stops_everything_and_the_data_survive(tmp_path: Path) -> N
         assert f"process    {name}" in said
 
 
-def test_servers_and_models_of_ones_own_are_used(
-    tmp_path: Path, amqp_url: str, redis_url: str, s3: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BATCHYARD_S3_ACCESS_KEY", s3.access_key)
-    monkeypatch.setenv("BATCHYARD_S3_SECRET_KEY", s3.secret_key)
+def test_servers_and_models_of_ones_own_are_used(tmp_path: Path, own_servers: list[str]) -> None:
     model = make_tiny_chat_model(tmp_path / "my-model")
-    arguments = ["--amqp-url", amqp_url, "--redis-url", redis_url, "--s3-endpoint", s3.endpoint]
 
-    with up(tmp_path / "run", *arguments, "--model", str(model)) as (_, environment):
+    with up(tmp_path / "run", *own_servers, "--model", str(model)) as (_, environment):
         client = OpenAI(
             base_url=environment["OPENAI_BASE_URL"], api_key=environment["OPENAI_API_KEY"]
         )
@@ -119,7 +124,9 @@ def test_what_cannot_work_is_said_before_anything_runs_on(
     assert _processes_of(run_dir) == []
 
 
-def test_a_wrong_engine_argument_stops_the_start_with_its_line(tmp_path: Path) -> None:
+def test_a_wrong_engine_argument_stops_the_start_with_its_line(
+    tmp_path: Path, own_servers: list[str]
+) -> None:
     catalog = tmp_path / "catalog.yaml"
     catalog.write_text(
         "pools: {local: {resources: {CPU: 1}}}\n"
@@ -132,7 +139,7 @@ def test_a_wrong_engine_argument_stops_the_start_with_its_line(tmp_path: Path) -
     )
 
     ended = subprocess.run(
-        [*_command(tmp_path / "run"), "--catalog", str(catalog)],
+        [*_command(tmp_path / "run"), "--catalog", str(catalog), *own_servers],
         capture_output=True,
         text=True,
         timeout=120,
