@@ -30,11 +30,19 @@ up: $(INSTALLED) ## start the fleet and keep it running until Ctrl-C
 
 .PHONY: check
 check: $(INSTALLED) ## lint, types, import rules, architecture and unit tests: under a minute when warm
+	@$(MAKE) --no-print-directory -j2 --output-sync=target types lint units
+
+.PHONY: types lint units
+types:
+	$(BIN)/mypy
+
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	git ls-files -z '*.yaml' '*.yml' | xargs -0 -r $(BIN)/yamllint --strict
-	$(BIN)/mypy
+
+units:
 	$(BIN)/python -m pytest -q tests/architecture tests/unit
 
 .PHONY: servers

@@ -94,7 +94,7 @@ class BatchServer(LLMServer):
 
     def _get_default_engine_class(self) -> type[Any]:
         """Ray's engine, with the executor that was asked for: on CPUs it always says "mp"."""
-        ray_engine: type[Any] = super()._get_default_engine_class()  # type: ignore[no-untyped-call]
+        ray_engine: type[Any] = super()._get_default_engine_class()
 
         class Engine(ray_engine):  # type: ignore[misc]
             def _start_async_llm_engine(self, arguments: Any, config: Any, group: Any) -> Any:

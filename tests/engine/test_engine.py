@@ -352,7 +352,7 @@ def tiny(ray: Any, mini: "Future[str]", catalog: Catalog) -> str:
     from worker.engine_client import ensure_engine
 
     assert ray.is_initialized()
-    assert mini  # starts meanwhile
+    assert not mini.cancelled()  # starts meanwhile
     return ensure_engine(catalog, Lane("tiny-chat", "cpu"))
 
 
@@ -537,7 +537,7 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[s
     core = engine_core(tiny)
     assert core is not None
     core.send_signal(signal.SIGKILL)
-    assert ghost  # tried and given up meanwhile, and no trouble to this one
+    assert not ghost.cancelled()  # tried and given up meanwhile, and no trouble to this one
     with pytest.raises(EngineGoneError):
         await asyncio.wait_for(call, timeout=15)
 
