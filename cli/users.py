@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from cli.keys import AsJson, RunDir
-from shared.errors import InvalidInputError, NotFoundError
+from cli.servers import RabbitMQ
+from shared.errors import InvalidInputError, NotFoundError, SetupError
 from shared.messages import TENANT
 from shared.topology import VIRTUAL_HOST, User, logins
 
@@ -88,27 +89,32 @@ def list_users(*, run_dir: RunDir = _HERE, as_json: AsJson = False) -> None:
 @app.command()
 def renew(tenant: TenantName, *, run_dir: RunDir = _HERE, as_json: AsJson = False) -> None:
     """Give a user another password; connections that are open stay."""
-    broker = _broker_with(tenant, run_dir)
     user = User(tenant, secrets.token_urlsafe(24), tenant=True)
-    broker.ctl("change_password", tenant, standard_input=user.password)
+    broker = _change(run_dir, tenant, "change_password", standard_input=user.password)
     _show(user, broker.url(user), as_json=as_json)
 
 
 @app.command()
 def delete(tenant: TenantName, *, run_dir: RunDir = _HERE, as_json: AsJson = False) -> None:
     """Remove a user and close its connections; its batches run on, its queues stay."""
-    _broker_with(tenant, run_dir).ctl("delete_user", tenant)
+    _change(run_dir, tenant, "delete_user")
     typer.echo(json.dumps({"user": tenant, "deleted": True}) if as_json else f"deleted  {tenant}")
 
 
-def _broker_with(tenant: str, run_dir: Path) -> Any:
+def _change(run_dir: Path, tenant: str, command: str, *, standard_input: str = "") -> RabbitMQ:
+    """Run one `rabbitmqctl` command on the tenant's user. Raises NotFoundError if there is none."""
     from cli.fleet.running import rabbitmq
 
     broker = rabbitmq(run_dir)
-    if tenant == _SERVICE_USER or tenant not in _users(
-        broker.ctl("list_users", "--formatter", "json")
-    ):
-        raise NotFoundError(f"The broker has no user of a tenant '{tenant}'.")
+    unknown = NotFoundError(f"The broker has no user of a tenant '{tenant}'.")
+    if tenant == _SERVICE_USER:
+        raise unknown
+    try:
+        broker.ctl(command, tenant, standard_input=standard_input)
+    except SetupError as error:
+        if "does not exist" in str(error):
+            raise unknown from error
+        raise
     return broker
 
 

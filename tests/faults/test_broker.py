@@ -45,7 +45,7 @@ async def test_a_broker_killed_under_load_loses_nothing_and_doubles_nothing(
         # HTTP takes batches meanwhile.
         before = len(made)
         await eventually(lambda goal=before: len(made) > goal or load[0].done(), 60)  # type: ignore[misc]  # as above
-        await asyncio.to_thread(yard.rabbitmq.launch)
+        yard.rabbitmq.launch()
         await asyncio.to_thread(yard.rabbitmq.wait)
     await asyncio.gather(*load)
 
