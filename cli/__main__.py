@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from cli.dead_letters import app as dead_letters
 from cli.keys import app as keys
+from cli.users import app as users
 from shared.errors import BatchyardError
 
 app = typer.Typer(
@@ -19,6 +21,8 @@ app = typer.Typer(
 )
 
 app.add_typer(keys, name="keys")
+app.add_typer(users, name="users")
+app.add_typer(dead_letters, name="dead-letters")
 
 
 @app.callback()

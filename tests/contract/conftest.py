@@ -195,7 +195,7 @@ def yard(
         "BATCHYARD_WEBHOOK_NETWORKS": '["127.0.0.0/8"]',
         "BATCHYARD_WEBHOOK_HTTP": "true",
     }
-    engine = Engine(_state_of(environment), _storage_of(environment))
+    engine = Engine(_state_of(environment), storage_of(environment))
     yard = Yard(
         f"http://127.0.0.1:{port}",
         environment,
@@ -249,7 +249,8 @@ def _state_of(environment: dict[str, str]) -> Callable[[], State]:
     return lambda: State(environment["BATCHYARD_REDIS_URL"])
 
 
-def _storage_of(environment: dict[str, str]) -> Callable[[], Storage]:
+def storage_of(environment: dict[str, str]) -> Callable[[], Storage]:
+    """What makes a Storage on the bucket of these settings."""
     names = ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY", "BUCKET")
     return lambda: Storage(*(environment[f"BATCHYARD_S3_{name}"] for name in names))
 
