@@ -12,7 +12,8 @@ import stamina
 import structlog
 from aio_pika.abc import AbstractIncomingMessage
 
-from shared import ids, messages
+from dispatcher.replay import Replay
+from shared import ids, messages, replays
 from shared.bus import Bus
 from shared.errors import (
     CallerError,
@@ -21,6 +22,7 @@ from shared.errors import (
     NotFoundError,
     TransientError,
 )
+from shared.event_messages import EventMessages
 from shared.messages import (
     MESSAGE_ID,
     TENANT,
@@ -58,7 +60,9 @@ class Intake:
         *,
         service_user: str,
         tenant_prefix: str,
+        replay: Replay | None = None,
     ) -> None:
+        self._replay = replay or Replay(state, bus, EventMessages(storage=storage))
         self._state = state
         self._storage = storage
         self._bus = bus
@@ -110,6 +114,8 @@ class Intake:
                 await self._ready(message)
             case messages.SUBMIT:
                 await self._submit(message)
+            case replays.REPLAY:
+                await self._replay.answer(message)
             case other:
                 raise UnanswerableError(f"There is no message type '{other}'.")
 
@@ -192,6 +198,7 @@ class Intake:
             metadata=json.dumps(submission.metadata) if submission.metadata else "",
             correlation_id=message.correlation_id or message_id,
             reply_to=message.reply_to or "",
+            deliver_results=bool(submission.deliver and submission.deliver.results),
             **source,
         )
 
