@@ -18,6 +18,7 @@ from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
 from dispatcher.quota import NewBatchQuota
 from dispatcher.reaper import Reaper
+from dispatcher.replay import Replay
 from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
 from dispatcher.slicing import SliceLimits
@@ -25,6 +26,7 @@ from dispatcher.webhooks import Deliverer
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
+from shared.event_messages import EventMessages
 from shared.lifecycle import Status
 from shared.outbound import Guard
 from shared.relay import Relay
@@ -169,6 +171,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         stack.callback(guard.close)
         sender = Sender(guard, timeout_seconds=settings.webhook_timeout_seconds)
         stack.push_async_callback(sender.close)
+        event_messages = _event_messages(settings, storage, stack)
         intake = Intake(
             state,
             storage,
@@ -187,6 +190,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 settings.max_enqueued_requests,
                 settings.max_enqueued_tokens,
             ),
+            replay=Replay(state, bus, event_messages),
         )
         dispatcher = Dispatcher(
             state,
@@ -217,7 +221,15 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 attempts_per_endpoint=settings.webhook_attempts_per_endpoint,
             ),
         )
-        relay = Relay(state, bus, "events", holder=holder, service_user=settings.service_user)
+        relay = Relay(
+            state,
+            bus,
+            "events",
+            holder=holder,
+            service_user=settings.service_user,
+            messages=event_messages,
+            progress_seconds=settings.progress_seconds,
+        )
         replies = Relay(state, bus, "replies", holder=holder, service_user=settings.service_user)
         await bus.consume(intake.take, prefetch=settings.messages_in_hand)
         log.info("dispatcher.ready")
@@ -233,6 +245,27 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
+
+
+def _event_messages(
+    settings: DispatcherSettings, storage: Storage, stack: AsyncExitStack
+) -> EventMessages:
+    signer = None
+    if settings.event_url_seconds:
+        signer = Storage(
+            settings.event_url_endpoint or settings.s3_endpoint,
+            settings.s3_access_key,
+            settings.s3_secret_key.get_secret_value(),
+            settings.s3_bucket,
+        )
+        stack.callback(signer.close)
+    return EventMessages(
+        storage=storage,
+        signer=signer,
+        url_seconds=settings.event_url_seconds,
+        binary_tenants=settings.binary_event_tenants,
+        content_bytes=settings.event_results_bytes,
+    )
 
 
 async def _lead(state: State, dispatcher: Dispatcher, holder: str, *, seconds: float) -> None:

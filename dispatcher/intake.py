@@ -27,7 +27,8 @@ from dispatcher.envelope import (
 )
 from dispatcher.inputs import Inputs
 from dispatcher.quota import NewBatchQuota
-from shared import crash, ids, messages
+from dispatcher.replay import Replay
+from shared import crash, ids, messages, replays
 from shared.bus import CONNECTION_ERRORS, Bus
 from shared.dead_letters import (
     DEAD,
@@ -40,10 +41,12 @@ from shared.dead_letters import (
 )
 from shared.errors import (
     ConflictError,
+    InvalidInputError,
     InvalidTransitionError,
     NotFoundError,
     TransientError,
 )
+from shared.event_messages import EventMessages
 from shared.lifecycle import Event, Status
 from shared.messages import (
     InlineInput,
@@ -88,7 +91,9 @@ class Intake:
         service_user: str,
         inputs: Inputs,
         quota: NewBatchQuota,
+        replay: Replay | None = None,
     ) -> None:
+        self._replay = replay or Replay(state, bus, EventMessages(storage=storage))
         self._state = state
         self._storage = storage
         self._bus = bus
@@ -131,7 +136,10 @@ class Intake:
         envelope = self._opened(message)
         crash.point("intake.begin")
         try:
-            await self._obey(envelope, message.body)
+            if envelope.type == replays.REPLAY:
+                await self._replay_events(message)
+            else:
+                await self._obey(envelope, message.body)
         except RejectedError as error:
             codes = sorted({reason.code for reason in error.reasons})
             # Not the reasons: they name fields, and who knows what somebody calls a field.
@@ -178,6 +186,13 @@ class Intake:
             await self._cancel(envelope, body)
         else:
             await self._submit(envelope, body)
+
+    async def _replay_events(self, message: AbstractIncomingMessage) -> None:
+        try:
+            await self._replay.answer(message)
+        except InvalidInputError as error:
+            reason = Reason(error.code or "schema_invalid", str(error), error.param)
+            raise RejectedError([reason], is_dead=True) from error
 
     async def _ready(self, body: bytes) -> None:
         try:
@@ -268,6 +283,7 @@ class Intake:
             reply_to=envelope.reply_to or "",
             traceparent=traceparent,
             tracestate=tracestate,
+            deliver_results=bool(submission.deliver and submission.deliver.results),
             **source,
         )
 

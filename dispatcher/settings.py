@@ -41,3 +41,14 @@ class DispatcherSettings(SharedSettings):
     webhook_attempts: int = Field(default=64, ge=1, le=1000)
     #: Of these, how many for one endpoint: a slow receiver must not hold up the others.
     webhook_attempts_per_endpoint: int = Field(default=4, ge=1)
+    #: Between two events of a batch's progress; it never comes more than once a second.
+    progress_seconds: float = Field(default=1.0, ge=1)
+    #: A JSON list of the tenants who get their events in CloudEvents' binary mode; ["*"] for all.
+    binary_event_tenants: frozenset[str] = frozenset()
+    #: How long the URLs of result files in a batch's last event last, from its time on; 0 for none.
+    event_url_seconds: int = Field(default=0, ge=0, le=604_800)
+    #: Where subscribers reach the S3 server, if not at `BATCHYARD_S3_ENDPOINT`.
+    event_url_endpoint: str | None = None
+    #: The most bytes of both result files together that travel in a batch's last event, where the
+    #: submission asks for it; 0 for never.
+    event_results_bytes: int = Field(default=65_536, ge=0, le=262_144)

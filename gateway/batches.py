@@ -24,7 +24,7 @@ from gateway.settings import GatewaySettings
 from shared import crash, ids
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
-from shared.messages import window_seconds
+from shared.messages import Deliver, window_seconds
 from shared.openai import ENDPOINTS, Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
 from shared.submission import HTTP_KEY, Manifest, accept, conflict
@@ -32,6 +32,8 @@ from shared.submission import HTTP_KEY, Manifest, accept, conflict
 router = APIRouter()
 
 _PAGE = 20
+#: The end of the year 9999.
+_LAST_SECOND = 253_402_300_799
 _DRY_RUN = (
     "Beyond OpenAI: `true` checks the input as a new batch would be checked and answers with a "
     "`batch.dry_run`: rows, every bad line, tokens by the model's own tokenizer, requests longer "
@@ -41,6 +43,10 @@ _DRY_RUN = (
 _IDEMPOTENCY = (
     "Beyond OpenAI, also as the header Idempotency-Key: the same key with the same parameters is "
     "the same batch, with other parameters a conflict."
+)
+_DELIVER = (
+    'Beyond OpenAI: `{"results": true}` puts small results into the batch\'s last event on the '
+    'bus. In OpenAI\'s SDK: `extra_body={"deliver": {"results": True}}`.'
 )
 _MAX_KEY_CHARACTERS = 255
 _MAX_ID_CHARACTERS = 256
@@ -53,7 +59,7 @@ _METADATA_SCHEMA: dict[str, JsonValue] = {
 
 
 class CreateBatch(BaseModel):
-    """The body of `create_batch`; `priority`, `idempotency_key` and `dry_run` are ours."""
+    """The body of `create_batch`; what OpenAI's has not is told in `x-batchyard`."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -65,6 +71,7 @@ class CreateBatch(BaseModel):
     priority: int = Field(default=5, ge=0, le=9)
     idempotency_key: str | None = Field(default=None, max_length=_MAX_KEY_CHARACTERS)
     dry_run: bool = False
+    deliver: Deliver | None = None
 
 
 @router.post(
@@ -73,6 +80,7 @@ class CreateBatch(BaseModel):
     "would become of the batch.",
     openapi_extra={
         "x-batchyard": {
+            "deliver": _DELIVER,
             "dry_run": _DRY_RUN,
             "idempotency_key": _IDEMPOTENCY,
             "priority": "Beyond OpenAI: 0 to 9, higher ones go first.",
@@ -113,16 +121,31 @@ async def create_batch(
     return (await services.state.batches.get(accepted.batch_id)).to_openai()
 
 
-@router.get("/batches")
+@router.get(
+    "/batches",
+    openapi_extra={
+        "x-batchyard": {
+            "updated_after": "Beyond OpenAI: only batches whose state changed after this time "
+            "(Unix seconds), the last changed first; `after` works as ever. In OpenAI's SDK: "
+            '`extra_query={"updated_after": 1795165000}`.'
+        }
+    },
+)
 async def list_batches(
     tenant: Tenant,
     services: Use,
     *,
     after: str | None = None,
     limit: Annotated[int, Query(ge=0, le=100)] = _PAGE,
+    updated_after: Annotated[float | None, Query(ge=0, le=_LAST_SECOND)] = None,
 ) -> CursorPage[Batch]:
-    # The SDKs' own test suites ask for 0 and expect an answer.
-    found, has_more = await services.state.batches.page(tenant, after=after, limit=limit or _PAGE)
+    found, has_more = await services.state.batches.page(
+        tenant,
+        after=after,
+        # The SDKs' own test suites ask for 0 and expect an answer.
+        limit=limit or _PAGE,
+        changed_after=None if updated_after is None else int(updated_after * 1_000_000),
+    )
     return CursorPage.of([batch.to_openai() for batch in found], has_more=has_more)
 
 
@@ -151,6 +174,8 @@ def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
         wish.metadata,
         wish.priority,
         output_seconds,
+        # Only where it is asked for: fingerprints stay what they were.
+        *(["results"] if _delivers(wish) else []),
     ]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -245,7 +270,12 @@ def _manifest(
         priority=wish.priority,
         metadata="" if wish.metadata is None else json.dumps(wish.metadata),
         output_seconds=output_seconds,
+        deliver_results=_delivers(wish),
     )
+
+
+def _delivers(wish: CreateBatch) -> bool:
+    return wish.deliver is not None and wish.deliver.results
 
 
 async def own_batch(state: State, tenant: str, batch_id: str) -> BatchRecord:

@@ -16,8 +16,13 @@ from shared.state.outbox import Entry
 from shared.topology import event_key
 
 
-def to_event(entry: Entry) -> CloudEvent:
-    """The outbox entry as the event that goes out, the same one each time it is sent."""
+def to_event(
+    entry: Entry, additions: Mapping[str, Mapping[str, str | int]] | None = None
+) -> CloudEvent:
+    """The outbox entry as the event that goes out, the same one each time it is sent.
+
+    `additions` are more fields for the objects that `data` names, by `output` and `error`.
+    """
     fields, snapshot = entry.fields, entry.snapshot()
     batch, tenant, sequence = snapshot["id"], snapshot["tenant"], int(fields["sequence"])
     at = int(fields["at_ms"]) / 1000
@@ -36,7 +41,12 @@ def to_event(entry: Entry) -> CloudEvent:
     attributes |= {
         name: snapshot[name] for name in ("traceparent", "tracestate") if name in snapshot
     }
-    return CloudEvent(attributes=attributes, data=_data(snapshot, at))
+    data = _data(snapshot, at)
+    if "slice" in fields:
+        data["slice"] = json.loads(fields["slice"])
+    for kind, more in (additions or {}).items():
+        data[kind] |= more
+    return CloudEvent(attributes=attributes, data=data)
 
 
 def routing_key(entry: Entry) -> str:

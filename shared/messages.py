@@ -104,6 +104,12 @@ class FileInput(_Shape):
     file_id: str = Field(pattern="^file-[A-Za-z0-9_-]{1,64}$")
 
 
+class Deliver(_Shape):
+    """What the batch's last event carries besides its state."""
+
+    results: bool = False
+
+
 class Submission(_Shape):
     """The body of a message of type `batch.submit.v1`."""
 
@@ -117,6 +123,8 @@ class Submission(_Shape):
         Field(max_length=16),
     ] = None
     input: InlineInput | S3Input | FileInput = Field(discriminator="kind")
+    # Left out where it is not set: fingerprints stay what they were.
+    deliver: Deliver | None = Field(default=None, exclude_if=lambda deliver: deliver is None)
 
 
 class Cancellation(_Shape):

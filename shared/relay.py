@@ -1,23 +1,23 @@
 """The relay: publishes what lies in an outbox, in order, and removes it after the confirm.
 
 One relay an outbox works at a time, under a lease. It reads from the start each time, so a crash
-repeats entries and never skips one; a repeat carries the same message id.
+repeats entries and never skips one; a repeat carries the same message id. Progress lies in no
+outbox and is told in between, or not at all.
 """
 
 import asyncio
 import json
+import time
 from collections import defaultdict
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import chain
 
 import structlog
-from cloudevents.core.bindings.rabbitmq import to_structured_event
 
 from shared import crash
 from shared.bus import Bus, RefusedError, UnroutableError
 from shared.errors import TransientError
-from shared.events import routing_key, to_event
+from shared.event_messages import EventMessages
 from shared.messages import READY, REPLY
 from shared.state import State
 from shared.state.leases import Lease
@@ -28,17 +28,32 @@ log = structlog.get_logger()
 
 _LEASE_SECONDS = 10.0
 _READ = 200
+#: Progress of one round; states never wait for more than that.
+_MOST_PROGRESS = 100
 
 
 class Relay:
     """Empties one outbox into the bus, for as long as it runs."""
 
-    def __init__(self, state: State, bus: Bus, box: Box, *, holder: str, service_user: str) -> None:
+    def __init__(
+        self,
+        state: State,
+        bus: Bus,
+        box: Box,
+        *,
+        holder: str,
+        service_user: str,
+        messages: EventMessages | None = None,
+        progress_seconds: float = 1.0,
+    ) -> None:
         self._state = state
         self._bus = bus
         self._box: Box = box
         self._lease: Lease = state.lease(f"relay:{box}", holder, seconds=_LEASE_SECONDS)
         self._service_user = service_user
+        self._messages = messages or EventMessages()
+        self._progress_seconds = progress_seconds
+        self._progress_due = 0.0
 
     async def run(self) -> None:
         """Relay until cancelled; a broken broker or Redis is waited out."""
@@ -73,9 +88,33 @@ class Relay:
             raise TransientError(f"{len(entries) - len(done)} entries were not confirmed.")
         return len(done)
 
+    async def relay_progress(self) -> int:
+        """Publish some of the progress that is to be told now, once; returns how much was due."""
+        entries = await self._state.events.take_progress(limit=_MOST_PROGRESS)
+        went = await asyncio.gather(*map(self._event, entries), return_exceptions=True)
+        lost = [end for end in went if isinstance(end, BaseException)]
+        if broken := [end for end in lost if not isinstance(end, TransientError)]:
+            raise broken[0]
+        if lost:
+            log.info("progress.dropped", count=len(lost), reason=str(lost[0]))
+        return len(entries)
+
+    async def _relay_once(self) -> None:
+        if self._box != "events":
+            await self.relay_some(wait_seconds=_LEASE_SECONDS / 4)
+            return
+        left = self._progress_due - time.monotonic()
+        await self.relay_some(wait_seconds=max(0.0, min(left, _LEASE_SECONDS / 4)))
+        if time.monotonic() < self._progress_due:
+            return
+        began = time.monotonic()
+        # What is left of a full round comes after the states that were written meanwhile.
+        if await self.relay_progress() < _MOST_PROGRESS:
+            self._progress_due = began + self._progress_seconds
+
     async def _relay_while_held(self) -> None:
-        """`relay_some`, given up when the lease is lost: publishing may outlast it."""
-        relaying = asyncio.create_task(self.relay_some(wait_seconds=_LEASE_SECONDS / 4))
+        """`_relay_once`, given up when the lease is lost: publishing may outlast it."""
+        relaying = asyncio.create_task(self._relay_once())
         try:
             while not relaying.done() and await self._lease.hold():
                 await asyncio.wait([relaying], timeout=_LEASE_SECONDS / 4)
@@ -109,24 +148,13 @@ class Relay:
                 await self._reply(entry)
 
     async def _event(self, entry: Entry) -> None:
-        event = to_event(entry)
-        message = to_structured_event(event)
-        properties: dict[str, str | datetime] = {
-            "message_id": event.get_id(),
-            "type": event.get_type(),
-            "content_type": "application/cloudevents+json; charset=utf-8",
-            "correlation_id": entry.snapshot().get("correlation_id", event.get_subject() or ""),
-            "timestamp": event.get_time() or datetime.now(UTC),
-        }
-        # The attributes once more as headers, so that bindings can match them.
-        envelope = json.loads(message.body)
-        headers = {f"cloudEvents_{name}": envelope[name] for name in envelope.keys() - {"data"}}
+        message = await self._messages.of(entry)
         await self._bus.publish(
             EVENTS_EXCHANGE,
-            routing_key(entry),
+            message.routing_key,
             message.body,
-            properties=properties,
-            headers=headers,
+            properties=message.properties,
+            headers=dict(message.headers),
         )
 
     async def _submission(self, entry: Entry) -> None:

@@ -254,6 +254,19 @@ class Storage:
         if failed:
             raise TransientError(f"S3 did not delete {len(failed)} objects: {failed[0].code}")
 
+    def signed_url(self, key: str, *, at: int, seconds: int) -> str:
+        """A URL that reads the object without a key, from `at` (Unix seconds) for `seconds`.
+
+        The same arguments give the same URL. S3 takes a week at most.
+        """
+        return self._client.get_presigned_url(
+            "GET",
+            self.bucket,
+            key,
+            expires=timedelta(seconds=seconds),
+            request_date=datetime.fromtimestamp(at, UTC),
+        )
+
     def close(self) -> None:
         """Let go of the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)

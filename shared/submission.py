@@ -48,6 +48,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     output_seconds: int = 0
     #: Whether the input is an object of the tenant's own that has no file record yet.
     is_foreign: bool = False
+    #: Whether small results are to travel in the last event.
+    deliver_results: bool = False
 
 
 class Accepted(NamedTuple):
@@ -103,7 +105,8 @@ def _record(manifest: Manifest) -> dict[str, str | int]:
     fields = msgspec.to_builtins(manifest)
     for name in ("fingerprint", "is_foreign"):
         del fields[name]
-    return {name: value for name, value in fields.items() if value != ""}
+    # A wish that was not made is no field.
+    return {name: value for name, value in fields.items() if value not in ("", False)}
 
 
 def _input_file(manifest: Manifest) -> FileRecord:

@@ -76,6 +76,11 @@ def cancel_key(tenant: str) -> str:
     return f"cancel.v1.{tenant}"
 
 
+def replay_key(tenant: str) -> str:
+    """The routing key under which `tenant` asks for events again."""
+    return f"replay.v1.{tenant}"
+
+
 def event_key(event_type: str, tenant: str, batch_id: str) -> str:
     """The routing key of an event; `event_type` is such as `batch.completed`."""
     return f"{event_type}.{tenant}.{batch_id}"
@@ -200,7 +205,7 @@ def _topic_permissions(user: User) -> list[dict[str, str]]:
         row
         | {
             "exchange": SUBMIT_EXCHANGE,
-            "write": r"^(submit|cancel)\.v1\.{username}$",
+            "write": r"^(submit|cancel|replay)\.v1\.{username}$",
             "read": "^$",
         },
         row

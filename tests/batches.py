@@ -135,6 +135,8 @@ async def contents(redis: "Redis[str]", namespace: str) -> dict[str, Any]:
                 found[key] = await redis.zrange(key, 0, -1, withscores=True)
             case "set":
                 found[key] = await redis.smembers(key)
+            case "list":
+                found[key] = await redis.lrange(key, 0, -1)
             case "stream":
                 found[key] = await redis.xrange(key)
             case _:

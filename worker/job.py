@@ -168,7 +168,13 @@ class LaneJob:
         try:
             body = await fetch(self._storage, claim)
             result = await self._runner.run(claim, body)
-            await settle(self._state, self._storage, claim, result)
+            await settle(
+                self._state,
+                self._storage,
+                claim,
+                result,
+                slice_events=self._settings.slice_events,
+            )
             if result.outcome is not Outcome.DONE:
                 # Its room stays taken meanwhile: an engine that restarts is not asked in a circle.
                 await asyncio.sleep(_PAUSE_SECONDS)

@@ -15,3 +15,5 @@ class WorkerSettings(SharedSettings):
     #: A wave takes what its lane runs in about this time; starting one takes 3 to 6 seconds.
     wave_seconds: float = 30.0
     rows_per_engine_call: int = 16
+    #: Announce each slice that is committed as an event: many small ones, for who wants them.
+    slice_events: bool = False

@@ -180,7 +180,9 @@ class _Watched:
             self._stops.remove(self._stop)
 
 
-async def settle(state: State, storage: Storage, claim: Claim, result: SliceResult) -> None:
+async def settle(
+    state: State, storage: Storage, claim: Claim, result: SliceResult, *, slice_events: bool = False
+) -> None:
     """Make the run's end durable: commit its part, or give the slice back.
 
     The part lies in S3 before the commit; a part whose commit comes second is an orphan under a key
@@ -198,7 +200,7 @@ async def settle(state: State, storage: Storage, claim: Claim, result: SliceResu
             await _fail(state, claim)
             await state.slices.release(claim, reason=GivenBack.INPUT_LOST)
         case Outcome.DONE:
-            await _commit(state, storage, claim, result.body)
+            await _commit(state, storage, claim, result.body, slice_events=slice_events)
 
 
 async def _fail(state: State, claim: Claim) -> None:
@@ -218,7 +220,9 @@ async def _fail(state: State, claim: Claim) -> None:
         log.warning("batch.fail_late", batch_id=claim.batch_id, status=late.status)
 
 
-async def _commit(state: State, storage: Storage, claim: Claim, body: PartBody) -> None:
+async def _commit(
+    state: State, storage: Storage, claim: Claim, body: PartBody, *, slice_events: bool
+) -> None:
     if not body.rows:
         await state.slices.release(claim)
         return
@@ -226,7 +230,9 @@ async def _commit(state: State, storage: Storage, claim: Claim, body: PartBody) 
     stored = await storage.put(key, body.output + body.error)
     crash.point("sink.part_written")
     outcome = await state.slices.commit(
-        claim, Part(key, stored.etag, len(body.output), len(body.error), body.rows, body.usage)
+        claim,
+        Part(key, stored.etag, len(body.output), len(body.error), body.rows, body.usage),
+        announced=slice_events,
     )
     if outcome != "ok":
         log.warning(

@@ -167,14 +167,19 @@ class PartSink(Datasink[None]):
         rows: list[dict[str, Any]] = []
         for block in blocks:
             rows += BlockAccessor.for_block(block).iter_rows(public_row_format=True)
+        slice_events = read_settings().slice_events
 
         async def commit(state: State, storage: Storage) -> None:
-            await asyncio.gather(*(_settle(state, storage, row) for row in rows))
+            await asyncio.gather(
+                *(_settle(state, storage, row, slice_events=slice_events) for row in rows)
+            )
 
         run_with_stores(commit)
 
 
-async def _settle(state: State, storage: Storage, row: dict[str, Any]) -> None:
+async def _settle(
+    state: State, storage: Storage, row: dict[str, Any], *, slice_events: bool
+) -> None:
     body = PartBody(row["output"], row["error"], SliceUsage(*json.loads(row["usage"])))
     result = SliceResult(Outcome(row["outcome"]), body, row["reason"])
-    await settle(state, storage, _claims.decode(row["claim"]), result)
+    await settle(state, storage, _claims.decode(row["claim"]), result, slice_events=slice_events)

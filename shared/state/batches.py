@@ -161,13 +161,15 @@ class Batches:
         return {batch_id: Status(status) for batch_id, status in found if status}
 
     async def page(
-        self, tenant: str, *, after: str | None, limit: int
+        self, tenant: str, *, after: str | None, limit: int, changed_after: int | None = None
     ) -> tuple[list[BatchRecord], bool]:
         """A tenant's batches, newest first, after the cursor; and whether there are more.
 
-        An unknown cursor gives an empty page.
+        With `changed_after` (Unix microseconds) only those with an event since then, the last
+        changed first. An unknown cursor gives an empty page.
         """
-        has_more, *found = await self._scripts.run("page", tenant, after or "", limit)
+        since = "" if changed_after is None else changed_after
+        has_more, *found = await self._scripts.run("page", tenant, after or "", limit, since)
         return [BatchRecord.from_flat(flat) for flat in found], has_more == "1"
 
     async def in_status(self, status: Status, *, limit: int = 1000) -> list[str]:

@@ -22,6 +22,12 @@ class Entry(NamedTuple):
         snapshot: dict[str, str] = json.loads(self.fields["snapshot"])
         return snapshot
 
+    @classmethod
+    def told(cls, text: str) -> "Entry":
+        """From an event as watchers hear it; it lies in no box."""
+        sequence, at_ms, kind, snapshot = text.split(" ", 3)
+        return cls("", {"type": kind, "sequence": sequence, "at_ms": at_ms, "snapshot": snapshot})
+
 
 class Outbox:
     """The noun `outbox` of State: read in order, removed after the broker's confirm."""

@@ -139,8 +139,11 @@ class Slices:
             abandoned += [some[int(position) - 1] for position in lost]
         return abandoned
 
-    async def commit(self, claim: Claim, part: Part) -> str:
-        """Record the part: `ok`, or why nothing was changed: `committed`, `fenced` or `closed`."""
+    async def commit(self, claim: Claim, part: Part, *, announced: bool = False) -> str:
+        """Record the part: `ok`, or why nothing was changed: `committed`, `fenced` or `closed`.
+
+        `announced` writes an event of this slice besides.
+        """
         outcome: str = await self._scripts.run(
             "commit",
             claim.lane,
@@ -149,6 +152,7 @@ class Slices:
             claim.epoch,
             json.dumps(part),
             *part.usage,
+            json.dumps(_told(claim, part)) if announced else "",
         )
         return outcome
 
@@ -188,6 +192,16 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         tenant=tenant,
         version_id=version,
     )
+
+
+def _told(claim: Claim, part: Part) -> dict[str, int]:
+    return {
+        "index": claim.index,
+        "first_row": claim.slice.first_row,
+        "rows": part.rows,
+        "completed": part.usage.completed,
+        "failed": part.usage.failed,
+    }
 
 
 def to_part(text: str) -> Part:

@@ -15,6 +15,7 @@ from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
 from shared.state.batches import Batches
 from shared.state.client import Client, translated
+from shared.state.events import Events
 from shared.state.files import Files
 from shared.state.keys import Keys
 from shared.state.lanes import Lanes
@@ -61,6 +62,7 @@ class State:
         self.keys = Keys(self._redis, scripts, namespace)
         self.limits = Limits(scripts)
         self.outbox = Outbox(self._redis, namespace)
+        self.events = Events(self._redis, scripts, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
         self.live = Live(self._redis, scripts, namespace)
 

@@ -1,6 +1,6 @@
 -- Records a part: the first commit of a slice wins, everything after is a no-op.
 -- ARGV: lane, batch id, index, epoch, part (JSON), completed, failed, input tokens, cached tokens,
--- output tokens, reasoning tokens
+-- output tokens, reasoning tokens, what to announce of the slice (JSON; '' for nothing)
 -- Returns 'ok' (also when this very part is recorded already), 'committed' (somebody was first),
 -- 'fenced' or 'closed'.
 local lane, id, index, epoch = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -27,13 +27,15 @@ end
 -- In the order of completion: by how many rows were there before.
 redis.call('ZADD', ns .. 'commits:' .. id, int(done - rows), index)
 local committed = redis.call('HINCRBY', key, 'slices_committed', 1)
-local values = redis.call('HMGET', key, 'slices_total', 'progress_ms')
+if ARGV[12] ~= '' then
+  local sequence, text = next_event(id)
+  put_out('slice.committed', sequence, text, 'slice', ARGV[12])
+end
 if status == 'in_progress' then
-  if committed == tonumber(values[1]) then
+  if committed == tonumber(redis.call('HGET', key, 'slices_total')) then
     transition(id, 'rows_finished')
-  elseif now_ms - tonumber(values[2] or 0) >= 1000 then
-    redis.call('HSET', key, 'progress_ms', int(now_ms))
-    announce(id, 'batch.progress')
+  else
+    progress(id)
   end
 elseif redis.call('SCARD', inflight) == 0 then
   ring('dispatcher')

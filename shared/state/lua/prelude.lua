@@ -17,22 +17,74 @@ local SNAPSHOT = {
   'failed_at', 'expired_at', 'cancelling_at', 'cancelled_at', 'completion_window', 'metadata',
   'total', 'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
   'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error',
-  'paused', 'priority', 'traceparent', 'tracestate'
+  'paused', 'priority', 'traceparent', 'tracestate', 'deliver_results'
 }
 
-local function announce(id, kind)
-  local key = batch_key(id)
-  local sequence = redis.call('HINCRBY', key, 'sequence', 1)
-  local values, snapshot = redis.call('HMGET', key, unpack(SNAPSHOT)), {}
+-- A score for `index` that no other member has: microseconds, so that every page and every search can
+-- begin behind one number.
+local function next_score(index)
+  local last = tonumber(redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')[2] or 0)
+  return string.format('%.0f', math.max(tonumber(clock[1]) * 1000000 + tonumber(clock[2]), last + 1))
+end
+
+-- The batch's next event: its number, and the state that it carries.
+local function next_event(id)
+  local sequence = redis.call('HINCRBY', batch_key(id), 'sequence', 1)
+  local values, snapshot = redis.call('HMGET', batch_key(id), unpack(SNAPSHOT)), {}
   for i, field in ipairs(SNAPSHOT) do
     if values[i] then snapshot[field] = values[i] end
   end
-  local text = cjson.encode(snapshot)
+  return sequence, cjson.encode(snapshot), snapshot
+end
+
+-- Tells those who watch this very batch now; what they miss is in the record. Returns what it told.
+local function show(id, kind, sequence, text)
+  local event = sequence .. ' ' .. int(now_ms) .. ' ' .. kind .. ' ' .. text
+  redis.call('PUBLISH', ns .. 'watch:' .. id, event)
+  return event
+end
+
+local function put_out(kind, sequence, text, ...)
   redis.call('XADD', ns .. 'outbox:events', '*', 'type', kind, 'sequence', sequence,
-    'at_ms', int(now_ms), 'snapshot', text)
-  -- For those who watch this very batch now; what they miss is in the record.
-  redis.call('PUBLISH', ns .. 'watch:' .. id,
-    sequence .. ' ' .. int(now_ms) .. ' ' .. kind .. ' ' .. text)
+    'at_ms', int(now_ms), 'snapshot', text, ...)
+end
+
+-- How long a batch's events can be asked for again after its end, and how many of them.
+local HISTORY_SECONDS, MOST_EVENTS = 604800, 100
+
+local function announce(id, kind)
+  local sequence, text, snapshot = next_event(id)
+  put_out(kind, sequence, text)
+  local history = ns .. 'events:' .. id
+  if redis.call('RPUSH', history, show(id, kind, sequence, text)) > MOST_EVENTS then
+    redis.call('LTRIM', history, -MOST_EVENTS, -1)
+  end
+  if FINAL[snapshot.status] then redis.call('EXPIRE', history, HISTORY_SECONDS) end
+  local changes = ns .. 'changes:' .. snapshot.tenant
+  redis.call('ZADD', changes, next_score(changes), id)
+  -- This event has all that they would have told.
+  redis.call('HDEL', ns .. 'progress', id)
+  redis.call('SREM', ns .. 'progress-late', id)
+end
+
+local PROGRESS_MS = 1000
+
+-- Progress is for the moment: it waits in memory only, the newest of each batch, and nobody misses
+-- what was overtaken. If the last one was just now, `take_progress` makes the next.
+local function progress(id)
+  if now_ms - tonumber(redis.call('HGET', batch_key(id), 'progress_ms') or 0) < PROGRESS_MS then
+    redis.set_repl(redis.REPL_NONE)
+    redis.call('SADD', ns .. 'progress-late', id)
+    redis.set_repl(redis.REPL_ALL)
+    return
+  end
+  redis.call('HSET', batch_key(id), 'progress_ms', int(now_ms))
+  local sequence, text = next_event(id)
+  local event = show(id, 'batch.progress', sequence, text)
+  redis.set_repl(redis.REPL_NONE)
+  redis.call('HSET', ns .. 'progress', id, event)
+  redis.call('SREM', ns .. 'progress-late', id)
+  redis.set_repl(redis.REPL_ALL)
 end
 
 -- How many requests, and how many prompt tokens of a model, the running batches of a tenant have.
@@ -224,10 +276,7 @@ local function write_file(file)
   if redis.call('EXISTS', key) == 1 then return end
   redis.call('HSET', key, unpack(fields))
   local index = ns .. 'files:' .. file.tenant
-  -- Microseconds, and no two alike, so that every page begins behind one number.
-  local score = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
-  local last = tonumber(redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')[2] or 0)
-  redis.call('ZADD', index, string.format('%.0f', math.max(score, last + 1)), file.id)
+  redis.call('ZADD', index, next_score(index), file.id)
   if file.expires_at then redis.call('ZADD', ns .. 'expiring', file.expires_at, file.id) end
 end
 

@@ -50,6 +50,7 @@ def test_a_letter_of_the_dispatcher_says_why_and_where_and_stays(
     _bury(service, where="dispatcher/intake.py:9 in _submit")
     expected = letter_id(TENANT, _KEY, "m-1", _SECRET.encode())
 
+    listed = shown = {}
     for _ in range(3):
         [listed] = _json("ls", run_dir=broker_dir)
         shown = _json("show", expected, run_dir=broker_dir)

@@ -109,10 +109,13 @@ async def test_progress_says_how_fast_and_how_long_still(
     await state.slices.commit(first, part(first))
 
     async with _subscriber(amqp_url) as events:
-        await _relay(state, bus, amqp_url).relay_some(wait_seconds=0)
+        relay = _relay(state, bus, amqp_url)
+        await relay.relay_some(wait_seconds=0)
+        await relay.relay_progress()
         messages = await _all(events)
 
     [progress] = [json.loads(m.body)["data"] for m in messages if m.type == "batch.progress"]
+    assert messages[-1].type == "batch.progress"
     assert progress["request_counts"] == {"total": 40, "completed": 10, "failed": 0}
     assert progress["tokens_per_second"] >= 0
     assert progress["remaining_seconds"] >= 0

@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+import json
 
 import pytest
 from redis.asyncio import Redis
@@ -405,13 +406,19 @@ async def test_a_slice_released_while_its_batch_closes_is_not_run_again(state: S
     assert await state.slices.inflight(first.batch_id) == 0
 
 
-async def test_progress_is_announced_at_most_once_a_second(state: State) -> None:
-    got = await claimed(state, slices=10)
+async def test_a_slice_is_announced_once_and_only_where_that_is_wanted(state: State) -> None:
+    first, second, third = await claimed(state, slices=3)
 
-    for one in got[:9]:
-        await state.slices.commit(one, part(one))
+    await state.slices.commit(first, part(first))
+    for _ in range(2):
+        await state.slices.commit(second, part(second, failed=1), announced=True)
+    await state.slices.commit(third, part(third), announced=True)
 
     entries = await state.outbox.read("events", limit=99, wait_seconds=0)
-    progress = [entry for entry in entries if entry.fields["type"] == "batch.progress"]
-    assert 1 <= len(progress) <= 2
-    assert progress[0].snapshot()["completed"] == "10"
+    types = [entry.fields["type"] for entry in entries]
+    told = [json.loads(entry.fields["slice"]) for entry in entries if "slice" in entry.fields]
+    sequences = [int(entry.fields["sequence"]) for entry in entries]
+    assert types[2:] == ["slice.committed", "slice.committed", "batch.finalizing"]
+    assert told[0] == {"index": 1, "first_row": 10, "rows": 10, "completed": 9, "failed": 1}
+    assert sequences == sorted(set(sequences))
+    assert entries[2].snapshot()["completed"] == "19"

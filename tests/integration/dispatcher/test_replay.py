@@ -1,0 +1,293 @@
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aio_pika
+import pytest
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
+from aiormq.exceptions import ChannelAccessRefused
+
+from cli import servers
+from dispatcher import replay as replay_module
+from dispatcher.inputs import Inputs
+from dispatcher.intake import Intake
+from dispatcher.quota import NewBatchQuota
+from dispatcher.replay import Replay
+from shared import topology
+from shared.bus import Bus
+from shared.catalog import Catalog
+from shared.event_messages import EventMessages
+from shared.lifecycle import Event
+from shared.relay import Relay
+from shared.replays import REPLAY, REPLAYED
+from shared.state import State
+from shared.storage import Storage
+from tests.batches import claimed, in_progress, part, validating
+from tests.eventually import eventually
+from tests.servers import SERVICE, TENANT
+
+_QUORUM: dict[str, Any] = {"x-queue-type": "quorum"}
+
+
+_CATALOG = Catalog.model_validate(
+    {"pools": {"cpu": {"resources": {"CPU": 1}}}, "models": {"m": {"pools": ["cpu"]}}}
+)
+
+
+class Late:
+    """A tenant at the broker who has missed something, and the dispatcher's intake behind it."""
+
+    def __init__(self, channel: AbstractChannel, queue: AbstractQueue) -> None:
+        self._channel = channel
+        self.queue = queue
+        self.settled: list[AbstractIncomingMessage] = []
+
+    async def ask(self, *, reply_to: str | None = None, **fields: Any) -> None:
+        """Publish a replay request."""
+        exchange = await self._channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
+        message = aio_pika.Message(
+            json.dumps({"schema": "batch.replay/1", **fields}).encode(),
+            type=REPLAY,
+            message_id=f"m-{secrets.token_hex(4)}",
+            correlation_id="ask-1",
+            user_id=TENANT.name,
+            reply_to=self.queue.name if reply_to is None else reply_to,
+            content_type="application/json",
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        )
+        await exchange.publish(message, topology.replay_key(TENANT.name), mandatory=True)
+
+    async def answered(self, **fields: Any) -> tuple[list[AbstractIncomingMessage], dict[str, Any]]:
+        """The events that come for a request, and what closes them."""
+        await self.ask(**fields)
+        events: list[AbstractIncomingMessage] = []
+        while True:
+            message = await _next(self.queue)
+            if message.type == REPLAYED:
+                assert message.correlation_id == "ask-1"
+                return events, json.loads(message.body)
+            events.append(message)
+
+    async def is_settled(self, count: int = 1) -> None:
+        await eventually(lambda: len(self.settled) >= count, 60)
+
+
+@pytest.fixture
+async def service(rabbitmq: servers.RabbitMQ) -> AsyncIterator[Bus]:
+    bus = Bus(rabbitmq.url(SERVICE))
+    await bus.connect()
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def acme(
+    state: State, storage: Storage, service: Bus, rabbitmq: servers.RabbitMQ
+) -> AsyncIterator[Late]:
+    intake = Intake(
+        state,
+        storage,
+        service,
+        service_user=SERVICE.name,
+        inputs=Inputs(state, storage, tenant_prefix="inbox/{tenant}/", places={}, max_bytes=1000),
+        quota=NewBatchQuota(_CATALOG, 1000, 1000, 1000),
+        replay=Replay(state, service, EventMessages()),
+    )
+    async with _queue(rabbitmq) as (channel, queue):
+        late = Late(channel, queue)
+
+        async def take(message: AbstractIncomingMessage) -> None:
+            await intake.take(message)
+            late.settled.append(message)
+
+        await service.consume(take)
+        yield late
+
+
+async def test_a_batchs_events_come_again_as_they_were(
+    state: State, service: Bus, acme: Late, rabbitmq: servers.RabbitMQ
+) -> None:
+    [only] = await claimed(state, slices=1, correlation_id="order-17")
+    await state.slices.commit(only, part(only))
+    await state.apply(only.batch_id, Event.OUTPUT_COMMITTED)
+    async with _queue(rabbitmq, f"batch.*.acme.{only.batch_id}") as (_, live):
+        await _relay(state, service).relay_some(wait_seconds=0)
+        first = [await _next(live) for _ in range(4)]
+
+    again, told = await acme.answered(batch_id=only.batch_id)
+
+    assert [_whole(message) for message in again] == [_whole(message) for message in first]
+    assert again[-1].type == "batch.completed"
+    assert told == {"status": "replayed", "batches": 1, "events": 4, "next_since": None}
+
+
+async def test_all_that_changed_since_a_time_comes_in_pages(
+    state: State, acme: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_module, "_BATCHES", 2)
+    await validating(state)
+    since = await _last_change(state)
+    batches = [await in_progress(state) for _ in range(5)]
+    await validating(state, tenant="globex")
+
+    found: list[tuple[str, str]] = []
+    pages = 0
+    ask: str | None = since
+    while ask is not None:
+        events, told = await acme.answered(since=ask)
+        found += [(json.loads(m.body)["subject"], m.type or "") for m in events]
+        assert told["events"] == len(events)
+        ask, pages = told["next_since"], pages + 1
+
+    types = ("batch.accepted", "batch.in_progress")
+    assert sorted(found) == sorted((batch_id, kind) for batch_id in batches for kind in types)
+    assert pages == 3
+    assert await acme.answered(since=await _last_change(state)) == (
+        [],
+        {"status": "replayed", "batches": 0, "events": 0, "next_since": None},
+    )
+
+
+async def test_another_tenants_batch_is_as_none(state: State, acme: Late) -> None:
+    foreign = await validating(state, tenant="globex")
+    none = f"batch_{secrets.token_hex(16)}"
+
+    answers = [await acme.answered(batch_id=batch_id) for batch_id in (foreign, none)]
+
+    assert [events for events, _ in answers] == [[], []]
+    told = [
+        json.dumps(answer).replace(batch_id, "")
+        for (_, answer), batch_id in zip(answers, (foreign, none), strict=True)
+    ]
+    assert told[0] == told[1]
+    assert answers[0][1]["error"]["code"] == "unknown_batch"
+
+
+async def test_a_wrong_request_is_told_what_is_wrong(acme: Late) -> None:
+    events, told = await acme.answered(batch_id="batch_1")
+
+    assert events == []
+    assert (told["status"], told["error"]["param"]) == ("rejected", "batch_id")
+
+
+async def test_nothing_goes_to_a_queue_of_another(
+    state: State, service: Bus, acme: Late, rabbitmq: servers.RabbitMQ
+) -> None:
+    batch_id = await validating(state)
+    async with await aio_pika.connect(rabbitmq.url(SERVICE)) as connection:
+        channel = await connection.channel()
+        foreign = await channel.declare_queue("sub.globex.x", exclusive=True)
+
+        for queue in (foreign.name, topology.SUBMIT_QUEUE, ""):
+            await acme.ask(batch_id=batch_id, reply_to=queue)
+        await acme.is_settled(3)
+
+        assert await foreign.get(fail=False) is None
+    assert len(acme.settled) == 3
+
+
+async def test_a_queue_that_is_gone_or_full_keeps_no_message_waiting(
+    state: State, acme: Late, rabbitmq: servers.RabbitMQ
+) -> None:
+    batch_id = await in_progress(state)
+    full = {**_QUORUM, "x-max-length": 1, "x-overflow": "reject-publish"}
+    async with _queue(rabbitmq, arguments=full) as (_, queue):
+        for name in ("sub.acme.gone", queue.name):
+            for _ in range(3):
+                await acme.ask(batch_id=batch_id, reply_to=name)
+
+        await acme.is_settled(6)
+
+    assert not any(message.redelivered for message in acme.settled)
+
+
+async def test_of_one_tenant_one_replay_runs_at_a_time(
+    state: State, service: Bus, acme: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = await validating(state)
+    publish, begun, go_on = service.publish, asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Any, **more: Any) -> None:
+        if more["properties"]["type"] == "batch.accepted":
+            begun.set()
+            await go_on.wait()
+        await publish(*arguments, **more)
+
+    monkeypatch.setattr(service, "publish", slow)
+    await acme.ask(batch_id=batch_id)
+    await begun.wait()
+
+    events, told = await acme.answered(batch_id=batch_id)
+    go_on.set()
+    await acme.is_settled(2)
+
+    assert (events, told["error"]["code"]) == ([], "replay_in_progress")
+
+
+async def test_a_tenant_may_not_ask_in_anothers_name(
+    acme: Late, rabbitmq: servers.RabbitMQ
+) -> None:
+    async with await aio_pika.connect(rabbitmq.url(TENANT)) as connection:
+        exchange = await (await connection.channel()).get_exchange(
+            topology.SUBMIT_EXCHANGE, ensure=False
+        )
+
+        with pytest.raises(ChannelAccessRefused):
+            await exchange.publish(aio_pika.Message(b"{}"), topology.replay_key("globex"))
+
+
+async def _last_change(state: State) -> str:
+    changes = await state.events.changes("acme", after=0, limit=999)
+    return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=changes[-1].at)).isoformat()
+
+
+async def _next(queue: AbstractQueue) -> AbstractIncomingMessage:
+    """The next message; waits for it."""
+    found: list[AbstractIncomingMessage] = []
+
+    async def has_come() -> bool:
+        message = await queue.get(fail=False, no_ack=True)
+        found.extend([message] if message else [])
+        return bool(found)
+
+    await eventually(has_come, 60)
+    return found[0]
+
+
+def _whole(message: AbstractIncomingMessage) -> tuple[object, ...]:
+    """All that a subscriber sees of a message but the way that it took."""
+    return (
+        message.body,
+        message.headers,
+        message.message_id,
+        message.type,
+        message.correlation_id,
+        message.timestamp,
+        message.content_type,
+        message.delivery_mode,
+        message.app_id,
+    )
+
+
+def _relay(state: State, bus: Bus) -> Relay:
+    return Relay(state, bus, "events", holder="a", service_user=SERVICE.name)
+
+
+@asynccontextmanager
+async def _queue(
+    rabbitmq: servers.RabbitMQ, key: str | None = None, arguments: dict[str, Any] = _QUORUM
+) -> AsyncIterator[tuple[AbstractChannel, AbstractQueue]]:
+    """A queue of the tenant's own."""
+    async with await aio_pika.connect(rabbitmq.url(TENANT)) as connection:
+        channel = await connection.channel()
+        queue = await channel.declare_queue(
+            f"sub.acme.{secrets.token_hex(4)}", durable=True, arguments=arguments
+        )
+        if key is not None:
+            await queue.bind(topology.EVENTS_EXCHANGE, key)
+        yield channel, queue
+        await queue.delete(if_unused=False, if_empty=False)
