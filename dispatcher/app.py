@@ -185,6 +185,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 max_embedding_inputs=settings.max_embedding_inputs,
                 max_input_bytes=settings.max_input_bytes,
                 quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
+                mixed_batches=settings.mixed_batches,
             ),
             finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
             lanes=LaneKeeper(

@@ -33,6 +33,11 @@ class SharedSettings(BaseSettings):
         default=209_715_200, ge=1, description="of the input file of a batch"
     )
     max_rows_per_batch: int = Field(default=50_000, ge=1, description="requests of one batch")
+    mixed_batches: bool = Field(
+        default=False,
+        description="let each line of an input name a model and an endpoint of its own; the "
+        "gateway and the dispatcher need the same",
+    )
     max_embedding_inputs: int = Field(
         default=50_000, ge=1, description="of all requests of a batch of embeddings together"
     )

@@ -5,7 +5,8 @@
 -- 'fenced' or 'closed'.
 local lane, id, index, epoch = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local key, parts, inflight = batch_key(id), ns .. 'parts:' .. id, ns .. 'inflight:' .. id
-local status = redis.call('HGET', key, 'status')
+local batch = redis.call('HMGET', key, 'status', 'lane')
+local status = batch[1]
 local recorded = redis.call('HGET', parts, index)
 if recorded then return recorded == ARGV[5] and 'ok' or 'committed' end
 if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= epoch then return 'fenced' end
@@ -27,9 +28,16 @@ end
 -- In the order of completion: by how many rows were there before.
 redis.call('ZADD', ns .. 'commits:' .. id, int(done - rows), index)
 local committed = redis.call('HINCRBY', key, 'slices_committed', 1)
-local values = redis.call('HMGET', key, 'slices_total', 'progress_ms')
+-- One of several lanes is rid of the batch as soon as it has nothing left of it.
+if batch[2] and batch[2] ~= lane then
+  redis.call('HINCRBY', key, 'rows_left:' .. lane, -rows)
+  if redis.call('HINCRBY', key, 'slices_left:' .. lane, -1) == 0 then
+    redis.call('ZREM', lane_key(lane, 'active'), id)
+  end
+end
+local values = redis.call('HMGET', key, 'slices_total', 'progress_ms', 'slices_given_up')
 if status == 'in_progress' then
-  if committed == tonumber(values[1]) then
+  if committed + tonumber(values[3] or 0) == tonumber(values[1]) then
     transition(id, 'rows_finished')
   elseif now_ms - tonumber(values[2] or 0) >= 1000 then
     redis.call('HSET', key, 'progress_ms', int(now_ms))

@@ -8,12 +8,9 @@ from shared.slices import Slice
 def cut(widths: list[int], tokens: list[int], limits: SliceLimits) -> list[Slice]:
     slicer, slices, start = Slicer(limits), list[Slice](), 0
     for width, count in zip(widths, tokens, strict=True):
-        if (full := slicer.add(start, start + width, count)) is not None:
-            slices.append(full)
+        slices += slicer.add(start, start + width, count)
         start += width
-    if (last := slicer.finish()) is not None:
-        slices.append(last)
-    return slices
+    return [*slices, *slicer.finish()]
 
 
 def test_a_slice_ends_at_its_row_limit() -> None:
