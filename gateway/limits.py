@@ -66,7 +66,7 @@ async def reserve_batch(
     tokens = {
         model.name: model.max_enqueued_tokens or settings.max_enqueued_tokens
         for model in services.catalog.models.values()
-        if endpoint in model.endpoints
+        if settings.mixed_batches or endpoint in model.endpoints
     }
     outcome = await services.state.limits.reserve(
         tenant,

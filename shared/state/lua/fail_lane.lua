@@ -24,8 +24,6 @@ for _, list in ipairs({'ready', 'claims'}) do
     local owner, index = string.match(member, '^(.*):(%d+)$')
     if owner == id then
       redis.call('ZREM', lane_key(lane, list), member)
-      -- Whoever still runs it comes too late.
-      redis.call('HINCRBY', ns .. 'epochs:' .. id, index, 1)
       redis.call('SREM', ns .. 'inflight:' .. id, index)
     end
   end
