@@ -1,7 +1,5 @@
 """What the dispatcher must be told besides the shared addresses."""
 
-from ipaddress import IPv4Network, IPv6Network
-
 from pydantic import Field, SecretStr
 
 from shared.settings import SharedSettings
@@ -23,7 +21,6 @@ class DispatcherSettings(SharedSettings):
     lane_job_attempts: int = 5
     #: The prefix of objects in our bucket that a tenant may name as its input.
     tenant_prefix: str = "inbox/{tenant}/"
-    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     #: For one attempt, all in all.
     webhook_timeout_seconds: float = Field(default=20.0, gt=0, le=30)
     #: Webhooks under way at once.

@@ -1,5 +1,6 @@
 """What every process must be told. Addresses have no defaults: a missing one stops the start."""
 
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from pydantic import Field, SecretStr
@@ -49,4 +50,9 @@ class SharedSettings(BaseSettings):
         ge=1,
         description="prompt tokens of all running batches of a tenant for one model; "
         "a model's own `max_enqueued_tokens` in the catalog goes before it",
+    )
+    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        default=(),
+        description='a JSON list such as ["10.1.0.0/16"]: private networks where webhook '
+        "endpoints may be; the gateway and the dispatcher need the same",
     )

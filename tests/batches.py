@@ -118,11 +118,13 @@ async def claim(
     )
 
 
-async def claimed(state: State, *, slices: int = 2, **changes: Any) -> list[Claim]:
+async def claimed(
+    state: State, *, slices: int = 2, lane: str = LANE, **changes: Any
+) -> list[Claim]:
     """The claims on all slices of one new batch."""
-    batch_id = await in_progress(state, slices=slices, **changes)
-    await feed(state, batch_id, slices=slices)
-    return await claim(state, slices=slices)
+    batch_id = await in_progress(state, slices=slices, lane=lane, **changes)
+    await feed(state, batch_id, slices=slices, lane=lane)
+    return await claim(state, slices=slices, lane=lane)
 
 
 def part(claim: Claim, *, failed: int = 0) -> Part:
