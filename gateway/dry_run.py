@@ -270,7 +270,7 @@ class Tally:
     def tokens(self) -> Tokens:
         """The sums so far, the uncounted rows estimated from the sample by their bytes."""
         told = {counter.method(url) for (url, _), counter in self._counters.items()}
-        method = next((one for one in _NOTES if one in told), "bytes")
+        method: Method = next((one for one in _NOTES if one in told), "bytes")
         left = self._bytes - self._counted.bytes
         basis = self._sampled if self._sampled.bytes else _Sum(tokens=1, bytes=4, rows=0)
         is_whole = self._counted.rows == self._rows

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from dispatcher.cluster import Cluster
 from dispatcher.finaliser import Finaliser
+from dispatcher.lanes import LaneKeeper
 from shared.catalog import Catalog
 from shared.lifecycle import Event, Status
 from shared.slices import Slice
@@ -169,6 +171,27 @@ async def test_a_lane_that_fails_at_last_keeps_what_it_had_done(mixed: Yard) -> 
         (f"row-{row}", {"code": "engine_failed", "message": "out of memory"}) for row in (6, 7)
     ]
     assert (await mixed.events(batch_id))[-1] == "batch.completed"
+
+
+async def test_the_keeper_fails_a_lanes_own_batches_and_lets_others_go_on(mixed: Yard) -> None:
+    several, alone = await mixed.plan(BODY), await mixed.plan(lines(2))
+    # Nothing listens there, and nobody is asked.
+    cluster = Cluster("http://127.0.0.1:9", "token")
+    keeper = LaneKeeper(mixed.state, cluster, ready_rows=64, silence_seconds=60, attempts=5)
+    await mixed.state.lanes.fail(LANE, "out of memory")
+
+    await keeper.keep(LANE)
+
+    await cluster.close()
+    failed = await mixed.state.batches.get(alone)
+    assert failed.status is Status.FAILED
+    assert failed.fields["first_error"] == "out of memory"
+    [problem] = json.loads(failed.fields["errors"])
+    assert (problem["code"], problem["message"]) == ("engine_failed", "out of memory")
+    assert (await mixed.state.batches.get(several)).status is Status.IN_PROGRESS
+    assert await mixed.state.lanes.active(LANE) == []
+    assert await mixed.state.lanes.active(OTHER) == [several]
+    assert await mixed.state.lanes.failure(LANE) is None
 
 
 async def test_a_paused_batch_leaves_all_its_lanes_and_comes_back_to_those_with_work(
