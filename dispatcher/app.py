@@ -189,6 +189,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 settings.batches_per_hour,
                 settings.max_enqueued_requests,
                 settings.max_enqueued_tokens,
+                mixed_batches=settings.mixed_batches,
             ),
             replay=Replay(state, bus, event_messages),
         )
@@ -203,6 +204,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 max_embedding_inputs=settings.max_embedding_inputs,
                 max_input_bytes=settings.max_input_bytes,
                 quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
+                mixed_batches=settings.mixed_batches,
             ),
             finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
             lanes=LaneKeeper(

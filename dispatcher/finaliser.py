@@ -8,7 +8,9 @@ import asyncio
 import hashlib
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing
 
 import msgspec
 import structlog
@@ -16,6 +18,7 @@ import structlog
 from shared import crash, ids
 from shared.errors import BatchyardError, InvalidTransitionError
 from shared.lifecycle import Event, Status
+from shared.merging import chunked, given, merged, read_lines
 from shared.slices import Part, Slice
 from shared.state import BatchRecord, FileRecord, PlannedSlice, State
 from shared.storage import Storage
@@ -34,6 +37,12 @@ _REASONS = {
         "This request was not executed because the batch was cancelled.",
     ),
 }
+
+
+#: Code and message of rows that did not run.
+Reason = tuple[str, str]
+#: Where in a part the lines of one file lie.
+Section = Callable[[Part], tuple[int, int]]
 
 
 class IncompleteError(BatchyardError):
@@ -139,27 +148,48 @@ class Finaliser:
         return (file, None) if part.output_bytes else (None, file)
 
     async def _results(self, record: BatchRecord, rows: "_Rows") -> AsyncIterator[bytes]:
-        async for _, body in self._sections(record, lambda part: (0, part.output_bytes)):
-            rows.mark(body)
-            yield body
+        async for stretch, body in self._sections(record, _output_section):
+            if body is not None:
+                rows.mark(body)
+                yield body
+                continue
+            streams = [self._section_lines(one.part, _output_section) for one in stretch]
+            async for chunk in _joined(streams, rows):
+                yield chunk
 
     async def _errors(
-        self, record: BatchRecord, rows: "_Rows", missing: tuple[str, str] | None
+        self, record: BatchRecord, rows: "_Rows", missing: Reason | None
     ) -> AsyncIterator[bytes]:
-        async for planned, body in self._sections(
-            record, lambda part: (part.output_bytes, part.output_bytes + part.error_bytes)
-        ):
-            rows.mark(body)
-            piece, part = planned.slice, planned.part
-            if missing is None or (part is not None and part.rows == piece.rows):
-                yield body
-            else:
-                yield await self._with_missing(record, piece, rows, body, missing)
+        async for stretch, body in self._sections(record, _error_section):
+            if body is not None:
+                rows.mark(body)
+                [planned] = stretch
+                if reason := _why_missing(record, planned, missing):
+                    lines = await self._missing(record, planned.slice, rows, reason)
+                    rows.mark(b"".join(lines.values()))
+                    lines |= {ids.row_of_result(line): line + b"\n" for line in _split(body)}
+                    yield b"".join(lines[row] for row in sorted(lines))
+                else:
+                    yield body
+                continue
+            streams = [self._section_lines(one.part, _error_section) for one in stretch]
+            for planned in stretch:
+                if reason := _why_missing(record, planned, missing):
+                    # Those of its error lines, which are marked as they are written.
+                    section = self._section_lines(planned.part, _error_section)
+                    refused = {ids.row_of_result(line) async for line in section}
+                    found = await self._missing(record, planned.slice, rows, reason, but=refused)
+                    streams.append(given(found.values()))
+            async for chunk in _joined(streams, rows):
+                yield chunk
 
     async def _sections(
-        self, record: BatchRecord, section: Callable[[Part], tuple[int, int]]
-    ) -> AsyncIterator[tuple[PlannedSlice, bytes]]:
-        """Each slice with its section of its part, in order; empty where there is no part."""
+        self, record: BatchRecord, section: Section
+    ) -> AsyncIterator[tuple[list[PlannedSlice], bytes | None]]:
+        """Each stretch in order: a lone slice with its section of its part, several with None.
+
+        The section is empty where there is no part. Several are never kept whole.
+        """
 
         async def fetch(part: Part | None) -> bytes:
             if part is None:
@@ -167,33 +197,53 @@ class Finaliser:
             start, end = section(part)
             return await self._storage.get(part.key, start=start, end=end)
 
-        ahead: deque[tuple[PlannedSlice, asyncio.Task[bytes]]] = deque()
+        ahead: deque[tuple[list[PlannedSlice], asyncio.Task[bytes] | None]] = deque()
         try:
-            if plan := record.fields.get("plan"):
-                async for page in self._state.slices.pages(record.id, plan):
-                    for planned in page:
-                        ahead.append((planned, asyncio.create_task(fetch(planned.part))))
-                        if len(ahead) >= _AHEAD:
-                            first, body = ahead.popleft()
-                            yield first, await body
+            async for stretch in self._stretches(record):
+                is_lone = len(stretch) == 1
+                body = asyncio.create_task(fetch(stretch[0].part)) if is_lone else None
+                ahead.append((stretch, body))
+                if len(ahead) >= _AHEAD:
+                    first, body = ahead.popleft()
+                    yield first, await body if body else None
             while ahead:
                 first, body = ahead.popleft()
-                yield first, await body
+                yield first, await body if body else None
         finally:
             for _, body in ahead:
-                body.cancel()
+                if body:
+                    body.cancel()
 
-    async def _with_missing(
+    async def _stretches(self, record: BatchRecord) -> AsyncIterator[list[PlannedSlice]]:
+        """The batch's slices in order, those of a stretch together: one for each lane in it."""
+        stretch: list[PlannedSlice] = []
+        if plan := record.fields.get("plan"):
+            async for page in self._state.slices.pages(record.id, plan):
+                for planned in page:
+                    if stretch and planned.slice.first_row != stretch[0].slice.first_row:
+                        yield stretch
+                        stretch = []
+                    stretch.append(planned)
+        if stretch:
+            yield stretch
+
+    def _section_lines(self, part: Part | None, section: Section) -> AsyncGenerator[bytes, None]:
+        if part is None:
+            return given(())
+        return read_lines(self._storage, part.key, *section(part))
+
+    async def _missing(
         self,
         record: BatchRecord,
         piece: Slice,
         rows: "_Rows",
-        body: bytes,
-        reason: tuple[str, str],
-    ) -> bytes:
-        """The slice's error lines with one for each row that never ran, in input order."""
+        reason: Reason,
+        *,
+        but: AbstractSet[int] = frozenset(),
+    ) -> dict[int, bytes]:
+        """An error line for each row of the slice that never ran, in input order."""
         code, message = reason
-        lines = {ids.row_of_result(line): line + b"\n" for line in body.split(b"\n") if line}
+        lines = {}
         source = await self._storage.get(
             record.fields["key"],
             start=piece.start,
@@ -202,9 +252,9 @@ class Finaliser:
             bucket=record.fields["bucket"],
             version_id=record.fields.get("version_id"),
         )
-        requests = (line for line in source.split(b"\n") if line.strip())
-        for row, line in enumerate(requests, start=piece.first_row):
-            if row not in rows:
+        requests = piece.pick([line for line in source.split(b"\n") if line.strip()])
+        for row, line in zip(piece.row_numbers, requests, strict=True):
+            if row not in rows and row not in but:
                 result = {
                     "id": ids.result_id(record.id, row),
                     "custom_id": msgspec.json.decode(
@@ -214,8 +264,7 @@ class Finaliser:
                     "error": {"code": code, "message": message},
                 }
                 lines[row] = json.dumps(result, separators=(",", ":")).encode() + b"\n"
-                rows.add(row)
-        return b"".join(lines[row] for row in sorted(lines))
+        return lines
 
     async def _write(
         self,
@@ -281,6 +330,9 @@ class Finaliser:
             "completed": commit.output.rows if commit.output else 0,
             "failed": commit.error.rows if commit.error else 0,
         }
+        if record.number("given_up"):
+            # They stand among the failed ones now.
+            fields["given_up"] = 0
         files = []
         for kind, written in (("output", commit.output), ("error", commit.error)):
             if written is None:
@@ -356,6 +408,40 @@ class _Rows:
             raise IncompleteError(f"Batch {batch_id}: row {self._doubled} has two results.")
         if (row := self._seen.find(0)) >= 0:
             raise IncompleteError(f"Batch {batch_id}: row {row} has no result.")
+
+
+def _output_section(part: Part) -> tuple[int, int]:
+    return 0, part.output_bytes
+
+
+def _error_section(part: Part) -> tuple[int, int]:
+    return part.output_bytes, part.output_bytes + part.error_bytes
+
+
+def _why_missing(
+    record: BatchRecord, planned: PlannedSlice, missing: Reason | None
+) -> Reason | None:
+    """Why rows of the slice did not run; None if all did, or if they should have."""
+    part = planned.part
+    if part is not None and part.rows == planned.slice.rows:
+        return None
+    failure = record.fields.get(f"lane_failed:{record.lanes[planned.slice.lane]}")
+    return ("engine_failed", failure) if failure is not None else missing
+
+
+async def _joined(
+    streams: list[AsyncGenerator[bytes, None]], rows: "_Rows"
+) -> AsyncGenerator[bytes, None]:
+    """The lines of all streams in the order of their rows, in chunks."""
+    async with aclosing(chunked(merged(streams))) as chunks:
+        async for lines in chunks:
+            chunk = b"".join(lines)
+            rows.mark(chunk)
+            yield chunk
+
+
+def _split(body: bytes) -> list[bytes]:
+    return [line for line in body.split(b"\n") if line]
 
 
 def _event(record: BatchRecord) -> Event:

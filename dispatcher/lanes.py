@@ -10,7 +10,6 @@ import structlog
 from dispatcher.cluster import Cluster
 from dispatcher.ordering import order
 from shared.errors import InvalidTransitionError
-from shared.lifecycle import Event
 from shared.state import JobRecord, State
 
 log = structlog.get_logger()
@@ -148,7 +147,10 @@ class LaneKeeper:
         await self._cluster.submit(job, entrypoint, metadata={"lane": lane})
 
     async def _fail(self, lane: str, reason: str) -> None:
-        """Fail the lane's batches with the engine's reason, so that the lane does not spin."""
+        """Fail the lane's batches with the engine's reason, so that the lane does not spin.
+
+        Batches with other lanes go on there.
+        """
         problem = {
             "code": "engine_failed",
             "line": None,
@@ -159,7 +161,7 @@ class LaneKeeper:
         while batches := await self._state.lanes.active(lane):
             for batch_id in batches:
                 try:
-                    await self._state.apply(batch_id, Event.LANE_FAILED, fields)
+                    await self._state.fail_lane(lane, batch_id, reason, fields)
                 except InvalidTransitionError as error:
                     log.warning("lane.fail_late", batch_id=batch_id, status=error.status)
         await self._state.lanes.clear_failure(lane)

@@ -8,12 +8,13 @@ import hashlib
 import json
 import secrets
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 
 import structlog
 
 from dispatcher.slicing import SliceLimits, Slicer
 from shared import crash
-from shared.catalog import Catalog
+from shared.catalog import Catalog, Model
 from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
 from shared.limits import queue_code, queue_text
@@ -45,6 +46,7 @@ class Planner:
         max_embedding_inputs: int = 50_000,
         max_input_bytes: int = 209_715_200,
         quota: Quota = _NO_QUOTA,
+        mixed_batches: bool = False,
     ) -> None:
         self._state = state
         self._storage = storage
@@ -53,6 +55,7 @@ class Planner:
         self._limits = Limits(rows=max_rows, embedding_inputs=max_embedding_inputs)
         self._max_input_bytes = max_input_bytes
         self._quota = quota
+        self._mixed_batches = mixed_batches
 
     async def plan(self, batch_id: str) -> None:
         """Validate the batch's input and let the batch start, or fail with every reason."""
@@ -65,13 +68,14 @@ class Planner:
             endpoint=record.fields["endpoint"],
             models=self._catalog.endpoints_by_name(),
             limits=self._limits,
+            is_mixed=self._mixed_batches,
         )
-        count = 0
+        shares = _Shares(self._catalog)
         if record.number("size") > self._max_input_bytes:
             check.problems = [self._too_large(record)]
         else:
             try:
-                count = await self._read(record, check, plan)
+                await self._read(record, check, plan, shares)
             except NotFoundError as error:
                 file_id, why = record.fields["input_file_id"], why_unreadable(error)
                 check.problems = [unreadable(file_id, tenant=record.tenant, why=why)]
@@ -79,43 +83,39 @@ class Planner:
             if check.problems:
                 await self._refuse(batch_id, check)
             else:
-                await self._start(record, check, plan, count)
+                await self._start(record, check, plan, shares)
         except InvalidTransitionError as error:
             # Cancelled meanwhile, or planned by another: both leave nothing to do.
             log.warning("plan.late", batch_id=batch_id, status=error.status)
 
-    async def _read(self, record: BatchRecord, check: InputCheck, plan: str) -> int:
-        """Stream the input once; returns how many slices were written."""
-        slicer, written, waiting = Slicer(self._slice_limits), 0, list[Slice]()
+    async def _read(
+        self, record: BatchRecord, check: InputCheck, plan: str, shares: "_Shares"
+    ) -> None:
+        """Stream the input once and store its slices, of which `shares` keeps count."""
+        slicer, waiting = Slicer(self._slice_limits), list[Slice]()
+
+        async def write(least: int) -> None:
+            """Store what waits, while at least `least` do."""
+            if check.problems:
+                # The batch will be refused: nobody needs its slices.
+                waiting.clear()
+            while len(waiting) >= least:
+                some = waiting[:_WRITE]
+                await self._state.slices.plan(
+                    record.id, plan, shares.slices, some, lanes=shares.lanes
+                )
+                shares.count(some)
+                del waiting[:_WRITE]
+
         async for chunk in self._chunks(record):
             # Parsing holds the event loop for too long to do it there.
-            waiting += await asyncio.to_thread(lambda part: _cut(slicer, check.feed(part)), chunk)
-            written = await self._write(record.id, plan, written, waiting, check, least=_WRITE)
-        waiting += _cut(slicer, check.finish())
-        if (last := slicer.finish()) is not None:
-            waiting.append(last)
-        return await self._write(record.id, plan, written, waiting, check, least=1)
-
-    async def _write(
-        self,
-        batch_id: str,
-        plan: str,
-        written: int,
-        waiting: list[Slice],
-        check: InputCheck,
-        *,
-        least: int,
-    ) -> int:
-        """Store what waits, while at least `least` do; returns how many slices are stored then."""
-        if check.problems:
-            # The batch will be refused: nobody needs its slices.
-            waiting.clear()
-        while len(waiting) >= least:
-            some = waiting[:_WRITE]
-            await self._state.slices.plan(batch_id, plan, written, some)
-            del waiting[:_WRITE]
-            written += len(some)
-        return written
+            waiting += await asyncio.to_thread(
+                lambda part: shares.cut(slicer, check.feed(part)), chunk
+            )
+            await write(_WRITE)
+        waiting += shares.cut(slicer, check.finish())
+        waiting += slicer.finish()
+        await write(1)
 
     async def _chunks(self, record: BatchRecord) -> AsyncIterator[bytes]:
         key, bucket, etag = (record.fields[name] for name in ("key", "bucket", "etag"))
@@ -136,30 +136,36 @@ class Planner:
         if wanted and digest.hexdigest() != wanted:
             raise ChangedError(f"The object {key} has another SHA-256 than its batch was told.")
 
-    async def _start(self, record: BatchRecord, check: InputCheck, plan: str, slices: int) -> None:
-        model = check.model or ""
-        lane = self._catalog.lane_of(model).name
+    async def _start(
+        self, record: BatchRecord, check: InputCheck, plan: str, shares: "_Shares"
+    ) -> None:
+        lane = " ".join(shares.lanes)
         # Adapters share their model's engine, and so its queue.
-        entry = self._catalog.model(model)
-        quota = self._quota._replace(tokens=entry.max_enqueued_tokens or self._quota.tokens)
+        models = [share.model for share in shares.all]
+        first, *others = [one.max_enqueued_tokens or self._quota.tokens for one in models]
+        quota = Quota(self._quota.requests, first, tuple(others))
         try:
             is_ours = await self._state.apply(
                 record.id,
                 Event.INPUT_ACCEPTED,
                 {
                     "plan": plan,
-                    "model": model,
+                    **({"model": check.model} if check.model else {}),
                     "lane": lane,
                     "total": check.rows,
-                    "slices_total": slices,
-                    "queued_model": entry.name,
-                    "prompt_tokens": check.prompt_tokens,
+                    "slices_total": shares.slices,
+                    "queued_model": " ".join(model.name for model in models),
+                    "prompt_tokens": " ".join(str(share.prompt_tokens) for share in shares.all),
+                    **shares.left(),
                 },
                 quota=quota,
             )
         except QueueFullError as error:
-            share = check.rows if error.queue == "requests" else check.prompt_tokens
-            check.problems = [_no_room(record, error.queue, entry.name, quota, share)]
+            full = shares.all[error.number]
+            share, limit = check.rows, quota.requests
+            if error.queue == "tokens":
+                share, limit = full.prompt_tokens, (first, *others)[error.number]
+            check.problems = [_no_room(record, error.queue, full.model.name, limit, share)]
             await self._refuse(record.id, check)
             return
         if is_ours:
@@ -168,7 +174,7 @@ class Planner:
                 batch_id=record.id,
                 lane=lane,
                 requests=check.rows,
-                slices=slices,
+                slices=shares.slices,
             )
 
     def _too_large(self, record: BatchRecord) -> BatchError:
@@ -189,14 +195,69 @@ class Planner:
         log.info("batch.refused", batch_id=batch_id, problems=check.problem_count or len(problems))
 
 
-def _no_room(record: BatchRecord, queue: Queue, model: str, quota: Quota, share: int) -> BatchError:
-    limit = quota.tokens if queue == "tokens" else quota.requests
+def _no_room(record: BatchRecord, queue: Queue, model: str, limit: int, share: int) -> BatchError:
     text = queue_text(queue, tenant=record.tenant, model=model, limit=limit)
     if share > limit:
         text += f" This batch alone has {share:,}."
     return BatchError(code=queue_code(queue), message=text)
 
 
-def _cut(slicer: Slicer, rows: Iterable[Row]) -> list[Slice]:
-    pieces = (slicer.add(row.start, row.end, row.tokens) for row in rows)
-    return [piece for piece in pieces if piece is not None]
+@dataclass
+class _Share:
+    """What a batch has for one lane."""
+
+    number: int
+    lane: str
+    model: Model
+    rows: int = 0
+    slices: int = 0
+    prompt_tokens: int = 0
+
+
+class _Shares:
+    """The lanes of a batch, numbered as its rows name their models: one as a rule."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._by_model: dict[str, _Share] = {}
+        self.all: list[_Share] = []
+
+    @property
+    def lanes(self) -> list[str]:
+        return [share.lane for share in self.all]
+
+    @property
+    def slices(self) -> int:
+        return sum(share.slices for share in self.all)
+
+    def cut(self, slicer: Slicer, rows: Iterable[Row]) -> list[Slice]:
+        """The slices that end with these rows, each row in its lane's."""
+        found: list[Slice] = []
+        for row in rows:
+            share = self._by_model.get(row.model) or self._add(row.model)
+            share.rows += 1
+            share.prompt_tokens += row.tokens - row.output
+            found += slicer.add(row.start, row.end, row.tokens, share.number)
+        return found
+
+    def count(self, slices: Iterable[Slice]) -> None:
+        """These were written."""
+        for piece in slices:
+            self.all[piece.lane].slices += 1
+
+    def left(self) -> dict[str, str | int]:
+        """Of several lanes, what each has to do: fields of the record."""
+        shares = self.all if len(self.all) > 1 else []
+        return {
+            **{f"rows_left:{share.lane}": share.rows for share in shares},
+            **{f"slices_left:{share.lane}": share.slices for share in shares},
+        }
+
+    def _add(self, model: str) -> _Share:
+        lane = self._catalog.lane_of(model).name
+        share = next((one for one in self.all if one.lane == lane), None)
+        if share is None:
+            share = _Share(len(self.all), lane, self._catalog.model(model))
+            self.all.append(share)
+        self._by_model[model] = share
+        return share

@@ -19,12 +19,15 @@ class NewBatchQuota:
     batches_per_hour: int
     requests: int
     tokens: int
+    mixed_batches: bool = False
 
     async def exceeded(
         self, state: State, tenant: str, batch_id: str, endpoint: str
     ) -> Reason | None:
         """Count the new batch, unless it is known; or why there may be no further one now."""
-        tokens = self.catalog.token_quotas(endpoint, default=self.tokens)
+        tokens = self.catalog.token_quotas(
+            None if self.mixed_batches else endpoint, default=self.tokens
+        )
         rate = Rate("batches", self.batches_per_hour, _HOUR)
         outcome = await state.limits.reserve(
             tenant, batch_id, rate=rate, requests=self.requests, tokens=tokens

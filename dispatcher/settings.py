@@ -1,6 +1,5 @@
 """What the dispatcher must be told besides the shared addresses."""
 
-from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
 
 from pydantic import Field, SecretStr
@@ -34,7 +33,6 @@ class DispatcherSettings(SharedSettings):
     )
     #: Batch messages in hand at once.
     messages_in_hand: int = Field(default=32, ge=1, le=1000)
-    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     #: For one attempt, all in all.
     webhook_timeout_seconds: float = Field(default=20.0, gt=0, le=30)
     #: Webhooks under way at once.

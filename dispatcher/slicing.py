@@ -1,5 +1,10 @@
-"""Cuts a batch into slices: consecutive rows up to a count and a sum of predicted tokens. Pure."""
+"""Cuts a batch into slices: rows up to a count and a sum of predicted tokens. Pure.
 
+A stretch is cut off as soon as one lane's slice in it is full; it has one slice for each lane with
+rows in it, so that the next stretch begins where all of them end.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.slices import Slice
@@ -7,7 +12,7 @@ from shared.slices import Slice
 
 @dataclass(frozen=True)
 class SliceLimits:
-    """What a slice may hold; a single larger row is a slice of its own."""
+    """What a slice may hold, `bytes` of a whole stretch; a larger row is a slice of its own."""
 
     rows: int = 128
     tokens: int = 32_768
@@ -19,33 +24,56 @@ class Slicer:
 
     def __init__(self, limits: SliceLimits) -> None:
         self._limits = limits
-        self._next_row = 0
+        self._first_row = 0
         self._start = 0
-        self._end = 0
         self._rows = 0
-        self._tokens = 0
+        self._shares: dict[int, _Share] = {}
 
-    def add(self, start: int, end: int, tokens: int) -> Slice | None:
-        """Append the row in bytes [start, end); returns the slice that it did not fit into."""
-        full = self._rows > 0 and (
-            self._rows + 1 > self._limits.rows
-            or self._tokens + tokens > self._limits.tokens
-            or end - self._start > self._limits.bytes
+    def add(self, start: int, end: int, tokens: int, lane: int = 0) -> Sequence[Slice]:
+        """Append the row in bytes [start, end); returns the slices of the stretch that it ended."""
+        limits, share = self._limits, self._shares.get(lane)
+        is_full = share is not None and (
+            share.rows + 1 > limits.rows or share.tokens + tokens > limits.tokens
         )
-        finished = self.finish() if full else None
+        finished: Sequence[Slice] = ()
+        if is_full or (self._rows and end - self._start > limits.bytes):
+            finished, share = self.finish(), None
         if self._rows == 0:
             self._start = start
-        self._end = end
+        if share is None:
+            share = self._shares[lane] = _Share(start)
+        share.end = end
+        share.rows += 1
+        share.tokens += tokens
+        share.mask |= 1 << self._rows
         self._rows += 1
-        self._tokens += tokens
         return finished
 
-    def finish(self) -> Slice | None:
-        """The last slice, or None when there is no row in it."""
-        if self._rows == 0:
-            return None
-        first = self._next_row
-        self._next_row += self._rows
-        finished = Slice(self._start, self._end, first, self._rows, self._tokens)
-        self._rows = self._tokens = 0
-        return finished
+    def finish(self) -> Sequence[Slice]:
+        """The slices of the last stretch; none when there is no row in it."""
+        slices = [
+            Slice(
+                share.start,
+                share.end,
+                self._first_row,
+                share.rows,
+                share.tokens,
+                lane,
+                "" if share.rows == self._rows else f"{share.mask:x}",
+            )
+            for lane, share in self._shares.items()
+        ]
+        self._first_row += self._rows
+        self._rows = 0
+        self._shares = {}
+        return slices
+
+
+class _Share:
+    """What one lane has of a stretch."""
+
+    __slots__ = ("end", "mask", "rows", "start", "tokens")
+
+    def __init__(self, start: int) -> None:
+        self.start = self.end = start
+        self.rows = self.tokens = self.mask = 0

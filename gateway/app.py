@@ -85,6 +85,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                         storage,
                         catalog,
                         Limits(settings.max_rows_per_batch, settings.max_embedding_inputs),
+                        mixed_batches=settings.mixed_batches,
                     ),
                     watchers,
                 )

@@ -13,7 +13,7 @@ from gateway.dependencies import Services, Use
 from gateway.dry_run import DryRun
 from gateway.fields import (
     ExpiresAfter,
-    MetadataLimits,
+    metadata_limits,
     read_body,
     require_one_of,
     require_small,
@@ -50,8 +50,13 @@ _DELIVER = (
 )
 _MAX_KEY_CHARACTERS = 255
 _MAX_ID_CHARACTERS = 256
+_ENDPOINT = (
+    "Beyond OpenAI, where the operator allows it (BATCHYARD_MIXED_BATCHES): each line's `url` and "
+    "`body.model` say where it runs, and `endpoint` is only echoed. `model` is null then where "
+    "lines name several. Otherwise a line that differs fails the batch, as with OpenAI."
+)
 #: OpenAI's numbers; the settings may say others.
-_METADATA_SCHEMA: dict[str, JsonValue] = {
+METADATA_SCHEMA: dict[str, JsonValue] = {
     "maxProperties": 16,
     "propertyNames": {"maxLength": 64},
     "additionalProperties": {"type": "string", "maxLength": 512},
@@ -66,7 +71,7 @@ class CreateBatch(BaseModel):
     input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS)
     endpoint: str
     completion_window: str
-    metadata: Annotated[dict[str, str], Field(json_schema_extra=_METADATA_SCHEMA)] | None = None
+    metadata: Annotated[dict[str, str], Field(json_schema_extra=METADATA_SCHEMA)] | None = None
     output_expires_after: ExpiresAfter | None = None
     priority: int = Field(default=5, ge=0, le=9)
     idempotency_key: str | None = Field(default=None, max_length=_MAX_KEY_CHARACTERS)
@@ -82,6 +87,7 @@ class CreateBatch(BaseModel):
         "x-batchyard": {
             "deliver": _DELIVER,
             "dry_run": _DRY_RUN,
+            "endpoint": _ENDPOINT,
             "idempotency_key": _IDEMPOTENCY,
             "priority": "Beyond OpenAI: 0 to 9, higher ones go first.",
         },
@@ -183,12 +189,7 @@ def fingerprint(wish: CreateBatch, output_seconds: int) -> str:
 def _check(wish: CreateBatch, header_key: str | None, settings: GatewaySettings) -> None:
     require_one_of(wish.endpoint, ENDPOINTS, "endpoint")
     require_one_of(wish.completion_window, settings.completion_windows, "completion_window")
-    limits = MetadataLimits(
-        settings.max_metadata_pairs,
-        settings.max_metadata_key_characters,
-        settings.max_metadata_value_characters,
-    )
-    require_small(wish.metadata or {}, limits)
+    require_small(wish.metadata or {}, metadata_limits(settings))
     if header_key and wish.idempotency_key and header_key != wish.idempotency_key:
         raise InvalidInputError(
             f"Invalid 'idempotency_key': '{wish.idempotency_key}' differs from the header "

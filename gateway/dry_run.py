@@ -5,6 +5,8 @@ The same line check as the dispatcher's, and a forecast from what Redis knows of
 
 import asyncio
 import time
+from collections import Counter as Count
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Literal
@@ -27,11 +29,12 @@ _AT_ONCE = 2
 _MOST_VIOLATIONS = 1000
 #: Every request for a text has at least one token as its output.
 _LEAST_OUTPUT = 1
+#: What they say, the least first: of several ways of counting the least is told.
 _NOTES: dict[Method, str] = {
-    "tokenizer": "Counted by the model's own tokenizer, with its chat template for chats.",
+    "bytes": "The model's tokenizer is not at hand: one token for each 4 bytes of a line.",
     "tokenizer_without_template": "Counted by the model's own tokenizer, from the texts alone: "
     "what the chat template adds to them is not counted.",
-    "bytes": "The model's tokenizer is not at hand: one token for each 4 bytes of a line.",
+    "tokenizer": "Counted by the model's own tokenizer, with its chat template for chats.",
 }
 
 
@@ -67,7 +70,9 @@ class Violation(_Shape):
 class ContextLength(_Shape):
     """Requests that the model would refuse: prompt and output do not fit into its context."""
 
-    max_model_len: int | None = Field(description="null when the gateway cannot know it")
+    max_model_len: int | None = Field(
+        description="null when the gateway cannot know it, or for several models"
+    )
     rows_checked: int = Field(description="rows of which it is certain that they fit, or do not")
     violations: list[Violation] = Field(description="the first 1,000")
     more_violations: int
@@ -81,6 +86,13 @@ class Forecast(_Shape):
     rows_per_second: float | None = Field(description="the lane's last measured rate")
 
 
+class LaneForecast(Forecast):
+    """What one of several lanes would have of the batch."""
+
+    name: str
+    rows: int
+
+
 class DryRun(_Shape):
     """The answer to `create_batch` with `dry_run`: nothing was created."""
 
@@ -89,8 +101,15 @@ class DryRun(_Shape):
     endpoint: str
     input_file_id: str
     completion_window: str
-    model: str | None
-    lane: str | None = Field(description="where it would run: the model on its pool")
+    model: str | None = Field(description="null for several")
+    lane: str | None = Field(
+        description="where it would run: the model on its pool; null for several"
+    )
+    lanes: list[LaneForecast] = Field(
+        default=[],
+        exclude_if=lambda lanes: not lanes,
+        description="there only where the requests would go to several lanes",
+    )
     rows: int
     errors: BatchErrors | None = Field(description="the first 1,000, as the batch would show them")
     more_errors: int
@@ -102,11 +121,20 @@ class DryRun(_Shape):
 class DryRuns:
     """Makes dry runs, a few at a time: one may read and tokenize for seconds."""
 
-    def __init__(self, state: State, storage: Storage, catalog: Catalog, limits: Limits) -> None:
+    def __init__(
+        self,
+        state: State,
+        storage: Storage,
+        catalog: Catalog,
+        limits: Limits,
+        *,
+        mixed_batches: bool = False,
+    ) -> None:
         self._state = state
         self._storage = storage
         self._catalog = catalog
         self._limits = limits
+        self._mixed_batches = mixed_batches
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._counters: dict[str, asyncio.Task[Counter]] = {}
 
@@ -116,41 +144,49 @@ class DryRuns:
             endpoint=endpoint,
             models=self._catalog.endpoints_by_name(),
             limits=self._limits,
+            is_mixed=self._mixed_batches,
         )
-        tally = Tally(endpoint, every=1 + file.bytes // _COUNTED_BYTES)
+        tally = Tally(every=1 + file.bytes // _COUNTED_BYTES)
         async with self._slots:
             try:
                 await self._read(file, check, tally)
             except NotFoundError as error:
                 lost = unreadable(file.id, tenant=file.tenant, why=why_unreadable(error))
                 check = InputCheck(endpoint, {}, problems=[lost], problem_count=1)
-                tally = Tally(endpoint, every=1)
+                tally = Tally(every=1)
         listed = check.problems[: check.limits.problems]
+        rows = self._rows_by_lane(check, tally)
+        forecasts = [await self._forecast(lane, count) for lane, count in rows.items()]
+        has_several = len(forecasts) > 1
         return DryRun(
             valid=not check.problems,
             endpoint=endpoint,
             input_file_id=file.id,
             completion_window=completion_window,
             model=check.model,
-            lane=self._catalog.lane_of(check.model).name if check.model else None,
+            lane=None if has_several else next(iter(rows), None),
+            lanes=forecasts if has_several else [],
             rows=check.rows,
             errors=BatchErrors(data=listed) if listed else None,
             more_errors=check.problem_count - len(listed),
             tokens=tally.tokens(),
             context_length=tally.context_length(),
-            forecast=await self._forecast(check),
+            forecast=_together(forecasts),
         )
 
     async def _read(self, file: FileRecord, check: InputCheck, tally: "Tally") -> None:
         async for chunk in self._chunks(file):
             # Neither parsing nor tokenizing may hold up the event loop.
-            await self._take(await asyncio.to_thread(check.feed, chunk), check, tally)
-        await self._take(await asyncio.to_thread(check.finish), check, tally)
+            await self._take(await asyncio.to_thread(check.feed, chunk), tally)
+        await self._take(await asyncio.to_thread(check.finish), tally)
 
-    async def _take(self, rows: list[Row], check: InputCheck, tally: "Tally") -> None:
-        if rows and check.model:
-            counter = await self._counter(check.model)
-            await asyncio.to_thread(partial(tally.add, rows, counter))
+    async def _take(self, rows: list[Row], tally: "Tally") -> None:
+        by_model: defaultdict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            by_model[row.model].append(row)
+        for model, some in by_model.items():
+            counter = await self._counter(model)
+            await asyncio.to_thread(partial(tally.add, some, counter))
 
     async def _chunks(self, file: FileRecord) -> AsyncIterator[bytes]:
         async for chunk in self._storage.stream(file.key, etag=file.etag, bucket=file.bucket):
@@ -166,29 +202,50 @@ class DryRuns:
         # Whoever asked first may hang up.
         return await asyncio.shield(task)
 
-    async def _forecast(self, check: InputCheck) -> Forecast | None:
-        if check.model is None:
-            return None
-        lane = self._catalog.lane_of(check.model).name
+    def _rows_by_lane(self, check: InputCheck, tally: "Tally") -> dict[str, int]:
+        """The rows that each lane would have; bad ones count too where there is only one lane."""
+        if check.model is not None:
+            return {self._catalog.lane_of(check.model).name: check.rows}
+        rows: Count[str] = Count()
+        for model, count in tally.rows_by_model.items():
+            rows[self._catalog.lane_of(model).name] += count
+        return rows
+
+    async def _forecast(self, lane: str, rows: int) -> LaneForecast:
         rate = (await self._state.lanes.job(lane)).rate
         ahead = await self._state.lanes.rows_ahead(lane)
-        seconds = (ahead + check.rows) / rate if rate > 0 else None
-        return Forecast(
+        seconds = (ahead + rows) / rate if rate > 0 else None
+        return LaneForecast(
+            name=lane,
+            rows=rows,
             finish_at=None if seconds is None else int(time.time() + seconds),
             rows_ahead=ahead,
             rows_per_second=rate or None,
         )
 
 
+def _together(forecasts: list[LaneForecast]) -> Forecast | None:
+    """The forecast of a whole batch: it is done when its last lane is."""
+    if not forecasts:
+        return None
+    ends = [one.finish_at for one in forecasts if one.finish_at is not None]
+    return Forecast(
+        finish_at=max(ends) if len(ends) == len(forecasts) else None,
+        rows_ahead=sum(one.rows_ahead for one in forecasts),
+        rows_per_second=forecasts[0].rows_per_second if len(forecasts) == 1 else None,
+    )
+
+
 class Tally:
     """Adds up rows: tokenizes every one, or one in `every` and those that may be too long."""
 
-    def __init__(self, endpoint: str, *, every: int, seconds: float = _COUNT_SECONDS) -> None:
-        self._endpoint = endpoint
+    def __init__(self, *, every: int, seconds: float = _COUNT_SECONDS) -> None:
         self._every = every
         self._sample_seconds = seconds
         self._suspect_seconds = seconds
-        self._counter: Counter | None = None
+        #: By endpoint and model.
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self.rows_by_model: Count[str] = Count()
         self._rows = 0
         self._output = 0
         self._counted = _Sum()
@@ -201,8 +258,9 @@ class Tally:
 
     def add(self, rows: list[Row], counter: Counter) -> None:
         """Take good rows, in order; blocks for as long as it tokenizes."""
-        self._counter = counter
         for row in rows:
+            self._counters[row.url, row.model] = counter
+            self.rows_by_model[row.model] += 1
             self._output += row.output
             self._bytes += len(row.line)
             counted = self._count(row, counter)
@@ -211,7 +269,8 @@ class Tally:
 
     def tokens(self) -> Tokens:
         """The sums so far, the uncounted rows estimated from the sample by their bytes."""
-        method: Method = self._counter.method(self._endpoint) if self._counter else "bytes"
+        told = {counter.method(url) for (url, _), counter in self._counters.items()}
+        method: Method = next((one for one in _NOTES if one in told), "bytes")
         left = self._bytes - self._counted.bytes
         basis = self._sampled if self._sampled.bytes else _Sum(tokens=1, bytes=4, rows=0)
         is_whole = self._counted.rows == self._rows
@@ -229,10 +288,11 @@ class Tally:
 
     def context_length(self) -> ContextLength:
         """What is known of rows that are too long."""
+        lengths = {counter.max_model_len for counter in self._counters.values()}
         return ContextLength(
-            max_model_len=self._counter.max_model_len if self._counter else None,
+            max_model_len=lengths.pop() if len(lengths) == 1 else None,
             rows_checked=self._checked,
-            violations=self._violations,
+            violations=sorted(self._violations, key=lambda one: one.line),
             more_violations=self._violation_count - len(self._violations),
         )
 
@@ -244,7 +304,7 @@ class Tally:
         if not is_sampled and not (self._suspect_seconds > 0 and self._may_be_long(row, counter)):
             return None
         began = time.perf_counter()
-        counted = counter.count(self._endpoint, row.line)
+        counted = counter.count(row.url, row.line)
         seconds = time.perf_counter() - began
         self._counted.add(row, counted)
         self._is_exact = self._is_exact and counted.is_exact

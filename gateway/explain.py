@@ -1,13 +1,14 @@
 """Why a batch is where it is: what it waits for, what is ahead of it, when it may be done."""
 
+import asyncio
 import time
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.auth import OwnBatch
-from gateway.dependencies import Use
+from gateway.dependencies import Services, Use
 from shared.lifecycle import FINAL, Status
 from shared.openai import RequestCounts
 from shared.slices import GivenBack
@@ -74,6 +75,21 @@ class LaneNow(_Shape):
     tenants: int
 
 
+class LaneShare(LaneNow):
+    """One of several lanes that the batch runs on, and what it has there."""
+
+    rows_left: int = Field(description="of the batch: those of this lane without a result")
+    pending: int = Field(description="slices, as the next two")
+    ready: int
+    running: int
+    waits_for: Waiting | None
+    ahead: AheadOf | None
+    finish_at: int | None = Field(description="Unix seconds; null where nothing can be said")
+    failed: str | None = Field(
+        description="why the lane's engine could not start; its rows get errors, the others go on"
+    )
+
+
 class Predicted(_Shape):
     """Unix seconds, from the lane's measured rate and a fair share between its tenants."""
 
@@ -104,6 +120,11 @@ class Explanation(_Shape):
     slices: SliceCounts
     ahead: AheadOf | None = None
     lane: LaneNow | None = None
+    lanes: list[LaneShare] = Field(
+        default=[],
+        exclude_if=lambda lanes: not lanes,
+        description="instead of `ahead` and `lane`, for a batch whose requests go to several lanes",
+    )
     predicted: Predicted | None = None
     running: list[SliceTry] = Field(default=[], description="at most 20")
     retried_slices: int = 0
@@ -111,12 +132,28 @@ class Explanation(_Shape):
 
 
 class Standing(NamedTuple):
-    """All that the explanation of a planned batch is made from."""
+    """All that the explanation of a planned batch on a lane is made from."""
 
     batch: BatchRecord
+    lane: str
     look: Look
     job: JobRecord
     failure: str | None
+
+    @property
+    def rows_left(self) -> int:
+        """Of the batch on this lane."""
+        if len(self.batch.lanes) > 1:
+            return self.batch.number(f"rows_left:{self.lane}")
+        return self.batch.number("total") - _done(self.batch)
+
+    @property
+    def running(self) -> int:
+        """Slices of the batch on this lane; of several lanes not told apart by their claims."""
+        if len(self.batch.lanes) > 1:
+            left = self.batch.number(f"slices_left:{self.lane}")
+            return max(0, left - self.look.pending - self.look.ready)
+        return self.look.claimed
 
 
 @router.get(
@@ -131,9 +168,8 @@ async def explain_batch(batch: OwnBatch, services: Use) -> Explanation:
     Also where its slices are, and which were run again and why. The answer is short for batches of
     any size. Predictions change with what others submit.
     """
-    state = services.state
     shape = batch.to_openai()
-    lane, plan = batch.fields.get("lane"), batch.fields.get("plan")
+    plan = batch.fields.get("plan")
     told = {
         "id": batch.id,
         "status": batch.status,
@@ -141,45 +177,48 @@ async def explain_batch(batch: OwnBatch, services: Use) -> Explanation:
         "priority": batch.number("priority"),
         "request_counts": shape.request_counts,
     }
-    if lane is None or plan is None:
+    if not batch.lanes or plan is None:
         waiting = unplanned(batch)
         return Explanation(
             **told, waits_for=waiting, summary=summary(batch, waiting, 0), slices=SliceCounts()
         )
-    standing = Standing(
-        batch,
-        await state.live.look(batch.id, lane, plan),
-        await state.lanes.job(lane),
-        await state.lanes.failure(lane),
+    standings = await asyncio.gather(
+        *(_standing(services, batch, lane, plan) for lane in batch.lanes)
     )
     now = time.time()
-    look, waiting = standing.look, waits_for(standing, now=now)
+    # What is counted of all lanes is the same in each.
+    look, waiting = standings[0].look, all_wait_for(standings, now=now)
     is_open = batch.status is Status.IN_PROGRESS
+    [only, *others] = standings
     return Explanation(
         **told,
         waits_for=waiting,
         summary=summary(batch, waiting, look.claimed),
         slices=SliceCounts(
             total=batch.number("slices_total"),
-            pending=look.pending if is_open else 0,
-            ready=look.ready if is_open else 0,
+            pending=sum(one.look.pending for one in standings) if is_open else 0,
+            ready=sum(one.look.ready for one in standings) if is_open else 0,
             running=look.claimed,
             committed=batch.number("slices_committed"),
         ),
-        ahead=AheadOf(**look.ahead._asdict()) if is_open and not shape.paused else None,
-        lane=LaneNow(
-            name=lane,
-            job=standing.job.id or None,
-            rows_per_second=round(standing.job.rate, 2),
-            running_slices=look.lane_claimed,
-            batches=look.lane_batches,
-            missing_rows=look.lane_rows,
-            tenants=look.tenants,
-        ),
-        predicted=predicted(standing, now=now),
+        ahead=None if others else _ahead(only),
+        lane=None if others else LaneNow(**_lane_now(only)),
+        lanes=[_share(one, now) for one in standings] if others else [],
+        predicted=all_predicted(standings, now=now),
         running=[_shown(one) for one in look.running],
         retried_slices=look.retried,
         retries=[_shown(one) for one in look.retries],
+    )
+
+
+async def _standing(services: Services, batch: BatchRecord, lane: str, plan: str) -> Standing:
+    state = services.state
+    return Standing(
+        batch,
+        lane,
+        await state.live.look(batch.id, lane, plan, lanes=batch.lanes),
+        await state.lanes.job(lane),
+        await state.lanes.failure(lane),
     )
 
 
@@ -200,8 +239,22 @@ def unplanned(batch: BatchRecord) -> Waiting | None:
             return None
 
 
+def all_wait_for(standings: list[Standing], *, now: float) -> Waiting | None:
+    """What a planned batch waits for; None while any of it runs, or once it has ended."""
+    if len(standings) == 1:
+        return waits_for(standings[0], now=now)
+    batch, look = standings[0].batch, standings[0].look
+    if batch.status is not Status.IN_PROGRESS or batch.to_openai().paused:
+        return waits_for(standings[0], now=now)
+    left = [one for one in standings if one.rows_left]
+    if look.claimed or not left:
+        return None
+    waiting = _not_running(left[0], now)
+    return Waiting(code=waiting.code, message=f"Lane {left[0].lane}: {waiting.message}")
+
+
 def waits_for(standing: Standing, *, now: float) -> Waiting | None:
-    """What a planned batch waits for; None while it runs, or has ended."""
+    """What a planned batch waits for on its lane; None while it runs, or has ended."""
     batch, look = standing.batch, standing.look
     match batch.status:
         case Status.FINALIZING | Status.CANCELLING:
@@ -254,14 +307,25 @@ def _not_running(standing: Standing, now: float) -> Waiting:  # noqa: PLR0911  #
     return Waiting(code="engine_starting", message="The lane's engine is starting.")
 
 
+def all_predicted(standings: list[Standing], *, now: float) -> Predicted | None:
+    """When the batch may start, on the first of its lanes, and finish, on the last."""
+    found = [predicted(one, now=now) for one in standings if one.rows_left or len(standings) == 1]
+    known = [one for one in found if one is not None]
+    if not known or len(known) < len(found):
+        return None
+    starts = [one.start_at for one in known if one.start_at is not None]
+    return Predicted(
+        start_at=min(starts, default=None), finish_at=max(one.finish_at for one in known)
+    )
+
+
 def predicted(standing: Standing, *, now: float) -> Predicted | None:
-    """When the batch may start and finish; None where nothing can be said."""
+    """When the batch may start and finish on its lane; None where nothing can be said."""
     batch, look, rate = standing.batch, standing.look, standing.job.rate
     if batch.status is not Status.IN_PROGRESS or batch.to_openai().paused or rate <= 0:
         return None
-    done = batch.number("completed") + batch.number("failed")
-    missing = batch.number("total") - done
-    has_begun = bool(done or look.claimed)
+    missing = standing.rows_left
+    has_begun = bool(_done(batch) or look.claimed)
     # While others have work, each tenant gets its share; when they have none, one gets it all.
     rows = max(missing, min(look.lane_rows, missing * max(1, look.tenants)))
     return Predicted(
@@ -278,6 +342,49 @@ def summary(batch: BatchRecord, waiting: Waiting | None, claimed: int) -> str:
         reason = batch.fields.get("first_error")
         return f"The batch has ended as {batch.status}." + (f" {reason}" if reason else "")
     return f"{_slices(claimed)} running."
+
+
+def _done(batch: BatchRecord) -> int:
+    return batch.number("completed") + batch.number("failed")
+
+
+def _ahead(standing: Standing) -> AheadOf | None:
+    batch = standing.batch
+    if batch.status is not Status.IN_PROGRESS or batch.to_openai().paused:
+        return None
+    return AheadOf(**standing.look.ahead._asdict())
+
+
+def _lane_now(standing: Standing) -> dict[str, Any]:
+    look, job = standing.look, standing.job
+    return {
+        "name": standing.lane,
+        "job": job.id or None,
+        "rows_per_second": round(job.rate, 2),
+        "running_slices": look.lane_claimed,
+        "batches": look.lane_batches,
+        "missing_rows": look.lane_rows,
+        "tenants": look.tenants,
+    }
+
+
+def _share(standing: Standing, now: float) -> LaneShare:
+    batch, look = standing.batch, standing.look
+    is_open = batch.status is Status.IN_PROGRESS
+    is_waiting = is_open and standing.rows_left > 0 and not standing.running
+    paused = batch.to_openai().paused
+    told = predicted(standing, now=now) if standing.rows_left else None
+    return LaneShare(
+        **_lane_now(standing),
+        rows_left=standing.rows_left,
+        pending=look.pending if is_open else 0,
+        ready=look.ready if is_open else 0,
+        running=standing.running if is_open else 0,
+        waits_for=_not_running(standing, now) if is_waiting and not paused else None,
+        ahead=_ahead(standing) if standing.rows_left else None,
+        finish_at=told.finish_at if told else None,
+        failed=batch.fields.get(f"lane_failed:{standing.lane}"),
+    )
 
 
 def _slices(count: int) -> str:

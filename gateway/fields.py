@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
+from gateway.settings import GatewaySettings
 from shared.errors import InvalidInputError, TooLargeError
 from shared.messages import path
 
@@ -72,6 +73,15 @@ class MetadataLimits(NamedTuple):
     pairs: int
     key_characters: int
     value_characters: int
+
+
+def metadata_limits(settings: GatewaySettings) -> MetadataLimits:
+    """Those that the operator has set."""
+    return MetadataLimits(
+        settings.max_metadata_pairs,
+        settings.max_metadata_key_characters,
+        settings.max_metadata_value_characters,
+    )
 
 
 def require_small(metadata: Mapping[str, str], limits: MetadataLimits) -> None:

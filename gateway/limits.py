@@ -63,7 +63,9 @@ async def reserve_batch(
     Raises LimitError for too many in the time, and where none could run: the queue is full already.
     """
     settings = services.settings
-    tokens = services.catalog.token_quotas(endpoint, default=settings.max_enqueued_tokens)
+    tokens = services.catalog.token_quotas(
+        None if settings.mixed_batches else endpoint, default=settings.max_enqueued_tokens
+    )
     outcome = await services.state.limits.reserve(
         tenant,
         batch_id,

@@ -15,6 +15,7 @@ from gateway.files import live_file
 from shared import ids
 from shared.errors import InvalidInputError, NotFoundError
 from shared.lifecycle import Status
+from shared.merging import chunked, merged, read_lines
 from shared.state import BatchRecord, FileRecord, State
 from shared.state.live import Piece
 from shared.storage import Storage
@@ -22,8 +23,6 @@ from shared.storage import Storage
 Order = Literal["input", "completion"]
 
 _HAVE_FILES = (Status.COMPLETED, Status.EXPIRED, Status.CANCELLED)
-#: Lines are sent together until there are so many bytes of them.
-_CHUNK_BYTES = 64 * 1024
 #: A search in a file ends when its place is known this closely, and reads so much at a time.
 _NEAR_BYTES = 128 * 1024
 _LOOK_BYTES = 16 * 1024
@@ -57,10 +56,15 @@ class ResultLines:
         if self._order == "completion":
             return max(start, self._batch.number("completed") + self._batch.number("failed"))
         end = start
-        async for piece in self._pieces_from(start):
-            if piece.part is None or piece.part.rows < piece.slice.rows:
-                break
-            end = piece.slice.first_row + piece.slice.rows
+        async for stretch in self._stretches_from(start):
+            lacking = [
+                piece.slice.row_numbers[0]
+                for piece in stretch
+                if piece.part is None or piece.part.rows < piece.slice.rows
+            ]
+            if lacking:
+                return max(end, min(lacking))
+            end = stretch[0].slice.first_row + sum(piece.slice.rows for piece in stretch)
         return end
 
     async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
@@ -71,7 +75,7 @@ class ResultLines:
         place = start
         if self._batch.status not in _HAVE_FILES:
             try:
-                async with aclosing(_chunks(self._from_parts(start, end))) as chunks:
+                async with aclosing(chunked(self._from_parts(start, end))) as chunks:
                     async for chunk in chunks:
                         place += len(chunk)
                         yield b"".join(chunk)
@@ -83,44 +87,43 @@ class ResultLines:
             else:
                 return
         lines = self._from_files if self._order == "input" else self._from_files_as_completed
-        async with aclosing(_chunks(lines(place, end))) as chunks:
+        async with aclosing(chunked(lines(place, end))) as chunks:
             async for chunk in chunks:
                 yield b"".join(chunk)
 
-    async def _from_parts(self, start: int, end: int) -> AsyncIterator[bytes]:
+    async def _from_parts(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
         if self._order == "input":
-            async for piece in self._pieces_from(start):
-                if piece.slice.first_row >= end:
+            async for stretch in self._stretches_from(start):
+                if stretch[0].slice.first_row >= end:
                     return
-                for line in await self._lines_of_part(piece):
-                    if start <= ids.row_of_result(line) < end:
-                        yield line
+                async with aclosing(self._lines_of_stretch(stretch)) as lines:
+                    async for line in lines:
+                        if start <= ids.row_of_result(line) < end:
+                            yield line
             return
         async for piece, before in self._commits_from(start, end):
             for line in (await self._lines_of_part(piece))[max(0, start - before) : end - before]:
                 yield line
 
-    async def _from_files(self, start: int, end: int) -> AsyncIterator[bytes]:
+    async def _from_files(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
         files = await self._files()
         streams = [file.lines(await file.seek(start)) for file in files.values()]
-        try:
-            async for row, line in _merged(streams):
+        async with aclosing(merged(streams)) as lines:
+            async for line in lines:
+                row = ids.row_of_result(line)
                 if row >= end:
                     return
                 if row >= start:
                     yield line
-        finally:
-            for stream in streams:
-                await stream.aclose()
 
-    async def _from_files_as_completed(self, start: int, end: int) -> AsyncIterator[bytes]:
+    async def _from_files_as_completed(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
         files = await self._files()
         output, error = files.get("output"), files.get("error")
-        starts = await self._output_starts()
+        starts, ends = await self._output_places()
         async for piece, before in self._commits_from(start, end):
             lines: list[bytes] = []
             if output is not None:
-                lines += _split(await output.get(starts[piece.number], starts[piece.number + 1]))
+                lines += await _own(output, piece, starts[piece.number], ends[piece.number])
             if error is not None and piece.part is not None and piece.part.error_bytes:
                 lines += await _ran(error, piece)
             lines.sort(key=ids.row_of_result)
@@ -156,28 +159,69 @@ class ResultLines:
                 rows = before + (piece.part.rows if piece.part else 0)
         return rows
 
-    async def _output_starts(self) -> "array[int]":
-        """Where each slice's lines begin in the output file; at the end, the file's length."""
-        starts = array("q", [0])
+    async def _output_places(self) -> "tuple[array[int], array[int]]":
+        """Where in the output file the lines of each slice's stretch begin and end."""
+        starts, ends = array("q"), array("q")
+        first_row, begin, place = 0, 0, 0
         async for piece in self._pieces(range(self._batch.number("slices_total"))):
-            starts.append(starts[-1] + (piece.part.output_bytes if piece.part else 0))
-        return starts
+            if piece.slice.first_row != first_row:
+                ends.extend([place] * (len(starts) - len(ends)))
+                first_row, begin = piece.slice.first_row, place
+            starts.append(begin)
+            place += piece.part.output_bytes if piece.part else 0
+        ends.extend([place] * (len(starts) - len(ends)))
+        return starts, ends
 
-    async def _pieces_from(self, row: int) -> AsyncIterator[Piece]:
-        """The slices from that of the row on."""
-        low, high = 0, self._batch.number("slices_total")
+    async def _stretches_from(self, row: int) -> AsyncGenerator[list[Piece], None]:
+        """From that of the row on, the slices of each stretch: as a rule one."""
+        count = self._batch.number("slices_total")
+        low, high, found = 0, count, None
         while high - low > 1:
             middle = (low + high) // 2
             async for piece in self._pieces([middle]):
-                low, high = (middle, high) if piece.slice.first_row <= row else (low, middle)
+                if piece.slice.first_row <= row:
+                    low, found = middle, piece.slice
+                else:
+                    high = middle
                 break
             else:
                 return
-        async for piece in self._pieces(range(low, self._batch.number("slices_total"))):
-            yield piece
+        if found is not None and found.mask:
+            # The stretch's others may stand before it, one a lane at most.
+            before = range(max(0, low - len(self._batch.lanes)), low)
+            pieces = [piece async for piece in self._pieces(before)]
+            low -= sum(piece.slice.first_row == found.first_row for piece in pieces)
+        stretch: list[Piece] = []
+        async for piece in self._pieces(range(low, count)):
+            if stretch and piece.slice.first_row != stretch[0].slice.first_row:
+                yield stretch
+                stretch = []
+            stretch.append(piece)
+        if stretch:
+            yield stretch
 
     def _pieces(self, indexes: Sequence[int]) -> AsyncIterator[Piece]:
         return self._state.live.pieces(self._batch.id, self._batch.fields["plan"], indexes)
+
+    async def _lines_of_stretch(self, stretch: list[Piece]) -> AsyncGenerator[bytes, None]:
+        """The lines of the stretch's parts in input order; of several never a whole one at once."""
+        if len(stretch) == 1:
+            for line in await self._lines_of_part(stretch[0]):
+                yield line
+            return
+        parts = [piece.part for piece in stretch if piece.part is not None]
+        sections = [
+            (part.key, start, end)
+            for part in parts
+            for start, end in (
+                (0, part.output_bytes),
+                (part.output_bytes, part.output_bytes + part.error_bytes),
+            )
+        ]
+        streams = [read_lines(self._storage, *section) for section in sections]
+        async with aclosing(merged(streams)) as lines:
+            async for line in lines:
+                yield line
 
     async def _lines_of_part(self, piece: Piece) -> list[bytes]:
         """The part's lines in input order."""
@@ -229,11 +273,12 @@ class ResultFile:
             file.key, start=start, end=end, etag=file.etag, bucket=file.bucket
         )
 
-    async def lines(self, start: int) -> AsyncGenerator[bytes, None]:
-        """The lines from byte `start` on, which begins one."""
+    async def lines(self, start: int, end: int | None = None) -> AsyncGenerator[bytes, None]:
+        """The lines in bytes [start, end), or from `start` on, which begins one."""
         file, rest = self._file, b""
+        end = file.bytes if end is None else end
         stream = self._storage.stream(
-            file.key, start=start, end=file.bytes, etag=file.etag, bucket=file.bucket
+            file.key, start=start, end=end, etag=file.etag, bucket=file.bucket
         )
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
@@ -285,16 +330,26 @@ def has_run(line: bytes) -> bool:
     return bytes(msgspec.json.decode(line, type=_Response).response) != b"null"
 
 
+async def _own(output: ResultFile, piece: Piece, start: int, end: int) -> list[bytes]:
+    """The slice's lines in the output file, out of those of its stretch."""
+    if not piece.slice.mask:
+        return _split(await output.get(start, end))
+    numbers = frozenset(piece.slice.row_numbers)
+    async with aclosing(output.lines(start, end)) as lines:
+        return [line async for line in lines if ids.row_of_result(line) in numbers]
+
+
 async def _ran(error: ResultFile, piece: Piece) -> list[bytes]:
     """The slice's lines in the error file of rows that were run."""
     found = []
-    first, after = piece.slice.first_row, piece.slice.first_row + piece.slice.rows
+    numbers = piece.slice.row_numbers
+    first, last = numbers[0], numbers[-1]
     async with aclosing(error.lines(await error.seek(first))) as lines:
         async for line in lines:
             row = ids.row_of_result(line)
-            if row >= after:
+            if row > last:
                 break
-            if row >= first and has_run(line):
+            if row in numbers and has_run(line):
                 found.append(line)
     return found
 
@@ -315,28 +370,3 @@ async def _not_run(error: ResultFile, start: int, end: int) -> AsyncIterator[byt
 
 def _split(body: bytes) -> list[bytes]:
     return [line + b"\n" for line in body.split(b"\n") if line]
-
-
-async def _merged(streams: list[AsyncGenerator[bytes, None]]) -> AsyncIterator[tuple[int, bytes]]:
-    """The lines of all streams in the order of their rows."""
-    heads = [(line, stream) for stream in streams if (line := await anext(stream, b""))]
-    while heads:
-        line, stream = heads.pop(
-            min(range(len(heads)), key=lambda i: ids.row_of_result(heads[i][0]))
-        )
-        yield ids.row_of_result(line), line
-        if following := await anext(stream, b""):
-            heads.append((following, stream))
-
-
-async def _chunks(lines: AsyncIterator[bytes]) -> AsyncGenerator[list[bytes], None]:
-    gathered: list[bytes] = []
-    size = 0
-    async for line in lines:
-        gathered.append(line)
-        size += len(line)
-        if size >= _CHUNK_BYTES:
-            yield gathered
-            gathered, size = [], 0
-    if gathered:
-        yield gathered

@@ -11,9 +11,15 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.auth import Tenant
-from gateway.batches import own_batch
+from gateway.batches import METADATA_SCHEMA, own_batch
 from gateway.dependencies import Services, Use
-from gateway.fields import read_body, require_one_of
+from gateway.fields import (
+    MetadataLimits,
+    metadata_limits,
+    read_body,
+    require_one_of,
+    require_small,
+)
 from gateway.files import keep, live_file, objects, reserve
 from gateway.limits import reserve_batch
 from gateway.result_lines import ResultFile, has_run
@@ -34,7 +40,6 @@ from shared.submission import Manifest, accept, read_manifest
 router = APIRouter()
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_MOST_PAIRS = 16
 #: Of the new batch's metadata: whose requests it runs again.
 _LINK = "retry_of"
 
@@ -47,13 +52,10 @@ class RetryBatch(BaseModel):
     rows: Literal["all", "failed", "not_run"] = Field(
         default="all",
         description="`failed`: those with an error response; `not_run`: those that expired or were "
-        "cancelled before they ran",
+        "cancelled before they ran, or whose model could not be started",
     )
     completion_window: str | None = None
-    metadata: Annotated[
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
-        Field(max_length=_MOST_PAIRS),
-    ] = None
+    metadata: Annotated[dict[str, str], Field(json_schema_extra=METADATA_SCHEMA)] | None = None
     priority: int | None = Field(default=None, ge=0, le=9)
     idempotency_key: str | None = Field(
         default=None, max_length=255, description="another one makes another batch of the same rows"
@@ -85,6 +87,8 @@ async def retry_batch(request: Request, batch_id: str, tenant: Tenant, services:
     if wish.completion_window is not None:
         windows = services.settings.completion_windows
         require_one_of(wish.completion_window, windows, "completion_window")
+    limits = metadata_limits(services.settings)
+    require_small(wish.metadata or {}, limits)
     batch = await own_batch(services.state, tenant, batch_id)
     if batch.status not in FINAL:
         raise ConflictError(
@@ -95,7 +99,7 @@ async def retry_batch(request: Request, batch_id: str, tenant: Tenant, services:
     try:
         manifest = await read_manifest(services.storage, new_id)
     except NotFoundError:
-        metadata = _metadata(batch, wish)
+        metadata = _metadata(batch, wish, limits)
         await reserve_batch(request, services, tenant, new_id, batch.fields["endpoint"])
         file = await _input(services, batch, wish, new_id)
         manifest = _manifest(services, batch, wish, file, message_id=message_id, metadata=metadata)
@@ -239,15 +243,16 @@ def _manifest(
     )
 
 
-def _metadata(batch: BatchRecord, wish: RetryBatch) -> dict[str, str]:
+def _metadata(batch: BatchRecord, wish: RetryBatch, limits: MetadataLimits) -> dict[str, str]:
     kept = wish.metadata
     if kept is None:
         kept = json.loads(batch.fields.get("metadata", "{}"))
     metadata = {**kept, _LINK: batch.id}
-    if len(metadata) > _MOST_PAIRS:
+    # The link is ours: alone it is always allowed.
+    if kept and len(metadata) > limits.pairs:
         raise InvalidInputError(
             f"Invalid 'metadata': too many properties. '{_LINK}' is added to them: give at most "
-            f"{_MOST_PAIRS - 1} others.",
+            f"{max(0, limits.pairs - 1)} others.",
             param="metadata",
             code="object_above_max_properties",
         )

@@ -1,6 +1,5 @@
 """What the gateway must be told besides where the shared services are."""
 
-from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -44,11 +43,6 @@ class GatewaySettings(SharedSettings):
     max_metadata_key_characters: int = Field(default=64, ge=1)
     max_metadata_value_characters: int = Field(default=512, ge=0)
     max_webhook_endpoints: int = Field(default=10, ge=1, le=50, description="of one tenant")
-    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
-        default=(),
-        description='a JSON list such as ["10.1.0.0/16"]: private networks where webhook '
-        "endpoints may be; the gateway and the dispatcher need the same",
-    )
     webhook_http: bool = Field(
         default=False,
         description="let webhook endpoints have http URLs: for private networks and tests",

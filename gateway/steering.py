@@ -7,12 +7,13 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.auth import OwnBatch, Tenant
-from gateway.batches import own_batch
+from gateway.batches import METADATA_SCHEMA, own_batch
 from gateway.dependencies import Use
-from gateway.fields import read_body
+from gateway.fields import metadata_limits, read_body, require_small
 from shared.errors import ConflictError, InvalidInputError
 from shared.lifecycle import Status
 from shared.openai import Batch
+from shared.submission import keep_changes
 
 router = APIRouter()
 
@@ -25,10 +26,7 @@ class UpdateBatch(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     priority: int = Field(default=5, ge=0, le=9)
-    metadata: Annotated[
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
-        Field(max_length=16),
-    ] = None
+    metadata: Annotated[dict[str, str], Field(json_schema_extra=METADATA_SCHEMA)] | None = None
 
 
 @router.post("/batches/{batch_id}/pause", openapi_extra={"x-batchyard": _OURS})  # noqa: FAST003  # what gives the batch takes it
@@ -74,6 +72,7 @@ async def update_batch(request: Request, batch_id: str, tenant: Tenant, services
             param="priority",
             code="missing_required_parameter",
         )
+    require_small(wish.metadata or {}, metadata_limits(services.settings))
     await own_batch(services.state, tenant, batch_id)
     status = await services.state.live.amend(
         batch_id,
@@ -81,7 +80,7 @@ async def update_batch(request: Request, batch_id: str, tenant: Tenant, services
         metadata=json.dumps(wish.metadata) if "metadata" in told else None,
     )
     _require_open(status, "change the priority of")
-    return (await own_batch(services.state, tenant, batch_id)).to_openai()
+    return (await keep_changes(services.state, services.storage, batch_id)).to_openai()
 
 
 def _require_open(status: Status | None, verb: str) -> None:

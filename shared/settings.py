@@ -1,5 +1,6 @@
 """What every process must be told. Addresses have no defaults: a missing one stops the start."""
 
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from pydantic import Field, SecretStr
@@ -33,6 +34,11 @@ class SharedSettings(BaseSettings):
         default=209_715_200, ge=1, description="of the input file of a batch"
     )
     max_rows_per_batch: int = Field(default=50_000, ge=1, description="requests of one batch")
+    mixed_batches: bool = Field(
+        default=False,
+        description="let each line of an input name a model and an endpoint of its own; the "
+        "gateway and the dispatcher need the same",
+    )
     max_embedding_inputs: int = Field(
         default=50_000, ge=1, description="of all requests of a batch of embeddings together"
     )
@@ -47,4 +53,9 @@ class SharedSettings(BaseSettings):
         ge=1,
         description="prompt tokens of all running batches of a tenant for one model; "
         "a model's own `max_enqueued_tokens` in the catalog goes before it",
+    )
+    webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        default=(),
+        description='a JSON list such as ["10.1.0.0/16"]: private networks where webhook '
+        "endpoints may be; the gateway and the dispatcher need the same",
     )

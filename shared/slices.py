@@ -1,18 +1,54 @@
 """Slices of a batch and what becomes of them: planned, ready, claimed, committed. Pure values."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Slice(NamedTuple):
-    """Consecutive rows of a batch: bytes [start, end) of its input object."""
+    """Rows of a batch that run together, in bytes [start, end) of its input object.
+
+    They are all the rows there, from `first_row` on; or, where several lanes share a stretch of a
+    batch's rows, those that `mask` names: a number in hex whose bit n stands for row
+    `first_row + n`. All slices of a stretch have the same `first_row`.
+    """
 
     start: int
     end: int
     first_row: int
     rows: int
     tokens: int
+    #: Which of the batch's lanes, in the order of its record.
+    lane: int = 0
+    mask: str = ""
+
+    @property
+    def row_numbers(self) -> Sequence[int]:
+        """Its rows, in order."""
+        if not self.mask:
+            return range(self.first_row, self.first_row + self.rows)
+        bits = int(self.mask, 16)
+        return [self.first_row + n for n in range(bits.bit_length()) if bits >> n & 1]
+
+    def pick(self, lines: Sequence[T]) -> Sequence[T]:
+        """Of what its bytes hold, one a row, what is its own."""
+        if not self.mask:
+            return lines
+        numbers = self.row_numbers
+        return [lines[number - numbers[0]] for number in numbers]
+
+    def to_text(self) -> str:
+        """As Redis keeps it; scripts read rows and tokens by their places."""
+        return json.dumps(self if self.lane or self.mask else self[:5])
+
+
+def to_slice(text: str) -> Slice:
+    """A slice as Redis keeps it."""
+    return Slice(*json.loads(text))
 
 
 class SliceUsage(NamedTuple):

@@ -1,6 +1,7 @@
 """How a batch comes into being, the same through every door: manifest first, then the record.
 
-The manifest in S3 is created once and for ever: it is the permanent deduplication.
+The manifest in S3 is created once and for ever: it is the permanent deduplication. Only what a
+client may change of a batch is changed in it.
 """
 
 from collections.abc import Mapping
@@ -8,9 +9,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from shared.errors import ConflictError
+from shared.errors import ConflictError, NotFoundError
 from shared.messages import READY
-from shared.state import FileRecord, State
+from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
 
 #: What an idempotency key of HTTP begins with as a message id; no caller needs to see it.
@@ -93,12 +94,41 @@ async def accept(
     return Accepted(manifest.id, outcome == "duplicate")
 
 
+async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRecord:
+    """Write the batch's priority and metadata, as they are by now, into its manifest as well.
+
+    Of two that change a batch at once, the later one's wish stands in the end; safe to repeat.
+    Returns the record. Raises NotFoundError when there is no such batch.
+    """
+    record = await state.batches.get(batch_id)
+    while True:
+        try:
+            manifest = await read_manifest(storage, batch_id)
+        except NotFoundError:
+            # It is lost, and what is left of it in Redis is no reason to refuse the change.
+            return record
+        changed = msgspec.structs.replace(manifest, **_changeable(record))
+        if changed != manifest:
+            await storage.put(manifest_key(batch_id), msgspec.json.encode(changed))
+        now = await state.batches.get(batch_id)
+        if _changeable(now) == _changeable(record):
+            return now
+        record = now
+
+
 def conflict(message_id: str) -> ConflictError:
     """The error for a second batch of other parameters under one idempotency key."""
     return ConflictError(
         f"A batch with the idempotency key '{message_id.removeprefix(HTTP_KEY)}' exists with "
         "other parameters: this is a conflict. Use another key for another batch."
     )
+
+
+def _changeable(record: BatchRecord) -> dict[str, str | int]:
+    return {
+        "priority": record.number("priority"),
+        "metadata": record.fields.get("metadata", ""),
+    }
 
 
 def _record(manifest: Manifest) -> dict[str, str | int]:

@@ -104,6 +104,8 @@ class Row(msgspec.Struct, gc=False):
     output: int
     limit: int | None
     line: bytes
+    url: str
+    model: str
 
 
 class Limits(NamedTuple):
@@ -139,13 +141,17 @@ class InputCheck:
     #: Model name to the endpoints it serves.
     models: Mapping[str, AbstractSet[str]]
     limits: Limits = field(default_factory=Limits)
-    model: str | None = None
+    #: Whether each line may name a model and an endpoint of its own.
+    is_mixed: bool = False
     rows: int = 0
     #: Predicted, of all rows.
     prompt_tokens: int = 0
     embedding_inputs: int = 0
     problems: list[BatchError] = field(default_factory=list)
     problem_count: int = 0
+    #: Endpoint and model of the last line that named both rightly.
+    _last: tuple[str, str] | None = None
+    _models_seen: set[str] = field(default_factory=set)
     _line_number: int = 0
     _offset: int = 0
     _rest: bytes = b""
@@ -155,8 +161,10 @@ class InputCheck:
         default_factory=lambda: msgspec.json.Decoder(_Line)
     )
 
-    def __post_init__(self) -> None:
-        self._has_output = self.endpoint != _EMBEDDINGS
+    @property
+    def model(self) -> str | None:
+        """The one model of all lines; None before there is one, and for several."""
+        return next(iter(self._models_seen)) if len(self._models_seen) == 1 else None
 
     def feed(self, chunk: bytes) -> list[Row]:
         """Take the next bytes of the input; returns the good rows that are complete."""
@@ -235,44 +243,48 @@ class InputCheck:
                 )
             return None
         before = self.problem_count
-        body = self._check(line)
-        if body is None or self.problem_count > before:
+        request = self._check(line)
+        if request is None or self.problem_count > before:
             return None
+        body, has_output = request.body, request.url != _EMBEDDINGS
         limits = (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
         limit = next((int(limit) for limit in limits if _is_count(limit)), None)
         choices: int = body.n if _is_count(body.n) else 1
-        output = choices * (limit or _DEFAULT_OUTPUT_TOKENS) if self._has_output else 0
+        output = choices * (limit or _DEFAULT_OUTPUT_TOKENS) if has_output else 0
         tokens = len(line) // _BYTES_PER_TOKEN + output
         self.prompt_tokens += tokens - output
-        if not self._has_output and body.input is not msgspec.UNSET:
+        if not has_output and body.input is not msgspec.UNSET:
             self.embedding_inputs += _count_inputs(body.input)
-        return Row(self._line_number, start, self._offset, tokens, output, limit, line)
+        url, model = request.url, body.model
+        return Row(self._line_number, start, self._offset, tokens, output, limit, line, url, model)
 
     def _flawless_lines(self, lines: list[bytes]) -> list[Row] | None:
         """What `_line` makes of the lines, in a third of the time, if all are flawless.
 
-        Changes nothing and returns None otherwise.
+        All have to be for the endpoint and the model of the line before them. Changes nothing and
+        returns None otherwise.
         """
         if (
-            self.model is None
+            self._last is None
             or self._is_skipping
             or max(map(len, lines)) > self.limits.line_bytes
             or self.rows + len(lines) > self.limits.rows
         ):
             return None
+        url, model = self._last
         try:
             for line in lines:
                 # The decoder does not look into what nobody asked for.
                 if not line.isascii():
                     line.decode()
-            requests = list(map(_flawless(self.endpoint, self.model).decode, lines))
+            requests = list(map(_flawless(url, model).decode, lines))
         except _UNREADABLE:
             return None
         if True in [request.body.stream for request in requests]:
             return None
         are_new = self._seen.add_all([request.custom_id for request in requests])
         found = []
-        number, end, has_output = self._line_number, self._offset, self._has_output
+        number, end, has_output = self._line_number, self._offset, url != _EMBEDDINGS
         for line, request, is_new in zip(lines, requests, are_new, strict=True):
             body, size = request.body, len(line)
             limit = body.max_completion_tokens or body.max_tokens or body.max_output_tokens
@@ -280,7 +292,7 @@ class InputCheck:
             number, start, end = number + 1, end, end + size + 1
             tokens = size // _BYTES_PER_TOKEN + output
             if is_new:
-                found.append(Row(number, start, end, tokens, output, limit, line))
+                found.append(Row(number, start, end, tokens, output, limit, line, url, model))
             else:
                 self._report_duplicate(number, request.custom_id)
         self._line_number, self._offset = number, end
@@ -290,8 +302,8 @@ class InputCheck:
             self.embedding_inputs += sum([_count_inputs(one.body.input) for one in requests])
         return found
 
-    def _check(self, line: bytes) -> _Body | None:
-        """Report all problems of the row; returns its body if it is a request."""
+    def _check(self, line: bytes) -> _Line | None:
+        """Report all problems of the row; returns what it holds if it is a request."""
         try:
             line.decode()
             request = self._decoder.decode(line)
@@ -310,7 +322,16 @@ class InputCheck:
                 "method",
                 f"Invalid value: '{_short(request.method)}'. Supported values are: 'POST'.",
             )
-        if request.url != self.endpoint:
+        url = request.url if self.is_mixed else self.endpoint
+        if url not in _CONTENT:
+            self._report(
+                "invalid_url",
+                number,
+                "url",
+                f"Invalid value: '{_short(url)}'. Supported values are: "
+                f"{', '.join(repr(one) for one in _CONTENT)}.",
+            )
+        elif request.url != url:
             self._report(
                 "invalid_url",
                 number,
@@ -324,18 +345,18 @@ class InputCheck:
                 "body.stream",
                 "Chat Completions: Streaming is not supported in the Batch API.",
             )
-        self._check_model(body.model)
-        content = _CONTENT[self.endpoint]
-        if getattr(body, content) is msgspec.UNSET:
+        self._check_model(body.model, url)
+        content = _CONTENT.get(url)
+        if content and getattr(body, content) is msgspec.UNSET:
             self._report(
                 "invalid_request",
                 number,
                 f"body.{content}",
                 f"{content.capitalize()} parameter is required.",
             )
-        return body
+        return request
 
-    def _check_model(self, model: object) -> None:
+    def _check_model(self, model: object, url: str) -> None:
         number = self._line_number
         if not isinstance(model, str) or not model:
             self._report("invalid_request", number, "body.model", "Model parameter is required.")
@@ -346,16 +367,20 @@ class InputCheck:
                 "body.model",
                 f"The provided model '{_short(model)}' is not supported by the Batch API.",
             )
-        elif self.endpoint not in self.models[model]:
+        elif url not in _CONTENT:
+            # Reported already.
+            return
+        elif url not in self.models[model]:
             self._report(
                 "model_not_found",
                 number,
                 "body.model",
-                f"The model '{model}' does not serve {self.endpoint}.",
+                f"The model '{model}' does not serve {url}.",
             )
-        elif self.model is None:
-            self.model = model
-        elif model != self.model:
+        elif self.is_mixed or model in self._models_seen or not self._models_seen:
+            self._models_seen.add(model)
+            self._last = url, model
+        else:
             self._report(
                 "mismatched_model",
                 number,

@@ -46,7 +46,7 @@ async def validating(state: State, *, submission: str | None = None, **changes: 
 
 
 async def in_progress(state: State, *, slices: int = 2, lane: str = LANE, **changes: Any) -> str:
-    """A batch whose slices are all pending."""
+    """A batch whose slices are all pending; `lane` may be several, with blanks between."""
     batch_id = await validating(state, **changes)
     await accept_input(state, batch_id, slices=slices, lane=lane)
     return batch_id
@@ -54,7 +54,13 @@ async def in_progress(state: State, *, slices: int = 2, lane: str = LANE, **chan
 
 async def accept_input(state: State, batch_id: str, *, slices: int = 2, lane: str = LANE) -> bool:
     """Plan the batch and let INPUT_ACCEPTED happen to it."""
-    await state.slices.plan(batch_id, "p", 0, [piece(index) for index in range(slices)])
+    lanes = lane.split()
+    pieces = [piece(index, lanes=len(lanes)) for index in range(slices)]
+    await state.slices.plan(batch_id, "p", 0, pieces, lanes=lanes)
+    left = {}
+    for number, name in enumerate(lanes) if len(lanes) > 1 else ():
+        left[f"slices_left:{name}"] = count = sum(one.lane == number for one in pieces)
+        left[f"rows_left:{name}"] = count * ROWS_A_SLICE
     return await state.apply(
         batch_id,
         Event.INPUT_ACCEPTED,
@@ -64,6 +70,7 @@ async def accept_input(state: State, batch_id: str, *, slices: int = 2, lane: st
             "total": slices * ROWS_A_SLICE,
             "lane": lane,
             "model": "m",
+            **left,
         },
     )
 
@@ -83,9 +90,10 @@ async def in_status(state: State, status: Status) -> str:
     return batch_id
 
 
-def piece(index: int) -> Slice:
-    """The slice number `index` of equal ones."""
-    return Slice(index * 100, (index + 1) * 100, index * ROWS_A_SLICE, ROWS_A_SLICE, 50)
+def piece(index: int, *, lanes: int = 1) -> Slice:
+    """The slice number `index` of equal ones, which go to the lanes by turns."""
+    first_row = index * ROWS_A_SLICE
+    return Slice(index * 100, (index + 1) * 100, first_row, ROWS_A_SLICE, 50, index % lanes)
 
 
 async def feed(state: State, *batch_ids: str, slices: int = 2, lane: str = LANE) -> int:
@@ -110,11 +118,13 @@ async def claim(
     )
 
 
-async def claimed(state: State, *, slices: int = 2, **changes: Any) -> list[Claim]:
+async def claimed(
+    state: State, *, slices: int = 2, lane: str = LANE, **changes: Any
+) -> list[Claim]:
     """The claims on all slices of one new batch."""
-    batch_id = await in_progress(state, slices=slices, **changes)
-    await feed(state, batch_id, slices=slices)
-    return await claim(state, slices=slices)
+    batch_id = await in_progress(state, slices=slices, lane=lane, **changes)
+    await feed(state, batch_id, slices=slices, lane=lane)
+    return await claim(state, slices=slices, lane=lane)
 
 
 def part(claim: Claim, *, failed: int = 0) -> Part:

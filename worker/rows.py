@@ -55,12 +55,17 @@ class _Body(msgspec.Struct):
 
 
 def split(body: bytes) -> list[bytes]:
-    """The request lines of a slice: separated by LF only, blank ones left out.
+    """The request lines in some bytes of an input: separated by LF only, blank ones left out.
 
     JSON strings may hold U+2028 and its like raw, which `splitlines` would cut at.
     """
     lines = body.removeprefix(_BYTE_ORDER_MARK).split(b"\n")
     return [line for line in lines if line.strip()]
+
+
+def requests(piece: Slice, body: bytes) -> Sequence[bytes]:
+    """The slice's request lines, out of its bytes of the input."""
+    return piece.pick(split(body))
 
 
 def assemble(
@@ -73,13 +78,14 @@ def assemble(
     output: list[bytes] = []
     error: list[bytes] = []
     total = SliceUsage()
+    numbers = piece.row_numbers
     for offset, (line, result) in enumerate(zip(lines, results, strict=True)):
         if result is None:
             continue
         status, body = result
         is_success = status == _SUCCESS
         (output if is_success else error).append(
-            _result_line(batch_id, piece.first_row + offset, line, status, body)
+            _result_line(batch_id, numbers[offset], line, status, body)
         )
         total = _plus(total, _usage(body) if is_success else SliceUsage(failed=1))
     return PartBody(b"".join(output), b"".join(error), total)

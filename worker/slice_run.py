@@ -22,7 +22,7 @@ from worker.engine_client import (
     Result,
 )
 from worker.room import RowRoom
-from worker.rows import PartBody, assemble, split
+from worker.rows import PartBody, assemble, requests
 
 log = structlog.get_logger()
 
@@ -95,7 +95,7 @@ class SliceRunner:
         empty = assemble(claim.batch_id, claim.slice, [], [])
         if body is None:
             return SliceResult(Outcome.INPUT_LOST, empty)
-        lines = split(body)
+        lines = requests(claim.slice, body)
         if claim.strikes >= _MOST_STRIKES:
             dead: list[Result | None] = [(_SERVER_ERROR, _ENGINE_DIED)] * len(lines)
             return SliceResult(Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, dead))

@@ -64,6 +64,11 @@ class BatchRecord(NamedTuple):
     def status(self) -> Status:
         return Status(self.fields["status"])
 
+    @property
+    def lanes(self) -> list[str]:
+        """Where it runs; none before it has a plan, and as a rule one."""
+        return self.fields.get("lane", "").split()
+
     def number(self, field: str) -> int:
         """A counter or time; 0 when it was never set."""
         return int(self.fields.get(field, 0))
@@ -87,7 +92,10 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
         **{name: fields.get(name) for name in _NULLABLE},
         errors=BatchErrors(data=json.loads(errors)) if errors else None,
         request_counts=RequestCounts(
-            total=number("total"), completed=number("completed"), failed=number("failed")
+            total=number("total"),
+            completed=number("completed"),
+            # Rows of a lane that failed have their error lines only at the end.
+            failed=number("failed") + number("given_up"),
         ),
         usage=Usage(
             input_tokens=tokens_in,

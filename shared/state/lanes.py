@@ -1,13 +1,13 @@
 """Lanes: their ready lists, and the one lane job that each has while there is work."""
 
-import json
 import time
 from typing import NamedTuple
 
 from shared.lifecycle import Status
-from shared.slices import ReadySlice, Slice
+from shared.slices import ReadySlice, to_slice
 from shared.state.client import Client
 from shared.state.scripts import Scripts
+from shared.state.slices import pending_key
 
 #: Batches whose records are read in one round trip.
 _BATCHES = 500
@@ -60,9 +60,8 @@ class Lanes:
         ):
             async with self._redis.pipeline(transaction=False) as pipe:
                 for batch_id in ids:
-                    pipe.hmget(f"{self._namespace}batch:{batch_id}", "total", "completed", "failed")
-                counts = [[int(count or 0) for count in row] for row in await pipe.execute()]
-            ahead += sum(max(0, total - done - failed) for total, done, failed in counts)
+                    pipe.hmget(f"{self._namespace}batch:{batch_id}", *lacking_fields(lane))
+                ahead += sum(lacking(*row) for row in await pipe.execute())
             first += len(ids)
         return ahead
 
@@ -77,15 +76,16 @@ class Lanes:
             pipe.zrange(self._key(lane, "waiting"), 0, _BATCHES - 1)
             ready, waiting = await pipe.execute()
         ids = list(dict.fromkeys([*waiting, *(member.rpartition(":")[0] for member in ready)]))
-        fields = ("status", "plan", "tenant", "priority", "created_at", "expires_at")
+        fields = ("status", "plan", "tenant", "priority", "created_at", "expires_at", "lane")
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in ids:
                 pipe.hmget(f"{self._namespace}batch:{batch_id}", *fields)
             batches = dict(zip(ids, await pipe.execute(), strict=True))
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in waiting:
-                plan = batches[batch_id][1]
-                pipe.zrange(f"{self._namespace}pending:{batch_id}:{plan}", 0, slices_per_batch - 1)
+                _, plan, *_, lanes = batches[batch_id]
+                key = pending_key(batch_id, plan, lanes.split(), lane)
+                pipe.zrange(f"{self._namespace}{key}", 0, slices_per_batch - 1)
             pending = await pipe.execute()
         wanted = [
             (member.rpartition(":")[0], int(member.rpartition(":")[2]), True) for member in ready
@@ -101,10 +101,10 @@ class Lanes:
             slices = await pipe.execute()
         found = []
         for (batch_id, index, is_ready), text in zip(wanted, slices, strict=True):
-            status, _, tenant, priority, created_at, expires_at = batches[batch_id]
+            status, _, tenant, priority, created_at, expires_at, _ = batches[batch_id]
             if text is None or status != Status.IN_PROGRESS:
                 continue
-            piece = Slice(*json.loads(text))
+            piece = to_slice(text)
             found.append(
                 ReadySlice(
                     batch_id=batch_id,
@@ -178,3 +178,15 @@ class Lanes:
 
     def _key(self, lane: str, what: str) -> str:
         return f"{self._namespace}lane:{lane}:{what}"
+
+
+def lacking_fields(lane: str) -> tuple[str, ...]:
+    """The fields of a batch's record out of which `lacking` makes a number."""
+    return "total", "completed", "failed", f"rows_left:{lane}"
+
+
+def lacking(total: str | None, completed: str | None, failed: str | None, left: str | None) -> int:
+    """How many rows a batch still has to run on a lane; `left` is of one that has several."""
+    if left is not None:
+        return int(left)
+    return max(0, int(total or 0) - int(completed or 0) - int(failed or 0))

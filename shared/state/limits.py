@@ -37,18 +37,23 @@ class Standing(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What the running batches of a tenant may hold: requests, and prompt tokens of one model."""
+    """What the running batches of a tenant may hold: requests, and prompt tokens of one model.
+
+    For a batch of several models, `more_tokens` are those of the models after the first.
+    """
 
     requests: int
     tokens: int
+    more_tokens: tuple[int, ...] = ()
 
 
 class QueueFullError(BatchyardError):
-    """The batch would exceed its tenant's quota."""
+    """The batch would exceed its tenant's quota; `number` is that of its model, from 0."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, number: int = 0) -> None:
         super().__init__(f"The queue of {queue} has no room for the batch.")
         self.queue: Queue = queue
+        self.number = number
 
 
 class Known(NamedTuple):

@@ -1,15 +1,15 @@
 """A batch while it runs: steered, and looked at more closely than its record allows."""
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from shared.errors import NotFoundError
 from shared.lifecycle import Status
-from shared.slices import Part, Slice
+from shared.slices import Part, Slice, to_slice
 from shared.state.client import Client
+from shared.state.lanes import lacking, lacking_fields
 from shared.state.scripts import Scripts
-from shared.state.slices import to_part
+from shared.state.slices import pending_key, to_part
 
 #: Entries of one round trip.
 _MANY = 200
@@ -105,9 +105,7 @@ class Live:
             for index, piece, part in zip(some, slices, parts, strict=True):
                 if piece is None:
                     return
-                yield Piece(
-                    int(index), Slice(*json.loads(piece)), None if part is None else to_part(part)
-                )
+                yield Piece(int(index), to_slice(piece), None if part is None else to_part(part))
 
     async def completion(
         self, batch_id: str, row: int, *, limit: int = _MANY
@@ -121,11 +119,14 @@ class Live:
         found = await self._redis.zrange(key, max(0, rank - 1), rank - 2 + limit, withscores=True)
         return [(int(index), int(before)) for index, before in found]
 
-    async def look(self, batch_id: str, lane: str, plan: str) -> Look:
-        """Where the batch stands; a fixed number of round trips, and bounded answers."""
+    async def look(self, batch_id: str, lane: str, plan: str, *, lanes: Sequence[str]) -> Look:
+        """Where the batch stands in one of its lanes; what is claimed is counted of all its lanes.
+
+        A fixed number of round trips, and bounded answers.
+        """
         ns = self._namespace
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zcard(f"{ns}pending:{batch_id}:{plan}")
+            pipe.zcard(ns + pending_key(batch_id, plan, lanes, lane))
             pipe.zrange(f"{ns}lane:{lane}:ready", 0, _MANY - 1)
             pipe.scard(f"{ns}inflight:{batch_id}")
             pipe.zcard(f"{ns}lane:{lane}:claims")
@@ -147,7 +148,7 @@ class Live:
             ) = await pipe.execute()
         members = [_member(text) for text in ready]
         own = next((i for i, (owner, _) in enumerate(members) if owner == batch_id), len(members))
-        waiting = await self._lacking(active)
+        waiting = await self._lacking(active, lane)
         return Look(
             pending=pending,
             ready=sum(owner == batch_id for owner, _ in members),
@@ -171,23 +172,19 @@ class Live:
         async with self._redis.pipeline(transaction=False) as pipe:
             for owner, index in members:
                 pipe.hget(f"{self._namespace}plan:{owner}:{plans.get(owner)}", str(index))
-            slices = [Slice(*json.loads(text)) for text in await pipe.execute() if text]
+            slices = [to_slice(text) for text in await pipe.execute() if text]
         return Ahead(
             len(slices), sum(piece.rows for piece in slices), sum(piece.tokens for piece in slices)
         )
 
-    async def _lacking(self, batch_ids: Sequence[str]) -> list[tuple[str, int]]:
-        """Each batch's tenant, and how many of its rows have no result."""
+    async def _lacking(self, batch_ids: Sequence[str], lane: str) -> list[tuple[str, int]]:
+        """Each batch's tenant, and how many of its rows of the lane have no result."""
+        fields = lacking_fields(lane)
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in batch_ids:
-                pipe.hmget(
-                    f"{self._namespace}batch:{batch_id}", "tenant", "total", "completed", "failed"
-                )
+                pipe.hmget(f"{self._namespace}batch:{batch_id}", "tenant", *fields)
             found = await pipe.execute()
-        return [
-            (tenant, int(total or 0) - int(completed or 0) - int(failed or 0))
-            for tenant, total, completed, failed in found
-        ]
+        return [(tenant, lacking(*counts)) for tenant, *counts in found]
 
     async def _attempts(self, batch_id: str, indexes: Sequence[str]) -> list[Attempt]:
         if not indexes:

@@ -1,12 +1,12 @@
 """Slices, claims and parts: how a batch's rows are cut, who runs them, and what is committed."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import BatchyardError
-from shared.slices import Claim, GivenBack, Part, Slice, SliceUsage
+from shared.slices import Claim, GivenBack, Part, Slice, SliceUsage, to_slice
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
@@ -37,22 +37,36 @@ class Slices:
         self._scripts = scripts
         self._namespace = namespace
 
-    async def plan(self, batch_id: str, plan: str, first: int, slices: list[Slice]) -> None:
+    async def plan(
+        self,
+        batch_id: str,
+        plan: str,
+        first: int,
+        slices: list[Slice],
+        *,
+        lanes: Sequence[str] = ("",),
+    ) -> None:
         """Store slices `first`, `first + 1`, … of the plan named `plan`.
 
-        The plan counts once INPUT_ACCEPTED was applied with `plan` among its fields; two planners
-        of one batch use two names, and only one of them wins.
+        `lanes` are those that the slices' numbers mean. The plan counts once INPUT_ACCEPTED was
+        applied with `plan` among its fields; two planners of one batch use two names, and only one
+        of them wins.
         """
         plan_key = f"{self._namespace}plan:{batch_id}:{plan}"
-        pending_key = f"{self._namespace}pending:{batch_id}:{plan}"
+        pending: dict[str, dict[str, float]] = {}
+        for index, piece in enumerate(slices, start=first):
+            key = self._namespace + pending_key(batch_id, plan, lanes, lanes[piece.lane])
+            pending.setdefault(key, {})[str(index)] = index
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hset(
                 plan_key,
-                mapping={str(first + i): json.dumps(piece) for i, piece in enumerate(slices)},
+                mapping={str(first + i): piece.to_text() for i, piece in enumerate(slices)},
             )
-            pipe.zadd(pending_key, {str(first + i): first + i for i in range(len(slices))})
+            for key, indexes in pending.items():
+                pipe.zadd(key, indexes)
             pipe.expire(plan_key, _PLAN_SECONDS)
-            pipe.expire(pending_key, _PLAN_SECONDS)
+            for key in pending:
+                pipe.expire(key, _PLAN_SECONDS)
             await pipe.execute()
 
     async def pages(
@@ -72,7 +86,7 @@ class Slices:
                 pipe.hmget(parts_key, list(map(str, indexes)))
                 slices, parts = await pipe.execute()
             yield [
-                PlannedSlice(index, Slice(*json.loads(piece)), part and to_part(part))
+                PlannedSlice(index, to_slice(piece), part and to_part(part))
                 for index, piece, part in zip(indexes, slices, parts, strict=True)
             ]
 
@@ -184,7 +198,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         index=index,
         epoch=epoch,
         strikes=strikes,
-        slice=Slice(*json.loads(piece)),
+        slice=to_slice(piece),
         bucket=bucket,
         key=key,
         etag=etag,
@@ -202,6 +216,11 @@ def _told(claim: Claim, part: Part) -> dict[str, int]:
         "completed": part.usage.completed,
         "failed": part.usage.failed,
     }
+
+
+def pending_key(batch_id: str, plan: str, lanes: Sequence[str], lane: str) -> str:
+    """The batch's slices of one of its lanes that are neither ready nor claimed, as in Lua."""
+    return f"pending:{batch_id}:{plan}" + ("" if lane == lanes[0] else f":{lane}")
 
 
 def to_part(text: str) -> Part:

@@ -77,17 +77,36 @@ class State:
         """Let `event` happen to the batch: status, time, indexes and outbox entry in one step.
 
         `fields` are written only if it happens. A batch whose fields name `queued_model`, `total`
-        and `prompt_tokens` counts in its tenant's queue for as long as it is `in_progress`.
+        and `prompt_tokens` counts in its tenant's queue for as long as it is `in_progress`; several
+        models and their tokens stand there with blanks between, as do several lanes in `lane`.
         Returns False when the batch is in the event's target status already. Raises
         InvalidTransitionError when its status rules the event out, NotFoundError when there is no
         such batch, and QueueFullError when it would start and has no room within `quota`.
         """
         pairs = [part for pair in (fields or {}).items() for part in pair]
-        most = (quota.requests, quota.tokens) if quota else (0, 0)
-        outcome = await self._scripts.run("apply", batch_id, event, *most, *pairs)
-        if outcome in ("requests", "tokens"):
-            raise QueueFullError(outcome)
-        return self._judge(batch_id, event, outcome)
+        limits = (quota.tokens, *quota.more_tokens) if quota else (0,)
+        tokens = " ".join(map(str, limits))
+        outcome = await self._scripts.run(
+            "apply", batch_id, event, quota.requests if quota else 0, tokens, *pairs
+        )
+        match outcome.split():
+            case ["requests"]:
+                raise QueueFullError("requests")
+            case ["tokens", place]:
+                raise QueueFullError("tokens", int(place) - 1)
+            case _:
+                return self._judge(batch_id, event, outcome)
+
+    async def fail_lane(
+        self, lane: str, batch_id: str, reason: str, fields: Mapping[str, str | int]
+    ) -> bool:
+        """LANE_FAILED with these fields; of a batch with other lanes, only this one's rows fail.
+
+        Returns False when that has happened already. Raises as `apply` does.
+        """
+        pairs = [part for pair in fields.items() for part in pair]
+        outcome = await self._scripts.run("fail_lane", lane, batch_id, reason, *pairs)
+        return self._judge(batch_id, Event.LANE_FAILED, outcome)
 
     async def conclude(
         self,

@@ -7,9 +7,9 @@ import asyncio
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aio_pika
@@ -28,10 +28,14 @@ from tests.contract.processes import Process
 from tests.eventually import wait_until
 from tests.servers import S3
 
+T = TypeVar("T")
+
 CHAT = "/v1/chat/completions"
 MODEL = "tiny"
 OTHER_MODEL = "org/other-1.5"
 EMBEDDER = "minilm"
+#: Its engine never starts.
+BROKEN_MODEL = "broken"
 ROWS_A_SLICE = 2
 CATALOG = f"""\
 pools:
@@ -39,6 +43,7 @@ pools:
 models:
   {MODEL}: {{pools: [cpu]}}
   {OTHER_MODEL}: {{pools: [cpu]}}
+  {BROKEN_MODEL}: {{pools: [cpu]}}
   {EMBEDDER}: {{pools: [cpu], engine: {{runner: pooling}}}}
 """
 FINAL = {"completed", "failed", "expired", "cancelled"}
@@ -57,15 +62,19 @@ class Yard:
 
     def new_key(self, tenant: str) -> str:
         """An API key of the tenant."""
+        return self.on_state(lambda state: state.keys.create(tenant))
 
-        async def create() -> str:
+    def on_state(self, call: Callable[[State], Awaitable[T]]) -> T:
+        """What the call gives, behind the gateway's back."""
+
+        async def run() -> T:
             state = State(self.environment["BATCHYARD_REDIS_URL"])
             try:
-                return await state.keys.create(tenant)
+                return await call(state)
             finally:
                 await state.close()
 
-        return asyncio.run(create())
+        return asyncio.run(run())
 
     def close_window(self, batch_id: str) -> None:
         """Let the batch's completion window be over; the reaper finds out by itself."""

@@ -7,6 +7,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +17,8 @@ from shared.slices import Claim, Part
 from shared.state import State
 from shared.state.slices import SupersededError
 from shared.storage import Storage
-from worker.rows import assemble, split
+from tests.eventually import wait_until
+from worker.rows import assemble, requests
 
 _PAUSE_SECONDS = 0.02
 #: Longer than any test, so that claims need no renewing.
@@ -39,6 +41,8 @@ class Engine:
         self._make_state = make_state
         self._make_storage = make_storage
         self._released: set[str] = set()
+        self._dead: set[str] = set()
+        self._rounds = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="engine")
 
@@ -55,21 +59,33 @@ class Engine:
         """Let the batch's waiting rows be answered."""
         self._released.add(batch_id)
 
+    def kill(self, lane: str) -> None:
+        """Let the lane's worker die with all that it runs; its claims stay."""
+        self._dead.add(lane)
+        # The one under way may not have seen it.
+        last = self._rounds + 2
+        wait_until(lambda: self._rounds >= last)
+
+    def revive(self, lane: str) -> None:
+        """Let the lane have a worker again."""
+        self._dead.discard(lane)
+
     async def _run(self) -> None:
         state, storage = self._make_state(), self._make_storage()
-        running: set[asyncio.Task[None]] = set()
+        running: dict[asyncio.Task[None], str] = {}
         try:
             while not self._stopping.is_set():
+                dead = frozenset(self._dead)
+                await _end([task for task, lane in running.items() if lane in dead])
                 with suppress(TransientError, SupersededError):
-                    for claim in await _claims(state):
+                    for claim in await _claims(state, dead):
                         task = asyncio.create_task(self._run_slice(state, storage, claim))
-                        running.add(task)
-                        task.add_done_callback(running.discard)
+                        running[task] = claim.lane
+                        task.add_done_callback(running.pop)
+                self._rounds += 1
                 await asyncio.sleep(_PAUSE_SECONDS)
         finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await _end(list(running))
             storage.close()
             await state.close()
 
@@ -81,7 +97,7 @@ class Engine:
             etag=claim.etag,
             bucket=claim.bucket,
         )
-        lines = split(source)
+        lines = requests(claim.slice, source)
         results = await asyncio.gather(*(self._answer(state, claim, line) for line in lines))
         body = assemble(claim.batch_id, claim.slice, lines, results)
         if not body.rows:
@@ -106,7 +122,7 @@ class Engine:
                 "code": "context_length_exceeded",
             }
             return 400, _json({"error": error})
-        return 200, _json(_answered(claim.endpoint, request["body"]["model"], asked))
+        return 200, _json(_answered(request["url"], request["body"]["model"], asked))
 
     async def _was_released(self, state: State, batch_id: str) -> bool:
         while batch_id not in self._released:
@@ -117,9 +133,15 @@ class Engine:
         return True
 
 
-async def _claims(state: State) -> Sequence[Claim]:
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _claims(state: State, dead: AbstractSet[str]) -> Sequence[Claim]:
     found: list[Claim] = []
-    for lane in await state.lanes.names():
+    for lane in set(await state.lanes.names()) - dead:
         # The dispatcher opens jobs too, for a Ray that is not there; whichever was first is used.
         job = await state.lanes.open_job(lane, "", "engine")
         found += await state.slices.claim(

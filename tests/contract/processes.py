@@ -18,7 +18,7 @@ class Process:
 
     def __init__(self, room: str, environment: Mapping[str, str], folder: Path) -> None:
         self._room = room
-        self._environment = environment
+        self._environment = dict(environment)
         self.folder = folder
         self._log = folder / f"{room}.log"
         self._child: subprocess.Popen[bytes] | None = None
@@ -35,12 +35,18 @@ class Process:
         with self._log.open("ab") as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", self._room],
-                env=dict(self._environment),
+                env=self._environment,
                 cwd=_ROOT,
                 stdout=log,
                 stderr=log,
             )
         self._starts += 1
+
+    def restart(self, **changes: str) -> None:
+        """Stop, and begin again with these variables changed."""
+        self.stop()
+        self._environment |= changes
+        self.start()
 
     def wait(self) -> None:
         """Return once it serves."""

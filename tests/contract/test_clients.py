@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import openai
 import pytest
@@ -25,6 +26,8 @@ _NODE_LIFE = Path(__file__).with_name("node") / "life.mjs"
 _LOCK_2 = _ROOT / "locks/openai-2.txt"
 _NODE_LOCK = _ROOT / "locks/openai-node.txt"
 _INSTALLED = _ROOT / "build/clients"
+#: What pip and npm say of a package that is not the one of the lock.
+_WRONG_HASH = ("DO NOT MATCH THE HASHES", "EINTEGRITY")
 
 
 def test_the_python_sdk_of_the_lock_runs_it_all(acme: Caller) -> None:
@@ -45,13 +48,39 @@ def test_the_python_sdk_before_it_runs_it_all(acme: Caller) -> None:
 
 def test_the_node_sdk_runs_it_all(acme: Caller) -> None:
     if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("NOT TESTED: there is no Node. Install it with npm, version 20 or later.")
+        _untested("there is no Node. Install it with npm, version 20 or later.")
     folder = _installed("node", [_NODE_LOCK], _install_node)
     shutil.copy(_NODE_LIFE, folder)
 
     version = _run(["node", "life.mjs"], acme, cwd=folder)
 
     assert int(version.split(".")[0]) >= 7
+
+
+@pytest.mark.parametrize(
+    ("said", "ci", "ends"),
+    [
+        ("ERROR: could not find a version", "", pytest.skip.Exception),
+        ("ERROR: could not find a version", "1", pytest.fail.Exception),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", "", pytest.fail.Exception),
+        ("npm ERR! code EINTEGRITY", "", pytest.fail.Exception),
+    ],
+)
+def test_what_cannot_be_installed_is_passed_over_only_outside_of_ci(
+    said: str,
+    ci: str,
+    ends: type[BaseException],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CI", ci)
+
+    def install(folder: Path) -> None:
+        raise subprocess.CalledProcessError(1, "pip", stderr=f"{said}\nand more")
+
+    with pytest.raises(ends, match="'nothing' cannot be installed"):
+        _installed("nothing", [_NODE_LOCK], install, into=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def _run(
@@ -82,10 +111,19 @@ def _run(
     return ended.stdout.strip().splitlines()[-1]
 
 
-def _installed(name: str, locks: Iterable[Path], install: Callable[[Path], None]) -> Path:
-    """The folder with what the locks name; made unless it is there. Skips without a network."""
+def _installed(
+    name: str,
+    locks: Iterable[Path],
+    install: Callable[[Path], None],
+    *,
+    into: Path = _INSTALLED,
+) -> Path:
+    """The folder with what the locks name; made unless it is there.
+
+    Outside of CI its test is skipped without a network, but never over a wrong hash.
+    """
     digest = hashlib.sha256(b"".join(lock.read_bytes() for lock in locks)).hexdigest()[:12]
-    folder = _INSTALLED / f"{name}-{digest}"
+    folder = into / f"{name}-{digest}"
     if not folder.exists():
         draft = folder.with_suffix(f".{os.getpid()}")
         draft.mkdir(parents=True)
@@ -93,8 +131,11 @@ def _installed(name: str, locks: Iterable[Path], install: Callable[[Path], None]
             install(draft)
         except subprocess.CalledProcessError as error:
             shutil.rmtree(draft)
-            said = error.stderr.strip().splitlines()[-3:]
-            pytest.skip(f"NOT TESTED: '{name}' cannot be installed here: {' / '.join(said)}")
+            said = error.stderr.strip().splitlines()
+            reason = f"'{name}' cannot be installed here: {' / '.join(said[-3:])}"
+            if any(word in error.stderr for word in _WRONG_HASH):
+                pytest.fail(reason)
+            _untested(reason)
         draft.rename(folder)
     return folder
 
@@ -130,8 +171,15 @@ def _pip() -> list[str]:
     for python in (sys.executable, str(getattr(sys, "_base_executable", sys.executable))):
         if not subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode:  # noqa: PLW1510  # its code is the answer
             return [python, "-m", "pip"]
-    pytest.skip("NOT TESTED: there is no pip to install the older SDK with.")
+    return _untested("there is no pip to install the older SDK with.")
 
 
 def _call(command: Sequence[str], rest: Sequence[str]) -> None:
     subprocess.run([*command, *rest], capture_output=True, text=True, timeout=100, check=True)
+
+
+def _untested(reason: str) -> NoReturn:
+    """Skip loudly; in CI, where nobody reads that, fail."""
+    if os.environ.get("CI"):
+        pytest.fail(f"NOT TESTED: {reason}")
+    pytest.skip(f"NOT TESTED: {reason}")

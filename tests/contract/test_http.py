@@ -6,7 +6,17 @@ import httpx
 import pytest
 from openai import NotFoundError
 
-from tests.contract.conftest import EMBEDDER, MODEL, OTHER_MODEL, Caller, Yard, row, rows, wish
+from tests.contract.conftest import (
+    BROKEN_MODEL,
+    EMBEDDER,
+    MODEL,
+    OTHER_MODEL,
+    Caller,
+    Yard,
+    row,
+    rows,
+    wish,
+)
 
 CALLS = [
     ("GET", "/v1/files"),
@@ -106,7 +116,7 @@ def test_row_19_anothers_ids_are_unknown_to_every_verb_and_listing(
 def test_row_20_models_are_retrieved_slashes_and_all(acme: Caller) -> None:
     listed = [model.id for model in acme.openai.models.list()]
 
-    assert listed == [MODEL, OTHER_MODEL, EMBEDDER]
+    assert listed == [MODEL, OTHER_MODEL, BROKEN_MODEL, EMBEDDER]
     assert [acme.openai.models.retrieve(name).id for name in listed] == listed
     assert acme.http.get("/v1/models/org%2Fother-1.5").json()["id"] == OTHER_MODEL
     with pytest.raises(NotFoundError) as refused:

@@ -16,7 +16,10 @@ end
 if is_reordered then
   redis.call('HSET', key, 'priority', ARGV[2])
   -- What is ready gets its place anew.
-  if status == 'in_progress' then unready(id, values[4], values[5]) end
+  local lanes = words(values[4])
+  if status == 'in_progress' then
+    for _, lane in ipairs(lanes) do unready(id, lane, lanes, values[5]) end
+  end
   ring('dispatcher')
 end
 announce(id, 'batch.updated')

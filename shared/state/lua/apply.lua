@@ -1,6 +1,7 @@
--- ARGV: batch id, event, most enqueued requests, most enqueued prompt tokens (0 for any number),
--- field and value pairs
--- Returns what `transition` does, or 'requests' or 'tokens' for the queue that has no room for the batch.
+-- ARGV: batch id, event, most enqueued requests, most enqueued prompt tokens of each of the batch's
+-- models (0 for any number), field and value pairs
+-- Returns what `transition` does, or 'requests', or 'tokens' with the model's place (from 1), for the
+-- queue that has no room for the batch.
 local id, event, fields, told = ARGV[1], ARGV[2], {}, {}
 for i = 5, #ARGV, 2 do
   fields[#fields + 1] = ARGV[i]
@@ -9,15 +10,20 @@ for i = 5, #ARGV, 2 do
 end
 local is_start = event == 'input_accepted'
 if is_start and redis.call('HGET', batch_key(id), 'status') == 'validating' then
-  local tenant, most = redis.call('HGET', batch_key(id), 'tenant'), {tonumber(ARGV[3]), tonumber(ARGV[4])}
-  local requests, tokens = enqueued(tenant, told.queued_model or '')
-  if most[1] > 0 and requests + tonumber(told.total or 0) > most[1] then return 'requests' end
-  if most[2] > 0 and tokens + tonumber(told.prompt_tokens or 0) > most[2] then return 'tokens' end
+  local tenant, most = redis.call('HGET', batch_key(id), 'tenant'), tonumber(ARGV[3])
+  local models, limits, shares = words(told.queued_model), words(ARGV[4]), words(told.prompt_tokens)
+  for i = 1, math.max(#models, 1) do
+    local requests, tokens = enqueued(tenant, models[i] or '')
+    if i == 1 and most > 0 and requests + tonumber(told.total or 0) > most then return 'requests' end
+    local limit = tonumber(limits[i] or 0)
+    if limit > 0 and tokens + tonumber(shares[i] or 0) > limit then return 'tokens ' .. i end
+  end
 end
 local outcome = transition(id, event, fields)
 if outcome == 'ok' and is_start then
-  local plan = redis.call('HGET', batch_key(id), 'plan')
-  redis.call('PERSIST', ns .. 'plan:' .. id .. ':' .. plan)
-  redis.call('PERSIST', ns .. 'pending:' .. id .. ':' .. plan)
+  local values = redis.call('HMGET', batch_key(id), 'plan', 'lane')
+  redis.call('PERSIST', ns .. 'plan:' .. id .. ':' .. values[1])
+  local lanes = words(values[2])
+  for _, lane in ipairs(lanes) do redis.call('PERSIST', pending_key(id, values[1], lanes, lane)) end
 end
 return outcome

@@ -5,17 +5,26 @@
 -- 'fenced' or 'closed'.
 local lane, id, index, epoch = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local key, parts, inflight = batch_key(id), ns .. 'parts:' .. id, ns .. 'inflight:' .. id
-local status = redis.call('HGET', key, 'status')
+local batch = redis.call('HMGET', key, 'status', 'lane', 'lane_failed:' .. lane, 'plan')
+local status = batch[1]
 local recorded = redis.call('HGET', parts, index)
 if recorded then return recorded == ARGV[5] and 'ok' or 'committed' end
 if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= epoch then return 'fenced' end
+-- What the batch had on the lane was given up.
+if batch[3] then return 'fenced' end
 -- Once a batch is closing, its finaliser waits for the live claims and for nothing else.
 if status ~= 'in_progress' and redis.call('SISMEMBER', inflight, index) == 0 then return 'closed' end
 if not status or FINAL[status] then return 'closed' end
 redis.call('HSET', parts, index, ARGV[5])
 redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
 redis.call('ZREM', lane_key(lane, 'ready'), id .. ':' .. index)
-redis.call('SREM', inflight, index)
+if redis.call('SREM', inflight, index) == 0 and batch[4] then
+  -- It was given back to a batch that was paused, or put in a new order, since.
+  local pending = pending_key(id, batch[4], words(batch[2]), lane)
+  if redis.call('ZREM', pending, index) == 1 and redis.call('ZCARD', pending) == 0 then
+    redis.call('ZREM', lane_key(lane, 'waiting'), id)
+  end
+end
 local rows, done = tonumber(ARGV[6]) + tonumber(ARGV[7]), 0
 redis.call('HINCRBY', lane_key(lane, 'job'), 'rows', rows)
 redis.call('HINCRBY', lane_key(lane, 'job'), 'slices', 1)
@@ -27,12 +36,20 @@ end
 -- In the order of completion: by how many rows were there before.
 redis.call('ZADD', ns .. 'commits:' .. id, int(done - rows), index)
 local committed = redis.call('HINCRBY', key, 'slices_committed', 1)
+-- One of several lanes is rid of the batch as soon as it has nothing left of it.
+if batch[2] and batch[2] ~= lane then
+  redis.call('HINCRBY', key, 'rows_left:' .. lane, -rows)
+  if redis.call('HINCRBY', key, 'slices_left:' .. lane, -1) == 0 then
+    redis.call('ZREM', lane_key(lane, 'active'), id)
+  end
+end
 if ARGV[12] ~= '' then
   local sequence, text = next_event(id)
   put_out('slice.committed', sequence, text, 'slice', ARGV[12])
 end
 if status == 'in_progress' then
-  if committed == tonumber(redis.call('HGET', key, 'slices_total')) then
+  local values = redis.call('HMGET', key, 'slices_total', 'slices_given_up')
+  if committed + tonumber(values[2] or 0) == tonumber(values[1]) then
     transition(id, 'rows_finished')
   else
     progress(id)

@@ -8,8 +8,8 @@ for rank = 2, #ARGV do
   if redis.call('ZSCORE', ready, member) then
     redis.call('ZADD', ready, 'XX', rank, member)
   else
-    local batch = redis.call('HMGET', batch_key(id), 'plan', 'paused')
-    local pending = batch[1] and ns .. 'pending:' .. id .. ':' .. batch[1]
+    local batch = redis.call('HMGET', batch_key(id), 'plan', 'paused', 'lane')
+    local pending = batch[1] and pending_key(id, batch[1], words(batch[3]), lane)
     if batch[1] and not batch[2] and redis.call('ZREM', pending, index) == 1 then
       redis.call('ZADD', ready, rank, member)
       fed = fed + 1

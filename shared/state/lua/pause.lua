@@ -7,16 +7,20 @@ if not status then return 'missing' end
 if status ~= 'validating' and status ~= 'in_progress' then return status end
 if (values[2] ~= false) == (ARGV[2] == '1') then return 'repeat' end
 if ARGV[2] == '1' then redis.call('HSET', key, 'paused', '1') else redis.call('HDEL', key, 'paused') end
--- A paused batch is no work of its lane: it keeps no lane job, and no place among those to feed.
+-- A paused batch is no work of its lanes: it keeps no lane job, and no place among those to feed.
 if status == 'in_progress' then
-  if ARGV[2] == '1' then
-    redis.call('ZREM', lane_key(values[3], 'active'), id)
-    redis.call('ZREM', lane_key(values[3], 'waiting'), id)
-    unready(id, values[3], values[4])
-  else
-    redis.call('ZADD', lane_key(values[3], 'active'), values[5], id)
-    if redis.call('ZCARD', ns .. 'pending:' .. id .. ':' .. values[4]) > 0 then
-      redis.call('ZADD', lane_key(values[3], 'waiting'), values[5], id)
+  local lanes = words(values[3])
+  for _, lane in ipairs(lanes) do
+    if ARGV[2] == '1' then
+      redis.call('ZREM', lane_key(lane, 'active'), id)
+      redis.call('ZREM', lane_key(lane, 'waiting'), id)
+      unready(id, lane, lanes, values[4])
+    -- Not to a lane that has nothing left of it.
+    elseif #lanes == 1 or tonumber(redis.call('HGET', key, 'slices_left:' .. lane)) > 0 then
+      redis.call('ZADD', lane_key(lane, 'active'), values[5], id)
+      if redis.call('ZCARD', pending_key(id, values[4], lanes, lane)) > 0 then
+        redis.call('ZADD', lane_key(lane, 'waiting'), values[5], id)
+      end
     end
   end
 end

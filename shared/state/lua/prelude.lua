@@ -8,6 +8,11 @@ local now_ms = now * 1000 + math.floor(tonumber(clock[2]) / 1000)
 local function int(number) return string.format('%d', number) end
 local function batch_key(id) return ns .. 'batch:' .. id end
 local function lane_key(lane, what) return ns .. 'lane:' .. lane .. ':' .. what end
+local function words(text)
+  local found = {}
+  for word in string.gmatch(text or '', '%S+') do found[#found + 1] = word end
+  return found
+end
 local function ring(whom) redis.call('PUBLISH', ns .. 'bell:' .. whom, '1') end
 
 -- The small state that every event carries.
@@ -17,7 +22,7 @@ local SNAPSHOT = {
   'failed_at', 'expired_at', 'cancelling_at', 'cancelled_at', 'completion_window', 'metadata',
   'total', 'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
   'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error',
-  'paused', 'priority', 'traceparent', 'tracestate', 'deliver_results'
+  'paused', 'priority', 'traceparent', 'tracestate', 'deliver_results', 'given_up'
 }
 
 -- A score for `index` that no other member has: microseconds, so that every page and every search can
@@ -94,26 +99,38 @@ local function enqueued(tenant, model)
 end
 
 -- Counts a batch's share of its tenant's queue: sign 1 when it begins to run, -1 when it stops.
+-- Of several models, each has its own prompt tokens.
 local function enqueue(id, sign)
   local values = redis.call('HMGET', batch_key(id), 'tenant', 'queued_model', 'total', 'prompt_tokens')
   if not values[2] then return end
   local queue = ns .. 'enqueued:' .. values[1]
-  for field, share in pairs({requests = values[3], ['tokens:' .. values[2]] = values[4]}) do
+  local shares, tokens = {requests = values[3]}, words(values[4])
+  for i, model in ipairs(words(values[2])) do shares['tokens:' .. model] = tokens[i] or 0 end
+  for field, share in pairs(shares) do
     if redis.call('HINCRBY', queue, field, sign * tonumber(share or 0)) <= 0 then
       redis.call('HDEL', queue, field)
     end
   end
 end
 
+-- A batch's slices of one of its lanes that are neither ready nor claimed. The first lane has its key
+-- before anybody knows whether there will be others.
+local function pending_key(id, plan, lanes, lane)
+  return ns .. 'pending:' .. id .. ':' .. plan .. (lane == lanes[1] and '' or ':' .. lane)
+end
+
 -- Lets go of everything that only a live batch needs.
 local function retire(id)
-  local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id')
+  local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id', 'lane')
   redis.call('ZREM', ns .. 'deadlines', id)
   local suffixes = {'parts:' .. id, 'epochs:' .. id, 'strikes:' .. id, 'inflight:' .. id,
     'commits:' .. id, 'jobs:' .. id, 'reasons:' .. id}
   if values[1] then
     suffixes[#suffixes + 1] = 'plan:' .. id .. ':' .. values[1]
-    suffixes[#suffixes + 1] = 'pending:' .. id .. ':' .. values[1]
+    local lanes = words(values[3])
+    for _, lane in ipairs(lanes) do
+      redis.call('EXPIRE', pending_key(id, values[1], lanes, lane), 86400)
+    end
   end
   for _, suffix in ipairs(suffixes) do redis.call('EXPIRE', ns .. suffix, 86400) end
   local readers = ns .. 'readers:' .. values[2]
@@ -203,8 +220,7 @@ local function transition(id, event, fields)
   redis.call('ZREM', ns .. 'status:' .. status, id)
   if row.target == 'in_progress' then enqueue(id, 1) end
   if status == 'in_progress' then enqueue(id, -1) end
-  local lane = redis.call('HGET', key, 'lane')
-  if lane then
+  for _, lane in ipairs(words(redis.call('HGET', key, 'lane'))) do
     if row.target == 'in_progress' then
       redis.call('SADD', ns .. 'lanes', lane)
       if not values[3] then
@@ -228,12 +244,12 @@ end
 local function give_back(lane, id, index, reason)
   redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
   redis.call('SREM', ns .. 'inflight:' .. id, index)
-  local values = redis.call('HMGET', batch_key(id), 'status', 'paused', 'plan')
+  local values = redis.call('HMGET', batch_key(id), 'status', 'paused', 'plan', 'lane')
   if values[1] == 'in_progress' then
     if redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 0 then
       redis.call('HSET', ns .. 'reasons:' .. id, index, reason .. ' ' .. int(now))
       if values[2] then
-        redis.call('ZADD', ns .. 'pending:' .. id .. ':' .. values[3], index, index)
+        redis.call('ZADD', pending_key(id, values[3], words(values[4]), lane), index, index)
       else
         redis.call('ZADD', lane_key(lane, 'ready'), -1, id .. ':' .. index)
         ring('lane:' .. lane)
@@ -251,14 +267,15 @@ local function keep(file)
   return is_reserved or redis.call('EXISTS', ns .. 'file:' .. file.id) == 1
 end
 
--- Takes the batch's ready slices back to its pending ones, to be fed anew or, if it is paused, not.
-local function unready(id, lane, plan)
+-- Takes the lane's ready slices of the batch back to its pending ones, to be fed anew or, if it is
+-- paused, not.
+local function unready(id, lane, lanes, plan)
   local ready, taken = lane_key(lane, 'ready'), 0
   for _, member in ipairs(redis.call('ZRANGE', ready, 0, -1)) do
     local owner, index = string.match(member, '^(.*):(%d+)$')
     if owner == id then
       redis.call('ZREM', ready, member)
-      redis.call('ZADD', ns .. 'pending:' .. id .. ':' .. plan, index, index)
+      redis.call('ZADD', pending_key(id, plan, lanes, lane), index, index)
       taken = taken + 1
     end
   end

@@ -22,10 +22,10 @@ from shared.catalog import Catalog, load_catalog
 from shared.slices import Claim, Part, Slice
 from shared.state import State
 from shared.storage import Storage
-from tests.batches import JOB, LANE, validating
+from tests.batches import JOB, validating
 from tests.eventually import wait_until
 from tests.servers import absent
-from worker.rows import assemble, split
+from worker.rows import assemble, requests
 
 CHAT = "/v1/chat/completions"
 OUTPUT_SECONDS = 3600
@@ -101,19 +101,21 @@ class Yard:
     async def claim(self, batch_id: str) -> list[Claim]:
         """The claims on all of its slices, in order."""
         count = len(await self.slices(batch_id))
-        for first in range(0, count, 100):
-            members = [f"{batch_id}:{index}" for index in range(first, min(count, first + 100))]
-            await self.state.lanes.feed(LANE, members)
-        await self.state.lanes.open_job(LANE, "", JOB)
-        claims = await self.state.slices.claim(
-            LANE, JOB, lease_seconds=60, slices=count, rows=100_000
-        )
+        claims: list[Claim] = []
+        for lane in (await self.state.batches.get(batch_id)).lanes:
+            for first in range(0, count, 100):
+                members = [f"{batch_id}:{index}" for index in range(first, min(count, first + 100))]
+                await self.state.lanes.feed(lane, members)
+            await self.state.lanes.open_job(lane, "", JOB)
+            claims += await self.state.slices.claim(
+                lane, JOB, lease_seconds=60, slices=count, rows=100_000
+            )
         return sorted(claims, key=lambda claim: claim.index)
 
     async def commit(self, claim: Claim, results: Sequence[Result]) -> None:
         """Write and record a part as a lane job does; one result a row."""
         source = await self.storage.get(claim.key, start=claim.slice.start, end=claim.slice.end)
-        body = assemble(claim.batch_id, claim.slice, split(source), results)
+        body = assemble(claim.batch_id, claim.slice, requests(claim.slice, source), results)
         key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
         etag = (await self.storage.put(key, body.output + body.error)).etag
         part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)
@@ -122,8 +124,7 @@ class Yard:
     async def run(self, batch_id: str, result: Callable[[int], Result]) -> None:
         """Claim all and commit all; `result` says what each row gives."""
         for claim in await self.claim(batch_id):
-            first, rows = claim.slice.first_row, claim.slice.rows
-            await self.commit(claim, [result(row) for row in range(first, first + rows)])
+            await self.commit(claim, [result(row) for row in claim.slice.row_numbers])
 
     async def events(self, batch_id: str) -> list[str]:
         """The types of the batch's events, in order."""

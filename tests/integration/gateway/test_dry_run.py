@@ -208,6 +208,29 @@ async def test_the_schema_says_what_it_is(acme: Caller) -> None:
     assert {"$ref": "#/components/schemas/DryRun"} in answers
 
 
+async def test_where_lines_may_name_their_models_each_lane_is_told(
+    settings: GatewaySettings, gateway: Gateway, gateway_state: State
+) -> None:
+    catalog = gateway.settings.catalog
+    with running(settings.model_copy(update={"catalog": catalog, "mixed_batches": True})) as other:
+        async with calling(other, gateway_state) as acme:
+            file_id = await _upload(
+                acme, _line("a"), _line("b", model="roomy"), _line("c"), _line("d", 90)
+            )
+            for lane, rate in ((LANE, 2.0), ("roomy@cpu", 1.0)):
+                await gateway_state.lanes.open_job(lane, "", "job")
+                await gateway_state.lanes.beat(lane, "job", rows_wanted=1, rate=rate)
+
+            found = (await _dry_run(acme, file_id)).json()
+
+    assert (found["valid"], found["model"], found["lane"], found["rows"]) == (True, None, None, 4)
+    assert [(one["name"], one["rows"]) for one in found["lanes"]] == [(LANE, 3), ("roomy@cpu", 1)]
+    assert found["forecast"]["finish_at"] == max(one["finish_at"] for one in found["lanes"])
+    assert [bad["line"] for bad in found["context_length"]["violations"]] == [4]
+    assert found["context_length"]["max_model_len"] is None
+    assert (found["tokens"]["rows_counted"], found["tokens"]["is_estimate"]) == (4, False)
+
+
 async def _dry_run(caller: Caller, file_id: str, **changes: Any) -> httpx.Response:
     wish = {
         "input_file_id": file_id,

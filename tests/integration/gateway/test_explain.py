@@ -278,6 +278,45 @@ async def test_nobody_is_told_of_anothers_batch(
     assert (await globex.http.get(f"/v1/batches/{batch_id}/explain")).status_code == 404
 
 
+async def test_of_several_lanes_it_tells_each_and_the_last_decides(
+    acme: Caller, globex: Caller, gateway_state: State, lane: str
+) -> None:
+    other = f"n{lane}"
+    before = await in_progress(gateway_state, tenant=globex.tenant, slices=1, lane=other)
+    batch_id = await in_progress(
+        gateway_state, tenant=acme.tenant, slices=3, lane=f"{lane} {other}"
+    )
+    await gateway_state.lanes.feed(other, [f"{before}:0", f"{batch_id}:1"])
+    await feed(gateway_state, batch_id, slices=1, lane=lane)
+    for name, rate in ((lane, 10.0), (other, 1.0)):
+        await gateway_state.lanes.open_job(name, "", JOB)
+        await gateway_state.lanes.beat(name, JOB, rows_wanted=64, rate=rate)
+    now = time.time()
+
+    waiting = await _explained(acme, batch_id)
+    await claim(gateway_state, slices=1, lane=lane)
+    running = await _explained(acme, batch_id)
+    await gateway_state.fail_lane(lane, batch_id, "no such weights", {})
+    failed = await _explained(acme, batch_id)
+
+    assert (waiting["lane"], waiting["ahead"]) == (None, None)
+    assert _waits(waiting) == ("engine_starting", f"Lane {lane}: The lane's engine is starting.")
+    first, second = waiting["lanes"]
+    assert (first["name"], first["rows_left"], first["pending"], first["ready"]) == (lane, 20, 1, 1)
+    assert (second["name"], second["rows_left"], second["ready"]) == (other, 10, 1)
+    assert second["ahead"] == {"slices": 1, "rows": 10, "tokens": 50}
+    assert first["ahead"]["slices"] == 0
+    # Both tenants have ten rows on the slow lane, and share it.
+    assert round(now) + 20 <= second["finish_at"] <= round(time.time()) + 20
+    assert waiting["predicted"]["finish_at"] == second["finish_at"]
+    assert waiting["slices"]["ready"] == 2
+    assert (running["waits_for"], running["lanes"][0]["running"]) == (None, 1)
+    assert running["lanes"][1]["waits_for"]["code"] == "engine_starting"
+    lost = failed["lanes"][0]
+    assert (lost["failed"], lost["rows_left"], lost["finish_at"]) == ("no such weights", 0, None)
+    assert failed["request_counts"] == {"total": 30, "completed": 0, "failed": 20}
+
+
 async def _explained(caller: Caller, batch_id: str) -> dict[str, Any]:
     answer = await caller.http.get(f"/v1/batches/{batch_id}/explain")
     assert answer.status_code == 200, answer.text

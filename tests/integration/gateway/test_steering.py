@@ -1,5 +1,6 @@
 """Pause, resume and change a batch over HTTP."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from openai.types import Batch
 
 from shared.lifecycle import Event
 from shared.state import State
+from shared.storage import Storage
+from shared.submission import read_manifest
 from tests.batches import validating
 from tests.integration.gateway.conftest import Caller
 
@@ -66,6 +69,37 @@ async def test_priority_and_metadata_change_each_on_its_own(
     assert record.to_openai().metadata == {"who": "me"}
     assert bare["metadata"] is None
     assert (await gateway_state.batches.get(batch_id)).number("priority") == 9
+
+
+async def test_what_was_changed_outlives_the_loss_of_redis(
+    acme: Caller, gateway_state: State, bucket: Storage
+) -> None:
+    file = await acme.openai.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+    batch = await acme.openai.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+        metadata={"who": "me"},
+        extra_body={"idempotency_key": "once"},
+    )
+    path = f"/v1/batches/{batch.id}"
+
+    wishes = [{"priority": 9}, {"metadata": {"who": "you"}}, {"priority": 8}, {"priority": 7}]
+    await asyncio.gather(*(acme.http.post(path, json=wish) for wish in wishes))
+
+    record = await gateway_state.batches.get(batch.id)
+    manifest = await read_manifest(bucket, batch.id)
+    assert manifest.metadata == '{"who": "you"}'
+    assert manifest.priority == record.number("priority") in (7, 8, 9)
+    # The same creation still is the same batch.
+    again = await acme.openai.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+        metadata={"who": "me"},
+        extra_body={"idempotency_key": "once"},
+    )
+    assert (again.id, again.metadata) == (batch.id, {"who": "you"})
 
 
 @pytest.mark.parametrize(

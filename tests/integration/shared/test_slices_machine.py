@@ -24,17 +24,20 @@ from shared.errors import InvalidTransitionError
 from shared.lifecycle import FINAL, Event, Status
 from shared.slices import Claim
 from shared.state import State
-from tests.batches import JOB, LANE, feed, in_progress, part
+from tests.batches import JOB, LANE, ROWS_A_SLICE, feed, in_progress, part
 
 T = TypeVar("T")
 
+OTHER_LANE = "other@gpu"
+LANES = (LANE, OTHER_LANE)
 _ENDINGS = {Status.FINALIZING: Event.OUTPUT_COMMITTED, Status.CANCELLING: Event.CANCEL_COMMITTED}
 
 
 @dataclass
 class _Slice:
-    """Where a slice is: pending, ready, claimed, or committed by the claim of an epoch."""
+    """Where a slice is: pending, ready, claimed, committed by an epoch's claim, or given up."""
 
+    lane: str
     place: str = "pending"
     epoch: int = 0
     strikes: int = 0
@@ -50,7 +53,28 @@ class _Batch:
     is_paused: bool = False
     completed: int = 0
     failed: int = 0
+    lost_lanes: set[str] = field(default_factory=set)
     events: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def lanes(self) -> list[str]:
+        return [lane for lane in LANES if any(piece.lane == lane for piece in self.slices)]
+
+    @property
+    def is_mixed(self) -> bool:
+        return len(self.lanes) > 1
+
+    def left(self, lane: str) -> list[_Slice]:
+        """What is still to be done on the lane."""
+        return [
+            piece
+            for piece in self.slices
+            if piece.lane == lane and piece.place not in ("committed", "given up")
+        ]
+
+    @property
+    def is_done(self) -> bool:
+        return not any(self.left(lane) for lane in LANES)
 
     def move_to(self, status: Status) -> None:
         self.status = status
@@ -67,7 +91,8 @@ class _Machine(RuleBasedStateMachine):
         self._batches: dict[str, _Batch] = {}
         self._claims: list[Claim] = []
         self._interruptions = 0
-        self._run(self._state.lanes.open_job(LANE, "", JOB))
+        for lane in LANES:
+            self._run(self._state.lanes.open_job(lane, "", JOB))
 
     def teardown(self) -> None:
         try:
@@ -79,13 +104,13 @@ class _Machine(RuleBasedStateMachine):
 
     @initialize(slices=st.integers(2, 4))
     def begin(self, slices: int) -> None:
-        self.plan(slices)
+        self.plan(slices, LANES)
 
     @precondition(lambda self: len(self._batches) < 4)
-    @rule(slices=st.integers(1, 4))
-    def plan(self, slices: int) -> None:
-        batch_id = self._run(in_progress(self._state, slices=slices))
-        self._batches[batch_id] = _Batch([_Slice() for _ in range(slices)])
+    @rule(slices=st.integers(2, 4), lanes=st.sampled_from([LANES, LANES[:1], LANES[1:]]))
+    def plan(self, slices: int, lanes: tuple[str, ...]) -> None:
+        batch_id = self._run(in_progress(self._state, slices=slices, lane=" ".join(lanes)))
+        self._batches[batch_id] = _Batch([_Slice(lanes[n % len(lanes)]) for n in range(slices)])
 
     @precondition(lambda self: self._some("pending"))
     @rule(data=st.data())
@@ -93,7 +118,9 @@ class _Machine(RuleBasedStateMachine):
         batch_id = data.draw(st.sampled_from([batch_id for batch_id, _ in self._some("pending")]))
         batch = self._batches[batch_id]
 
-        self._run(feed(self._state, batch_id, slices=len(batch.slices)))
+        for lane in batch.lanes:
+            # Those of the other lane are not taken.
+            self._run(feed(self._state, batch_id, slices=len(batch.slices), lane=lane))
 
         for piece in batch.slices:
             if piece.place == "pending" and not batch.is_paused:
@@ -139,12 +166,12 @@ class _Machine(RuleBasedStateMachine):
             self._park(batch)
 
     @precondition(lambda self: self._some("ready"))
-    @rule(slices=st.integers(1, 4))
-    def claim(self, slices: int) -> None:
-        ready = self._some("ready")
+    @rule(slices=st.integers(1, 4), lane=st.sampled_from(LANES))
+    def claim(self, slices: int, lane: str) -> None:
+        ready = self._some("ready", lane)
 
         got = self._run(
-            self._state.slices.claim(LANE, JOB, lease_seconds=60, slices=slices, rows=1000)
+            self._state.slices.claim(lane, JOB, lease_seconds=60, slices=slices, rows=1000)
         )
 
         assert len(got) == min(slices, len(ready))
@@ -160,14 +187,17 @@ class _Machine(RuleBasedStateMachine):
     def renew(self, data: st.DataObject) -> None:
         some = data.draw(st.lists(st.sampled_from(self._claims), min_size=1, unique=True))
 
-        abandoned = self._run(self._state.slices.renew(some, lease_seconds=60))
+        for lane in LANES:
+            held = [one for one in some if one.lane == lane]
 
-        assert abandoned == [
-            one
-            for one in some
-            if not self._is_current(one)
-            or self._batches[one.batch_id].status is not Status.IN_PROGRESS
-        ]
+            abandoned = self._run(self._state.slices.renew(held, lease_seconds=60))
+
+            assert abandoned == [
+                one
+                for one in held
+                if not self._is_current(one)
+                or self._batches[one.batch_id].status is not Status.IN_PROGRESS
+            ]
 
     @precondition(lambda self: self._claims)
     @rule(data=st.data(), failed=st.integers(0, 10))
@@ -178,7 +208,7 @@ class _Machine(RuleBasedStateMachine):
             # A repeat of one's own brings the same part again.
             failed = piece.failed
             expected = "ok" if piece.committed_by == claim.epoch else "committed"
-        elif piece.epoch != claim.epoch:
+        elif piece.epoch != claim.epoch or piece.place == "given up":
             expected = "fenced"
         elif batch.status in FINAL or (
             batch.status is not Status.IN_PROGRESS and not piece.is_inflight
@@ -190,9 +220,7 @@ class _Machine(RuleBasedStateMachine):
             piece.failed = failed
             batch.completed += claim.slice.rows - failed
             batch.failed += failed
-            if batch.status is Status.IN_PROGRESS and all(
-                other.place == "committed" for other in batch.slices
-            ):
+            if batch.status is Status.IN_PROGRESS and batch.is_done:
                 batch.move_to(Status.FINALIZING)
 
         outcome = self._run(self._state.slices.commit(claim, part(claim, failed=failed)))
@@ -213,16 +241,40 @@ class _Machine(RuleBasedStateMachine):
             self._give_back(claim.batch_id, claim.index)
 
     @precondition(lambda self: self._inflight())
-    @rule()
-    def reap(self) -> None:
-        held = self._inflight()
-        assert self._run(self._state.slices.reap(LANE)) == 0
+    @rule(lane=st.sampled_from(LANES))
+    def reap(self, lane: str) -> None:
+        held = self._inflight(lane)
+        assert self._run(self._state.slices.reap(lane)) == 0
 
-        reaped = self._run(self._state.slices.reap(LANE, all_claims=True))
+        reaped = self._run(self._state.slices.reap(lane, all_claims=True))
 
         assert reaped == len(held)
         for batch_id, index in held:
             self._give_back(batch_id, index)
+
+    @precondition(lambda self: len(self._claims) > 2 * self._interruptions)
+    @rule(data=st.data())
+    def fail_lane(self, data: st.DataObject) -> None:
+        self._interruptions += 1
+        batch_id, batch = self._any_batch(data)
+        lane = data.draw(st.sampled_from(batch.lanes))
+        failing = self._state.fail_lane(lane, batch_id, "no memory", {"first_error": "no memory"})
+
+        if batch.status is Status.FAILED:
+            assert not self._run(failing)
+        elif batch.status is not Status.IN_PROGRESS:
+            with pytest.raises(InvalidTransitionError):
+                self._run(failing)
+        elif not batch.is_mixed:
+            assert self._run(failing)
+            batch.move_to(Status.FAILED)
+        else:
+            assert self._run(failing) is (lane not in batch.lost_lanes)
+            batch.lost_lanes.add(lane)
+            for piece in batch.left(lane):
+                piece.place, piece.is_inflight = "given up", False
+            if batch.is_done:
+                batch.move_to(Status.FINALIZING)
 
     # Rarely, so that most batches live long enough for something to happen to them.
     @precondition(lambda self: len(self._claims) > 2 * self._interruptions)
@@ -278,14 +330,29 @@ class _Machine(RuleBasedStateMachine):
             assert record.number("failed") == batch.failed
             assert record.number("slices_committed") == len(committed)
             assert record.number("completed") + record.number("failed") == 10 * len(committed)
+            given_up = [piece for piece in batch.slices if piece.place == "given up"]
+            assert record.number("given_up") == ROWS_A_SLICE * len(given_up)
+            for lane in batch.lanes if batch.is_mixed and batch.status not in FINAL else ():
+                assert record.number(f"slices_left:{lane}") == len(batch.left(lane))
+                assert record.number(f"rows_left:{lane}") == ROWS_A_SLICE * len(batch.left(lane))
 
     @invariant()
     def every_slice_of_a_running_batch_is_in_exactly_one_place(self) -> None:
-        ready, claims, *rest = self._run(self._look())
+        lists, rest = self._run(self._look())
+        places_of = {LANE: lists[:3], OTHER_LANE: lists[3:]}
+        for lane, (_, _, active) in places_of.items():
+            # A lane has the batches that it has work for.
+            assert set(active) == {
+                batch_id
+                for batch_id, batch in self._batches.items()
+                if batch.status is Status.IN_PROGRESS and not batch.is_paused and batch.left(lane)
+            }
         for batch_id, batch in self._batches.items():
-            pending, parts, inflight = rest.pop(0), rest.pop(0), rest.pop(0)
+            first_pending, other_pending, parts, inflight = (rest.pop(0) for _ in range(4))
             for index, piece in enumerate(batch.slices):
                 member = f"{batch_id}:{index}"
+                ready, claims, _ = places_of[piece.lane]
+                pending = first_pending if piece.lane == batch.lanes[0] else other_pending
                 assert (member in claims) == (str(index) in inflight) == piece.is_inflight
                 assert (str(index) in parts) == (piece.place == "committed")
                 if batch.status is Status.IN_PROGRESS:
@@ -295,21 +362,23 @@ class _Machine(RuleBasedStateMachine):
                         "claimed": member in claims,
                         "committed": str(index) in parts,
                     }
-                    assert [place for place, is_there in places.items() if is_there] == [
-                        piece.place
-                    ]
+                    assert [place for place, is_there in places.items() if is_there] == (
+                        [] if piece.place == "given up" else [piece.place]
+                    )
 
-    async def _look(self) -> list[Any]:
-        """Members of ready and claims, then each batch's pending, committed and inflight slices."""
+    async def _look(self) -> tuple[list[Any], list[Any]]:
+        """Each lane's ready, claims and active; each batch's pending, committed and inflight."""
         async with self._redis.pipeline(transaction=False) as pipe:
-            for kind in ("ready", "claims"):
-                pipe.zrange(f"{self._namespace}lane:{LANE}:{kind}", 0, -1)
+            for lane in LANES:
+                for kind in ("ready", "claims", "active"):
+                    pipe.zrange(f"{self._namespace}lane:{lane}:{kind}", 0, -1)
             for batch_id in self._batches:
                 pipe.zrange(f"{self._namespace}pending:{batch_id}:p", 0, -1)
+                pipe.zrange(f"{self._namespace}pending:{batch_id}:p:{OTHER_LANE}", 0, -1)
                 pipe.hkeys(f"{self._namespace}parts:{batch_id}")
                 pipe.smembers(f"{self._namespace}inflight:{batch_id}")
             answers: list[Any] = await pipe.execute()
-        return answers
+        return answers[:6], answers[6:]
 
     def _check_events(self, batch_id: str) -> None:
         entries = self._run(self._state.outbox.read("events", limit=10_000, wait_seconds=0))
@@ -334,21 +403,22 @@ class _Machine(RuleBasedStateMachine):
         piece = self._piece(claim)
         return piece.is_inflight and piece.epoch == claim.epoch
 
-    def _some(self, place: str) -> list[tuple[str, int]]:
-        """The slices of running batches that are in `place`."""
+    def _some(self, place: str, lane: str | None = None) -> list[tuple[str, int]]:
+        """The slices of running batches that are in `place`, of one lane or of both."""
         return [
             (batch_id, index)
             for batch_id, batch in self._batches.items()
             for index, piece in enumerate(batch.slices)
             if batch.status is Status.IN_PROGRESS and piece.place == place
+            if lane in (None, piece.lane)
         ]
 
-    def _inflight(self) -> list[tuple[str, int]]:
+    def _inflight(self, lane: str | None = None) -> list[tuple[str, int]]:
         return [
             (batch_id, index)
             for batch_id, batch in self._batches.items()
             for index, piece in enumerate(batch.slices)
-            if piece.is_inflight
+            if piece.is_inflight and lane in (None, piece.lane)
         ]
 
     def _give_back(self, batch_id: str, index: int) -> None:

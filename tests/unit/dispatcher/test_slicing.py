@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,12 +10,9 @@ from shared.slices import Slice
 def cut(widths: list[int], tokens: list[int], limits: SliceLimits) -> list[Slice]:
     slicer, slices, start = Slicer(limits), list[Slice](), 0
     for width, count in zip(widths, tokens, strict=True):
-        if (full := slicer.add(start, start + width, count)) is not None:
-            slices.append(full)
+        slices += slicer.add(start, start + width, count)
         start += width
-    if (last := slicer.finish()) is not None:
-        slices.append(last)
-    return slices
+    return [*slices, *slicer.finish()]
 
 
 def test_a_slice_ends_at_its_row_limit() -> None:
@@ -58,3 +57,71 @@ def test_slices_cover_every_row_once_in_order(
         assert 0 < piece.rows <= most_rows
         next_row, next_byte = next_row + piece.rows, piece.end
     assert next_row == len(rows)
+
+
+def test_lanes_that_take_turns_have_a_slice_each_in_every_stretch() -> None:
+    slicer = Slicer(SliceLimits(rows=2))
+
+    slices = [
+        piece
+        for row, lane in enumerate([0, 1, 1, 0, 1, 0, 0])
+        for piece in slicer.add(row * 10, row * 10 + 10, 5, lane)
+    ]
+    slices += slicer.finish()
+
+    assert slices == [
+        # The fifth row would be the third of lane 1: there the stretch ends.
+        Slice(0, 40, 0, 2, 10, 0, "9"),
+        Slice(10, 30, 0, 2, 10, 1, "6"),
+        Slice(40, 50, 4, 1, 5, 1, "1"),
+        Slice(50, 70, 4, 2, 10, 0, "6"),
+    ]
+
+
+def test_a_stretch_of_one_lane_needs_no_mask() -> None:
+    slicer = Slicer(SliceLimits(rows=2))
+
+    slices = [
+        piece
+        for row, lane in enumerate([1, 1, 1])
+        for piece in slicer.add(row * 10, row * 10 + 10, 5, lane)
+    ]
+
+    assert slices == [Slice(0, 20, 0, 2, 10, 1)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(0, 3)), max_size=80),
+    st.integers(1, 8),
+    st.integers(1, 200),
+    st.integers(1, 400),
+)
+def test_slices_of_several_lanes_cover_every_row_once_within_the_limits(
+    rows: list[tuple[int, int, int]], most_rows: int, most_tokens: int, most_bytes: int
+) -> None:
+    limits = SliceLimits(rows=most_rows, tokens=most_tokens, bytes=most_bytes)
+    slicer, slices, places = Slicer(limits), list[Slice](), list[tuple[int, int]]()
+    start = 0
+    for width, tokens, lane in rows:
+        slices += slicer.add(start, start + width, tokens, lane)
+        places.append((start, start + width))
+        start += width
+    slices += slicer.finish()
+
+    covered = [number for piece in slices for number in piece.row_numbers]
+    assert sorted(covered) == list(range(len(rows)))
+    for piece in slices:
+        numbers = piece.row_numbers
+        assert {rows[number][2] for number in numbers} == {piece.lane}
+        assert (piece.start, piece.end) == (places[numbers[0]][0], places[numbers[-1]][1])
+        assert piece.rows == len(numbers) <= most_rows
+        assert piece.tokens == sum(rows[number][1] for number in numbers)
+        assert piece.tokens <= most_tokens or piece.rows == 1
+        assert piece.end - piece.start <= most_bytes or piece.rows == 1
+    # Stretches follow each other, and no lane has two slices in one.
+    firsts = [piece.first_row for piece in slices]
+    assert firsts == sorted(firsts)
+    assert len({(piece.first_row, piece.lane) for piece in slices}) == len(slices)
+    for before, piece in pairwise(slices):
+        if before.first_row != piece.first_row:
+            assert max(before.row_numbers) < piece.first_row

@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_row_is_counted_when_there_is_time(folder: Path) -> None:
     # Each prompt begins with one token of its own.
     rows = _rows(_body([7] * 10, max_tokens=5), _body([7] * 20, max_tokens=6, n=2))
-    tally = Tally(COMPLETIONS, every=1)
+    tally = Tally(every=1)
 
     tally.add(rows, _counter(folder, 1000))
 
@@ -50,7 +50,7 @@ def test_rows_that_do_not_fit_are_told_by_their_lines(folder: Path) -> None:
         _body([7], max_tokens=64),
         _body([[7] * 10] * 9, max_tokens=54, n=3),
     )
-    tally = Tally(COMPLETIONS, every=1)
+    tally = Tally(every=1)
 
     tally.add(rows, _counter(folder, 64))
 
@@ -63,7 +63,7 @@ def test_rows_that_do_not_fit_are_told_by_their_lines(folder: Path) -> None:
 
 def test_an_embedding_may_fill_the_context(folder: Path) -> None:
     rows = _rows(_body([7] * 64, "input"), _body([7] * 65, "input"), url=EMBEDDINGS)
-    tally = Tally(EMBEDDINGS, every=1)
+    tally = Tally(every=1)
 
     tally.add(rows, _counter(folder, 64))
 
@@ -74,7 +74,7 @@ def test_an_embedding_may_fill_the_context(folder: Path) -> None:
 
 def test_of_many_rows_a_sample_is_counted_and_the_rest_estimated(folder: Path) -> None:
     rows = _rows(*[_body("the quick fox " * (1 + number % 3)) for number in range(100)])
-    whole, sample = Tally(COMPLETIONS, every=1), Tally(COMPLETIONS, every=7)
+    whole, sample = Tally(every=1), Tally(every=7)
 
     for tally in (whole, sample):
         tally.add(rows, _counter(folder, None))
@@ -90,7 +90,7 @@ def test_of_many_rows_a_sample_is_counted_and_the_rest_estimated(folder: Path) -
 def test_a_row_that_may_be_too_long_is_counted_outside_of_the_sample_too(folder: Path) -> None:
     bodies = [_body("fox")] * 20
     bodies[13] = _body("fox " * 2000)
-    tally = Tally(COMPLETIONS, every=10**6)
+    tally = Tally(every=10**6)
 
     tally.add(_rows(*bodies), _counter(folder, 1000))
 
@@ -100,7 +100,7 @@ def test_a_row_that_may_be_too_long_is_counted_outside_of_the_sample_too(folder:
 
 
 def test_without_time_nothing_more_is_counted(folder: Path) -> None:
-    tally = Tally(COMPLETIONS, every=1, seconds=1e-9)
+    tally = Tally(every=1, seconds=1e-9)
 
     tally.add(_rows(*[_body("the fox " * 50)] * 30), _counter(folder, 64))
 
@@ -113,7 +113,7 @@ def test_without_a_tokenizer_bytes_are_counted_and_only_what_is_certain_is_said(
     tmp_path: Path,
 ) -> None:
     rows = _rows(_body("x" * 4000), _body("x", max_tokens=64), _body("x", max_tokens=63))
-    tally = Tally(COMPLETIONS, every=1)
+    tally = Tally(every=1)
 
     tally.add(rows, _counter(tmp_path, 64))
 
@@ -127,7 +127,7 @@ def test_without_a_tokenizer_bytes_are_counted_and_only_what_is_certain_is_said(
 
 
 def test_only_the_first_thousand_long_rows_are_listed(folder: Path) -> None:
-    tally = Tally(COMPLETIONS, every=1)
+    tally = Tally(every=1)
 
     tally.add(_rows(*[_body([1], max_tokens=100)] * 1005), _counter(folder, 64))
 
@@ -140,7 +140,7 @@ def test_only_the_first_thousand_long_rows_are_listed(folder: Path) -> None:
 
 
 def test_nothing_has_no_tokens() -> None:
-    tokens = Tally(COMPLETIONS, every=1).tokens()
+    tokens = Tally(every=1).tokens()
 
     assert (0, 0, False) == (tokens.input, tokens.output, tokens.is_estimate)
 

@@ -242,3 +242,70 @@ def test_a_nest_a_million_deep_is_a_bad_line() -> None:
 
     assert [("invalid_json_line", 2)] == [(p.code, p.line) for p in whole.problems]
     assert [("invalid_json_line", 2)] == [(p.code, p.line) for p in inside.problems]
+
+
+def mixed(*lines: bytes, limits: Limits = LIMITS) -> tuple[InputCheck, list[Row]]:
+    found = InputCheck(CHAT, MODELS, limits, is_mixed=True)
+    rows = found.feed(b"".join(text + b"\n" for text in lines))
+    return found, rows + found.finish()
+
+
+def embedding(custom_id: str, *texts: str) -> bytes:
+    return line(custom_id, url="/v1/embeddings", body={"model": "e", "input": texts})
+
+
+def test_where_lines_may_differ_each_row_says_where_it_goes() -> None:
+    found, rows = mixed(
+        line("a"),
+        embedding("b", "x", "y"),
+        line("c", body={"model": "other", "messages": [], "max_tokens": 7}),
+        line("d"),
+    )
+
+    assert [] == found.problems
+    assert [(row.url, row.model, row.output) for row in rows] == [
+        (CHAT, "m", 256),
+        ("/v1/embeddings", "e", 0),
+        (CHAT, "other", 7),
+        (CHAT, "m", 256),
+    ]
+    assert (found.model, found.embedding_inputs) == (None, 2)
+
+
+def test_one_model_where_they_may_differ_is_the_batchs_model() -> None:
+    found, rows = mixed(*(line(str(number)) for number in range(200)))
+
+    assert (found.model, {row.model for row in rows}, len(rows)) == ("m", {"m"}, 200)
+
+
+def test_runs_of_lines_of_one_model_are_checked_together_as_alone() -> None:
+    # Longer than what is looked at together, so that both ways of looking are taken.
+    lines = [
+        *(line(f"m{number}") for number in range(150)),
+        *(embedding(f"e{number}", "x") for number in range(150)),
+        line("m1"),
+    ]
+
+    found, rows = mixed(*lines)
+
+    assert [row.line for row in rows] == lines[:-1]
+    assert [row.model for row in rows] == ["m"] * 150 + ["e"] * 150
+    assert [(one.code, one.line) for one in found.problems] == [("duplicate_custom_id", 301)]
+    assert found.embedding_inputs == 150
+
+
+def test_what_no_line_may_name_is_told() -> None:
+    found, rows = mixed(
+        line("a", url="/v1/audio"),
+        line("b", body={"model": "e", "messages": []}),
+        line("c", url="/v1/embeddings", body={"model": "e", "messages": []}),
+        line("d", body={"model": "nobody", "messages": []}),
+    )
+
+    assert [] == rows
+    assert [(one.code, one.line, one.param) for one in found.problems] == [
+        ("invalid_url", 1, "url"),
+        ("model_not_found", 2, "body.model"),
+        ("invalid_request", 3, "body.input"),
+        ("model_not_found", 4, "body.model"),
+    ]

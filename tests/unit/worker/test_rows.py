@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from shared import ids
 from shared.slices import Slice, SliceUsage
-from worker.rows import assemble, split
+from worker.rows import assemble, requests, split
 
 BATCH = "batch_" + "ab" * 16
 PIECE = Slice(0, 100, 7, 3, 10)
@@ -50,6 +50,17 @@ def test_rows_that_did_not_run_are_left_out() -> None:
 
     assert part.rows == 1
     assert ids.row_of_result(part.output) == PIECE.first_row + 1
+
+
+def test_a_slice_among_others_takes_its_own_lines_and_names_its_own_rows() -> None:
+    piece = Slice(0, 100, 7, 2, 10, 1, "a")
+    body = b"\n".join([line("b"), b"", line("not mine"), line("d")])
+
+    lines = requests(piece, body)
+    part = assemble(BATCH, piece, lines, [(200, b"{}"), (200, b"{}")])
+
+    assert [line("b"), line("d")] == lines
+    assert [8, 10] == [ids.row_of_result(text) for text in part.output.splitlines()]
 
 
 def test_details_of_usage_are_counted() -> None:

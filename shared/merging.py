@@ -1,0 +1,75 @@
+"""Result lines of several objects in the order of their rows, however long the objects are."""
+
+import asyncio
+import heapq
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing
+
+from shared import ids
+from shared.storage import Storage
+
+#: Read at a time of each object: all that is kept of it, besides a line that is longer.
+_STEP_BYTES = 256 * 1024
+#: Lines go on together until there are so many bytes of them.
+_CHUNK_BYTES = 64 * 1024
+
+
+async def read_lines(
+    storage: Storage, key: str, start: int, end: int
+) -> AsyncGenerator[bytes, None]:
+    """The whole lines in bytes [start, end) of an object, each with its line feed."""
+    rest = b""
+    for place in range(start, end, _STEP_BYTES):
+        piece = await storage.get(key, start=place, end=min(end, place + _STEP_BYTES))
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield line + b"\n"
+
+
+async def given(lines: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """Lines that are there already, to be merged with others."""
+    for line in lines:
+        yield line
+
+
+async def merged(streams: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerator[bytes, None]:
+    """The result lines of all streams in the order of their rows; each stream is in that order.
+
+    Keeps one line of each stream, and closes them all.
+    """
+    async with AsyncExitStack() as stack:
+        for stream in streams:
+            await stack.enter_async_context(aclosing(stream))
+        # All of them have to be at rest before any can be closed, also when one fails.
+        firsts = await asyncio.gather(
+            *(anext(stream, b"") for stream in streams), return_exceptions=True
+        )
+        heads = []
+        for number, line in enumerate(firsts):
+            if isinstance(line, BaseException):
+                raise line
+            if line:
+                heads.append((ids.row_of_result(line), number, line))
+        heapq.heapify(heads)
+        while heads:
+            _, number, line = heads[0]
+            yield line
+            if following := await anext(streams[number], b""):
+                heapq.heapreplace(heads, (ids.row_of_result(following), number, following))
+            else:
+                heapq.heappop(heads)
+
+
+async def chunked(lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[list[bytes], None]:
+    """The same lines, as many together as are worth a call."""
+    gathered: list[bytes] = []
+    size = 0
+    async with aclosing(lines):
+        async for line in lines:
+            gathered.append(line)
+            size += len(line)
+            if size >= _CHUNK_BYTES:
+                yield gathered
+                gathered, size = [], 0
+    if gathered:
+        yield gathered
