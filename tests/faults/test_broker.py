@@ -12,7 +12,6 @@ import pytest
 
 from shared import topology
 from shared.messages import SUBMIT
-from shared.state import State
 from tests.contract.processes import Process
 from tests.eventually import eventually
 from tests.faults.conftest import Yard, submission
@@ -129,28 +128,6 @@ async def test_a_flood_of_ten_thousand_messages_in_bounded_memory(yard: Yard) ->
 
     print("flood:", json.dumps(figures))  # noqa: T201  # what the run is for
     assert figures["dispatcher_growth_mb"] < 200
-
-
-@pytest.mark.on_demand
-@pytest.mark.timeout(900)
-async def test_a_consumer_that_the_broker_gave_up_takes_messages_again(yard: Yard) -> None:
-    """Minutes: RabbitMQ looks for late acks once a minute."""
-    run = secrets.token_hex(4)
-    yard.rabbitmq.ctl("eval", "application:set_env(rabbit, consumer_timeout, 10000).")
-    yard.rabbitmq.ctl("close_all_connections", "a new timeout counts for new channels")
-    await yard.until_planned([await yard.publish(f"{run}.before")])
-    state = State(yard.environment["BATCHYARD_REDIS_URL"])
-    try:
-        # Without Redis the dispatcher keeps the message, and the broker takes it back.
-        yard.dispatcher.freeze()
-        batch_id = await yard.publish(f"{run}.late")
-        await asyncio.sleep(130)
-        yard.dispatcher.thaw()
-        await yard.until_planned([batch_id, await yard.publish(f"{run}.after")])
-    finally:
-        yard.dispatcher.thaw()
-        yard.rabbitmq.ctl("eval", "application:set_env(rabbit, consumer_timeout, 1800000).")
-        await state.close()
 
 
 async def _flood(yard: Yard, *, messages: int) -> dict[str, float]:
