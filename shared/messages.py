@@ -107,7 +107,7 @@ class FileInput(_Shape):
 class Deliver(_Shape):
     """What the batch's last event carries besides its state."""
 
-    results: bool = False
+    results: bool = Field(default=False, strict=True)
 
 
 class Submission(_Shape):

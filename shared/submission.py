@@ -135,8 +135,9 @@ def _record(manifest: Manifest) -> dict[str, str | int]:
     fields = msgspec.to_builtins(manifest)
     for name in ("fingerprint", "is_foreign"):
         del fields[name]
-    # A wish that was not made is no field.
-    return {name: value for name, value in fields.items() if value not in ("", False)}
+    # A flag is there or not; Redis knows texts and numbers only.
+    fields["deliver_results"] = 1 if manifest.deliver_results else ""
+    return {name: value for name, value in fields.items() if value != ""}
 
 
 def _input_file(manifest: Manifest) -> FileRecord:

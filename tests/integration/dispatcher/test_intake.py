@@ -221,6 +221,17 @@ async def test_an_inline_message_becomes_a_batch(
     assert await acme.count(topology.SUBMIT_QUEUE) == 0
 
 
+async def test_a_message_may_ask_for_small_results_in_the_last_event(
+    acme: Door, state: State
+) -> None:
+    asked = await acme.send(_body(deliver={"results": True}))
+    plain = await acme.send(_body(deliver={"results": False}))
+    await acme.settle(2)
+
+    assert "deliver_results" in (await state.batches.get(asked)).fields
+    assert "deliver_results" not in (await state.batches.get(plain)).fields
+
+
 async def test_a_compressed_message_becomes_a_batch(acme: Door, state: State) -> None:
     batch_id = await acme.send(gzip.compress(_body()), content_encoding="gzip")
     await acme.settle()

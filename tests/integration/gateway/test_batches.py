@@ -424,6 +424,49 @@ async def test_pages_are_newest_first_and_exact(acme: Caller, file_id: str) -> N
     assert ([batch["id"] for batch in last["data"]], last["has_more"]) == ([made[0]], False)
 
 
+async def test_a_list_of_what_changed_is_exact_and_the_last_changed_is_first(
+    acme: Caller, globex: Caller, file_id: str, gateway_state: State
+) -> None:
+    ids = [(await _create(acme, file_id))["id"] for _ in range(5)]
+    changes = await gateway_state.events.changes(acme.tenant, after=0, limit=9)
+    since = changes[1].at / 1_000_000
+    await gateway_state.apply(ids[2], Event.CANCEL_REQUESTED)
+
+    found = [
+        batch.id
+        async for batch in acme.openai.batches.list(limit=2, extra_query={"updated_after": since})
+    ]
+    none = await globex.http.get("/v1/batches", params={"updated_after": 0})
+
+    assert found == [ids[2], ids[4], ids[3]]
+    assert none.json()["data"] == []
+
+
+@pytest.mark.parametrize("told", ["", "yesterday", "-1", "1e300", "nan"])
+async def test_a_time_that_is_none_is_refused(told: str, acme: Caller) -> None:
+    answer = await acme.http.get("/v1/batches", params={"updated_after": told})
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "updated_after"
+
+
+async def test_results_in_the_last_event_are_asked_for_with_a_field(
+    acme: Caller, file_id: str, gateway_state: State
+) -> None:
+    first = await _create(acme, file_id, deliver={"results": True}, idempotency_key="d")
+    plain = await _create(acme, file_id, deliver={"results": False})
+
+    other = await acme.http.post("/v1/batches", json={**_wish(file_id), "idempotency_key": "d"})
+    wrong = await acme.http.post(
+        "/v1/batches", json={**_wish(file_id), "deliver": {"results": "yes"}}
+    )
+
+    assert (await gateway_state.batches.get(first["id"])).fields["deliver_results"] == "1"
+    assert "deliver_results" not in (await gateway_state.batches.get(plain["id"])).fields
+    assert other.status_code == 409
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "deliver.results")
+
+
 async def test_a_limit_of_none_is_the_usual_page(acme: Caller, file_id: str) -> None:
     made = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()
 
@@ -552,6 +595,12 @@ def _wish(file_id: str, **changes: Any) -> dict[str, Any]:
         "completion_window": "24h",
         **changes,
     }
+
+
+async def _create(caller: Caller, file_id: str, **changes: Any) -> dict[str, Any]:
+    answer = await caller.http.post("/v1/batches", json=_wish(file_id, **changes))
+    batch: dict[str, Any] = answer.raise_for_status().json()
+    return batch
 
 
 async def _message_of(batch_id: str, amqp_url: str) -> aio_pika.abc.AbstractIncomingMessage:

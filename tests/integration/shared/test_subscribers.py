@@ -21,7 +21,7 @@ from shared.lifecycle import Event
 from shared.relay import Relay
 from shared.slices import Claim
 from shared.state import State
-from tests.batches import accept_input, claim, feed, part, validating
+from tests.batches import accept_input, batch_fields, claim, feed, part, validating
 from tests.eventually import eventually
 from tests.proxy import proxied
 from tests.servers import SERVICE, TENANT
@@ -228,16 +228,8 @@ def _life(state: State) -> Iterator[Callable[[str], Awaitable[object]]]:
 
 
 async def _submitted(state: State, batch_id: str, tenant: str) -> None:
-    fields: dict[str, str | int] = {"id": batch_id, "tenant": tenant, "input_file_id": "file-1"}
-    times: dict[str, str | int] = {
-        "created_at": 1,
-        "expires_at": 99_999_999_999,
-        "completion_window": "24h",
-    }
-    rest = {"endpoint": "/v1/embeddings", "bucket": "b", "key": "k", "etag": "e"}
-    await state.batches.accept(
-        batch_id, "print", {**fields, **times, **rest}, input_file=None, submission=None
-    )
+    fields = batch_fields(batch_id, tenant=tenant)
+    await state.batches.accept(batch_id, "print", fields, input_file=None, submission=None)
     await accept_input(state, batch_id)
     await feed(state, batch_id)
 
