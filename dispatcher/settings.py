@@ -30,3 +30,7 @@ class DispatcherSettings(SharedSettings):
     webhook_attempts: int = Field(default=64, ge=1, le=1000)
     #: Of these, how many for one endpoint: a slow receiver must not hold up the others.
     webhook_attempts_per_endpoint: int = Field(default=4, ge=1)
+    health_host: str = "127.0.0.1"
+    #: Where `/healthz`, `/readyz` and, with the token, `/metrics` answer; none by default.
+    health_port: int | None = Field(default=None, ge=0, le=65_535)
+    metrics_token: SecretStr | None = Field(default=None, min_length=16)
