@@ -29,13 +29,12 @@ _ANY = "any"
 
 def flows(documents: list[Document]) -> set[Flow]:
     """From, to and port of every connection that is let through; `any` for all ports."""
-    inside = pods(documents)
-    outside = (CLIENT, PROMETHEUS, STRANGER, NAMES, INTERNET)
+    parties: list[Party] = [*pods(documents), CLIENT, PROMETHEUS, STRANGER, NAMES, INTERNET]
     policies = [d["spec"] for d in documents if d["kind"] == "NetworkPolicy"]
     return {
         (source.name, target.name, port)
-        for source in (*inside, *outside)
-        for target in (*inside, *outside)
+        for source in parties
+        for target in parties
         if isinstance(source, Pod) or isinstance(target, Pod)
         for port in _open(policies, source, target)
     }

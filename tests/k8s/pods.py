@@ -23,7 +23,7 @@ class Pod(NamedTuple):
 
     @property
     def is_ray(self) -> bool:
-        return self.owner["kind"] == "RayCluster"
+        return bool(self.owner["kind"] == "RayCluster")
 
     @property
     def is_ray_head(self) -> bool:
@@ -82,6 +82,8 @@ def _pods(document: Document) -> Iterator[Pod]:
                 yield _pod(f"ray-{group['groupName']}", document, group["template"], labels)
         case "RabbitmqCluster":
             yield _pod(name, document, _rabbitmq(spec), _rabbitmq_labels(name))
+        case _:
+            pass
 
 
 def _pod(name: str, owner: Document, template: Document, labels: Mapping[str, str]) -> Pod:

@@ -37,8 +37,8 @@ def problems(document: Document) -> Iterator[str]:
     if validator is None:
         yield f"{title(document)}: there is no kind of this name and version"
         return
-    for error in validator.iter_errors(document):
-        yield f"{title(document)}: {'.'.join(map(str, error.path))}: {error.message[:200]}"
+    for found in validator.iter_errors(document):
+        yield f"{title(document)}: {'.'.join(map(str, found.path))}: {found.message[:200]}"
 
 
 def is_core(group: str) -> bool:
