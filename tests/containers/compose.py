@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tests.k8s.rendering import ROOT, read
+from tests.k8s.rendering import ROOT, SCHEMAS, read
 
 FILE = ROOT / "compose.yaml"
 GPU_FILE = ROOT / "compose.gpu.yaml"
+SCHEMA = SCHEMAS / "compose-schema" / "compose-spec.json"
 
 Compose = dict[str, Any]
 _VARIABLE = re.compile(r"\$(?:\$|\{(\w+)(?::([-?])([^}]*))?\})")

@@ -12,7 +12,6 @@ from cli.credentials import compose_variables
 from shared.catalog import load_catalog
 from tests.containers import compose
 from tests.containers.compose import Compose
-from tests.k8s import schemas
 from tests.k8s.rendering import MANIFESTS, ROOT
 from tests.k8s.settings_names import READERS, wrong_names
 
@@ -253,9 +252,9 @@ def _wrong_names(fleet: Compose) -> list[str]:
 
 
 def _told_by_schema(document: Any) -> str:
-    if not schemas.COMPOSE.is_file():
-        pytest.skip(f"no schema at {schemas.COMPOSE}")
-    validator = Draft7Validator(json.loads(schemas.COMPOSE.read_text()))
+    if not compose.SCHEMA.is_file():
+        pytest.skip(f"no schema at {compose.SCHEMA}")
+    validator = Draft7Validator(json.loads(compose.SCHEMA.read_text()))
     return "\n".join(_words(error) for error in validator.iter_errors(document))
 
 

@@ -1,5 +1,6 @@
 """`kubectl kustomize` of an overlay, as documents."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Hashable
@@ -10,6 +11,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "k8s"
+#: Folders with schemas that are not ours to keep.
+SCHEMAS = Path(os.environ.get("TEST_SCHEMAS", ROOT.parent / "shared"))
 OVERLAYS = ("dev", "production")
 
 Document = dict[str, Any]

@@ -1,10 +1,8 @@
 """Each document against the strict schema of its kind."""
 
 import json
-import os
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -12,14 +10,11 @@ import yaml
 from jsonschema import Draft7Validator
 
 from tests.k8s.pods import title
-from tests.k8s.rendering import ROOT, Document
+from tests.k8s.rendering import SCHEMAS, Document
 
 #: The oldest version that the manifests are for.
 KUBERNETES = "1.31"
-#: Folders with schemas that are not ours to keep.
-SCHEMAS = Path(os.environ.get("TEST_SCHEMAS", ROOT.parent / "shared"))
 CRDS = SCHEMAS / "k8s-schemas"
-COMPOSE = SCHEMAS / "compose-schema" / "compose-spec.json"
 
 
 def problems(document: Document) -> Iterator[str]:
