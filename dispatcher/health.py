@@ -28,6 +28,8 @@ log = structlog.get_logger()
 
 #: Seconds for an answer of the event loop: where it stands still, only a restart helps.
 _PATIENCE = 5.0
+#: Seconds for one of Redis and RabbitMQ; after them it counts as gone.
+_SERVICE_PATIENCE = 3.0
 _TEXT = "text/plain; charset=utf-8"
 
 Look = Callable[[], Awaitable[bytes]]
@@ -41,14 +43,23 @@ class _Quiet(WSGIRequestHandler):
 
 @asynccontextmanager
 async def serving(
-    host: str, port: int, *, ready: Look, metrics: Look, token: str | None
+    host: str,
+    port: int,
+    *,
+    ready: Look,
+    metrics: Look,
+    token: str | None,
+    patience_seconds: float = _PATIENCE,
 ) -> AsyncIterator[int]:
     """Answer while this is open; gives the port. Threads answer, so that a stuck loop is seen."""
     loop = asyncio.get_running_loop()
 
     def asked(question: Look) -> bytes:
         future = asyncio.run_coroutine_threadsafe(_awaited(question), loop)
-        return future.result(_PATIENCE)
+        try:
+            return future.result(patience_seconds)
+        finally:
+            future.cancel()
 
     def answer(path: str, authorization: str | None) -> Answer:
         match path:
@@ -86,7 +97,13 @@ async def serving(
         server.server_close()
 
 
-def look(state: State, bus: Bus, leads: Callable[[], bool]) -> tuple[Look, Look]:
+def look(
+    state: State,
+    bus: Bus,
+    leads: Callable[[], bool],
+    *,
+    patience_seconds: float = _SERVICE_PATIENCE,
+) -> tuple[Look, Look]:
     """What `/readyz` and `/metrics` ask: the first raises TransientError, the second tells it."""
 
     async def ready() -> bytes:
@@ -96,7 +113,8 @@ def look(state: State, bus: Bus, leads: Callable[[], bool]) -> tuple[Look, Look]
 
     async def metrics() -> bytes:
         counted, dead_letters = await asyncio.gather(
-            _unless_gone(state.census.take()), _unless_gone(bus.depth(DEAD_QUEUE))
+            _unless_gone(state.census.take(), patience_seconds),
+            _unless_gone(bus.depth(DEAD_QUEUE), patience_seconds),
         )
         up = {"redis": counted is not None, "rabbitmq": dead_letters is not None}
         return fleet_exposition(counted, up=up, dead_letters=dead_letters, leads=leads())
@@ -104,11 +122,12 @@ def look(state: State, bus: Bus, leads: Callable[[], bool]) -> tuple[Look, Look]
     return ready, metrics
 
 
-async def _unless_gone(asked: Awaitable[T]) -> T | None:
+async def _unless_gone(asked: Awaitable[T], patience_seconds: float) -> T | None:
     try:
-        return await asked
-    except TransientError as error:
-        log.warning("health.lacks", reason=str(error))
+        async with asyncio.timeout(patience_seconds):
+            return await asked
+    except (TransientError, TimeoutError) as error:
+        log.warning("health.lacks", reason=repr(error))
         return None
 
 

@@ -12,7 +12,7 @@ from cli.credentials import compose_variables
 from shared.catalog import load_catalog
 from tests.containers import compose
 from tests.containers.compose import Compose
-from tests.k8s.rendering import MANIFESTS, ROOT
+from tests.k8s.rendering import MANIFESTS, ROOT, read
 from tests.k8s.settings_names import READERS, wrong_names
 
 #: Made for people on this machine; no container gets it.
@@ -217,7 +217,7 @@ def test_the_catalog_is_that_of_kubernetes(fleet: Compose) -> None:
 
 
 def test_images_are_the_same_as_on_kubernetes(fleet: Compose) -> None:
-    [kustomization] = compose.read((MANIFESTS / "base/kustomization.yaml").read_text())
+    [kustomization] = read((MANIFESTS / "base/kustomization.yaml").read_text())
     there = {f"{image['name']}:{image['newTag']}" for image in kustomization["images"]}
     gpu = compose.load(compose.GPU_FILE.read_text())
 

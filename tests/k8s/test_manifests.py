@@ -99,6 +99,15 @@ def test_every_pool_of_the_catalog_is_a_worker_group(
         assert pool.label_selector.items() <= groups[name]["labels"].items()
 
 
+def test_an_engine_leaves_room_for_what_feeds_it(documents: list[Document]) -> None:
+    catalog = load_catalog(MANIFESTS / "base/catalog.yaml")
+
+    for group in _ray(documents)["spec"]["workerGroupSpecs"]:
+        # An engine that asks for no cores still has one.
+        asked = catalog.pools[group["groupName"]].resources.get("CPU", 1)
+        assert asked + 1 <= float(group["resources"]["CPU"])
+
+
 def test_ray_is_the_version_that_the_images_have(documents: list[Document]) -> None:
     pinned = re.search(r'"ray\[data,llm\]==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
 

@@ -1,4 +1,5 @@
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -75,17 +76,29 @@ async def test_a_broker_that_is_gone_is_told_and_the_rest_still_counted(state: S
     assert "batchyard_dead_letters" not in answer.text
 
 
+async def test_a_redis_that_never_answers_is_told(bus: Bus) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        state = State(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        async with _http(state, bus, patience_seconds=0.2) as http:
+            answer = await http.get("/metrics", headers={"authorization": f"Bearer {_TOKEN}"})
+        await state.close()
+
+    assert 'batchyard_service_up{service="redis"} 0.0' in answer.text
+
+
 async def _has_dead_letters(bus: Bus) -> bool:
     return await bus.depth(DEAD_QUEUE) == 1
 
 
 @asynccontextmanager
 async def _http(
-    state: State, bus: Bus, *, token: str | None = _TOKEN
+    state: State, bus: Bus, *, token: str | None = _TOKEN, patience_seconds: float = 60
 ) -> AsyncIterator[httpx.AsyncClient]:
-    ready, metrics = health.look(state, bus, lambda: True)
+    ready, metrics = health.look(state, bus, lambda: True, patience_seconds=patience_seconds)
     async with (
-        health.serving("127.0.0.1", 0, ready=ready, metrics=metrics, token=token) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http,
+        health.serving(
+            "127.0.0.1", 0, ready=ready, metrics=metrics, token=token, patience_seconds=60
+        ) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=90) as http,
     ):
         yield http
