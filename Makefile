@@ -14,7 +14,7 @@ ROOMS := shared gateway dispatcher worker cli
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(INSTALLED) ## install everything into .venv, by the hashes in locks/; LOCK=dev-cuda for a GPU
@@ -27,6 +27,10 @@ demo: $(INSTALLED) ## start the fleet, run two batches of support tickets, show 
 .PHONY: up
 up: $(INSTALLED) ## start the fleet and keep it running until Ctrl-C
 	@exec $(BIN)/batchyard up $(ARGS)
+
+.PHONY: credentials
+credentials: ## make the secrets of compose.yaml, in .env; needs Python and nothing else
+	@$(PYTHON) -m cli.credentials compose
 
 .PHONY: check
 check: $(INSTALLED) ## lint, types, import rules, architecture and unit tests: under a minute when warm

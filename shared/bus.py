@@ -223,6 +223,17 @@ class Bus:
         except CONNECTION_ERRORS as error:
             raise TransientError(f"RabbitMQ: {error!r}") from error
 
+    async def depth(self, queue: str) -> int:
+        """How many messages lie in a queue of ours. Raises TransientError."""
+        if self._publishing is None:
+            raise TransientError("RabbitMQ is not connected.")
+        try:
+            async with self._publishing.channel() as channel:
+                found = await channel.declare_queue(queue, passive=True, timeout=_PATIENCE)
+        except CONNECTION_ERRORS as error:
+            raise TransientError(f"RabbitMQ: {error!r}") from error
+        return found.declaration_result.message_count or 0
+
     async def ping(self) -> None:
         """Raise TransientError when the broker is not connected."""
         if self._publishing is None or not self._publishing.connected.is_set():

@@ -14,6 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
 from shared.state.batches import Batches
+from shared.state.census import Census
 from shared.state.client import Client, translated
 from shared.state.events import Events
 from shared.state.files import Files
@@ -65,6 +66,7 @@ class State:
         self.events = Events(self._redis, scripts, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
         self.live = Live(self._redis, scripts, namespace)
+        self.census = Census(self._redis, namespace)
 
     async def apply(
         self,

@@ -233,7 +233,10 @@ local function transition(id, event, fields)
     end
   end
   announce(id, 'batch.' .. row.target)
-  if FINAL[row.target] then notify(id, 'batch.' .. row.target) end
+  if FINAL[row.target] then
+    redis.call('HINCRBY', ns .. 'ended', row.target, 1)
+    notify(id, 'batch.' .. row.target)
+  end
   if FINAL[row.target] then retire(id) else redis.call('ZADD', ns .. 'status:' .. row.target, now, id) end
   ring('dispatcher')
   return 'ok'

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from redis.asyncio import Redis
 
@@ -139,6 +140,23 @@ async def test_one_leads_and_the_other_takes_over_when_it_is_killed(
     # A lease that has just been renewed runs out, and the other one looks four times a lease.
     await eventually(other.leads, timeout=2 * _LEASE_SECONDS + 1)
     await eventually_in_progress(yard, batch_id)
+
+
+async def test_its_port_tells_that_it_leads(
+    state: State, environment: dict[str, str], tmp_path: Path
+) -> None:
+    assert state is not None
+    port, token = free_port(), secrets.token_hex(16)
+    asked = {"BATCHYARD_HEALTH_PORT": str(port), "BATCHYARD_METRICS_TOKEN": token}
+
+    def metrics() -> str:
+        url = f"http://127.0.0.1:{port}/metrics"
+        return httpx.get(url, headers={"authorization": f"Bearer {token}"}, timeout=30).text
+
+    with running(environment | asked, tmp_path) as one:
+        wait_until(one.is_ready, 60)
+
+        wait_until(lambda: "batchyard_dispatcher_leads 1.0" in metrics(), 30)
 
 
 async def test_a_leader_that_is_asked_to_stop_hands_over_at_once(

@@ -1,0 +1,171 @@
+"""`batchyard credentials`: every secret of a fleet in containers, made once and never defaulted.
+
+Also `python3 -m cli.credentials`: it runs where nothing is installed yet, so it needs nothing.
+"""
+
+import argparse
+import base64
+import json
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from shared.errors import SetupError
+from shared.topology import User, definitions
+
+SERVICE_USER = "batchyard"
+#: Who may publish to RabbitMQ from the first day; `docs/operations.md` says how to add others.
+TENANT = "demo"
+NAMESPACE = "batchyard"
+
+
+class S3(NamedTuple):
+    """Where the objects of a fleet on Kubernetes lie."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str
+
+
+class _Made(NamedTuple):
+    """New secrets; all are safe in a URL, an `.env` and Redis's configuration as they are."""
+
+    service_password: str
+    tenant_password: str
+    redis_password: str
+    ray_token: str
+    metrics_token: str
+
+    def definitions(self) -> str:
+        """What RabbitMQ loads: users, their rights, exchanges and queues."""
+        service = User(SERVICE_USER, self.service_password, tenant=False)
+        tenant = User(TENANT, self.tenant_password, tenant=True)
+        return json.dumps(definitions([service, tenant]))
+
+
+def compose_variables() -> dict[str, str]:
+    """What compose.yaml asks its `.env` for."""
+    made = _make()
+    return {
+        "BATCHYARD_AMQP_URL": _amqp(SERVICE_USER, made.service_password, "rabbitmq"),
+        "BATCHYARD_REDIS_URL": _redis(made.redis_password),
+        "BATCHYARD_S3_ACCESS_KEY": secrets.token_hex(10).upper(),
+        "BATCHYARD_S3_SECRET_KEY": secrets.token_urlsafe(30),
+        "BATCHYARD_RAY_TOKEN": made.ray_token,
+        "BATCHYARD_METRICS_TOKEN": made.metrics_token,
+        "REDIS_PASSWORD": made.redis_password,
+        "RABBITMQ_DEFINITIONS": base64.b64encode(made.definitions().encode()).decode(),
+        # For services of the tenant's on this machine; no container gets it.
+        "DEMO_AMQP_URL": _amqp(TENANT, made.tenant_password, "127.0.0.1"),
+    }
+
+
+def kubernetes_secrets(s3: S3) -> list[dict[str, object]]:
+    """The Secrets to which the manifests of k8s/ refer."""
+    made = _make()
+    data = {
+        "batchyard-amqp": {
+            "url": _amqp(SERVICE_USER, made.service_password, "rabbitmq"),
+            "tenant-url": _amqp(TENANT, made.tenant_password, f"rabbitmq.{NAMESPACE}"),
+            "definitions.json": made.definitions(),
+        },
+        "batchyard-redis": {"url": _redis(made.redis_password), "password": made.redis_password},
+        "batchyard-s3": {
+            "endpoint": s3.endpoint,
+            "access-key": s3.access_key,
+            "secret-key": s3.secret_key,
+        },
+        # The name of the key is KubeRay's.
+        "batchyard-ray": {"auth_token": made.ray_token},
+        "batchyard-metrics": {"token": made.metrics_token},
+    }
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": name,
+                "namespace": NAMESPACE,
+                "labels": {"app.kubernetes.io/part-of": "batchyard"},
+            },
+            "stringData": texts,
+        }
+        for name, texts in data.items()
+    ]
+
+
+def write_env(path: Path) -> None:
+    """Write a new `.env` that only its owner can read. Raises SetupError if there is one."""
+    lines = (f"{name}={value}\n" for name, value in compose_variables().items())
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise SetupError(
+            f"{path} is there already, and the data of a running fleet is locked with what is in "
+            "it. Choose another file by --output, or move it away together with the volumes."
+        ) from error
+    with os.fdopen(descriptor, "w") as file:
+        file.writelines(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 2 for what the caller must mend."""
+    parser = argparse.ArgumentParser(prog="batchyard credentials", description=__doc__)
+    commands = parser.add_subparsers(dest="target", required=True)
+    compose = commands.add_parser("compose", help="write the .env of compose.yaml")
+    compose.add_argument("--output", type=Path, default=Path(".env"))
+    kubernetes = commands.add_parser(
+        "kubernetes", help="print the Secrets of k8s/, for `kubectl apply -f -`"
+    )
+    kubernetes.add_argument("--s3-endpoint", required=True)
+    kubernetes.add_argument("--s3-access-key", default=os.environ.get("BATCHYARD_S3_ACCESS_KEY"))
+    kubernetes.add_argument("--s3-secret-key", default=os.environ.get("BATCHYARD_S3_SECRET_KEY"))
+    given = parser.parse_args(arguments)
+    try:
+        if given.target == "compose":
+            write_env(given.output)
+            print(f"written    {given.output}")
+        else:
+            print(json.dumps(_list(_s3(given)), indent=2))
+    except SetupError as error:
+        sys.stderr.write(f"batchyard: {error}\n")
+        return 2
+    return 0
+
+
+def _s3(given: argparse.Namespace) -> S3:
+    if not given.s3_access_key or not given.s3_secret_key:
+        raise SetupError(
+            "The S3 server's keys are missing: set BATCHYARD_S3_ACCESS_KEY and "
+            "BATCHYARD_S3_SECRET_KEY, or give --s3-access-key and --s3-secret-key."
+        )
+    return S3(given.s3_endpoint, given.s3_access_key, given.s3_secret_key)
+
+
+def _list(s3: S3) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "List", "items": kubernetes_secrets(s3)}
+
+
+def _make() -> _Made:
+    return _Made(
+        service_password=secrets.token_urlsafe(24),
+        tenant_password=secrets.token_urlsafe(24),
+        redis_password=secrets.token_urlsafe(24),
+        ray_token=secrets.token_hex(32),
+        metrics_token=secrets.token_urlsafe(24),
+    )
+
+
+def _amqp(user: str, password: str, host: str) -> str:
+    return f"amqp://{user}:{password}@{host}:5672/%2F"
+
+
+def _redis(password: str) -> str:
+    return f"redis://:{password}@redis:6379/0"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The dispatcher's own small HTTP port: whether it lives, whether it is ready, and its numbers.
+
+`/metrics` is there only with a token, and for its bearer only; the other two tell nothing but
+their status.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any, TypeVar
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+import structlog
+from prometheus_client.exposition import ThreadingWSGIServer
+
+from shared.bus import Bus
+from shared.errors import TransientError
+from shared.metrics import CONTENT_TYPE, fleet_exposition, may_scrape
+from shared.state import State
+from shared.topology import DEAD_QUEUE
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+#: Seconds for an answer of the event loop: where it stands still, only a restart helps.
+_PATIENCE = 5.0
+#: Seconds for one of Redis and RabbitMQ; after them it counts as gone.
+_SERVICE_PATIENCE = 3.0
+_TEXT = "text/plain; charset=utf-8"
+
+Look = Callable[[], Awaitable[bytes]]
+Answer = tuple[HTTPStatus, str, bytes]
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
+        pass
+
+
+@asynccontextmanager
+async def serving(
+    host: str,
+    port: int,
+    *,
+    ready: Look,
+    metrics: Look,
+    token: str | None,
+    patience_seconds: float = _PATIENCE,
+) -> AsyncIterator[int]:
+    """Answer while this is open; gives the port. Threads answer, so that a stuck loop is seen."""
+    loop = asyncio.get_running_loop()
+
+    def asked(question: Look) -> bytes:
+        future = asyncio.run_coroutine_threadsafe(_awaited(question), loop)
+        try:
+            return future.result(patience_seconds)
+        finally:
+            future.cancel()
+
+    def answer(path: str, authorization: str | None) -> Answer:
+        match path:
+            case "/healthz":
+                return HTTPStatus.OK, _TEXT, asked(_alive)
+            case "/readyz":
+                return HTTPStatus.OK, _TEXT, asked(ready)
+            case "/metrics" if token is not None:
+                if not may_scrape(authorization, token):
+                    return HTTPStatus.UNAUTHORIZED, _TEXT, b"the token is missing or wrong\n"
+                return HTTPStatus.OK, CONTENT_TYPE, asked(metrics)
+            case _:
+                return HTTPStatus.NOT_FOUND, _TEXT, b"not found\n"
+
+    def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        try:
+            status, kind, body = answer(path, environ.get("HTTP_AUTHORIZATION"))
+        except (TransientError, TimeoutError, concurrent.futures.CancelledError) as error:
+            log.warning("health.refused", path=path, reason=repr(error))
+            status, kind, body = HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"not well\n"
+        start(
+            f"{status.value} {status.phrase}",
+            [("Content-Type", kind), ("Content-Length", str(len(body)))],
+        )
+        return [body]
+
+    server = make_server(host, port, application, ThreadingWSGIServer, _Quiet)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="health", daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+
+
+def look(
+    state: State,
+    bus: Bus,
+    leads: Callable[[], bool],
+    *,
+    patience_seconds: float = _SERVICE_PATIENCE,
+) -> tuple[Look, Look]:
+    """What `/readyz` and `/metrics` ask: the first raises TransientError, the second tells it."""
+
+    async def ready() -> bytes:
+        await state.ping()
+        await bus.ping()
+        return b"ok\n"
+
+    async def metrics() -> bytes:
+        counted, dead_letters = await asyncio.gather(
+            _unless_gone(state.census.take(), patience_seconds),
+            _unless_gone(bus.depth(DEAD_QUEUE), patience_seconds),
+        )
+        up = {"redis": counted is not None, "rabbitmq": dead_letters is not None}
+        return fleet_exposition(counted, up=up, dead_letters=dead_letters, leads=leads())
+
+    return ready, metrics
+
+
+async def _unless_gone(asked: Awaitable[T], patience_seconds: float) -> T | None:
+    try:
+        async with asyncio.timeout(patience_seconds):
+            return await asked
+    except (TransientError, TimeoutError) as error:
+        log.warning("health.lacks", reason=repr(error))
+        return None
+
+
+async def _alive() -> bytes:
+    return b"ok\n"
+
+
+async def _awaited(asked: Look) -> bytes:
+    return await asked()

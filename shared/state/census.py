@@ -1,0 +1,108 @@
+"""The whole fleet in numbers, for those who watch over it."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, get_args
+
+from shared.lifecycle import FINAL, Status
+from shared.state.client import Client
+from shared.state.outbox import Box
+
+
+class Waiting(NamedTuple):
+    """How many there are, and since when the oldest waits (Unix seconds, None without any)."""
+
+    number: int
+    since: float | None
+
+
+class LaneCount(NamedTuple):
+    """What a lane has to do; times are Unix seconds, 0 when it never happened."""
+
+    batches: int
+    ready_slices: int
+    claimed_slices: int
+    #: Of its present lane job.
+    rows: int
+    job_beat_at: float
+    has_failed: bool
+
+
+class Counted(NamedTuple):
+    """All of it, as of `at` on Redis's clock (Unix seconds)."""
+
+    at: float
+    live: Mapping[Status, Waiting]
+    #: Since Redis holds this fleet.
+    ended: Mapping[Status, int]
+    outboxes: Mapping[Box, Waiting]
+    lanes: Mapping[str, LaneCount]
+    #: When the next completion window of a live batch closes; None without one.
+    next_window_at: float | None
+    #: When the first webhook delivery was due; None without one.
+    webhooks_due_at: float | None
+
+
+class Census:
+    """The noun `census` of State: two round trips, whatever there is."""
+
+    def __init__(self, redis: Client, namespace: str) -> None:
+        self._redis = redis
+        self._namespace = namespace
+
+    async def take(self) -> Counted:
+        """Count now."""
+        ns = self._namespace
+        statuses = [status for status in Status if status not in FINAL]
+        boxes: tuple[Box, ...] = get_args(Box)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.hgetall(f"{ns}ended")
+            pipe.smembers(f"{ns}lanes")
+            for key in ("deadlines", "webhooks-due"):
+                pipe.zrange(f"{ns}{key}", 0, 0, withscores=True)
+            for status in statuses:
+                pipe.zcard(f"{ns}status:{status}")
+                pipe.zrange(f"{ns}status:{status}", 0, 0, withscores=True)
+            for box in boxes:
+                pipe.xlen(f"{ns}outbox:{box}")
+                pipe.xrange(f"{ns}outbox:{box}", count=1)
+            (seconds, micros), ended, lanes, window, due, *rest = await pipe.execute()
+        answers = iter(rest)
+        live = {status: Waiting(next(answers), _first(next(answers))) for status in statuses}
+        outboxes = {box: Waiting(next(answers), _written(next(answers))) for box in boxes}
+        due_ms = _first(due)
+        return Counted(
+            at=seconds + micros / 1e6,
+            live=live,
+            ended={status: int(ended.get(status, 0)) for status in Status if status in FINAL},
+            outboxes=outboxes,
+            lanes=await self._lanes(sorted(lanes)),
+            next_window_at=_first(window),
+            webhooks_due_at=None if due_ms is None else due_ms / 1000,
+        )
+
+    async def _lanes(self, names: list[str]) -> dict[str, LaneCount]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for name in names:
+                lane = f"{self._namespace}lane:{name}:"
+                for what in ("active", "ready", "claims"):
+                    pipe.zcard(lane + what)
+                pipe.hmget(lane + "job", "rows", "beat_at_ms")
+                pipe.exists(lane + "failure")
+            answers = iter(await pipe.execute())
+        counts = {}
+        for name in names:
+            batches, ready, claimed, (rows, beat), failure = (next(answers) for _ in range(5))
+            counts[name] = LaneCount(
+                batches, ready, claimed, int(rows or 0), int(beat or 0) / 1000, bool(failure)
+            )
+        return counts
+
+
+def _first(found: list[tuple[str, float]]) -> float | None:
+    return float(found[0][1]) if found else None
+
+
+def _written(entries: list[tuple[str, object]]) -> float | None:
+    # The id of an entry begins with when it was written.
+    return int(entries[0][0].partition("-")[0]) / 1000 if entries else None

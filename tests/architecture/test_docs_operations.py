@@ -1,0 +1,75 @@
+"""docs/operations.md and the alerts against each other, and the alerts against our metrics."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shared.lifecycle import Status
+from shared.metrics import Calls, fleet_exposition
+from shared.state.census import Counted, LaneCount, Waiting
+
+_ROOT = Path(__file__).parents[2]
+_PAGE = (_ROOT / "docs/operations.md").read_text()
+_RULES = [
+    rule
+    for document in yaml.safe_load_all((_ROOT / "k8s/base/monitoring.yaml").read_text())
+    if document["kind"] == "PrometheusRule"
+    for group in document["spec"]["groups"]
+    for rule in group["rules"]
+]
+_METRIC = re.compile(r"\bbatchyard_\w+")
+
+
+def test_each_alert_has_a_row_that_says_what_it_means_and_what_to_do() -> None:
+    table = _PAGE.partition("## Alerts")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", table, flags=re.MULTILINE)
+
+    assert [row[0] for row in rows] == [rule["alert"] for rule in _RULES]
+
+
+@pytest.mark.parametrize("rule", _RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_watches_numbers_that_are_exposed(rule: dict[str, str]) -> None:
+    names = set(_METRIC.findall(rule["expr"]))
+
+    assert names
+    assert names - _exposed() == set()
+
+
+def test_labels_that_alerts_choose_by_are_exposed() -> None:
+    for rule in _RULES:
+        for metric, label in re.findall(r"(batchyard_\w+)\{(\w+)", rule["expr"]):
+            assert re.search(rf"^{metric}\{{.*\b{label}=", _exposition(), flags=re.MULTILINE)
+
+
+def test_what_the_logs_are_said_to_tell_is_logged() -> None:
+    code = "".join(
+        file.read_text()
+        for room in ("gateway", "dispatcher", "worker", "shared")
+        for file in (_ROOT / room).rglob("*.py")
+    )
+
+    for event in re.findall(r'"(\w+\.\w+)"', _PAGE.partition("## Alerts")[2]):
+        assert f'"{event}"' in code, event
+
+
+def _exposed() -> set[str]:
+    return set(re.findall(r"^(batchyard_\w+)", _exposition(), flags=re.MULTILINE))
+
+
+def _exposition() -> str:
+    calls = Calls()
+    calls.count("GET", "/v1/batches", 200, 0.1)
+    counted = Counted(
+        at=2.0,
+        live={Status.VALIDATING: Waiting(1, 1.0)},
+        ended={Status.FAILED: 1},
+        outboxes={"events": Waiting(1, 1.0)},
+        lanes={"m@l4": LaneCount(1, 1, 1, 1, 1.0, has_failed=True)},
+        next_window_at=3.0,
+        webhooks_due_at=1.0,
+    )
+    up = {"redis": True, "rabbitmq": True}
+    fleet = fleet_exposition(counted, up=up, dead_letters=1, leads=True)
+    return calls.exposition().decode() + fleet.decode()

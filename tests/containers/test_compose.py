@@ -1,0 +1,263 @@
+import base64
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from cli.credentials import compose_variables
+from shared.catalog import load_catalog
+from tests.containers import compose
+from tests.containers.compose import Compose
+from tests.k8s.rendering import MANIFESTS, ROOT, read
+from tests.k8s.settings_names import READERS, wrong_names
+
+#: Made for people on this machine; no container gets it.
+_FOR_CLIENTS = {"DEMO_AMQP_URL"}
+
+PLANTED: dict[str, tuple[Callable[[Compose], object], str]] = {
+    "a port for everybody": (
+        lambda c: c["services"]["gateway"].update(ports=["8000:8000"]),
+        "8000:8000 is open to the network",
+    ),
+    "the latest image": (
+        lambda c: c["services"]["redis"].update(image="redis:latest"),
+        "redis:latest is not pinned",
+    ),
+    "an image without a tag": (
+        lambda c: c["services"]["s3"].update(image="${S3_IMAGE:-minio}"),
+        "minio is not pinned",
+    ),
+    "a service that nobody asks": (
+        lambda c: c["services"]["s3"].pop("healthcheck"),
+        "s3: nobody knows",
+    ),
+    "a start before its server": (
+        lambda c: c["services"]["gateway"]["depends_on"].update(
+            redis={"condition": "service_started"}
+        ),
+        "gateway: begins before redis is well",
+    ),
+    "a dependence on nothing": (
+        lambda c: c["services"]["gateway"]["depends_on"].update(
+            minio={"condition": "service_healthy"}
+        ),
+        "there is no minio",
+    ),
+    "a volume without a name": (
+        lambda c: c["services"]["redis"].update(volumes=["data:/data"]),
+        "data is no named volume",
+    ),
+    "a file that is not there": (
+        lambda c: c["services"]["redis"].update(volumes=["./redis.conf:/etc/redis.conf:ro"]),
+        "there is no ./redis.conf",
+    ),
+    "a file that can be written": (
+        lambda c: c["services"]["redis"].update(volumes=["./k8s/base/redis.conf:/etc/r.conf"]),
+        "./k8s/base/redis.conf can be written",
+    ),
+    "a password with a default": (
+        lambda c: c["services"]["redis"]["environment"].update(
+            REDISCLI_AUTH="x", REDIS_PASSWORD="${REDIS_PASSWORD:-changeme}"
+        ),
+        "REDIS_PASSWORD has a default",
+    ),
+    "a root that can be written": (
+        lambda c: c["services"]["worker"].update(read_only=False),
+        "worker: its root can be written",
+    ),
+    "all rights": (
+        lambda c: c["services"]["worker"].update(privileged=True),
+        "worker: privileged",
+    ),
+    "a name that old versions refuse": (lambda c: c.update(name="batchyard"), "has a name"),
+    "a Dockerfile that is not there": (
+        lambda c: c["services"]["gateway"]["build"].update(dockerfile="gateway/dockerfile"),
+        "there is no gateway/dockerfile",
+    ),
+    "a service that stays dead": (
+        lambda c: c["services"]["dispatcher"].pop("restart"),
+        "dispatcher: not started again",
+    ),
+}
+PLANTED_FOR_SCHEMA: dict[str, tuple[Callable[[Compose], object], str]] = {
+    "a misspelt field": (
+        lambda c: c["services"]["redis"].update(heathcheck={}),
+        "'heathcheck'",
+    ),
+    "a misspelt field of a check": (
+        lambda c: c["services"]["redis"]["healthcheck"].update(retry=3),
+        "'retry'",
+    ),
+    "a condition that there is not": (
+        lambda c: c["services"]["gateway"]["depends_on"].update(redis={"condition": "healthy"}),
+        "is not valid",
+    ),
+    "a misspelt section": (lambda c: c.update(service={}), "'service'"),
+}
+
+
+@pytest.fixture
+def fleet() -> Compose:
+    return compose.load(compose.FILE.read_text())
+
+
+def test_no_rule_is_broken(fleet: Compose) -> None:
+    assert list(compose.problems(fleet)) == []
+
+
+@pytest.mark.parametrize(("change", "complaint"), PLANTED.values(), ids=PLANTED.keys())
+def test_a_planted_error_is_found(
+    fleet: Compose, change: Callable[[Compose], object], complaint: str
+) -> None:
+    # The anchors of the file make one dict of several services.
+    fleet = json.loads(json.dumps(fleet))
+    change(fleet)
+
+    assert complaint in "\n".join(compose.problems(fleet))
+
+
+def test_both_files_are_valid() -> None:
+    for file in (compose.FILE, compose.GPU_FILE):
+        assert _told_by_schema(compose.load(file.read_text())) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"), PLANTED_FOR_SCHEMA.values(), ids=PLANTED_FOR_SCHEMA.keys()
+)
+def test_a_planted_error_is_found_by_the_schema(
+    fleet: Compose, change: Callable[[Compose], object], complaint: str
+) -> None:
+    fleet = json.loads(json.dumps(fleet))
+    change(fleet)
+
+    assert complaint in _told_by_schema(fleet)
+
+
+def test_a_key_that_stands_twice_is_found() -> None:
+    with pytest.raises(yaml.YAMLError, match="image twice"):
+        compose.load("services: {a: {image: x:1, image: y:1}}")
+
+
+def test_the_made_variables_are_those_that_are_asked_for() -> None:
+    assert compose.required(compose.FILE.read_text()) == set(compose_variables()) - _FOR_CLIENTS
+
+
+@pytest.mark.parametrize("name", sorted(set(compose_variables()) - _FOR_CLIENTS))
+def test_without_a_credential_it_does_not_start_and_says_how(fleet: Compose, name: str) -> None:
+    variables = {**compose_variables(), name: ""}
+
+    with pytest.raises(compose.MissingVariableError, match=f"{name}: run make credentials first"):
+        compose.interpolated(fleet, variables)
+
+
+def test_the_made_variables_fit_together(fleet: Compose) -> None:
+    variables = compose_variables()
+    services = compose.interpolated(fleet, variables)["services"]
+
+    users = json.loads(
+        base64.b64decode(services["rabbitmq"]["environment"]["RABBITMQ_DEFINITIONS"])
+    )
+    assert [user["name"] for user in users["users"]] == ["batchyard", "demo"]
+    password = services["redis"]["environment"]["REDISCLI_AUTH"]
+    assert f":{password}@redis:6379/" in services["gateway"]["environment"]["BATCHYARD_REDIS_URL"]
+    assert (
+        services["s3"]["environment"]["MINIO_ROOT_PASSWORD"]
+        == services["worker"]["environment"]["BATCHYARD_S3_SECRET_KEY"]
+    )
+    assert (
+        services["ray-head"]["environment"]["RAY_AUTH_TOKEN"]
+        == services["dispatcher"]["environment"]["BATCHYARD_RAY_TOKEN"]
+    )
+
+
+def test_every_variable_is_a_setting_and_every_required_setting_is_set(fleet: Compose) -> None:
+    assert _wrong_names(fleet) == []
+
+
+def test_a_misspelt_variable_is_found(fleet: Compose) -> None:
+    environment = copy.deepcopy(fleet["services"]["dispatcher"]["environment"])
+    environment["BATCHYARD_RAY_ADRESS"] = environment.pop("BATCHYARD_RAY_ADDRESS")
+    fleet["services"]["dispatcher"]["environment"] = environment
+
+    assert _wrong_names(fleet) == [
+        "dispatcher: nobody reads BATCHYARD_RAY_ADRESS",
+        "dispatcher: nobody sets BATCHYARD_RAY_ADDRESS",
+    ]
+
+
+def test_image_and_endpoint_of_s3_are_one_variable_each(fleet: Compose) -> None:
+    own = {"S3_IMAGE": "another/s3:1", "S3_ENDPOINT": "https://s3.example"}
+
+    services = compose.interpolated(fleet, {**compose_variables(), **own})["services"]
+
+    assert services["s3"]["image"] == "another/s3:1"
+    endpoints = {
+        service["environment"]["BATCHYARD_S3_ENDPOINT"]
+        for service in services.values()
+        if "BATCHYARD_S3_ENDPOINT" in service["environment"]
+    }
+    assert endpoints == {"https://s3.example"}
+
+
+def test_the_catalog_is_that_of_kubernetes(fleet: Compose) -> None:
+    services = compose.interpolated(fleet, compose_variables())["services"]
+
+    mounted = {
+        volume
+        for name in ("gateway", "dispatcher", "ray-head", "worker")
+        for volume in services[name]["volumes"]
+        if "catalog" in volume
+    }
+    assert mounted == {"./k8s/base/catalog.yaml:/etc/batchyard/catalog.yaml:ro"}
+    assert load_catalog(MANIFESTS / "base/catalog.yaml").models
+
+
+def test_images_are_the_same_as_on_kubernetes(fleet: Compose) -> None:
+    [kustomization] = read((MANIFESTS / "base/kustomization.yaml").read_text())
+    there = {f"{image['name']}:{image['newTag']}" for image in kustomization["images"]}
+    gpu = compose.load(compose.GPU_FILE.read_text())
+
+    ours = {
+        service["image"]
+        for file in (fleet, gpu)
+        for service in file["services"].values()
+        if service["image"].startswith("batchyard/")
+    }
+    assert ours == there
+
+
+def test_the_gpus_are_given_to_the_worker_alone() -> None:
+    services = compose.load(compose.GPU_FILE.read_text())["services"]
+
+    assert list(services) == ["worker"]
+    assert (ROOT / services["worker"]["build"]["dockerfile"]).is_file()
+
+
+def _wrong_names(fleet: Compose) -> list[str]:
+    ours = {
+        name: service
+        for name, service in fleet["services"].items()
+        if service["image"].partition(":")[0] in READERS
+    }
+    assert len(ours) == 4
+    return [
+        f"{name}: {wrong}"
+        for name, service in ours.items()
+        for wrong in wrong_names(service["image"], set(service["environment"]))
+    ]
+
+
+def _told_by_schema(document: Any) -> str:
+    if not compose.SCHEMA.is_file():
+        pytest.skip(f"no schema at {compose.SCHEMA}")
+    validator = Draft7Validator(json.loads(compose.SCHEMA.read_text()))
+    return "\n".join(_words(error) for error in validator.iter_errors(document))
+
+
+def _words(error: Any) -> str:
+    deeper = " ".join(map(_words, error.context or ()))
+    return f"{'.'.join(map(str, error.path))}: {error.message[-300:]} {deeper}"

@@ -1,0 +1,75 @@
+"""`kubectl kustomize` of an overlay, as documents."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+MANIFESTS = ROOT / "k8s"
+#: Folders with schemas that are not ours to keep.
+SCHEMAS = Path(os.environ.get("TEST_SCHEMAS", ROOT.parent / "shared"))
+OVERLAYS = ("dev", "production")
+
+Document = dict[str, Any]
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML lets a key stand twice, and the first one is then lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT002  # PyYAML's signature
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                line = key.start_mark.line + 1
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value} twice, line {line}"
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read(text: str) -> list[Document]:
+    """All documents of a YAML text. Raises yaml.YAMLError, also where a key stands twice."""
+    return [document for document in yaml.load_all(text, _Loader) if document]  # a safe loader
+
+
+def render(overlay: str, scratch: Path) -> list[Document]:
+    """What `kubectl apply -k` would send. `scratch` is an empty folder."""
+    # It runs the kustomize of any kubectl; Debian 12 has one that knows older words only.
+    manifests = scratch / "k8s"
+    shutil.copytree(MANIFESTS, manifests)
+    done = _kustomize(manifests / "overlays" / overlay)
+    if done.returncode:
+        for file in manifests.rglob("kustomization.yaml"):
+            file.write_text(yaml.safe_dump(_in_older_words(file), sort_keys=False))
+        done = _kustomize(manifests / "overlays" / overlay)
+    if done.returncode:
+        raise AssertionError(f"kubectl kustomize {overlay}: {done.stderr}")
+    return read(done.stdout)
+
+
+def _kustomize(folder: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["kubectl", "kustomize", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _in_older_words(file: Path) -> Document:
+    [kustomization] = read(file.read_text())
+    resources = kustomization.pop("resources", [])
+    kustomization["resources"] = [name for name in resources if name.endswith(".yaml")]
+    kustomization["bases"] = [name for name in resources if not name.endswith(".yaml")]
+    patches = kustomization.pop("patches", [])
+    kustomization["patchesStrategicMerge"] = [
+        patch["path"] for patch in patches if "target" not in patch
+    ]
+    kustomization["patchesJson6902"] = [patch for patch in patches if "target" in patch]
+    return kustomization

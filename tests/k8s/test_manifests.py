@@ -1,0 +1,131 @@
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from shared.catalog import load_catalog
+from tests.k8s import rules, schemas
+from tests.k8s.network import flows
+from tests.k8s.pods import pods, title
+from tests.k8s.rendering import MANIFESTS, OVERLAYS, ROOT, Document, read
+
+_RAY = ("ray-head", "ray-h100", "ray-a100", "ray-l4", "ray-cpu")
+_OURS = ("gateway", "dispatcher")
+
+
+def test_no_key_stands_twice() -> None:
+    for file in MANIFESTS.rglob("*.yaml"):
+        assert read(file.read_text()), file
+
+
+def test_a_key_that_stands_twice_is_found() -> None:
+    with pytest.raises(yaml.YAMLError, match="replicas twice, line 3"):
+        read("spec:\n  replicas: 1\n  replicas: 2\n")
+
+
+def test_the_core_kinds_are_valid(documents: list[Document]) -> None:
+    core = [d for d in documents if schemas.is_core(d["apiVersion"].rpartition("/")[0])]
+
+    assert len(core) > 20
+    assert [problem for document in core for problem in schemas.problems(document)] == []
+
+
+def test_the_operators_kinds_are_valid(documents: list[Document]) -> None:
+    foreign = [d for d in documents if not schemas.is_core(d["apiVersion"].rpartition("/")[0])]
+    if not schemas.CRDS.is_dir():
+        kinds = sorted({document["kind"] for document in foreign})
+        pytest.skip(f"no schemas in {schemas.CRDS}: not checked are {', '.join(kinds)}")
+
+    assert {document["kind"] for document in foreign} >= {"RayCluster", "PodMonitor"}
+    assert [problem for document in foreign for problem in schemas.problems(document)] == []
+
+
+def test_all_rules_are_kept(documents: list[Document]) -> None:
+    assert rules.problems(documents) == []
+
+
+def test_exactly_the_named_pairs_talk(documents: list[Document]) -> None:
+    there = {pod.name for pod in pods(documents)}
+
+    expected = {
+        ("client", "gateway", 8000),
+        ("client", "rabbitmq", 5672),
+        ("prometheus", "gateway", 8000),
+        ("prometheus", "dispatcher", 8001),
+        ("prometheus", "rabbitmq", 15692),
+        ("dispatcher", "ray-head", 8265),
+        ("rabbitmq", "rabbitmq", "any"),
+        ("ray-head", "internet", 6443),
+        *((room, "redis", 6379) for room in (*_OURS, *_RAY)),
+        *((room, "rabbitmq", 5672) for room in _OURS),
+        *((room, "internet", port) for room in (*_OURS, *_RAY) for port in (443, 9000)),
+        *((one, other, "any") for one in _RAY for other in _RAY),
+        *(("prometheus", node, 8080) for node in _RAY),
+        *((pod, "dns", 53) for pod in there),
+    }
+    outside = {"client", "prometheus", "internet", "dns"}
+    assert flows(documents) == {flow for flow in expected if {*flow[:2]} <= there | outside}
+
+
+def test_the_overlays_have_what_they_are_for(overlays: dict[str, list[Document]]) -> None:
+    groups = {
+        name: [group["groupName"] for group in _ray(documents)["spec"]["workerGroupSpecs"]]
+        for name, documents in overlays.items()
+    }
+
+    assert groups == {"dev": ["cpu"], "production": ["h100", "a100", "l4", "cpu"]}
+    assert "StatefulSet/rabbitmq" in map(title, overlays["dev"])
+    assert "RabbitmqCluster/rabbitmq" in map(title, overlays["production"])
+    for pod in pods(overlays["production"]):
+        if pod.name in ("ray-h100", "ray-a100", "ray-l4"):
+            assert "nvidia.com/gpu.product" in pod.spec["nodeSelector"]
+            assert pod.spec["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+def test_every_pool_of_the_catalog_is_a_worker_group(
+    overlays: dict[str, list[Document]], tmp_path: Path
+) -> None:
+    [found] = [d for d in overlays["production"] if title(d) == "ConfigMap/catalog"]
+    (tmp_path / "catalog.yaml").write_text(found["data"]["catalog.yaml"])
+    catalog = load_catalog(tmp_path / "catalog.yaml")
+    groups = {g["groupName"]: g for g in _ray(overlays["production"])["spec"]["workerGroupSpecs"]}
+
+    assert found["data"]["catalog.yaml"] == (MANIFESTS / "base/catalog.yaml").read_text()
+    assert catalog.pools.keys() == groups.keys()
+    for name, pool in catalog.pools.items():
+        accelerator = groups[name]["labels"].get("ray.io/accelerator-type")
+        assert pool.accelerator_type == accelerator
+        assert pool.label_selector.items() <= groups[name]["labels"].items()
+
+
+def test_an_engine_leaves_room_for_what_feeds_it(documents: list[Document]) -> None:
+    catalog = load_catalog(MANIFESTS / "base/catalog.yaml")
+
+    for group in _ray(documents)["spec"]["workerGroupSpecs"]:
+        # An engine that asks for no cores still has one.
+        asked = catalog.pools[group["groupName"]].resources.get("CPU", 1)
+        assert asked + 1 <= float(group["resources"]["CPU"])
+
+
+def test_ray_is_the_version_that_the_images_have(documents: list[Document]) -> None:
+    pinned = re.search(r'"ray\[data,llm\]==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+
+    assert pinned is not None
+    assert _ray(documents)["spec"]["rayVersion"] == pinned[1]
+
+
+def test_cheap_machines_are_started_first(overlays: dict[str, list[Document]]) -> None:
+    groups = _ray(overlays["production"])["spec"]["workerGroupSpecs"]
+
+    in_order = sorted(groups, key=lambda group: -int(group["priority"]))
+    assert [group["groupName"] for group in in_order] == ["cpu", "l4", "a100", "h100"]
+
+
+def test_every_overlay_is_rendered() -> None:
+    assert {path.name for path in (MANIFESTS / "overlays").iterdir()} == set(OVERLAYS)
+
+
+def _ray(documents: list[Document]) -> Document:
+    [cluster] = [document for document in documents if document["kind"] == "RayCluster"]
+    return cluster
