@@ -58,6 +58,10 @@ test: $(INSTALLED) ## run all tests against real servers; ARGS="tests/unit -k na
 	@$(BIN)/python -m cli.install || echo "Tests that need the missing servers are skipped."
 	$(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests)
 
+.PHONY: test-stack
+test-stack: $(INSTALLED) ## build the images in a container engine, Debian's own where none runs: minutes
+	TEST_STACK=1 $(BIN)/python -m pytest -rs tests/stack $(ARGS)
+
 .PHONY: fuzz
 fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for the night, not for each change
 	$(BIN)/python -m tests.fuzz $(ARGS)
