@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cli.keys import app as keys
+from cli.topology import run as topology
 from shared.errors import BatchyardError
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 
 app.add_typer(keys, name="keys")
+app.command("topology")(topology)
 
 
 @app.callback()

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, create_model
 from pydantic.json_schema import models_json_schema
 
 from shared import ids, messages, topology
-from shared.event_shapes import EVENT_TYPES, Envelope, EventType
+from shared.event_shapes import EVENT_TYPES, EventShape, EventType
 from shared.events import to_event
 from shared.lifecycle import Status
 from shared.openai import ENDPOINTS
@@ -230,7 +230,7 @@ def _enveloped(name: str, event: EventType) -> type[BaseModel]:
     title = "".join(word.capitalize() for word in re.split(r"[._]", name))
     data = Field(json_schema_extra=_of_status(event.status)) if event.status else Field()
     fields: dict[str, Any] = {"type": (Literal[name], ...), "data": (event.data, data)}
-    return create_model(title, __base__=Envelope, __doc__=event.when, **fields)
+    return create_model(title, __base__=EventShape, __doc__=event.when, **fields)
 
 
 def _of_status(status: Status) -> Callable[[Json], None]:
@@ -430,7 +430,7 @@ def _traits() -> dict[Kind, Json]:
     headers = {
         "type": "object",
         "description": "The event's attributes once more, so that bindings can match them.",
-        "properties": {f"cloudEvents_{name}": words for name in Envelope.model_fields},
+        "properties": {f"cloudEvents_{name}": words for name in EventShape.model_fields},
     }
     return {
         "received": {

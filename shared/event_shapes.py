@@ -46,7 +46,7 @@ class BatchState(Batch):
     )
 
 
-class Envelope(BaseModel):
+class EventShape(BaseModel):
     """A CloudEvent in structured mode; `(source, id)` is the key to recognise a repeat by."""
 
     model_config = ConfigDict(frozen=True)
