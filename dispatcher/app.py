@@ -12,9 +12,11 @@ import structlog
 
 from dispatcher.cluster import Cluster
 from dispatcher.finaliser import Finaliser
+from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
 from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
+from dispatcher.quota import NewBatchQuota
 from dispatcher.reaper import Reaper
 from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
@@ -172,7 +174,19 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             storage,
             bus,
             service_user=settings.service_user,
-            tenant_prefix=settings.tenant_prefix,
+            inputs=Inputs(
+                state,
+                storage,
+                tenant_prefix=settings.tenant_prefix,
+                places=settings.input_places,
+                max_bytes=settings.max_input_bytes,
+            ),
+            quota=NewBatchQuota(
+                catalog,
+                settings.batches_per_hour,
+                settings.max_enqueued_requests,
+                settings.max_enqueued_tokens,
+            ),
         )
         dispatcher = Dispatcher(
             state,
@@ -204,16 +218,19 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             ),
         )
         relay = Relay(state, bus, "events", holder=holder, service_user=settings.service_user)
-        await bus.consume(intake.take)
+        replies = Relay(state, bus, "replies", holder=holder, service_user=settings.service_user)
+        await bus.consume(intake.take, prefetch=settings.prefetch)
         log.info("dispatcher.ready")
         relaying = asyncio.create_task(relay.run())
+        replying = asyncio.create_task(replies.run())
         leading = asyncio.create_task(
             _lead(state, dispatcher, holder, seconds=settings.lease_seconds)
         )
         stopped = asyncio.create_task(stopping.wait())
-        await asyncio.wait([relaying, leading, stopped], return_when=asyncio.FIRST_COMPLETED)
-        await _end(relaying, leading, stopped, patience_seconds=3)
-        for task in (relaying, leading, stopped):
+        tasks = (relaying, replying, leading, stopped)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await _end(*tasks, patience_seconds=3)
+        for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 

@@ -200,6 +200,7 @@ class Finaliser:
             end=piece.end,
             etag=record.fields["etag"],
             bucket=record.fields["bucket"],
+            version_id=record.fields.get("version_id"),
         )
         requests = (line for line in source.split(b"\n") if line.strip())
         for row, line in enumerate(requests, start=piece.first_row):

@@ -3,8 +3,13 @@
 A delivery is settled within milliseconds of its durable effect; no work waits in the broker.
 """
 
+import asyncio
 import json
+import random
 import time
+import traceback
+from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,39 +17,58 @@ import stamina
 import structlog
 from aio_pika.abc import AbstractIncomingMessage
 
-from shared import ids, messages
-from shared.bus import Bus
+from dispatcher.envelope import (
+    MAX_CORRELATION_ID,
+    MAX_HEADER_BYTES,
+    Envelope,
+    header_bytes,
+    malformed,
+    own_headers,
+    unauthorised,
+)
+from dispatcher.inputs import Inputs
+from dispatcher.quota import NewBatchQuota
+from shared import crash, ids, messages
+from shared.bus import CONNECTION_ERRORS, Bus
+from shared.dead_letters import DEAD, REPLAY, dead_table, letter_id, replayed, sent_properties
 from shared.errors import (
-    CallerError,
     ConflictError,
-    InvalidInputError,
+    InvalidTransitionError,
     NotFoundError,
     TransientError,
 )
+from shared.lifecycle import Event, Status
 from shared.messages import (
     MESSAGE_ID,
-    TENANT,
     InlineInput,
-    S3Input,
+    Reason,
+    RejectedError,
     Submission,
+    decode_cancellation,
     decode_submission,
     fingerprint,
     window_seconds,
 )
 from shared.openai import ENDPOINTS
-from shared.state import State
+from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply, ReplyError
+from shared.state import BatchRecord, State
 from shared.storage import Storage
 from shared.submission import Manifest, accept, read_manifest
+from shared.topology import DEAD_EXCHANGE, DEAD_KEY
 
 log = structlog.get_logger()
 
 #: A message is kept this long while Redis or S3 is away. The broker takes it back after 30 minutes.
 _PATIENCE_SECONDS = 600.0
 _LONGEST_WAIT_SECONDS = 5.0
-
-
-class UnanswerableError(CallerError):
-    """A message that cannot even be answered; it goes to the dead letters."""
+#: A message that came back so often may be what kills us: such are taken one at a time.
+_SUSPECT_DELIVERIES = 3
+#: In any order, so that the one that kills is not always before the same others.
+_SHUFFLE_SECONDS = 0.5
+#: What is said with these goes to the dead letters, also where the sender gets an answer.
+_DEAD_CODES = {"bad_routing_key", "tenant_mismatch", "too_large", "unsupported_media"}
+_DEAD_PARAMS = {"message_id", "type"}
+_ROOT = Path(__file__).parents[1]
 
 
 class Intake:
@@ -57,41 +81,35 @@ class Intake:
         bus: Bus,
         *,
         service_user: str,
-        tenant_prefix: str,
+        inputs: Inputs,
+        quota: NewBatchQuota,
     ) -> None:
         self._state = state
         self._storage = storage
         self._bus = bus
         self._service_user = service_user
-        self._tenant_prefix = tenant_prefix
+        self._inputs = inputs
+        self._quota = quota
+        self._one_at_a_time = asyncio.Lock()
 
     async def take(self, message: AbstractIncomingMessage) -> None:
         """Handle one delivery and settle it; the only place that acks or rejects."""
-        fields = {
-            "message_id": message.message_id,
-            "type": message.type,
-            "user": message.user_id,
-        }
+        deliveries = _deliveries(message)
         try:
-            await self._handle_patiently(message)
-        except UnanswerableError as error:
-            log.error(  # noqa: TRY400  # the reason says it all
-                "message.dead", reason=str(error), **fields
-            )
-            await message.reject(requeue=False)
-        except CallerError as error:
-            log.info("message.rejected", reason=str(error), **fields)
-            await self._reply(message, _rejected(error))
-            await message.ack()
+            if deliveries <= _SUSPECT_DELIVERIES:
+                await self._handle_patiently(message)
+            else:
+                await asyncio.sleep(random.uniform(0, _SHUFFLE_SECONDS))
+                async with self._one_at_a_time:
+                    await self._handle_patiently(message)
         except TransientError as error:
             # Back to the queue's head, counted towards its delivery limit.
-            log.warning("message.delayed", reason=str(error), **fields)
-            await message.reject(requeue=True)
-        except Exception:  # the loop must outlive a bug; the delivery limit bounds the repeats
-            log.exception("message.broke", **fields)
-            await message.reject(requeue=True)
+            log.warning("message.delayed", reason=str(error), **_fields(message))
+            await _settle(message.reject(requeue=True))
+        except Exception as error:  # noqa: BLE001  # the loop must outlive a bug; its words may quote a prompt
+            await self._give_up(message, error, deliveries)
         else:
-            await message.ack()
+            await _settle(message.ack())
 
     async def _handle_patiently(self, message: AbstractIncomingMessage) -> None:
         """Wait here, since each return to the queue counts towards the message's delivery limit."""
@@ -105,197 +123,313 @@ class Intake:
                 await self._handle(message)
 
     async def _handle(self, message: AbstractIncomingMessage) -> None:
-        match message.type:
-            case messages.READY:
-                await self._ready(message)
-            case messages.SUBMIT:
-                await self._submit(message)
-            case other:
-                raise UnanswerableError(f"There is no message type '{other}'.")
-
-    async def _ready(self, message: AbstractIncomingMessage) -> None:
-        if message.user_id != self._service_user:
-            raise UnanswerableError(f"{messages.READY} comes from the gateway only.")
+        envelope = self._opened(message)
+        crash.point("intake.begin")
         try:
-            batch_id = str(json.loads(message.body)["batch_id"])
+            await self._obey(envelope, message.body)
+        except RejectedError as error:
+            codes = sorted({reason.code for reason in error.reasons})
+            params = sorted({reason.param or "" for reason in error.reasons})[:10]
+            log.info("message.rejected", codes=codes, params=params, **_fields(message))
+            is_dead = error.is_dead or any(
+                reason.code in _DEAD_CODES or reason.param in _DEAD_PARAMS
+                for reason in error.reasons
+            )
+            if is_dead or not envelope.can_be_answered:
+                await self._bury(envelope, message, error)
+            if envelope.can_be_answered:
+                await self._reply(envelope, _rejection(error))
+        crash.point("intake.done")
+
+    async def _give_up(
+        self, message: AbstractIncomingMessage, error: Exception, deliveries: int
+    ) -> None:
+        """A fault of ours: once more, and then to the dead letters with the place of the fault."""
+        where = _place(error)
+        log.error("message.broke", error=type(error).__name__, where=where, **_fields(message))
+        if deliveries <= _SUSPECT_DELIVERIES:
+            await _settle(message.reject(requeue=True))
+            return
+        text = f"The dispatcher broke on the message with a {type(error).__name__}."
+        try:
+            rejection = RejectedError([Reason("internal_error", text)])
+            await self._bury(self._opened(message), message, rejection, where=where)
+        except TransientError:
+            await _settle(message.reject(requeue=True))
+        else:
+            await _settle(message.ack())
+
+    def _opened(self, message: AbstractIncomingMessage) -> Envelope:
+        headers: dict[str, Any] = dict(message.headers)
+        user, properties = message.user_id, sent_properties(message)
+        # Of another user, this header says nothing.
+        if user == self._service_user and REPLAY in headers:
+            user, properties, headers = replayed(headers)
+        return Envelope(
+            user, message.exchange or "", message.routing_key or "", properties, headers
+        )
+
+    async def _obey(self, envelope: Envelope, body: bytes) -> None:
+        if envelope.type == messages.READY and envelope.user == self._service_user:
+            await self._ready(body)
+        elif envelope.type == messages.CANCEL:
+            await self._cancel(envelope, body)
+        else:
+            await self._submit(envelope, body)
+
+    async def _ready(self, body: bytes) -> None:
+        try:
+            batch_id = str(json.loads(body)["batch_id"])
         except (ValueError, KeyError, TypeError):
-            raise UnanswerableError("The body names no batch.") from None
+            reason = Reason("schema_invalid", "The body names no batch.", "batch_id")
+            raise RejectedError([reason], is_dead=True) from None
         try:
             await self._state.batches.get(batch_id)
         except NotFoundError:
             # The record was lost; what the manifest says is enough to make it again.
-            await accept(self._state, self._storage, await read_manifest(self._storage, batch_id))
+            await accept(self._state, self._storage, await self._known(batch_id))
         await self._state.ring("dispatcher")
 
-    async def _submit(self, message: AbstractIncomingMessage) -> None:
-        tenant = message.user_id or ""
-        if not TENANT.fullmatch(tenant):
-            raise UnanswerableError("user_id is required: it proves the tenant.")
-        if not message.message_id or not MESSAGE_ID.fullmatch(message.message_id):
-            raise UnanswerableError("message_id is required, 1 to 128 of A-Z a-z 0-9 _ . : -")
-        submission = decode_submission(message.body, content_encoding=message.content_encoding)
-        batch_id = ids.batch_id(tenant, message.message_id)
+    async def _known(self, batch_id: str) -> Manifest:
         try:
-            known = await read_manifest(self._storage, batch_id)
-        except NotFoundError:
-            manifest = await self._manifest(tenant, message, submission)
+            return await read_manifest(self._storage, batch_id)
+        except NotFoundError as error:
+            reason = Reason("unknown_batch", f"There is no batch '{batch_id}'.", "batch_id")
+            raise RejectedError([reason], is_dead=True) from error
+
+    async def _submit(self, envelope: Envelope, body: bytes) -> None:
+        denials, reasons = [*unauthorised(envelope)], [*malformed(envelope)]
+        try:
+            submission = decode_submission(body, content_encoding=envelope.text("content_encoding"))
+        except RejectedError as error:
+            raise RejectedError(
+                [*denials, *reasons, *error.reasons], is_dead=error.is_dead
+            ) from error
+        tenant = envelope.tenant
+        if denials or tenant is None:
+            raise RejectedError([*denials, *reasons, *_unservable(submission)], is_dead=True)
+        batch_id = ids.batch_id(tenant, envelope.message_id)
+        if MESSAGE_ID.fullmatch(envelope.message_id):
+            try:
+                known = await read_manifest(self._storage, batch_id)
+            except NotFoundError:
+                manifest = await self._manifest(tenant, envelope, submission, reasons)
+            else:
+                # By now the input may be gone or `not_after` past, and that changes nothing.
+                manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
+                if reasons:
+                    raise RejectedError(reasons)
         else:
-            # A repeat: by now the input may be gone or `not_after` past, and that changes nothing.
-            manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
-        accepted = await accept(self._state, self._storage, manifest)
-        record = await self._state.batches.get(accepted.batch_id)
-        await self._reply(
-            message,
-            {
-                "status": "accepted",
-                "duplicate": accepted.is_duplicate,
-                "batch": record.to_openai().model_dump(
-                    mode="json",
-                    include={"id", "object", "status", "created_at", "expires_at"},
-                ),
-            },
-        )
+            manifest = await self._manifest(tenant, envelope, submission, reasons)
+        reply = self._address(envelope) if envelope.can_be_answered else None
+        try:
+            await accept(self._state, self._storage, manifest, reply=reply)
+        except ConflictError as error:
+            raise RejectedError(
+                [Reason("idempotency_conflict", str(error), "message_id")]
+            ) from error
 
     async def _manifest(
-        self, tenant: str, message: AbstractIncomingMessage, submission: Submission
+        self, tenant: str, envelope: Envelope, submission: Submission, reasons: list[Reason]
     ) -> Manifest:
-        if submission.endpoint not in ENDPOINTS:
-            raise InvalidInputError(
-                f"endpoint: '{submission.endpoint}' is not one of {', '.join(ENDPOINTS)}.",
-                param="endpoint",
-                code="schema_invalid",
-            )
-        message_id = message.message_id or ""
-        batch_id = ids.batch_id(tenant, message_id)
+        """Of a new batch. Raises RejectedError with these reasons and all that are found."""
+        batch_id = ids.batch_id(tenant, envelope.message_id)
+        found = [*reasons, *_unservable(submission)]
+        source: dict[str, Any] = {}
+        if not isinstance(submission.input, InlineInput):
+            try:
+                source = await self._inputs.find(tenant, batch_id, submission.input)
+            except RejectedError as error:
+                found += error.reasons
+        if found:
+            raise RejectedError(found)
+        exceeded = await self._quota.exceeded(self._state, tenant, batch_id, submission.endpoint)
+        if exceeded:
+            raise RejectedError([exceeded])
+        if isinstance(submission.input, InlineInput):
+            digest = fingerprint(submission)
+            source = await self._inputs.store(batch_id, submission.input, digest)
         created_at = int(time.time())
-        expires_at = created_at + window_seconds(submission.completion_window)
-        if submission.not_after is not None:
-            expires_at = min(expires_at, int(submission.not_after.timestamp()))
-            if expires_at <= created_at:
-                raise InvalidInputError(
-                    "not_after: that time has passed.",
-                    param="not_after",
-                    code="expired",
-                )
-        source = await self._source(tenant, batch_id, submission)
+        traceparent, tracestate = envelope.trace
+        metadata = submission.metadata
         return Manifest(
             id=batch_id,
             tenant=tenant,
-            message_id=message_id,
+            message_id=envelope.message_id,
             fingerprint=fingerprint(submission),
             door="bus",
             endpoint=submission.endpoint,
             completion_window=submission.completion_window,
             created_at=created_at,
-            expires_at=expires_at,
+            expires_at=_expires_at(submission, created_at),
             priority=submission.priority,
-            metadata=json.dumps(submission.metadata) if submission.metadata else "",
-            correlation_id=message.correlation_id or message_id,
-            reply_to=message.reply_to or "",
+            metadata="" if metadata is None else json.dumps(metadata),
+            correlation_id=envelope.correlation_id,
+            reply_to=envelope.reply_to or "",
+            traceparent=traceparent,
+            tracestate=tracestate,
             **source,
         )
 
-    async def _source(self, tenant: str, batch_id: str, submission: Submission) -> dict[str, Any]:
-        """Where the input lies, as fields of a manifest."""
-        wanted = submission.input
-        if isinstance(wanted, InlineInput):
-            # By its content: another message under the same id must not overwrite this one's input.
-            key = f"batches/{batch_id}/input-{fingerprint(submission)[:16]}.jsonl"
-            lines = [request.model_dump_json() for request in wanted.requests]
-            stored = await self._storage.put(key, "".join(f"{line}\n" for line in lines).encode())
-            return _foreign(batch_id, self._storage.bucket, key, stored.etag, stored.size)
-        if isinstance(wanted, S3Input):
-            prefix = self._tenant_prefix.format(tenant=tenant)
-            # On the way to S3, `..` would lead out of the prefix.
-            is_plain = not {".", ".."} & set(wanted.key.split("/"))
-            is_own = wanted.bucket == self._storage.bucket and wanted.key.startswith(prefix)
-            if not is_own or not is_plain:
-                raise InvalidInputError(
-                    f"input.key: only objects under '{prefix}' of bucket "
-                    f"'{self._storage.bucket}' may be read.",
-                    param="input.key",
-                    code="schema_invalid",
-                )
-            try:
-                found = await self._storage.stat(wanted.key)
-            except NotFoundError as error:
-                raise _not_found("input.key", error) from error
-            if found.etag != wanted.etag.strip('"') or found.size != wanted.size:
-                raise InvalidInputError(
-                    "input.etag: the object is not the one that the message describes.",
-                    param="input.etag",
-                    code="input_changed",
-                )
-            return _foreign(batch_id, wanted.bucket, wanted.key, found.etag, found.size)
+    async def _cancel(self, envelope: Envelope, body: bytes) -> None:
+        reasons = [*unauthorised(envelope), *malformed(envelope)]
         try:
-            file = await self._state.files.get(tenant, wanted.file_id)
-        except NotFoundError as error:
-            raise _not_found("input.file_id", error) from error
-        if file.purpose != "batch":
-            raise InvalidInputError(
-                f"input.file_id: the file's purpose is '{file.purpose}', not 'batch'.",
-                param="input.file_id",
-                code="schema_invalid",
-            )
+            wish = decode_cancellation(body, content_encoding=envelope.text("content_encoding"))
+        except RejectedError as error:
+            raise RejectedError([*reasons, *error.reasons], is_dead=error.is_dead) from error
+        if reasons:
+            raise RejectedError(reasons)
+        record = await self._own_batch(envelope.tenant, wish.batch_id)
+        try:
+            is_new = await self._state.apply(record.id, Event.CANCEL_REQUESTED)
+        except InvalidTransitionError as error:
+            # To ask again for what has happened is no error.
+            if error.status != Status.CANCELLED:
+                text = f"batch_id: Cannot cancel a batch with status '{error.status}'."
+                raise RejectedError([Reason("batch_ended", text, "batch_id")]) from error
+            is_new = False
+        if envelope.can_be_answered:
+            record = await self._state.batches.get(record.id)
+            await self._reply(envelope, _acceptance(record, is_duplicate=not is_new))
+
+    async def _own_batch(self, tenant: str | None, batch_id: str) -> BatchRecord:
+        """The tenant's batch; another one's does not exist."""
+        try:
+            record = await self._state.batches.get(batch_id)
+        except NotFoundError:
+            record = None
+        if record is None or record.tenant != tenant:
+            text = f"batch_id: No batch found with id '{batch_id}'."
+            raise RejectedError([Reason("unknown_batch", text, "batch_id")])
+        return record
+
+    async def _reply(self, envelope: Envelope, answer: Reply) -> None:
+        await self._state.outbox.add(
+            "replies", {**self._address(envelope), "body": answer.model_dump_json()}
+        )
+
+    @staticmethod
+    def _address(envelope: Envelope) -> dict[str, str]:
+        """Where and under which ids an answer goes."""
+        batch_id = ids.batch_id(envelope.tenant or "", envelope.message_id)
+        # A cancellation has an id of its own, which names no batch.
+        name = (
+            f"{batch_id}.reply"
+            if envelope.type != messages.CANCEL
+            else (f"{envelope.message_id}.cancel.reply")
+        )
         return {
-            "input_file_id": file.id,
-            "bucket": file.bucket,
-            "key": file.key,
-            "etag": file.etag,
-            "size": file.bytes,
+            "to": envelope.reply_to or "",
+            "message_id": name,
+            "correlation_id": envelope.correlation_id[:MAX_CORRELATION_ID],
         }
 
-    async def _reply(self, message: AbstractIncomingMessage, answer: dict[str, Any]) -> None:
-        if not message.reply_to or not _may_reply(message.user_id or "", message.reply_to):
-            return
-        try:
-            await self._bus.publish(
-                "",
-                message.reply_to,
-                json.dumps(answer).encode(),
-                properties={
-                    "message_id": f"{message.message_id}.reply",
-                    "type": "batch.reply.v1",
-                    "content_type": "application/json",
-                    "correlation_id": message.correlation_id or message.message_id or "",
-                },
-                mandatory=True,
-            )
-        except TransientError as error:
-            # The state can be asked for, and comes as an event.
-            log.warning("reply.dropped", reason=str(error), reply_to=message.reply_to)
+    async def _bury(
+        self,
+        envelope: Envelope,
+        message: AbstractIncomingMessage,
+        error: RejectedError,
+        *,
+        where: str | None = None,
+    ) -> None:
+        """Publish the message to the dead letters: `reject` would lose the reason."""
+        table = dead_table(
+            user=envelope.user,
+            exchange=envelope.exchange,
+            routing_key=envelope.routing_key,
+            properties=envelope.properties,
+            reasons=error.reasons,
+            reason_count=error.count,
+            deliveries=_deliveries(message),
+            at=int(time.time()),
+            where=where,
+        )
+        is_small = header_bytes(envelope.headers) <= MAX_HEADER_BYTES
+        await self._bus.publish(
+            DEAD_EXCHANGE,
+            DEAD_KEY,
+            message.body,
+            properties={
+                "message_id": letter_id(
+                    envelope.user, envelope.routing_key, envelope.message_id, message.body
+                ),
+                "type": envelope.type,
+                "content_type": envelope.text("content_type"),
+                "user_id": self._bus.user,
+            },
+            headers={**(own_headers(envelope.headers) if is_small else {}), DEAD: table},
+            mandatory=True,
+        )
 
 
-def _foreign(batch_id: str, bucket: str, key: str, etag: str, size: int) -> dict[str, Any]:
-    return {
-        "input_file_id": ids.input_file_id(batch_id),
-        "bucket": bucket,
-        "key": key,
-        "etag": etag,
-        "size": size,
-        "is_foreign": True,
-    }
+async def _settle(settling: Awaitable[None]) -> None:
+    """Ack or reject; where the channel is gone, the broker delivers again without harm."""
+    try:
+        await settling
+    except CONNECTION_ERRORS as error:
+        log.warning("message.not_settled", error=type(error).__name__)
 
 
-def _not_found(param: str, error: NotFoundError) -> InvalidInputError:
-    return InvalidInputError(f"{param}: {error}", param=param, code="schema_invalid")
+def _deliveries(message: AbstractIncomingMessage) -> int:
+    """How often the message has been handed out, this time included."""
+    if not message.redelivered:
+        return 1
+    count = message.headers.get("x-delivery-count")
+    return count + 1 if isinstance(count, int) else 2
 
 
-def _may_reply(tenant: str, queue: str) -> bool:
-    return queue.startswith((f"reply.{tenant}.", "amq.rabbitmq.reply-to."))
+def _fields(message: AbstractIncomingMessage) -> dict[str, str | None]:
+    return {"message_id": message.message_id, "type": message.type, "user": message.user_id}
 
 
-def _rejected(error: CallerError) -> dict[str, Any]:
-    param = getattr(error, "param", None)
-    code = getattr(error, "code", None) or (
-        "idempotency_conflict" if isinstance(error, ConflictError) else "schema_invalid"
+def _place(error: Exception) -> str:
+    """The innermost line of our own code that the error went through."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_relative_to(_ROOT) and ".venv" not in frame.filename
+    ]
+    if not own:
+        return "unknown"
+    path = Path(own[-1].filename).relative_to(_ROOT)
+    return f"{path}:{own[-1].lineno} in {own[-1].name}"
+
+
+def _unservable(submission: Submission) -> list[Reason]:
+    """What a schema cannot say."""
+    reasons = []
+    if submission.endpoint not in ENDPOINTS:
+        text = f"endpoint: '{submission.endpoint[:80]}' is not one of {', '.join(ENDPOINTS)}."
+        reasons.append(Reason("schema_invalid", text, "endpoint"))
+    now = int(time.time())
+    if _expires_at(submission, now) <= now:
+        reasons.append(Reason("expired", "not_after: that time has passed.", "not_after"))
+    return reasons
+
+
+def _expires_at(submission: Submission, created_at: int) -> int:
+    end = created_at + window_seconds(submission.completion_window)
+    if submission.not_after is None:
+        return end
+    return min(end, int(submission.not_after.timestamp()))
+
+
+def _acceptance(record: BatchRecord, *, is_duplicate: bool) -> Reply:
+    """As `accept.lua` writes it for a new batch."""
+    return Reply(
+        AcceptedReply(
+            duplicate=is_duplicate,
+            batch=AcceptedBatch(
+                id=record.id,
+                status=record.status,
+                created_at=record.number("created_at"),
+                expires_at=record.number("expires_at"),
+            ),
+        )
     )
-    return {
-        "status": "rejected",
-        "error": {
-            "code": code,
-            "message": str(error),
-            "param": param,
-            "type": "invalid_request_error",
-        },
-    }
+
+
+def _rejection(error: RejectedError) -> Reply:
+    """The first reason as OpenAI's error, and all of them beside it."""
+    errors = [ReplyError(**reason._asdict()) for reason in error.reasons]
+    return Reply(RejectedReply(error=errors[0], errors=errors, error_count=error.count))

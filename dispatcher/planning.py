@@ -4,6 +4,7 @@ No row is copied: the plan is byte ranges of the input object.
 """
 
 import asyncio
+import hashlib
 import json
 import secrets
 from collections.abc import AsyncIterator, Iterable
@@ -19,7 +20,7 @@ from shared.limits import queue_code, queue_text
 from shared.openai import BatchError
 from shared.slices import Slice
 from shared.state import BatchRecord, Queue, QueueFullError, Quota, State
-from shared.storage import Storage, why_unreadable
+from shared.storage import ChangedError, Storage, why_unreadable
 from shared.validation import InputCheck, Limits, Row, unreadable
 
 log = structlog.get_logger()
@@ -118,12 +119,22 @@ class Planner:
 
     async def _chunks(self, record: BatchRecord) -> AsyncIterator[bytes]:
         key, bucket, etag = (record.fields[name] for name in ("key", "bucket", "etag"))
+        version, wanted = record.fields.get("version_id"), record.fields.get("sha256")
+        digest = hashlib.sha256()
         if record.number("size") <= _SMALL_BYTES:
             # One call to the store instead of one for the head and one a chunk.
-            yield await self._storage.get(key, etag=etag, bucket=bucket)
-            return
-        async for chunk in self._storage.stream(key, etag=etag, bucket=bucket):
-            yield chunk
+            body = await self._storage.get(key, etag=etag, bucket=bucket, version_id=version)
+            if wanted:
+                digest.update(body)
+            yield body
+        else:
+            source = self._storage.stream(key, etag=etag, bucket=bucket, version_id=version)
+            async for chunk in source:
+                if wanted:
+                    await asyncio.to_thread(digest.update, chunk)
+                yield chunk
+        if wanted and digest.hexdigest() != wanted:
+            raise ChangedError(f"The object {key} has another SHA-256 than its batch was told.")
 
     async def _start(self, record: BatchRecord, check: InputCheck, plan: str, slices: int) -> None:
         model = check.model or ""

@@ -1,10 +1,14 @@
 """What the dispatcher must be told besides the shared addresses."""
 
 from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated
 
 from pydantic import Field, SecretStr
 
 from shared.settings import SharedSettings
+
+#: A bucket and a prefix in it. The slash at its end keeps `acme/` from meaning `acme-2/` as well.
+InputPlace = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(.*/)?$")]
 
 
 class DispatcherSettings(SharedSettings):
@@ -23,6 +27,13 @@ class DispatcherSettings(SharedSettings):
     lane_job_attempts: int = 5
     #: The prefix of objects in our bucket that a tenant may name as its input.
     tenant_prefix: str = "inbox/{tenant}/"
+    input_places: dict[str, tuple[InputPlace, ...]] = Field(
+        default={},
+        description='further places of inputs, as JSON: `{"acme": ["s3://acme-data/exports/"]}`; '
+        "under `*` those of every tenant, with `{tenant}` for its name",
+    )
+    #: Batch messages in hand at once.
+    prefetch: int = Field(default=32, ge=1, le=1000)
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     #: For one attempt, all in all.
     webhook_timeout_seconds: float = Field(default=20.0, gt=0, le=30)

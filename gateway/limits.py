@@ -63,11 +63,7 @@ async def reserve_batch(
     Raises LimitError for too many in the time, and where none could run: the queue is full already.
     """
     settings = services.settings
-    tokens = {
-        model.name: model.max_enqueued_tokens or settings.max_enqueued_tokens
-        for model in services.catalog.models.values()
-        if endpoint in model.endpoints
-    }
+    tokens = services.catalog.token_quotas(endpoint, default=settings.max_enqueued_tokens)
     outcome = await services.state.limits.reserve(
         tenant,
         batch_id,

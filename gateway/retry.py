@@ -194,7 +194,9 @@ async def _picked(
 async def _lines(services: Services, batch: BatchRecord) -> AsyncIterator[bytes]:
     key, bucket, etag = (batch.fields[name] for name in ("key", "bucket", "etag"))
     rest, is_first = b"", True
-    async with aclosing(services.storage.stream(key, etag=etag, bucket=bucket)) as chunks:
+    version = batch.fields.get("version_id")
+    source = services.storage.stream(key, etag=etag, bucket=bucket, version_id=version)
+    async with aclosing(source) as chunks:
         async for chunk in chunks:
             whole = rest + chunk
             if is_first:

@@ -40,9 +40,6 @@ class GatewaySettings(SharedSettings):
     file_requests_per_minute: int = Field(
         default=1_000, ge=1, description="those among them to `/v1/files` and `/v1/uploads`"
     )
-    batches_per_hour: int = Field(
-        default=2_000, ge=1, description="new batches of a tenant by HTTP"
-    )
     max_metadata_pairs: int = Field(default=16, ge=0, description="of a batch by HTTP")
     max_metadata_key_characters: int = Field(default=64, ge=1)
     max_metadata_value_characters: int = Field(default=512, ge=0)

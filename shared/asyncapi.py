@@ -20,7 +20,7 @@ from shared.event_shapes import EVENT_TYPES, EventShape, EventType
 from shared.events import to_event
 from shared.lifecycle import Status
 from shared.openai import ENDPOINTS
-from shared.replies import REPLY, AcceptedBatch, AcceptedReply, Reason, RejectedReply, Reply
+from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply, ReplyError
 from shared.state.outbox import Entry
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -186,6 +186,13 @@ def _received() -> Iterator[Message]:
             },
         },
     )
+    yield Message(
+        messages.CANCEL,
+        "Stop a batch of one's own. What is done by then is kept.",
+        "received",
+        messages.Cancellation,
+        {"cancel": {"schema": "batch.cancel/1", "batch_id": _BATCH}},
+    )
 
 
 def _replies() -> Iterator[Message]:
@@ -198,16 +205,16 @@ def _replies() -> Iterator[Message]:
             expires_at=_CREATED_AT + _DAY,
         ),
     )
-    rejected = RejectedReply(
-        error=Reason(
-            code="schema_invalid",
-            message="input.requests[3].custom_id: Field required",
-            param="input.requests[3].custom_id",
-        )
+    error = ReplyError(
+        code="schema_invalid",
+        message="input.requests[3].custom_id: Field required",
+        param="input.requests[3].custom_id",
     )
+    rejected = RejectedReply(error=error, errors=[error], error_count=1)
     yield Message(
-        REPLY,
-        "The answer to a submission. `accepted` means: on disk in Redis and in S3.",
+        messages.REPLY,
+        "The answer to each message with a `reply_to`. `accepted` means of a submission: the "
+        "batch is on disk in Redis and in S3.",
         "reply",
         Reply,
         {reply.status: reply.model_dump(mode="json") for reply in (accepted, rejected)},
@@ -298,11 +305,18 @@ def _channels() -> Json:
             "parameters": {"tenant": tenant},
             "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
         },
+        "cancel": {
+            "address": topology.cancel_key("{tenant}"),
+            "description": "Where a tenant cancels batches.",
+            "messages": every([messages.CANCEL]),
+            "parameters": {"tenant": tenant},
+            "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
+        },
         "reply": {
             "address": None,
-            "description": "The queue that a submission's `reply_to` names: the tenant's own "
+            "description": "The queue that a message's `reply_to` names: the tenant's own "
             "`reply.<tenant>.<name>`, or RabbitMQ's direct reply-to.",
-            "messages": every([REPLY]),
+            "messages": every([messages.REPLY]),
             "bindings": {
                 "amqp": {
                     "is": "queue",
@@ -330,13 +344,12 @@ def _operations() -> Json:
     def of(channel: str, names: Sequence[str]) -> list[Json]:
         return [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in names]
 
-    return {
-        "receiveBatch": {
+    def received(channel: str, name: str, summary: str) -> Json:
+        return {
             "action": "receive",
-            "channel": {"$ref": "#/channels/submit"},
-            "summary": "Take a batch. Publish with confirms and `mandatory`; send again with the "
-            "same message id what was not confirmed.",
-            "messages": of("submit", [messages.SUBMIT]),
+            "channel": {"$ref": f"#/channels/{channel}"},
+            "summary": summary,
+            "messages": of(channel, [name]),
             "bindings": {"amqp": {"deliveryMode": 2, "mandatory": True, "ack": True}},
             "reply": {
                 "address": {
@@ -344,9 +357,20 @@ def _operations() -> Json:
                     "description": "The AMQP property; without one there is no reply.",
                 },
                 "channel": {"$ref": "#/channels/reply"},
-                "messages": of("reply", [REPLY]),
+                "messages": of("reply", [messages.REPLY]),
             },
-        },
+        }
+
+    return {
+        "receiveBatch": received(
+            "submit",
+            messages.SUBMIT,
+            "Take a batch. Publish with confirms and `mandatory`; send again with the same "
+            "message id what was not confirmed.",
+        ),
+        "receiveCancellation": received(
+            "cancel", messages.CANCEL, "Cancel a batch, as by HTTP; repeating it is harmless."
+        ),
         "sendEvent": {
             "action": "send",
             "channel": {"$ref": "#/channels/events"},
@@ -420,6 +444,15 @@ def _traits() -> dict[Kind, Json]:
             "description": "A queue of the tenant's own, or direct reply-to.",
         },
     }
+    given = {
+        "type": "object",
+        "properties": {
+            "traceparent": words | {"description": "W3C's; comes back in the events."},
+            "tracestate": words | {"description": "W3C's; comes back in the events."},
+            "x-tenant": words | {"description": "If given, the tenant of `user_id`."},
+            "x-schema": words | {"description": "If given, the `schema` of the body."},
+        },
+    }
     event = common | {
         "content_type": {"const": _EVENT_MEDIA},
         "message_id": words | {"description": "The event's id."},
@@ -436,7 +469,8 @@ def _traits() -> dict[Kind, Json]:
         "received": {
             "contentType": "application/json",
             "correlationId": correlation,
-            _PROPERTIES: _object(received, [*always, "user_id"]),
+            "headers": given,
+            _PROPERTIES: _object(received, [*always, "content_type", "user_id"]),
         },
         "reply": {
             "contentType": "application/json",

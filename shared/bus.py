@@ -4,8 +4,10 @@ One connection publishes and another one consumes, so that a blocked publisher n
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime
+from urllib.parse import unquote, urlsplit
 
 import aio_pika
 import structlog
@@ -25,22 +27,28 @@ from aio_pika.exceptions import (
 )
 from aiormq.exceptions import ChannelAccessRefused
 
-from shared import topology
+from shared import amqp, topology
 from shared.errors import SetupError, TransientError
 
+amqp.install()
 log = structlog.get_logger()
 
 #: Seconds for any single exchange with the broker; an unanswered one has an unknown outcome.
 _PATIENCE = 10.0
 #: Heartbeats notice a vanished broker; reconnects come once a second.
 _CONNECTION = "heartbeat=10&reconnect_interval=1"
-_NETWORK_ERRORS = (AMQPError, ConnectionError, TimeoutError, RuntimeError)
+#: What aio-pika raises when the connection or channel is gone.
+CONNECTION_ERRORS = (AMQPError, ConnectionError, TimeoutError, RuntimeError)
 
 Handler = Callable[[AbstractIncomingMessage], Awaitable[None]]
 
 
 class UnroutableError(TransientError):
     """No queue took the message."""
+
+
+class RefusedError(TransientError):
+    """A queue said no to the message: it is full."""
 
 
 class Bus:
@@ -51,6 +59,11 @@ class Bus:
         self._publishing: AbstractRobustConnection | None = None
         self._consuming: AbstractRobustConnection | None = None
         self._exchanges: dict[str, AbstractExchange] = {}
+
+    @property
+    def user(self) -> str:
+        """The login, under which alone the broker lets us publish."""
+        return unquote(urlsplit(self._url).username or "guest")
 
     async def connect(self, *, declares: bool = True) -> None:
         """Open the publishing connection, and make the topology if it is missing.
@@ -69,7 +82,9 @@ class Bus:
                 await _declare(channel)
             for name in topology.EXCHANGE_TYPES:
                 self._exchanges[name] = await channel.get_exchange(name, ensure=False)
-            self._exchanges[""] = channel.default_exchange
+            # Replies go where a tenant says: what is wrong with an address ends this channel only.
+            replies = await self._publishing.channel(publisher_confirms=True, on_return_raises=True)
+            self._exchanges[""] = replies.default_exchange
         except (ChannelAccessRefused, ChannelPreconditionFailed) as error:
             await self.close()
             raise SetupError(
@@ -77,7 +92,7 @@ class Bus:
                 "`batchyard topology --definitions` prints, and set "
                 "BATCHYARD_DECLARE_TOPOLOGY=false."
             ) from error
-        except _NETWORK_ERRORS as error:
+        except CONNECTION_ERRORS as error:
             await self.close()
             raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
 
@@ -94,8 +109,8 @@ class Bus:
         """Publish one persistent message and wait for the broker's confirm.
 
         `properties` are message_id, type, content_type, correlation_id, user_id and timestamp.
-        Raises TransientError when the outcome is unknown or refused (send the same message again),
-        and UnroutableError when `mandatory` and no queue took it.
+        Raises TransientError when the outcome is unknown (send the same message again), with
+        UnroutableError when `mandatory` and no queue took it, and RefusedError when it was full.
         """
         message = aio_pika.Message(
             body,
@@ -117,8 +132,8 @@ class Bus:
         except DeliveryError as error:
             if mandatory and error.frame.name == "Basic.Return":
                 raise UnroutableError(f"No queue is bound for {routing_key}.") from error
-            raise TransientError(f"RabbitMQ refused the message: {error}") from error
-        except _NETWORK_ERRORS as error:
+            raise RefusedError(f"RabbitMQ refused the message: {error}") from error
+        except CONNECTION_ERRORS as error:
             raise TransientError(f"RabbitMQ: {error!r}") from error
 
     async def consume(self, handler: Handler, *, prefetch: int = 64) -> None:
@@ -132,8 +147,28 @@ class Bus:
             await channel.set_qos(prefetch_count=prefetch, timeout=_PATIENCE)
             queue = await channel.get_queue(topology.SUBMIT_QUEUE)
             await queue.consume(handler, timeout=_PATIENCE)
-        except _NETWORK_ERRORS as error:
+        except CONNECTION_ERRORS as error:
             raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
+
+    @asynccontextmanager
+    async def holding(self, queue: str) -> AsyncIterator[AsyncIterator[AbstractIncomingMessage]]:
+        """What lies in a queue, one by one; afterwards all that was not acked lies in it again.
+
+        Meanwhile nobody else gets to see what was handed out.
+        """
+        try:
+            connection = await aio_pika.connect(self._url, timeout=_PATIENCE)
+        except CONNECTION_ERRORS as error:
+            raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
+        async with connection:
+            channel = await connection.channel()
+            source = await channel.get_queue(queue)
+
+            async def each() -> AsyncIterator[AbstractIncomingMessage]:
+                while (message := await source.get(fail=False, timeout=_PATIENCE)) is not None:
+                    yield message
+
+            yield each()
 
     async def ping(self) -> None:
         """Raise TransientError when the broker is not connected."""

@@ -173,6 +173,14 @@ class Catalog(_Strict):
         """What each served name answers: what the line check needs to know."""
         return {name: frozenset(self.model(name).endpoints) for name in self.served_names()}
 
+    def token_quotas(self, endpoint: str, *, default: int) -> dict[str, int]:
+        """The most prompt tokens that a tenant's running batches may hold, by model that serves."""
+        return {
+            model.name: model.max_enqueued_tokens or default
+            for model in self.models.values()
+            if endpoint in model.endpoints
+        }
+
     def lane_of(self, name: str) -> Lane:
         """The lane that takes this model's requests: its base model on its first pool."""
         return self.lanes_of(name)[0]

@@ -64,6 +64,8 @@ class EventShape(BaseModel):
     correlationid: str = Field(
         default="", description="that of the submission; absent for a batch that came by HTTP"
     )
+    traceparent: str = Field(default="", description="W3C's, of the submission; absent without")
+    tracestate: str = Field(default="", description="W3C's, of the submission; absent without")
 
 
 class EventType(NamedTuple):

@@ -33,6 +33,10 @@ def to_event(entry: Entry) -> CloudEvent:
     }
     if "correlation_id" in snapshot:
         attributes["correlationid"] = snapshot["correlation_id"]
+    # CloudEvents' extension for distributed tracing.
+    attributes |= {
+        name: snapshot[name] for name in ("traceparent", "tracestate") if name in snapshot
+    }
     return CloudEvent(attributes=attributes, data=_data(snapshot, at))
 
 

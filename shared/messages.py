@@ -1,4 +1,4 @@
-"""What services publish: the message `batch.submit/1`, checked to the field. Does no I/O."""
+"""What services publish: `batch.submit/1` and `batch.cancel/1`, to the field. Does no I/O."""
 
 import gzip
 import hashlib
@@ -6,7 +6,8 @@ import io
 import json
 import re
 import zlib
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +20,11 @@ from pydantic import (
 
 from shared.errors import InvalidInputError
 
+M = TypeVar("M", bound=BaseModel)
+
 SUBMIT = "batch.submit.v1"
+CANCEL = "batch.cancel.v1"
+REPLY = "batch.reply.v1"
 #: From our own gateway only: a batch with manifest and record waits for its plan.
 READY = "batch.ready.v1"
 MESSAGE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -27,8 +32,34 @@ TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 #: Of a body after decoding; larger inputs come as a reference to an object.
 MAX_BODY_BYTES = 1024 * 1024
 _MAX_INFLATED_BYTES = 8 * 1024 * 1024
+#: Inflated bytes for each packed one.
+_MAX_RATIO = 100
 #: Characters of the path in an error: an unknown field's name is as long as its sender likes.
 _MAX_PATH = 200
+#: A small message may break the contract in very many places.
+MAX_REASONS = 1000
+
+
+class Reason(NamedTuple):
+    """One thing that is wrong with a message; `param` is the field or property."""
+
+    code: str
+    message: str
+    param: str | None = None
+
+
+class RejectedError(InvalidInputError):
+    """A message that breaks the contract, with every reason; `count` of them, if not all are kept.
+
+    `is_dead` is whether it goes to the dead letters even if its sender gets an answer.
+    """
+
+    def __init__(self, reasons: Iterable[Reason], *, is_dead: bool = False) -> None:
+        every = tuple(reasons)
+        super().__init__(every[0].message, param=every[0].param, code=every[0].code)
+        self.reasons: Sequence[Reason] = every[:MAX_REASONS]
+        self.count = len(every)
+        self.is_dead = is_dead
 
 
 class _Shape(BaseModel):
@@ -88,33 +119,21 @@ class Submission(_Shape):
     input: InlineInput | S3Input | FileInput = Field(discriminator="kind")
 
 
+class Cancellation(_Shape):
+    """The body of a message of type `batch.cancel.v1`."""
+
+    version: Literal["batch.cancel/1"] = Field(alias="schema")
+    batch_id: str = Field(pattern="^batch_[0-9a-f]{32}$")
+
+
 def decode_submission(body: bytes, *, content_encoding: str | None = None) -> Submission:
-    """The message's body as a value. Raises InvalidInputError that names the field."""
-    if content_encoding not in (None, "", "gzip"):
-        raise InvalidInputError(
-            "content_encoding: only 'gzip' is understood.", code="unsupported_media"
-        )
-    if content_encoding == "gzip":
-        body = _inflate(body)
-    if len(body) > MAX_BODY_BYTES:
-        raise InvalidInputError(
-            f"The message has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed. "
-            "Put the requests into an object and refer to it.",
-            code="too_large",
-        )
-    try:
-        # Strict: in JSON, "5" and true are no integers. The decoder also refuses lone surrogates,
-        # which no file or answer could carry.
-        return Submission.model_validate_json(body, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-    # Outside of the handler: what it holds quotes the body.
-    if first["type"] == "json_invalid":
-        raise InvalidInputError(f"The body is not JSON: {first['msg']}.", code="schema_invalid")
-    param, reason = path(first["loc"])[:_MAX_PATH], first["msg"]
-    if first["type"] == "union_tag_invalid":
-        param, reason = "input.kind", f"Input should be {first['ctx']['expected_tags']}"
-    raise InvalidInputError(f"{param}: {reason}", param=param, code="schema_invalid")
+    """The message's body as a value. Raises RejectedError that names every wrong field."""
+    return _decode(body, content_encoding, Submission)
+
+
+def decode_cancellation(body: bytes, *, content_encoding: str | None = None) -> Cancellation:
+    """As `decode_submission`, of the other message."""
+    return _decode(body, content_encoding, Cancellation)
 
 
 def fingerprint(submission: Submission) -> str:
@@ -138,14 +157,66 @@ def path(location: tuple[int | str, ...]) -> str:
     return text.lstrip(".")
 
 
+def _decode(body: bytes, content_encoding: str | None, shape: type[M]) -> M:
+    if content_encoding not in (None, "", "gzip"):
+        raise RejectedError(
+            [
+                Reason(
+                    "unsupported_media",
+                    "content_encoding: only 'gzip' is understood.",
+                    "content_encoding",
+                )
+            ],
+            is_dead=True,
+        )
+    if content_encoding == "gzip":
+        body = _inflate(body)
+    if len(body) > MAX_BODY_BYTES:
+        raise _too_large(
+            f"The message has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed. "
+            "Put the requests into an object and refer to it."
+        )
+    try:
+        # Strict: in JSON, "5" and true are no integers. The decoder also refuses lone surrogates,
+        # which no file or answer could carry.
+        return shape.model_validate_json(body, strict=True)
+    except ValidationError as error:
+        errors = error.errors(include_input=False, include_url=False)
+    # Outside of the handler: what it holds quotes the body.
+    if errors[0]["type"] == "json_invalid":
+        text = f"The body is not JSON: {errors[0]['msg']}."
+        raise RejectedError([Reason("schema_invalid", text)], is_dead=True)
+    raise RejectedError(
+        _reason(one["type"], one["loc"], one["msg"], one.get("ctx")) for one in errors
+    )
+
+
+def _reason(
+    kind: str, location: tuple[int | str, ...], text: str, limits: dict[str, Any] | None
+) -> Reason:
+    param = path(location)[:_MAX_PATH]
+    if kind == "union_tag_invalid":
+        param, text = "input.kind", f"Input should be {(limits or {})['expected_tags']}"
+    return Reason("schema_invalid", f"{param}: {text}", param)
+
+
+def _too_large(text: str) -> RejectedError:
+    return RejectedError([Reason("too_large", text)], is_dead=True)
+
+
 def _inflate(body: bytes) -> bytes:
+    most = min(_MAX_INFLATED_BYTES, _MAX_RATIO * len(body))
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
-            inflated = packed.read(_MAX_INFLATED_BYTES + 1)
+            inflated = packed.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise InvalidInputError("The body is not gzip.", code="unsupported_media") from error
-    if len(inflated) > _MAX_INFLATED_BYTES:
-        raise InvalidInputError(
-            f"The message inflates to more than {_MAX_INFLATED_BYTES} bytes.", code="too_large"
+        text = "The body is not gzip."
+        raise RejectedError(
+            [Reason("unsupported_media", text, "content_encoding")], is_dead=True
+        ) from error
+    if len(inflated) > most:
+        raise _too_large(
+            f"The message inflates to more than {most} bytes, which are the lesser of "
+            f"{_MAX_INFLATED_BYTES} and {_MAX_RATIO} times its own."
         )
     return inflated

@@ -15,14 +15,14 @@ import structlog
 from cloudevents.core.bindings.rabbitmq import to_structured_event
 
 from shared import crash
-from shared.bus import Bus
+from shared.bus import Bus, RefusedError, UnroutableError
 from shared.errors import TransientError
 from shared.events import routing_key, to_event
-from shared.messages import READY
+from shared.messages import READY, REPLY
 from shared.state import State
 from shared.state.leases import Lease
 from shared.state.outbox import Box, Entry
-from shared.topology import EVENTS_EXCHANGE, SUBMIT_EXCHANGE, submit_key
+from shared.topology import DIRECT_REPLY, EVENTS_EXCHANGE, SUBMIT_EXCHANGE, submit_key
 
 log = structlog.get_logger()
 
@@ -93,11 +93,20 @@ class Relay:
         confirmed: list[str] = []
         for entry in entries:
             try:
-                await (self._event(entry) if self._box == "events" else self._submission(entry))
+                await self._publish(entry)
             except TransientError:
                 break
             confirmed.append(entry.id)
         return confirmed
+
+    async def _publish(self, entry: Entry) -> None:
+        match self._box:
+            case "events":
+                await self._event(entry)
+            case "submissions":
+                await self._submission(entry)
+            case "replies":
+                await self._reply(entry)
 
     async def _event(self, entry: Entry) -> None:
         event = to_event(entry)
@@ -134,3 +143,23 @@ class Relay:
             },
             mandatory=True,
         )
+
+    async def _reply(self, entry: Entry) -> None:
+        address = entry.fields["to"]
+        try:
+            await self._bus.publish(
+                "",
+                address,
+                entry.fields["body"].encode(),
+                properties={
+                    "message_id": entry.fields["message_id"],
+                    "type": REPLY,
+                    "content_type": "application/json",
+                    "correlation_id": entry.fields["correlation_id"],
+                },
+                # To the broker, a direct reply-to is no queue.
+                mandatory=not address.startswith(DIRECT_REPLY),
+            )
+        except (UnroutableError, RefusedError) as error:
+            # Gone or full: waiting for one tenant's queue would hold up everybody's replies.
+            log.warning("reply.dropped", reason=str(error), reply_to=address)

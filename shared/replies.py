@@ -6,16 +6,13 @@ from pydantic import BaseModel, ConfigDict, RootModel
 
 from shared.lifecycle import Status
 
-#: The AMQP type of a reply.
-REPLY = "batch.reply.v1"
-
 
 class _Shape(BaseModel):
     model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
 
 
 class AcceptedBatch(_Shape):
-    """The batch that a submission made, or met."""
+    """The batch that a message made, met or cancelled."""
 
     id: str
     object: Literal["batch"] = "batch"
@@ -25,16 +22,16 @@ class AcceptedBatch(_Shape):
 
 
 class AcceptedReply(_Shape):
-    """The batch exists, on disk in Redis and in S3."""
+    """What was asked for is done, on disk."""
 
     status: Literal["accepted"] = "accepted"
-    #: Whether the same message id had made it before.
+    #: Whether that was so before the message came.
     duplicate: bool
     batch: AcceptedBatch
 
 
-class Reason(_Shape):
-    """Why a message was refused; `param` is the path of the field."""
+class ReplyError(_Shape):
+    """One thing that is wrong with the message; `param` is the field, property or header."""
 
     code: str
     message: str
@@ -43,11 +40,15 @@ class Reason(_Shape):
 
 
 class RejectedReply(_Shape):
-    """Nothing was made, and the same message would be refused again."""
+    """Nothing was done, and the same message would be refused again."""
 
     status: Literal["rejected"] = "rejected"
-    error: Reason
+    #: The first of `errors`, where OpenAI's clients look for it.
+    error: ReplyError
+    errors: list[ReplyError]
+    #: Of all, also where not all are listed.
+    error_count: int
 
 
 class Reply(RootModel[AcceptedReply | RejectedReply]):
-    """The answer to a submission that has a `reply_to`."""
+    """The answer to a message that has a `reply_to`."""

@@ -41,6 +41,9 @@ class SharedSettings(BaseSettings):
     max_embedding_inputs: int = Field(
         default=50_000, ge=1, description="of all requests of a batch of embeddings together"
     )
+    batches_per_hour: int = Field(
+        default=2_000, ge=1, description="new batches of a tenant, by whatever door"
+    )
     max_enqueued_requests: int = Field(
         default=1_000_000, ge=1, description="of all running batches of a tenant"
     )

@@ -41,6 +41,8 @@ class Claim:
     etag: str
     endpoint: str
     tenant: str
+    #: Of the input object; empty for the newest.
+    version_id: str = ""
 
 
 class GivenBack(StrEnum):

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 import stamina
 import urllib3
 from minio import Minio
-from minio.datatypes import Part
+from minio.datatypes import Object, Part
 from minio.deleteobjects import DeleteObject
 from minio.error import InvalidResponseError, S3Error, ServerError
 
@@ -126,11 +126,13 @@ class Storage:
         end: int | None = None,
         etag: str | None = None,
         bucket: str | None = None,
+        version_id: str | None = None,
     ) -> bytes:
         """Bytes [start, end) of an object. Raises NotFoundError, ChangedError if `etag` differs."""
         if end is not None and end <= start:
             return b""
-        return await self._call(lambda: self._get(key, start, end, etag, bucket or self.bucket))
+        place = _Place(bucket or self.bucket, key, version_id or None)
+        return await self._call(lambda: self._get(place, start, end, etag))
 
     async def stream(
         self,
@@ -140,13 +142,13 @@ class Storage:
         end: int | None = None,
         etag: str | None = None,
         bucket: str | None = None,
+        version_id: str | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """An object's bytes in chunks of about 1 MiB; memory does not grow with its size."""
         if end is not None and end <= start:
             return
-        response = await self._call(
-            lambda: self._open(key, start, end, etag, bucket or self.bucket)
-        )
+        place = _Place(bucket or self.bucket, key, version_id or None)
+        response = await self._call(lambda: self._open(place, start, end, etag))
         loop = asyncio.get_running_loop()
         try:
             while chunk := await loop.run_in_executor(self._pool, response.read, _CHUNK_BYTES):
@@ -204,9 +206,12 @@ class Storage:
         size = sum(source.size for source in sources)
         return Stored(key, etag or (await self.stat(key)).etag, size)
 
-    async def stat(self, key: str, *, bucket: str | None = None) -> Stored:
+    async def stat(
+        self, key: str, *, bucket: str | None = None, version_id: str | None = None
+    ) -> Stored:
         """Size and ETag. Raises NotFoundError."""
-        found = await self._call(lambda: self._client.stat_object(bucket or self.bucket, key))
+        place = _Place(bucket or self.bucket, key, version_id or None)
+        found = await self._call(lambda: self._stat(place))
         return Stored(key, found.etag or "", found.size or 0)
 
     async def keys(self, prefix: str) -> list[str]:
@@ -327,8 +332,14 @@ class Storage:
             raise
         return True
 
-    def _get(self, key: str, start: int, end: int | None, etag: str | None, bucket: str) -> bytes:
-        response = self._open(key, start, end, etag, bucket)
+    def _stat(self, place: "_Place") -> Object:
+        try:
+            return self._client.stat_object(place.bucket, place.key, version_id=place.version_id)
+        except S3Error as error:
+            raise _translated_place(error, place) from error
+
+    def _get(self, place: "_Place", start: int, end: int | None, etag: str | None) -> bytes:
+        response = self._open(place, start, end, etag)
         try:
             return response.read()
         finally:
@@ -336,20 +347,19 @@ class Storage:
             response.release_conn()
 
     def _open(
-        self, key: str, start: int, end: int | None, etag: str | None, bucket: str
+        self, place: "_Place", start: int, end: int | None, etag: str | None
     ) -> urllib3.BaseHTTPResponse:
         try:
             return self._client.get_object(
-                bucket,
-                key,
+                place.bucket,
+                place.key,
                 offset=start,
                 length=0 if end is None else end - start,
                 request_headers={"If-Match": etag} if etag else None,
+                version_id=place.version_id,
             )
         except S3Error as error:
-            if error.code == "AccessDenied":
-                raise ForbiddenError(f"S3 does not let us read {key}.") from error
-            raise
+            raise _translated_place(error, place) from error
 
     async def _send(self, key: str, upload: str, index: int, part: bytes) -> str:
         return await self._call(lambda: self._put_part(key, upload, index + 1, part))
@@ -406,6 +416,24 @@ class Storage:
         except S3Error as error:
             if error.code != "NoSuchUpload":
                 raise
+
+
+class _Place(NamedTuple):
+    """Where an object lies; the newest version if none is named."""
+
+    bucket: str
+    key: str
+    version_id: str | None
+
+
+def _translated_place(error: S3Error, place: _Place) -> Exception:
+    """What is said of an object that is another's own to name: its bucket, version and rights."""
+    if error.code == "AccessDenied":
+        return ForbiddenError(f"S3 does not let us read {place.key}.")
+    # A version id that the server cannot even parse is one that does not exist.
+    if place.version_id and error.code in ("InvalidArgument", "NoSuchVersion", "MethodNotAllowed"):
+        return NotFoundError(f"S3 has no version '{place.version_id}' of object {place.key}.")
+    return error
 
 
 def _translated(function: Callable[[], T]) -> T:

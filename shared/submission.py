@@ -3,6 +3,7 @@
 The manifest in S3 is created once and for ever: it is the permanent deduplication.
 """
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -38,6 +39,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str = ""
     correlation_id: str = ""
     reply_to: str = ""
+    #: W3C's, of the message that asked for the batch.
+    traceparent: str = ""
+    tracestate: str = ""
+    #: Further pins of the input besides its ETag.
+    version_id: str = ""
+    sha256: str = ""
     output_seconds: int = 0
     #: Whether the input is an object of the tenant's own that has no file record yet.
     is_foreign: bool = False
@@ -60,8 +67,10 @@ async def read_manifest(storage: Storage, batch_id: str) -> Manifest:
     return msgspec.json.decode(await storage.get(manifest_key(batch_id)), type=Manifest)
 
 
-async def accept(state: State, storage: Storage, manifest: Manifest) -> Accepted:
-    """Make the batch; safe to repeat from any point, by anybody.
+async def accept(
+    state: State, storage: Storage, manifest: Manifest, *, reply: Mapping[str, str] | None = None
+) -> Accepted:
+    """Make the batch; safe to repeat from any point, by anybody. `reply` as `Batches.accept` says.
 
     Raises ConflictError when the message id stands for a batch with another body.
     """
@@ -77,6 +86,7 @@ async def accept(state: State, storage: Storage, manifest: Manifest) -> Accepted
         _record(manifest),
         input_file=_input_file(manifest).to_fields() if manifest.is_foreign else None,
         submission=_message(manifest) if manifest.door == "http" else None,
+        reply=reply,
     )
     return Accepted(manifest.id, outcome == "duplicate")
 

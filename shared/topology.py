@@ -27,6 +27,8 @@ EXCHANGE_TYPES: Mapping[str, str] = {
 SUBMIT_QUEUE = "batch.submit.v1"
 DEAD_QUEUE = "batch.dead.submit"
 DEAD_KEY = "submit"
+#: How the broker begins the addresses that it makes up for answers without a queue.
+DIRECT_REPLY = "amq.rabbitmq.reply-to."
 SUBMIT_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
     "x-queue-type": "quorum",
     # Said aloud because the default differs by version: none in 3.10, twenty and a drop in 4.x.
@@ -40,6 +42,8 @@ SUBMIT_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
 DEAD_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
     "x-queue-type": "quorum",
     "x-message-ttl": 14 * 24 * 3600 * 1000,
+    # Looking at a dead letter is a delivery, and RabbitMQ 4 would drop it after the twentieth.
+    "x-delivery-limit": 1_000_000_000,
 }
 QUEUE_ARGUMENTS: Mapping[str, Mapping[str, str | int]] = {
     SUBMIT_QUEUE: SUBMIT_QUEUE_ARGUMENTS,
@@ -53,6 +57,8 @@ BINDINGS: Sequence[tuple[str, str, str]] = (
 )
 #: Bytes. A policy and not a queue argument, so that operators can change it on a live queue.
 SUBMIT_QUEUE_MAX_BYTES = 2 * 1024**3
+#: Beyond it the oldest dead letters go: no tenant may fill the broker's disk with them.
+DEAD_QUEUE_MAX_BYTES = 1024**3
 
 _TENANT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -84,6 +90,17 @@ def cancel_key(tenant: str) -> str:
 def event_key(event_type: str, tenant: str, batch_id: str) -> str:
     """The routing key of an event; `event_type` is such as `batch.completed`."""
     return f"{event_type}.{tenant}.{batch_id}"
+
+
+def logins(
+    users: Sequence[User], *, random_bytes: Callable[[int], bytes] = secrets.token_bytes
+) -> dict[str, Any]:
+    """The users and their rights alone, for a broker that has the rest: part of `definitions`.
+
+    Raises `SetupError` as that does.
+    """
+    whole = definitions(users, random_bytes=random_bytes)
+    return {name: whole[name] for name in ("users", "permissions", "topic_permissions")}
 
 
 def definitions(
@@ -118,7 +135,15 @@ def definitions(
                 "apply-to": "queues",
                 "priority": 0,
                 "definition": {"max-length-bytes": SUBMIT_QUEUE_MAX_BYTES},
-            }
+            },
+            {
+                "vhost": VIRTUAL_HOST,
+                "name": "batch-dead-size",
+                "pattern": f"^{re.escape(DEAD_QUEUE)}$",
+                "apply-to": "queues",
+                "priority": 0,
+                "definition": {"max-length-bytes": DEAD_QUEUE_MAX_BYTES},
+            },
         ],
         "exchanges": [
             {

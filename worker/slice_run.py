@@ -68,6 +68,7 @@ async def fetch(storage: Storage, claim: Claim) -> bytes | None:
             end=claim.slice.end,
             etag=claim.etag,
             bucket=claim.bucket,
+            version_id=claim.version_id,
         )
     except NotFoundError:
         return None

@@ -7,7 +7,7 @@ port=${port%%/*}
 tenant=$(decoded "${login%%:*}") password=$(decoded "${login#*:}")
 logins=$(mktemp -d)
 trap 'rm -rf "$logins"' EXIT
-printf '%s\n%s\n' "$tenant" "$password" > "$logins/amqp"
+printf "username:%s\npassword:%s\n" "$tenant" "$password" > "$logins/amqp"
 # rabbitmqadmin needs RabbitMQ's management plugin, and its tag `management` for the tenant's user.
 cat > "$logins/admin" <<END
 [default]

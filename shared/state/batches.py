@@ -117,8 +117,11 @@ class Batches:
         *,
         input_file: Mapping[str, str | int] | None,
         submission: str | None,
+        reply: Mapping[str, str] | None = None,
     ) -> Acceptance:
         """Make the batch as `validating`, with its first event and the message to publish, if any.
+
+        `reply` is who is to be told, in the same step: `to`, `message_id` and `correlation_id`.
 
         `fields` need at least id, tenant, input_file_id, created_at and expires_at. Repeating it is
         harmless: the same fingerprint is a `duplicate`, another one a `conflict`.
@@ -131,6 +134,7 @@ class Batches:
             json.dumps(pairs),
             json.dumps(input_file) if input_file else "",
             submission or "",
+            json.dumps(dict(reply)) if reply else "",
         )
         return outcome
 

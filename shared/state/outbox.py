@@ -1,12 +1,14 @@
 """The outbox: what was written together with a state and is still to be published."""
 
 import json
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from shared.state.client import Client
 
-#: `submissions` are batch messages of the gateway; `events` go to subscribers.
-Box = Literal["submissions", "events"]
+#: `submissions` are batch messages of the gateway; `events` go to subscribers, `replies` to
+#: whoever sent a message.
+Box = Literal["submissions", "events", "replies"]
 
 
 class Entry(NamedTuple):
@@ -27,6 +29,10 @@ class Outbox:
     def __init__(self, redis: Client, namespace: str) -> None:
         self._redis = redis
         self._namespace = namespace
+
+    async def add(self, box: Box, fields: Mapping[str, str]) -> None:
+        """Write an entry that no state goes with."""
+        await self._redis.xadd(self._key(box), dict(fields))
 
     async def read(self, box: Box, *, limit: int, wait_seconds: float) -> list[Entry]:
         """The oldest entries; waits for one if there is none."""

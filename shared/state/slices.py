@@ -173,7 +173,7 @@ class Slices:
 
 
 def _claim(lane: str, row: list[Any]) -> Claim:
-    batch_id, index, epoch, strikes, piece, bucket, key, etag, endpoint, tenant = row
+    batch_id, index, epoch, strikes, piece, bucket, key, etag, endpoint, tenant, version = row
     return Claim(
         lane=lane,
         batch_id=batch_id,
@@ -186,6 +186,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         etag=etag,
         endpoint=endpoint,
         tenant=tenant,
+        version_id=version,
     )
 
 

@@ -210,7 +210,7 @@ async def test_every_message_is_what_its_schema_says(site: Site, acme: Caller) -
             await door.hears(waiting, "batch.in_progress")
         await _post(acme, f"{cancelled}/cancel", {})
         site.yard.close_window(expired)
-        refused = _batch("one") | {"surprise": 1}
+        refused = _batch("one") | {"surprise": 1, "priority": 10}
         await door.submit(refused, "schemas-5")
         await door.hears(batch, "batch.completed")
         await door.hears(failed, "batch.failed")

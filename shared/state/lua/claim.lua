@@ -22,7 +22,7 @@ for _ = 1, 200 do
   if not member then break end
   local id, index = string.match(member, '^(.*):(%d+)$')
   local batch = redis.call('HMGET', batch_key(id), 'status', 'plan', 'bucket', 'key', 'etag',
-    'endpoint', 'tenant')
+    'endpoint', 'tenant', 'version_id')
   local slice = batch[2] and redis.call('HGET', ns .. 'plan:' .. id .. ':' .. batch[2], index)
   if batch[1] ~= 'in_progress' or not slice
     or redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 1 then
@@ -39,7 +39,7 @@ for _ = 1, 200 do
     local epoch = redis.call('HINCRBY', ns .. 'epochs:' .. id, index, 1)
     local strikes = redis.call('HGET', ns .. 'strikes:' .. id, index) or 0
     granted[#granted + 1] = {id, tonumber(index), epoch, tonumber(strikes), slice,
-      batch[3], batch[4], batch[5], batch[6], batch[7]}
+      batch[3], batch[4], batch[5], batch[6], batch[7], batch[8] or ''}
   end
 end
 if #granted > 0 then ring('dispatcher') end

@@ -17,7 +17,7 @@ local SNAPSHOT = {
   'failed_at', 'expired_at', 'cancelling_at', 'cancelled_at', 'completion_window', 'metadata',
   'total', 'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
   'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error',
-  'paused', 'priority'
+  'paused', 'priority', 'traceparent', 'tracestate'
 }
 
 local function announce(id, kind)

@@ -1,0 +1,182 @@
+"""The AMQP properties of a batch message, checked as docs/bus.md says. Does no I/O."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pamqp import encode
+
+from shared import messages
+from shared.amqp import UNREADABLE
+from shared.messages import MESSAGE_ID, TENANT, Reason
+from shared.topology import DIRECT_REPLY, cancel_key, submit_key
+
+MAX_HEADER_BYTES = 8 * 1024
+MAX_CORRELATION_ID = 128
+_PERSISTENT = 2
+_CONTENT_TYPE = re.compile(r"application/json\s*(;\s*charset=utf-8\s*)?", re.IGNORECASE)
+# W3C Trace Context: version 00, ids that are not all zeros.
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_MAX_TRACESTATE = 512
+_SCHEMAS = {messages.SUBMIT: "batch.submit/1", messages.CANCEL: "batch.cancel/1"}
+_KEYS = {messages.SUBMIT: submit_key, messages.CANCEL: cancel_key}
+#: What the broker adds to a message on its way, for which its sender is not to blame, and the
+#: headers by which it would send copies elsewhere.
+_NOT_CARRIED = re.compile(r"x-(death|delivery-count|acquired-count|(first|last)-death-.*)|B?CC")
+
+
+class Envelope(NamedTuple):
+    """A message without its body. Properties are named as in AMQP, and absent if they are not set.
+
+    `user` is who published it, as the broker has checked; None if nobody said.
+    """
+
+    user: str | None
+    exchange: str
+    routing_key: str
+    properties: Mapping[str, Any]
+    headers: Mapping[str, Any]
+
+    def text(self, name: str) -> str:
+        """A property as text; empty if it is not set."""
+        return str(self.properties.get(name) or "")
+
+    @property
+    def type(self) -> str:
+        return self.text("type")
+
+    @property
+    def message_id(self) -> str:
+        return self.text("message_id")
+
+    @property
+    def correlation_id(self) -> str:
+        return self.text("correlation_id") or self.message_id
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose message it is: nothing but the broker's own word counts."""
+        return self.user if self.user and TENANT.fullmatch(self.user) else None
+
+    @property
+    def reply_to(self) -> str | None:
+        """Where an answer may go; None for nowhere, also where the sender has no right to write."""
+        address = self.text("reply_to")
+        return address if self.tenant and _may_be_answered(self.tenant, address) else None
+
+    @property
+    def can_be_answered(self) -> bool:
+        return self.reply_to is not None and bool(MESSAGE_ID.fullmatch(self.message_id))
+
+    @property
+    def trace(self) -> tuple[str, str]:
+        """`traceparent` and `tracestate`; empty where W3C's rules say to ignore them."""
+        parent, state = (self.headers.get(name) for name in ("traceparent", "tracestate"))
+        if not isinstance(parent, str) or not _TRACEPARENT.fullmatch(parent):
+            return "", ""
+        is_usable = isinstance(state, str) and len(state) <= _MAX_TRACESTATE and state.isprintable()
+        return parent, str(state) if is_usable else ""
+
+
+def header_bytes(headers: Mapping[str, Any]) -> int:
+    """How much room a message's own headers take; what cannot be sent on is too much."""
+    try:
+        return len(encode.field_table(own_headers(headers)))
+    except (TypeError, ValueError, UnicodeError):
+        return MAX_HEADER_BYTES + 1
+
+
+def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that the sender gave and that ask nothing of the broker."""
+    return {name: value for name, value in headers.items() if not _NOT_CARRIED.fullmatch(name)}
+
+
+def unauthorised(envelope: Envelope) -> Iterator[Reason]:
+    """Why it is not proved that the tenant sent this message; nothing else matters then."""
+    tenant = envelope.tenant
+    if tenant is None:
+        yield Reason(
+            "tenant_mismatch",
+            "user_id: required, the name of a tenant; it proves who sent it.",
+            "user_id",
+        )
+        return
+    key = _KEYS.get(envelope.type, submit_key)(tenant)
+    if envelope.routing_key != key:
+        yield Reason(
+            "bad_routing_key",
+            f"routing_key: '{envelope.routing_key[:255]}' is not '{key}'.",
+            "routing_key",
+        )
+    claimed = envelope.headers.get("x-tenant")
+    if claimed is not None and claimed != tenant:
+        yield Reason(
+            "tenant_mismatch",
+            f"headers.x-tenant: '{str(claimed)[:63]}' is not the tenant of user_id, '{tenant}'.",
+            "headers.x-tenant",
+        )
+
+
+def malformed(envelope: Envelope) -> Iterator[Reason]:
+    """Every rule for properties and headers that the message breaks, in the order of the docs."""
+    yield from _malformed_names(envelope)
+    yield from _malformed_delivery(envelope)
+    yield from _malformed_headers(envelope)
+
+
+def _malformed_names(envelope: Envelope) -> Iterator[Reason]:
+    if UNREADABLE in envelope.headers:
+        yield _invalid("properties", "a text in them is not UTF-8, or a number is out of range.")
+    if not MESSAGE_ID.fullmatch(envelope.message_id):
+        yield _invalid("message_id", "required, 1 to 128 of A-Z a-z 0-9 _ . : -")
+    if envelope.type not in _SCHEMAS:
+        yield _invalid(
+            "type", f"'{envelope.type[:80]}' is not one of {', '.join(sorted(_SCHEMAS))}."
+        )
+    if not _CONTENT_TYPE.fullmatch(envelope.text("content_type")):
+        got = envelope.text("content_type")[:80]
+        yield Reason(
+            "unsupported_media",
+            f"content_type: '{got}' is not 'application/json'.",
+            "content_type",
+        )
+
+
+def _malformed_delivery(envelope: Envelope) -> Iterator[Reason]:
+    if envelope.properties.get("delivery_mode") != _PERSISTENT:
+        yield _invalid("delivery_mode", "2 is required: the message must outlive the broker.")
+    if len(envelope.text("correlation_id")) > MAX_CORRELATION_ID:
+        yield _invalid("correlation_id", f"at most {MAX_CORRELATION_ID} characters.")
+    if (address := envelope.text("reply_to")) and envelope.reply_to is None:
+        yield Reason(
+            "bad_reply_to",
+            f"reply_to: '{address[:255]}' is neither a queue 'reply.{envelope.tenant}.*' nor "
+            "direct reply-to.",
+            "reply_to",
+        )
+    if "expiration" in envelope.properties:
+        yield _invalid("expiration", "is not allowed; put 'not_after' into the body.")
+
+
+def _malformed_headers(envelope: Envelope) -> Iterator[Reason]:
+    schema = envelope.headers.get("x-schema")
+    if schema is not None and envelope.type in _SCHEMAS and schema != _SCHEMAS[envelope.type]:
+        yield _invalid(
+            "headers.x-schema", f"'{str(schema)[:80]}' is not '{_SCHEMAS[envelope.type]}'."
+        )
+    if (size := header_bytes(envelope.headers)) > MAX_HEADER_BYTES:
+        yield Reason(
+            "too_large",
+            f"headers: {size} bytes; at most {MAX_HEADER_BYTES} are allowed.",
+            "headers",
+        )
+
+
+def _invalid(name: str, why: str) -> Reason:
+    return Reason("schema_invalid", f"{name}: {why}", name)
+
+
+def _may_be_answered(tenant: str, address: str) -> bool:
+    own = rf"reply\.{re.escape(tenant)}\.[\w.-]{{1,100}}"
+    direct = rf"{re.escape(DIRECT_REPLY)}[!-~]{{1,200}}"
+    return re.fullmatch(f"{own}|{direct}", address, re.ASCII) is not None
