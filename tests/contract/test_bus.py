@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,8 +230,7 @@ async def test_every_message_is_what_its_schema_says(site: Site, acme: Caller) -
 
 
 async def test_the_example_of_the_document_is_taken_as_it_stands(site: Site) -> None:
-    document = yaml.safe_load((_ROOT / "docs/asyncapi.yaml").read_text())
-    examples = document["components"]["messages"]["batch.submit.v1"]["examples"]
+    examples = _document()["components"]["messages"]["batch.submit.v1"]["examples"]
     [inline] = [example["payload"] for example in examples if example["name"] == "inline"]
 
     async with _open_door(site) as door:
@@ -352,8 +352,7 @@ def _wrong(message: AbstractIncomingMessage) -> Iterator[str]:
 
 
 def _wrong_properties(message: AbstractMessage, kind: str) -> list[str]:
-    document = yaml.safe_load((_ROOT / "docs/asyncapi.yaml").read_text())
-    schema = document["components"]["messageTraits"][kind]["x-amqp-properties"]
+    schema = _document()["components"]["messageTraits"][kind]["x-amqp-properties"]
     properties = {
         name: getattr(message, name)
         for name in (*schema["properties"], "expiration")
@@ -363,6 +362,13 @@ def _wrong_properties(message: AbstractMessage, kind: str) -> list[str]:
     return [f"{kind}: {error.message}" for error in errors]
 
 
+@cache
+def _document() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((_ROOT / "docs/asyncapi.yaml").read_text())
+    return document
+
+
+@cache
 def _validator(name: str) -> jsonschema.Draft202012Validator:
     schema = json.loads((_ROOT / f"docs/schemas/{name}.json").read_text())
     return jsonschema.Draft202012Validator(_strict(schema))
