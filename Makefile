@@ -51,6 +51,10 @@ fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for
 	$(BIN)/python -m tests.fuzz $(ARGS)
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -rP tests/contract/test_schema.py
 
+.PHONY: faults
+faults: $(INSTALLED) ## what takes minutes of the tests that kill, block and flood the broker
+	$(BIN)/python -m pytest -s -m on_demand tests/faults $(ARGS)
+
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks $(ARGS)

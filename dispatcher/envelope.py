@@ -8,6 +8,7 @@ from pamqp import encode
 
 from shared import messages
 from shared.amqp import UNREADABLE
+from shared.dead_letters import own_headers
 from shared.messages import MESSAGE_ID, TENANT, Reason
 from shared.topology import DIRECT_REPLY, cancel_key, submit_key
 
@@ -20,9 +21,6 @@ _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a
 _MAX_TRACESTATE = 512
 _SCHEMAS = {messages.SUBMIT: "batch.submit/1", messages.CANCEL: "batch.cancel/1"}
 _KEYS = {messages.SUBMIT: submit_key, messages.CANCEL: cancel_key}
-#: What the broker adds to a message on its way, for which its sender is not to blame, and the
-#: headers by which it would send copies elsewhere.
-_NOT_CARRIED = re.compile(r"x-(death|delivery-count|acquired-count|(first|last)-death-.*)|B?CC")
 
 
 class Envelope(NamedTuple):
@@ -86,11 +84,6 @@ def header_bytes(headers: Mapping[str, Any]) -> int:
         return MAX_HEADER_BYTES + 1
 
 
-def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that the sender gave and that ask nothing of the broker."""
-    return {name: value for name, value in headers.items() if not _NOT_CARRIED.fullmatch(name)}
-
-
 def unauthorised(envelope: Envelope) -> Iterator[Reason]:
     """Why it is not proved that the tenant sent this message; nothing else matters then."""
     tenant = envelope.tenant
@@ -147,7 +140,9 @@ def _malformed_delivery(envelope: Envelope) -> Iterator[Reason]:
         yield _invalid("delivery_mode", "2 is required: the message must outlive the broker.")
     if len(envelope.text("correlation_id")) > MAX_CORRELATION_ID:
         yield _invalid("correlation_id", f"at most {MAX_CORRELATION_ID} characters.")
-    if (address := envelope.text("reply_to")) and envelope.reply_to is None:
+    address = envelope.text("reply_to")
+    # Whose queue it is can be asked only of somebody.
+    if address and envelope.tenant and envelope.reply_to is None:
         yield Reason(
             "bad_reply_to",
             f"reply_to: '{address[:255]}' is neither a queue 'reply.{envelope.tenant}.*' nor "

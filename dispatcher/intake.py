@@ -23,14 +23,21 @@ from dispatcher.envelope import (
     Envelope,
     header_bytes,
     malformed,
-    own_headers,
     unauthorised,
 )
 from dispatcher.inputs import Inputs
 from dispatcher.quota import NewBatchQuota
 from shared import crash, ids, messages
 from shared.bus import CONNECTION_ERRORS, Bus
-from shared.dead_letters import DEAD, REPLAY, dead_table, letter_id, replayed, sent_properties
+from shared.dead_letters import (
+    DEAD,
+    REPLAY,
+    dead_table,
+    letter_id,
+    own_headers,
+    replayed,
+    sent_properties,
+)
 from shared.errors import (
     ConflictError,
     InvalidTransitionError,

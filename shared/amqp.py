@@ -28,5 +28,5 @@ def _forgiving(self: ContentHeader, data: bytes) -> None:
         # By then the class and the size, which come first, have been read.
         is_readable = False
     if not is_readable:
-        told: dict[str, Any] = {UNREADABLE: data}
+        told: dict[str, Any] = {UNREADABLE: bytearray(data)}
         self.properties = Basic.Properties(headers=told)

@@ -5,7 +5,7 @@ One connection publishes and another one consumes, so that a blocked publisher n
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
@@ -16,6 +16,7 @@ from aio_pika.abc import (
     AbstractConnection,
     AbstractExchange,
     AbstractIncomingMessage,
+    AbstractQueue,
     AbstractRobustConnection,
     HeadersType,
 )
@@ -48,7 +49,7 @@ class UnroutableError(TransientError):
 
 
 class RefusedError(TransientError):
-    """A queue said no to the message: it is full."""
+    """A queue said no to the message because it is full, or no broker can read its address."""
 
 
 class Bus:
@@ -59,6 +60,7 @@ class Bus:
         self._publishing: AbstractRobustConnection | None = None
         self._consuming: AbstractRobustConnection | None = None
         self._exchanges: dict[str, AbstractExchange] = {}
+        self._direct = _DirectReplies(self._url)
 
     @property
     def user(self) -> str:
@@ -82,9 +84,7 @@ class Bus:
                 await _declare(channel)
             for name in topology.EXCHANGE_TYPES:
                 self._exchanges[name] = await channel.get_exchange(name, ensure=False)
-            # Replies go where a tenant says: what is wrong with an address ends this channel only.
-            replies = await self._publishing.channel(publisher_confirms=True, on_return_raises=True)
-            self._exchanges[""] = replies.default_exchange
+            self._exchanges[""] = channel.default_exchange
         except (ChannelAccessRefused, ChannelPreconditionFailed) as error:
             await self.close()
             raise SetupError(
@@ -112,13 +112,7 @@ class Bus:
         Raises TransientError when the outcome is unknown (send the same message again), with
         UnroutableError when `mandatory` and no queue took it, and RefusedError when it was full.
         """
-        message = aio_pika.Message(
-            body,
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-            app_id="batchyard",
-            headers=headers,
-            **properties,  # type: ignore[arg-type]  # texts, and a time as timestamp
-        )
+        message = _message(body, properties, headers)
         try:
             await self._exchanges[exchange].publish(
                 message, routing_key, mandatory=mandatory, timeout=_PATIENCE
@@ -135,6 +129,18 @@ class Bus:
             raise RefusedError(f"RabbitMQ refused the message: {error}") from error
         except CONNECTION_ERRORS as error:
             raise TransientError(f"RabbitMQ: {error!r}") from error
+
+    async def reply(
+        self, address: str, body: bytes, *, properties: Mapping[str, str | datetime]
+    ) -> None:
+        """Publish to a queue that a sender has named, or to its direct reply-to.
+
+        Raises as `publish` does.
+        """
+        if address.startswith(topology.DIRECT_REPLY):
+            await self._direct.send(address, _message(body, properties, None))
+        else:
+            await self.publish("", address, body, properties=properties, mandatory=True)
 
     async def consume(self, handler: Handler, *, prefetch: int = 64) -> None:
         """Hand each batch message to `handler`, which acks or rejects it, within milliseconds.
@@ -154,21 +160,19 @@ class Bus:
     async def holding(self, queue: str) -> AsyncIterator[AsyncIterator[AbstractIncomingMessage]]:
         """What lies in a queue, one by one; afterwards all that was not acked lies in it again.
 
-        Meanwhile nobody else gets to see what was handed out.
+        Meanwhile nobody else gets to see what was handed out. Raises TransientError.
         """
         try:
             connection = await aio_pika.connect(self._url, timeout=_PATIENCE)
+            async with connection:
+                channel = await connection.channel()
+                source = await channel.get_queue(queue)
+                yield _each(source)
+                # Before the channel closes, so that the next look finds all of them.
+                underlay = await channel.get_underlay_channel()
+                await underlay.basic_nack(0, multiple=True, requeue=True)
         except CONNECTION_ERRORS as error:
-            raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
-        async with connection:
-            channel = await connection.channel()
-            source = await channel.get_queue(queue)
-
-            async def each() -> AsyncIterator[AbstractIncomingMessage]:
-                while (message := await source.get(fail=False, timeout=_PATIENCE)) is not None:
-                    yield message
-
-            yield each()
+            raise TransientError(f"RabbitMQ: {error!r}") from error
 
     async def ping(self) -> None:
         """Raise TransientError when the broker is not connected."""
@@ -176,7 +180,8 @@ class Bus:
             raise TransientError("RabbitMQ is not connected.")
 
     async def close(self) -> None:
-        """Stop consuming, then close both connections."""
+        """Stop consuming, then close all connections."""
+        await self._direct.close()
         for connection in (self._consuming, self._publishing):
             if connection is not None:
                 await connection.close()
@@ -222,3 +227,74 @@ async def _exists(connection: AbstractConnection, kind: str, name: str) -> bool:
         except ChannelNotFoundEntity:
             return False
     return True
+
+
+class _DirectReplies:
+    """Answers to direct reply-to, one at a time on a connection of their own.
+
+    The address is the sender's word, and RabbitMQ 3 ends the whole connection at one that it
+    cannot read: alone on it, the guilty one is known.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: AbstractConnection | None = None
+        self._exchange: AbstractExchange | None = None
+        self._alone = asyncio.Lock()
+
+    async def send(self, address: str, message: aio_pika.Message) -> None:
+        """Raises RefusedError for an address that no broker can read, else TransientError."""
+        async with self._alone:
+            try:
+                exchange = await self._open()
+            except CONNECTION_ERRORS as error:
+                await self.close()
+                raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
+            try:
+                await exchange.publish(message, address, timeout=_PATIENCE)
+            except TimeoutError as error:
+                raise TransientError("RabbitMQ did not confirm a direct reply.") from error
+            except CONNECTION_ERRORS as error:
+                await self.close()
+                # If the broker died in this moment, so did whoever waited for the answer.
+                raise RefusedError(f"RabbitMQ: {error!r}") from error
+            except asyncio.CancelledError as error:
+                await self.close()
+                # As in `Bus.publish`.
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                raise RefusedError("RabbitMQ ended the connection.") from error
+
+    async def close(self) -> None:
+        """Let go of the connection; the next answer opens another one."""
+        connection, self._connection, self._exchange = self._connection, None, None
+        if connection is not None:
+            with suppress(*CONNECTION_ERRORS):
+                await connection.close()
+
+    async def _open(self) -> AbstractExchange:
+        is_open = self._connection is not None and self._connection.connected.is_set()
+        if is_open and self._exchange is not None:
+            return self._exchange
+        await self.close()
+        self._connection = await aio_pika.connect(self._url, timeout=_PATIENCE)
+        channel = await self._connection.channel(publisher_confirms=True)
+        self._exchange = channel.default_exchange
+        return self._exchange
+
+
+def _message(
+    body: bytes, properties: Mapping[str, str | datetime], headers: HeadersType | None
+) -> aio_pika.Message:
+    return aio_pika.Message(
+        body,
+        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        app_id="batchyard",
+        headers=headers,
+        **properties,  # type: ignore[arg-type]  # texts, and a time as timestamp
+    )
+
+
+async def _each(queue: AbstractQueue) -> AsyncIterator[AbstractIncomingMessage]:
+    while (message := await queue.get(fail=False, timeout=_PATIENCE)) is not None:
+        yield message

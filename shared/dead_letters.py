@@ -5,6 +5,7 @@ the broker adds its own history to those that were delivered too often, or expir
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -33,11 +34,17 @@ _NAMES = (
 )
 
 
+#: What the broker adds to a message on its way, for which its sender is not to blame, and the
+#: headers by which it would send copies elsewhere.
+_NOT_CARRIED = re.compile(r"x-(death|delivery-count|acquired-count|(first|last)-death-.*)|B?CC")
+
+
 class DeadLetter(NamedTuple):
     """A message that lies in the dead-letter queue.
 
     `properties`, `headers` and `body` are the sender's. `user` is who sent it, as the broker has
-    checked; `where` is the place in our code that gave up, if it was a fault of ours.
+    checked; `where` is the place in our code that gave up, if it was a fault of ours. `deliveries`
+    is None where the broker does not tell.
     """
 
     id: str
@@ -49,10 +56,34 @@ class DeadLetter(NamedTuple):
     reasons: Sequence[Reason]
     reason_count: int
     where: str | None
-    deliveries: int
+    deliveries: int | None
     properties: Mapping[str, Any]
     headers: Mapping[str, Any]
     body: bytes
+    #: Bytes of the body.
+    size: int = 0
+
+
+def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that the sender gave and that ask nothing of the broker."""
+    return {
+        name: _sendable(value)
+        for name, value in headers.items()
+        if not _NOT_CARRIED.fullmatch(name)
+    }
+
+
+def _sendable(value: Any) -> Any:
+    """Pamqp reads a text that is not UTF-8 as bytes, and writes no bytes but these."""
+    match value:
+        case bytes():
+            return bytearray(value)
+        case dict():
+            return {name: _sendable(one) for name, one in value.items()}
+        case list():
+            return [_sendable(one) for one in value]
+        case _:
+            return value
 
 
 def sent_properties(message: AbstractIncomingMessage) -> dict[str, Any]:
@@ -139,7 +170,7 @@ def _given_up(table: dict[str, Any], headers: dict[str, Any], body: bytes) -> De
         where=table["where"],
         deliveries=table["deliveries"],
         properties=properties,
-        headers=headers,
+        headers=own_headers(headers),
         body=body,
     )
 
@@ -166,9 +197,9 @@ def _brokers(message: AbstractIncomingMessage, headers: dict[str, Any]) -> DeadL
         reasons=[Reason(why, _WORDS.get(why, f"The broker says: {why}."))],
         reason_count=1,
         where=None,
-        deliveries=int(headers.get("x-delivery-count") or 0) + 1,
+        deliveries=None,
         properties=properties,
-        headers=headers,
+        headers=own_headers(headers),
         body=message.body,
     )
 

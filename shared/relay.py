@@ -22,7 +22,7 @@ from shared.messages import READY, REPLY
 from shared.state import State
 from shared.state.leases import Lease
 from shared.state.outbox import Box, Entry
-from shared.topology import DIRECT_REPLY, EVENTS_EXCHANGE, SUBMIT_EXCHANGE, submit_key
+from shared.topology import EVENTS_EXCHANGE, SUBMIT_EXCHANGE, submit_key
 
 log = structlog.get_logger()
 
@@ -147,8 +147,7 @@ class Relay:
     async def _reply(self, entry: Entry) -> None:
         address = entry.fields["to"]
         try:
-            await self._bus.publish(
-                "",
+            await self._bus.reply(
                 address,
                 entry.fields["body"].encode(),
                 properties={
@@ -157,9 +156,7 @@ class Relay:
                     "content_type": "application/json",
                     "correlation_id": entry.fields["correlation_id"],
                 },
-                # To the broker, a direct reply-to is no queue.
-                mandatory=not address.startswith(DIRECT_REPLY),
             )
         except (UnroutableError, RefusedError) as error:
-            # Gone or full: waiting for one tenant's queue would hold up everybody's replies.
+            # Gone, full or unreadable: waiting for one tenant would hold up everybody's replies.
             log.warning("reply.dropped", reason=str(error), reply_to=address)

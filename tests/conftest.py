@@ -94,7 +94,7 @@ async def storage(s3: S3) -> AsyncIterator[Storage]:
     yield storage
     await storage.remove(await storage.keys(""))
     storage.close()
-    _minio(s3).remove_bucket(storage.bucket)
+    minio_client(s3).remove_bucket(storage.bucket)
 
 
 @pytest.fixture
@@ -123,7 +123,8 @@ async def _purge(amqp_url: str) -> None:
             await (await channel.get_queue(name)).purge()
 
 
-def _minio(s3: S3) -> Minio:
+def minio_client(s3: S3) -> Minio:
+    """The server itself, to do what Storage never does."""
     scheme, _, address = s3.endpoint.partition("://")
     return Minio(
         address,

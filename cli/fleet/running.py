@@ -1,9 +1,9 @@
-"""Where the Redis of a fleet is that runs already, for commands that look into it."""
+"""Where the servers of a fleet are that runs already, for commands that look into them."""
 
 from pathlib import Path
 
-from cli.fleet.credentials import read_credentials
-from cli.servers import Redis
+from cli.fleet.credentials import SERVICE_USER, read_credentials
+from cli.servers import RabbitMQ, Redis, User
 from shared.errors import SetupError
 
 
@@ -21,4 +21,36 @@ def redis_url(run_dir: Path, given: str | None) -> str:
     raise SetupError(
         f"{run_dir} holds no fleet with a Redis of its own. Name the folder of one by --run-dir, "
         "or set BATCHYARD_REDIS_URL to the URL that its gateway has under the same name."
+    )
+
+
+def rabbitmq(run_dir: Path) -> RabbitMQ:
+    """The run directory's own broker, which runs. Raises SetupError if there is none."""
+    folder = run_dir / "rabbitmq"
+    if not (folder / "ports.json").exists():
+        raise SetupError(
+            f"{run_dir} holds no fleet with a RabbitMQ of its own. Name the folder of one by "
+            "--run-dir; for a broker of your own, --print shows what makes the user there."
+        )
+    return RabbitMQ(folder, [])
+
+
+def amqp_url(run_dir: Path, given: str | None) -> str:
+    """The URL that was given, or that of our own user in the run directory's own broker.
+
+    Raises SetupError.
+    """
+    if given and not given.startswith(("amqp://", "amqps://")):
+        raise SetupError(
+            "BATCHYARD_AMQP_URL is no URL of a RabbitMQ, such as amqp://batchyard:secret@host/."
+        )
+    if given:
+        return given
+    folder = run_dir / "rabbitmq"
+    if (run_dir / "credentials.json").exists() and (folder / "ports.json").exists():
+        password = read_credentials(run_dir).service_password
+        return RabbitMQ(folder, []).url(User(SERVICE_USER, password, tenant=False))
+    raise SetupError(
+        f"{run_dir} holds no fleet with a RabbitMQ of its own. Name the folder of one by "
+        "--run-dir, or set BATCHYARD_AMQP_URL to the URL that its dispatcher has under that name."
     )

@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ _CONFIGURATION = """\
 listeners.tcp.1 = 127.0.0.1:{port}
 load_definitions = {definitions}
 vm_memory_high_watermark.absolute = 1GB
+# Batch messages have 1 MiB at most; what is far above it never reaches the dispatcher's memory.
+max_message_size = 4194304
 disk_free_limit.absolute = 200MB
 """
 _MANAGEMENT = """\
@@ -147,6 +150,13 @@ class RabbitMQ:
         if result.returncode:
             raise SetupError(f"rabbitmqctl {arguments[0]}: {result.stderr or result.stdout}")
         return result.stdout
+
+    def import_definitions(self, told: dict[str, Any]) -> None:
+        """Let the running broker take over what the definitions say; seconds."""
+        with tempfile.NamedTemporaryFile("w", dir=self._directory, suffix=".json") as file:
+            json.dump(told, file)
+            file.flush()
+            self.ctl("import_definitions", file.name)
 
     def _environment(self) -> dict[str, str]:
         """Nothing of /etc/rabbitmq and nothing of the caller's own RabbitMQ settings gets in."""

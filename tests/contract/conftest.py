@@ -206,7 +206,7 @@ def running_yard(
         "BATCHYARD_WEBHOOK_HTTP": "true",
         **{f"BATCHYARD_{name.upper()}": text for name, text in changes.items()},
     }
-    engine = Engine(_state_of(environment), _storage_of(environment))
+    engine = Engine(_state_of(environment), storage_of(environment))
     yard = Yard(
         f"http://127.0.0.1:{port}",
         environment,
@@ -261,7 +261,8 @@ def _state_of(environment: dict[str, str]) -> Callable[[], State]:
     return lambda: State(environment["BATCHYARD_REDIS_URL"])
 
 
-def _storage_of(environment: dict[str, str]) -> Callable[[], Storage]:
+def storage_of(environment: dict[str, str]) -> Callable[[], Storage]:
+    """What makes a Storage on the bucket of these settings."""
     names = ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY", "BUCKET")
     return lambda: Storage(*(environment[f"BATCHYARD_S3_{name}"] for name in names))
 

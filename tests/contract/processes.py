@@ -19,6 +19,7 @@ class Process:
     def __init__(self, room: str, environment: Mapping[str, str], folder: Path) -> None:
         self._room = room
         self._environment = environment
+        self.folder = folder
         self._log = folder / f"{room}.log"
         self._child: subprocess.Popen[bytes] | None = None
         self._starts = 0

@@ -1,7 +1,12 @@
+import asyncio
 import gzip
+import hashlib
+import io
 import json
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,8 +14,10 @@ from urllib.parse import urlsplit
 import aio_pika
 import pytest
 import structlog
+import yaml
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 from aiormq.abc import ChannelFrame
+from minio.versioningconfig import VersioningConfig
 from pamqp import commands as spec
 from pamqp.base import Frame
 from pamqp.body import ContentBody
@@ -19,19 +26,30 @@ from pamqp.heartbeat import Heartbeat
 from redis.asyncio import Redis
 
 from cli import servers
+from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
-from shared import ids, topology
+from dispatcher.quota import NewBatchQuota
+from shared import dead_letters, ids, topology
 from shared.bus import Bus
+from shared.catalog import Catalog
+from shared.dead_letters import DeadLetter
 from shared.errors import NotFoundError
-from shared.lifecycle import Status
-from shared.messages import MAX_BODY_BYTES, READY, SUBMIT
+from shared.events import to_event
+from shared.lifecycle import Event, Status
+from shared.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
+from shared.relay import Relay
 from shared.state import FileRecord, State
 from shared.storage import Storage
 from shared.submission import Manifest, accept, manifest_key
+from tests.batches import in_status, validating
+from tests.conftest import minio_client
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import CHAT, line, lines
+from tests.integration.dispatcher.conftest import CATALOG, CHAT, a_planner, line, lines
+from tests.servers import S3
 
 _SERVICE = "the-gateway"
+_SECRET = "the treasure lies under the old oak"
+_CATALOG = Catalog.model_validate(yaml.safe_load(CATALOG))
 
 
 class Door:
@@ -60,7 +78,7 @@ class Door:
 
         return take
 
-    async def send(self, body: bytes, **properties: Any) -> str:
+    async def send(self, body: bytes, *, key: str | None = None, **properties: Any) -> str:
         """Publish; returns the id of the batch that the message stands for."""
         message_id = f"m-{secrets.token_hex(4)}"
         told = {
@@ -68,42 +86,55 @@ class Door:
             "type": SUBMIT,
             "user_id": self.tenant,
             "reply_to": self._replies.name,
+            "content_type": "application/json",
             "delivery_mode": aio_pika.DeliveryMode.PERSISTENT,
             **properties,
         }
         exchange = await self._channel.get_exchange(topology.SUBMIT_EXCHANGE)
         await exchange.publish(
-            aio_pika.Message(body, **told), f"submit.v1.{self.tenant}", mandatory=True
+            aio_pika.Message(body, **told), key or f"submit.v1.{self.tenant}", mandatory=True
         )
         return ids.batch_id(self.tenant, told["message_id"] or "")
 
-    async def send_bare(self, body: bytes, **properties: Any) -> None:
-        """Publish with these properties only: left to itself, the client adds a message id."""
+    async def send_bare(
+        self, body: bytes, *, swap: tuple[bytes, bytes] = (b"", b""), **properties: Any
+    ) -> None:
+        """Publish with these properties only: left to itself, the client adds a message id.
+
+        `swap` are bytes of the frames, and what is sent instead of them.
+        """
         # The interface that it has by its type lacks the queue of what is to be sent.
         channel: Any = await self._bare.get_underlay_channel()
         frames: list[Frame | ContentHeader | ContentBody | Heartbeat] = [
-            spec.Basic.Publish(exchange=topology.SUBMIT_EXCHANGE, routing_key="submit.v1.x"),
+            spec.Basic.Publish(
+                exchange=topology.SUBMIT_EXCHANGE, routing_key=f"submit.v1.{self.tenant}"
+            ),
             ContentHeader(body_size=len(body), properties=spec.Basic.Properties(**properties)),
             ContentBody(body),
         ]
-        await channel.write_queue.put(
-            ChannelFrame.marshall(channel_number=channel.number, frames=frames)
-        )
+        frame = ChannelFrame.marshall(channel_number=channel.number, frames=frames)
+        await channel.write_queue.put(replace(frame, payload=frame.payload.replace(*swap)))
+
+    async def cancel(self, batch_id: str, *, key: str | None = None) -> None:
+        """Ask for a batch's end."""
+        body = json.dumps({"schema": "batch.cancel/1", "batch_id": batch_id}).encode()
+        await self.send(body, key=key or f"cancel.v1.{self.tenant}", type=CANCEL)
 
     async def settle(self, count: int = 1) -> None:
         """Return when so many deliveries were acked or rejected."""
         await eventually(lambda: len(self.settled) >= count, timeout=30)
 
     async def reply(self) -> tuple[dict[str, Any], AbstractIncomingMessage]:
-        """The next reply, which has come by the time that its message is settled."""
-        message = await self._replies.get(timeout=10)
-        assert message is not None
-        await message.ack()
+        """The next reply; waits for it, since the relay sends it."""
+        message = await self._next(self._replies)
         return json.loads(message.body), message
 
-    async def dead(self) -> AbstractIncomingMessage:
+    async def dead(self) -> DeadLetter:
         """The next dead letter; waits for it, since the broker forwards on its own."""
-        queue = await self._channel.get_queue(topology.DEAD_QUEUE)
+        message = await self._next(await self._channel.get_queue(topology.DEAD_QUEUE))
+        return dead_letters.read(message, service_user=self.tenant)
+
+    async def _next(self, queue: AbstractQueue) -> AbstractIncomingMessage:
         found: list[AbstractIncomingMessage] = []
 
         async def has_come() -> bool:
@@ -111,7 +142,7 @@ class Door:
             found.extend([message] if message else [])
             return bool(found)
 
-        await eventually(has_come)
+        await eventually(has_come, 30)
         return found[0]
 
     async def count(self, queue: str) -> int:
@@ -141,7 +172,17 @@ async def door(bus: Bus, amqp_url: str) -> AsyncIterator[Door]:
 
 
 @pytest.fixture
-async def acme(door: Door, bus: Bus, state: State, storage: Storage) -> Door:
+async def replying(state: State, bus: Bus) -> AsyncIterator[None]:
+    """The relay that sends replies."""
+    relay = Relay(state, bus, "replies", holder="test", service_user=_SERVICE)
+    task = asyncio.create_task(relay.run())
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def acme(door: Door, bus: Bus, state: State, storage: Storage, replying: None) -> Door:
     """The tenant, whom the intake serves."""
     await bus.consume(door.serve(_intake(state, storage, bus)))
     return door
@@ -287,6 +328,7 @@ async def test_another_body_under_the_same_id_is_refused_and_spoils_nothing(
         ({"not_after": "2020-01-01T00:00:00Z"}, "expired", "not_after"),
         ({"input": {"kind": "file", "file_id": "file-x"}}, "schema_invalid", "input.file_id"),
         ({"metadata": {"k": "x" * MAX_BODY_BYTES}}, "too_large", None),
+        ({"input": {"kind": "file", "file_id": "file-x"}, "priority": 10}, "schema_invalid", ...),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else str(value),
 )
@@ -296,7 +338,7 @@ async def test_a_message_that_breaks_the_contract_is_answered_and_acked(
     batch_id = await acme.send(_body(**changes))
     await acme.settle()
 
-    await _assert_refused(acme, state, batch_id, code, param)
+    await _assert_refused(acme, state, batch_id, code, param, is_dead=code == "too_large")
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b""])
@@ -306,7 +348,9 @@ async def test_a_body_that_is_no_submission_is_answered(
     batch_id = await acme.send(body)
     await acme.settle()
 
-    reply = await _assert_refused(acme, state, batch_id, "schema_invalid", ...)
+    reply = await _assert_refused(
+        acme, state, batch_id, "schema_invalid", ..., is_dead=body != b"[]"
+    )
     assert reply["error"]["message"]
 
 
@@ -314,7 +358,9 @@ async def test_an_unknown_encoding_is_refused(acme: Door, state: State) -> None:
     batch_id = await acme.send(_body(), content_encoding="br")
     await acme.settle()
 
-    await _assert_refused(acme, state, batch_id, "unsupported_media", None)
+    await _assert_refused(
+        acme, state, batch_id, "unsupported_media", "content_encoding", is_dead=True
+    )
 
 
 async def test_a_file_of_another_tenant_does_not_exist(acme: Door, state: State) -> None:
@@ -388,39 +434,483 @@ async def test_an_object_that_does_not_exist_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("body", "properties"),
+    ("properties", "param", "is_answered"),
     [
-        (b"anything", {"message_id": "not allowed: spaces"}),
-        (b"anything", {"user_id": None}),
-        (b"anything", {"type": None}),
-        (b"anything", {"type": "batch.dance.v1"}),
+        ({"message_id": "not allowed: spaces"}, "message_id", False),
+        ({"user_id": None}, "user_id", False),
+        ({"type": None}, "type", True),
+        ({"type": "batch.dance.v1"}, "type", True),
+        ({"content_type": "text/plain"}, "content_type", True),
+        ({"content_type": None}, "content_type", True),
+        ({"key": "submit.v1.globex"}, "routing_key", True),
+        ({"key": "anything"}, "routing_key", True),
+        ({"headers": {"x-tenant": "globex"}}, "headers.x-tenant", True),
+        ({"headers": {"x-other": "x" * 8192}}, "headers", True),
+        ({"reply_to": "reply.globex.mine"}, "reply_to", False),
+        ({"reply_to": None, "delivery_mode": 1}, "delivery_mode", False),
     ],
-    ids=["odd id", "no user", "no type", "unknown type"],
+    ids=lambda value: str(value)[:60],
 )
-async def test_a_message_that_cannot_be_answered_is_a_dead_letter_as_it_came(
-    body: bytes, properties: dict[str, Any], acme: Door, state: State
+async def test_what_is_not_a_tenants_message_is_a_dead_letter_as_it_came(
+    properties: dict[str, Any], param: str, is_answered: bool, acme: Door, state: State
 ) -> None:
-    await acme.send(body, **properties)
+    await acme.send(_body(), **properties)
     await acme.settle()
 
-    assert (await acme.dead()).body == body
+    letter = await acme.dead()
+    sent = acme.settled[0]
+    assert (letter.by, letter.body) == ("dispatcher", _body())
+    assert [reason.param for reason in letter.reasons] == [param]
+    assert (letter.user, letter.routing_key) == (sent.user_id, sent.routing_key)
+    assert letter.properties.get("message_id") == sent.message_id
+    assert letter.properties.get("reply_to") == sent.reply_to
+    assert letter.headers == (sent.headers if param != "headers" else {})
+    if is_answered:
+        reply, _ = await acme.reply()
+        assert reply["error"]["param"] == param
+        assert reply["error"]["code"] == letter.reasons[0].code
     assert await acme.has_no_reply()
     assert (await state.batches.page(acme.tenant, after=None, limit=9))[0] == []
+
+
+@pytest.mark.parametrize(
+    ("properties", "code", "param"),
+    [
+        ({"delivery_mode": 1}, "schema_invalid", "delivery_mode"),
+        ({"expiration": 60}, "schema_invalid", "expiration"),
+        ({"correlation_id": "x" * 129}, "schema_invalid", "correlation_id"),
+        ({"headers": {"x-schema": "batch.submit/2"}}, "schema_invalid", "headers.x-schema"),
+    ],
+    ids=str,
+)
+async def test_a_property_that_breaks_the_contract_is_answered(
+    properties: dict[str, Any], code: str, param: str, acme: Door, state: State
+) -> None:
+    batch_id = await acme.send(_body(), **properties)
+    await acme.settle()
+
+    reply, _ = await acme.reply()
+    assert [(one["code"], one["param"]) for one in reply["errors"]] == [(code, param)]
+    assert await acme.count(topology.DEAD_QUEUE) == 0
+    with pytest.raises(NotFoundError):
+        await state.batches.get(batch_id)
+
+
+async def test_a_refusal_names_every_reason(acme: Door) -> None:
+    wrong = json.loads(_body(priority=10, completion_window="soon", surprise=1))
+    wrong["input"]["requests"] += [{"custom_id": ""}, {"method": "GET"}]
+
+    await acme.send(
+        json.dumps(wrong).encode(), expiration=60, headers={"x-tenant": "globex", "x-schema": "x"}
+    )
+    await acme.settle()
+
+    reply, _ = await acme.reply()
+    assert {one["param"] for one in reply["errors"]} == {
+        "headers.x-tenant",
+        "expiration",
+        "headers.x-schema",
+        "priority",
+        "completion_window",
+        "surprise",
+        "input.requests[1].custom_id",
+        "input.requests[1].method",
+        "input.requests[1].url",
+        "input.requests[1].body",
+        "input.requests[2].custom_id",
+        "input.requests[2].method",
+        "input.requests[2].url",
+        "input.requests[2].body",
+    }
+    assert reply["error_count"] == 14
+    assert reply["error"]["code"] == "tenant_mismatch"
+
+
+async def test_reasons_of_the_schema_of_the_input_and_of_time_are_told_together(
+    acme: Door,
+) -> None:
+    await acme.send(
+        _body(
+            endpoint="/v1/moderations",
+            not_after="2020-01-01T00:00:00Z",
+            input={"kind": "file", "file_id": "file-x"},
+        )
+    )
+    await acme.settle()
+
+    reply, _ = await acme.reply()
+    assert [one["param"] for one in reply["errors"]] == ["endpoint", "not_after", "input.file_id"]
 
 
 async def test_a_message_without_an_id_is_a_dead_letter_as_it_came(acme: Door) -> None:
     await acme.send_bare(_body(), message_type=SUBMIT, user_id=acme.tenant)
     await acme.settle()
 
-    dead = await acme.dead()
-    assert (dead.body, dead.message_id) == (_body(), None)
+    letter = await acme.dead()
+    assert (letter.body, letter.user) == (_body(), acme.tenant)
+    assert "message_id" not in letter.properties
 
 
 async def test_garbage_is_a_dead_letter_as_it_came(acme: Door) -> None:
     await acme.send_bare(b"\x00\xffgarbage")
     await acme.settle()
 
-    assert (await acme.dead()).body == b"\x00\xffgarbage"
+    letter = await acme.dead()
+    assert letter.body == b"\x00\xffgarbage"
+    assert letter.reasons[0].param == "user_id"
+
+
+async def test_properties_that_nobody_can_read_are_a_dead_letter_and_stop_nobody(
+    acme: Door, state: State
+) -> None:
+    await acme.send_bare(
+        _body(),
+        swap=(b"PLACEHOLDER", b"\xff" * 11),
+        message_id="PLACEHOLDER",
+        message_type=SUBMIT,
+        user_id=acme.tenant,
+    )
+    batch_id = await acme.send(_body())
+    await acme.settle(2)
+
+    letter = await acme.dead()
+    assert letter.body == _body()
+    assert "properties" in {reason.param for reason in letter.reasons}
+    assert b"\xff" * 11 in letter.headers["x-unreadable-properties"]
+    assert (await state.batches.get(batch_id)).status is Status.VALIDATING
+    assert acme.deliveries == 2
+
+
+async def test_a_message_on_which_the_dispatcher_breaks_ends_with_the_place_and_no_prompt(
+    acme: Door, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def bug(*_: object, **__: object) -> None:
+        raise ZeroDivisionError(_SECRET)
+
+    monkeypatch.setattr(storage, "put", bug)
+    with structlog.testing.capture_logs() as logs:
+        await acme.send(_body(custom_id=_SECRET))
+        letter = await acme.dead()
+
+    [reason] = letter.reasons
+    assert (reason.code, letter.by) == ("internal_error", "dispatcher")
+    assert "ZeroDivisionError" in reason.message
+    assert letter.where is not None
+    assert letter.where.endswith(" in bug")
+    assert letter.body == _body(custom_id=_SECRET)
+    assert letter.deliveries == 4
+    told = [entry for entry in logs if entry["event"] == "message.broke"]
+    assert len(told) == 4
+    assert _SECRET not in str(logs) + str(reason)
+    assert await acme.count(topology.SUBMIT_QUEUE) == 0
+
+
+async def test_a_batch_carries_its_trace(acme: Door, state: State) -> None:
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    headers = {"traceparent": parent, "tracestate": "vendor=1", "x-tenant": acme.tenant}
+
+    batch_id = await acme.send(_body(), headers={**headers, "x-schema": "batch.submit/1"})
+    await acme.settle()
+
+    record = (await state.batches.get(batch_id)).fields
+    [entry] = await state.outbox.read("events", limit=9, wait_seconds=0)
+    event = to_event(entry)
+    assert (record["traceparent"], record["tracestate"]) == (parent, "vendor=1")
+    assert event.get_extension("traceparent") == parent
+    assert event.get_extension("tracestate") == "vendor=1"
+
+
+@pytest.mark.parametrize("parent", [f"00-{'0' * 32}-{'b' * 16}-01", "x", 7])
+async def test_a_trace_that_breaks_w3cs_rules_is_ignored(
+    parent: Any, acme: Door, state: State
+) -> None:
+    batch_id = await acme.send(_body(), headers={"traceparent": parent, "tracestate": "vendor=1"})
+    await acme.settle()
+
+    assert "traceparent" not in (await state.batches.get(batch_id)).fields
+
+
+async def test_a_direct_reply_comes_to_whoever_asked(acme: Door, amqp_url: str) -> None:
+    answers: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def hear(message: AbstractIncomingMessage) -> None:
+        await answers.put(message.body)
+
+    async with await aio_pika.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        direct = await channel.get_queue("amq.rabbitmq.reply-to", ensure=False)
+        await direct.consume(hear, no_ack=True)
+        exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE)
+        told = {"type": SUBMIT, "user_id": acme.tenant, "content_type": "application/json"}
+        await exchange.publish(
+            aio_pika.Message(
+                _body(),
+                message_id="direct",
+                reply_to="amq.rabbitmq.reply-to",
+                delivery_mode=2,
+                **told,  # type: ignore[arg-type]  # texts all of them
+            ),
+            f"submit.v1.{acme.tenant}",
+        )
+
+        answer = json.loads(await asyncio.wait_for(answers.get(), 30))
+
+    assert answer["batch"]["id"] == ids.batch_id(acme.tenant, "direct")
+
+
+async def test_an_address_that_the_broker_cannot_read_stops_no_other_reply(acme: Door) -> None:
+    for odd in ("!", "g2dkAA", "x.y.z", "AAAA.BBBB", "g" * 190):
+        await acme.send(_body(), reply_to=f"amq.rabbitmq.reply-to.{odd}")
+    batch_id = await acme.send(_body())
+
+    reply, _ = await acme.reply()
+    assert reply["batch"]["id"] == batch_id
+
+
+async def test_replies_go_out_after_a_crash_before_they_were_sent(
+    door: Door, bus: Bus, state: State, storage: Storage, replying: None
+) -> None:
+    await bus.consume(door.serve(_intake(state, storage, bus)))
+    batch_id = await door.send(_body())
+    await door.settle()
+
+    reply, message = await door.reply()
+    assert reply["batch"]["id"] == batch_id
+    assert message.message_id == f"{batch_id}.reply"
+
+
+async def test_the_hourly_limit_of_batches_holds_here_too(
+    door: Door, bus: Bus, state: State, storage: Storage, replying: None
+) -> None:
+    await bus.consume(door.serve(_intake(state, storage, bus, batches_per_hour=2)))
+    made = []
+    for number in range(3):
+        made.append(await door.send(_body(), message_id=f"m-{number}"))
+        await door.settle(number + 1)
+    # A repeat is no new batch.
+    await door.send(_body(), message_id="m-0")
+    await door.settle(4)
+
+    replies = [(await door.reply())[0] for _ in range(4)]
+    assert [reply["status"] for reply in replies] == [
+        "accepted",
+        "accepted",
+        "rejected",
+        "accepted",
+    ]
+    assert replies[2]["error"]["code"] == "quota_exceeded"
+    assert "Limit 2" in replies[2]["error"]["message"]
+    assert replies[3]["duplicate"] is True
+    with pytest.raises(NotFoundError):
+        await state.batches.get(made[2])
+
+
+async def test_a_batch_is_cancelled_by_a_message(acme: Door, state: State) -> None:
+    batch_id = await acme.send(_body())
+    await acme.settle()
+    await acme.reply()
+
+    await acme.cancel(batch_id)
+    await acme.cancel(batch_id)
+    await acme.settle(3)
+
+    first, message = await acme.reply()
+    second, _ = await acme.reply()
+    assert (first["status"], first["duplicate"]) == ("accepted", False)
+    assert (first["batch"]["id"], first["batch"]["status"]) == (batch_id, "cancelling")
+    assert message.message_id == f"{acme.settled[1].message_id}.cancel.reply"
+    assert (second["status"], second["duplicate"]) == ("accepted", True)
+    assert (await state.batches.get(batch_id)).status is Status.CANCELLING
+
+
+async def test_a_batch_that_is_unknown_or_foreign_or_over_is_not_cancelled(
+    acme: Door, state: State
+) -> None:
+    theirs = await in_status(state, Status.VALIDATING)
+    over = await validating(state, tenant=acme.tenant)
+    await state.apply(over, Event.INPUT_REJECTED)
+
+    for batch_id in (f"batch_{'0' * 32}", theirs, over, "order-17"):
+        await acme.cancel(batch_id)
+        await acme.settle(len(acme.settled) + 1)
+
+    errors = [(await acme.reply())[0]["error"] for _ in range(4)]
+    assert [error["code"] for error in errors] == [
+        "unknown_batch",
+        "unknown_batch",
+        "batch_ended",
+        "schema_invalid",
+    ]
+    assert errors[0]["message"].replace("0" * 32, "") == errors[1]["message"].replace(
+        theirs.removeprefix("batch_"), ""
+    )
+    assert (await state.batches.get(theirs)).status is Status.VALIDATING
+
+
+async def test_a_cancellation_under_the_key_of_a_submission_is_refused(acme: Door) -> None:
+    await acme.cancel(f"batch_{'0' * 32}", key=f"submit.v1.{acme.tenant}")
+    await acme.settle()
+
+    assert (await acme.reply())[0]["error"]["code"] == "bad_routing_key"
+
+
+async def test_an_object_in_a_bucket_that_the_operator_has_named_becomes_a_batch(
+    door: Door, bus: Bus, state: State, storage: Storage, s3: S3, replying: None
+) -> None:
+    async with _bucket(s3) as theirs:
+        places = {
+            door.tenant: [f"s3://{theirs.bucket}/exports/"],
+            "globex": [f"s3://{theirs.bucket}/globex/"],
+            "*": [f"s3://{theirs.bucket}/all/{{tenant}}/"],
+        }
+        await bus.consume(door.serve(_intake(state, storage, bus, places=places)))
+        keys = [f"{name}in.jsonl" for name in ("exports/", f"all/{door.tenant}/")]
+        others = ["globex/in.jsonl", "all/globex/in.jsonl", "exports-2/in.jsonl", "in.jsonl"]
+        for number, key in enumerate([*keys, *others]):
+            stored = await theirs.put(key, lines(2))
+            given = {
+                "kind": "s3",
+                "bucket": theirs.bucket,
+                "key": key,
+                "etag": stored.etag,
+                "size": stored.size,
+            }
+            await door.send(_body(input=given))
+            await door.settle(number + 1)
+
+        replies = [(await door.reply())[0] for _ in range(6)]
+        assert [reply["status"] for reply in replies] == ["accepted"] * 2 + ["rejected"] * 4
+        record = await state.batches.get(replies[0]["batch"]["id"])
+        assert record.fields["bucket"] == theirs.bucket
+
+
+async def test_a_version_of_an_object_stays_what_it_was(
+    acme: Door, state: State, storage: Storage, s3: S3, catalog: Catalog
+) -> None:
+    key = f"inbox/{acme.tenant}/versioned.jsonl"
+    client = minio_client(s3)
+    client.set_bucket_versioning(storage.bucket, VersioningConfig("Enabled"))
+    body = lines(3)
+    wrote = client.put_object(storage.bucket, key, io.BytesIO(body), len(body))
+    client.put_object(storage.bucket, key, io.BytesIO(lines(2)), len(lines(2)))
+    given = {
+        "kind": "s3",
+        "bucket": storage.bucket,
+        "key": key,
+        "etag": wrote.etag,
+        "size": len(body),
+        "version_id": wrote.version_id,
+    }
+
+    batch_id = await acme.send(_body(input=given))
+    await acme.send(_body(input={**given, "version_id": "nonsense"}))
+    await acme.settle(2)
+    await a_planner(state, storage, catalog).plan(batch_id)
+
+    record = await state.batches.get(batch_id)
+    for found in list(client.list_objects(storage.bucket, recursive=True, include_version=True)):
+        client.remove_object(storage.bucket, found.object_name or "", version_id=found.version_id)
+    assert (record.status, record.number("total")) == (Status.IN_PROGRESS, 3)
+    refused = next(
+        reply
+        for reply in [(await acme.reply())[0] for _ in range(2)]
+        if reply["status"] == "rejected"
+    )
+    assert refused["error"]["param"] == "input.key"
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+async def test_the_sha256_of_an_object_is_checked_when_it_is_read(
+    is_right: bool, acme: Door, state: State, storage: Storage, catalog: Catalog
+) -> None:
+    given = await _upload(acme, storage)
+    digest = hashlib.sha256(lines(3) if is_right else b"other").hexdigest()
+
+    batch_id = await acme.send(_body(input={**given, "sha256": digest}))
+    await acme.settle()
+    await a_planner(state, storage, catalog).plan(batch_id)
+
+    batch = (await state.batches.get(batch_id)).to_openai()
+    if is_right:
+        assert batch.status == "in_progress"
+    else:
+        assert batch.status == "failed"
+        assert batch.errors is not None
+        assert [error.code for error in batch.errors.data] == ["input_changed"]
+
+
+async def test_an_input_above_the_limit_is_refused(
+    door: Door, bus: Bus, state: State, storage: Storage, replying: None
+) -> None:
+    await bus.consume(door.serve(_intake(state, storage, bus, max_bytes=8)))
+    file = _file(door.tenant)
+    await state.files.create(file)
+
+    await door.send(_body(input={"kind": "file", "file_id": file.id}))
+    await door.settle()
+    await door.send(_body(input=await _upload(door, storage)))
+    await door.settle(2)
+
+    errors = [(await door.reply())[0]["error"] for _ in range(2)]
+    assert [(error["code"], error["param"]) for error in errors] == [
+        ("too_large", "input.file_id"),
+        ("too_large", "input.size"),
+    ]
+
+
+async def test_a_file_whose_time_is_over_does_not_exist(acme: Door, state: State) -> None:
+    file = _file(acme.tenant)._replace(expires_at=5)
+    await state.files.create(file)
+
+    batch_id = await acme.send(_body(input={"kind": "file", "file_id": file.id}))
+    await acme.settle()
+
+    await _assert_refused(acme, state, batch_id, "schema_invalid", "input.file_id")
+
+
+async def test_a_message_that_came_back_often_is_taken_as_well(
+    acme: Door, state: State, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, broken = storage.put, 3
+
+    async def bug(*arguments: Any) -> Any:
+        nonlocal broken
+        broken -= 1
+        if broken >= 0:
+            raise ZeroDivisionError
+        return await put(*arguments)
+
+    monkeypatch.setattr(storage, "put", bug)
+    batch_id = await acme.send(_body())
+
+    assert (await acme.reply())[0]["batch"]["id"] == batch_id
+    assert acme.deliveries == 4
+
+
+async def test_our_own_replay_stands_for_its_sender_and_a_tenants_header_for_nothing(
+    door: Door, bus: Bus, state: State, storage: Storage, replying: None
+) -> None:
+    own = door.tenant
+    await bus.consume(door.serve(_intake(state, storage, bus, service_user=own)))
+    told = {"message_id": "m-1", "type": SUBMIT, "content_type": "application/json"}
+    replay = {"user": "globex", "properties": {**told, "delivery_mode": 2}}
+
+    await door.send(_body(), key="submit.v1.globex", headers={"x-replay": replay})
+    await door.settle()
+
+    assert (await state.batches.get(ids.batch_id("globex", "m-1"))).tenant == "globex"
+
+
+async def test_a_replay_by_somebody_else_is_nobodys(acme: Door, state: State) -> None:
+    replay = {"user": "globex", "properties": {"message_id": "m-1", "type": SUBMIT}}
+
+    await acme.send(_body(), key="submit.v1.globex", headers={"x-replay": replay})
+    await acme.settle()
+
+    letter = await acme.dead()
+    assert (letter.user, letter.reasons[0].code) == (acme.tenant, "bad_routing_key")
+    with pytest.raises(NotFoundError):
+        await state.batches.get(ids.batch_id("globex", "m-1"))
 
 
 async def test_a_ready_message_of_a_tenant_is_refused(
@@ -432,7 +922,7 @@ async def test_a_ready_message_of_a_tenant_is_refused(
     await acme.send(json.dumps({"batch_id": manifest.id}).encode(), type=READY)
     await acme.settle()
 
-    assert (await acme.dead()).type == READY
+    assert (await acme.dead()).properties["type"] == READY
     with pytest.raises(NotFoundError):
         await state.batches.get(manifest.id)
 
@@ -489,16 +979,18 @@ async def test_a_ready_message_without_a_batch_is_a_dead_letter(
 async def test_no_reply_goes_to_the_queue_of_somebody_else(acme: Door, state: State) -> None:
     names = ("reply.globex", f"sub.{acme.tenant}", f"reply.{acme.tenant}x")
     theirs = [await acme.queue(name) for name in names]
-    targets = [*theirs, topology.DEAD_QUEUE, topology.SUBMIT_QUEUE]
+    targets = [*theirs, topology.SUBMIT_QUEUE, f"reply.{acme.tenant}.a/b"]
 
     for target in targets:
         await acme.send(_body(), reply_to=target)
-        await acme.send(b"{", reply_to=target)
-    await acme.settle(2 * len(targets))
+    await acme.settle(len(targets))
 
-    assert [await acme.count(target) for target in targets] == [0] * len(targets)
-    assert len(acme.settled) == 2 * len(targets)
-    assert len((await state.batches.page(acme.tenant, after=None, limit=99))[0]) == len(targets)
+    letters = [await acme.dead() for _ in targets]
+    assert {letter.reasons[0].code for letter in letters} == {"bad_reply_to"}
+    assert {letter.properties["reply_to"] for letter in letters} == set(targets)
+    assert await state.outbox.length("replies") == 0
+    assert [await acme.count(target) for target in theirs] == [0] * len(theirs)
+    assert (await state.batches.page(acme.tenant, after=None, limit=99))[0] == []
 
 
 async def test_a_reply_queue_that_is_gone_stops_nothing(acme: Door, state: State) -> None:
@@ -507,6 +999,24 @@ async def test_a_reply_queue_that_is_gone_stops_nothing(acme: Door, state: State
 
     assert (await state.batches.get(batch_id)).status is Status.VALIDATING
     assert await acme.count(topology.SUBMIT_QUEUE) == 0
+
+    async def is_dropped() -> bool:
+        return await state.outbox.length("replies") == 0
+
+    await eventually(is_dropped)
+
+
+async def test_a_full_reply_queue_holds_up_no_other(acme: Door, amqp_url: str) -> None:
+    full = f"reply.{acme.tenant}.{secrets.token_hex(4)}"
+    async with await aio_pika.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        limits: dict[str, Any] = {"x-max-length": 0, "x-overflow": "reject-publish"}
+        await channel.declare_queue(full, exclusive=True, arguments=limits)
+        await acme.send(_body(), reply_to=full)
+        batch_id = await acme.send(_body())
+
+        reply, _ = await acme.reply()
+    assert reply["batch"]["id"] == batch_id
 
 
 async def test_a_message_waits_for_redis_without_using_up_its_deliveries(
@@ -526,7 +1036,7 @@ async def test_a_message_waits_for_redis_without_using_up_its_deliveries(
     assert door.deliveries == 3
     statuses = await state.batches.statuses(batch_ids)
     assert list(statuses.values()) == [Status.VALIDATING] * 3
-    assert [(await door.reply())[0]["status"] for _ in range(3)] == ["accepted"] * 3
+    assert await state.outbox.length("replies") == 3
     assert await door.count(topology.SUBMIT_QUEUE) == await door.count(topology.DEAD_QUEUE) == 0
     await state.close()
 
@@ -552,8 +1062,30 @@ async def test_a_message_in_hand_goes_back_when_the_dispatcher_dies(
     await state.close()
 
 
-def _intake(state: State, storage: Storage, bus: Bus, *, service_user: str = _SERVICE) -> Intake:
-    return Intake(state, storage, bus, service_user=service_user, tenant_prefix="inbox/{tenant}/")
+def _intake(
+    state: State,
+    storage: Storage,
+    bus: Bus,
+    *,
+    service_user: str = _SERVICE,
+    batches_per_hour: int = 1000,
+    max_bytes: int = 1_000_000,
+    places: dict[str, list[str]] | None = None,
+) -> Intake:
+    return Intake(
+        state,
+        storage,
+        bus,
+        service_user=service_user,
+        inputs=Inputs(
+            state,
+            storage,
+            tenant_prefix="inbox/{tenant}/",
+            places=places or {},
+            max_bytes=max_bytes,
+        ),
+        quota=NewBatchQuota(_CATALOG, batches_per_hour, 1000, 1000),
+    )
 
 
 def _body(*, custom_id: str = "a", **changes: Any) -> bytes:
@@ -577,6 +1109,17 @@ async def _upload(door: Door, storage: Storage) -> dict[str, Any]:
         "etag": stored.etag,
         "size": stored.size,
     }
+
+
+@asynccontextmanager
+async def _bucket(s3: S3) -> AsyncIterator[Storage]:
+    """A bucket beside ours."""
+    storage = Storage(*s3, f"theirs-{secrets.token_hex(6)}")
+    await storage.prepare()
+    yield storage
+    await storage.remove(await storage.keys(""))
+    storage.close()
+    minio_client(s3).remove_bucket(storage.bucket)
 
 
 def _file(tenant: str) -> FileRecord:
@@ -607,7 +1150,7 @@ def _manifest(tenant: str) -> Manifest:
 
 
 async def _assert_refused(
-    door: Door, state: State, batch_id: str, code: str, param: object
+    door: Door, state: State, batch_id: str, code: str, param: object, *, is_dead: bool = False
 ) -> dict[str, Any]:
     """Answered, acked, and nothing came of it; `...` stands for any param."""
     reply, message = await door.reply()
@@ -615,10 +1158,18 @@ async def _assert_refused(
     assert reply["error"]["type"] == "invalid_request_error"
     assert reply["error"]["code"] == code
     assert param is ... or reply["error"]["param"] == param
+    assert reply["errors"][0] == reply["error"]
+    assert reply["error_count"] == len(reply["errors"])
     assert message.correlation_id == door.settled[0].message_id
+    assert message.message_id == f"{batch_id}.reply"
     with pytest.raises(NotFoundError):
         await state.batches.get(batch_id)
-    assert await door.count(topology.SUBMIT_QUEUE) == await door.count(topology.DEAD_QUEUE) == 0
+    assert await door.count(topology.SUBMIT_QUEUE) == 0
+    if is_dead:
+        letter = await door.dead()
+        assert letter.reasons[0].code == code
+        assert letter.body == door.settled[0].body
+    assert await door.count(topology.DEAD_QUEUE) == 0
     return reply
 
 

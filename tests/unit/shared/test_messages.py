@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from shared.errors import InvalidInputError
 from shared.messages import (
     MAX_BODY_BYTES,
+    MAX_REASONS,
     FileInput,
     InlineInput,
+    RejectedError,
     S3Input,
     Submission,
+    decode_cancellation,
     decode_submission,
     fingerprint,
     path,
@@ -159,6 +162,56 @@ def test_what_is_no_json_object_is_refused(body: bytes) -> None:
 
     assert refusal.value.code == "schema_invalid"
     assert _SECRET not in str(refusal.value)
+
+
+def test_every_wrong_field_is_named() -> None:
+    wrong = {"priority": 10, "surprise": 1, "input": _inline(custom_id="", method="GET")}
+
+    with pytest.raises(RejectedError) as refusal:
+        _decoded(_submission(**wrong))
+
+    assert [reason.param for reason in refusal.value.reasons] == [
+        "priority",
+        "input.requests[1].custom_id",
+        "input.requests[1].method",
+        "surprise",
+    ]
+    assert not refusal.value.is_dead
+
+
+def test_of_very_many_wrong_fields_some_are_named_and_all_are_counted() -> None:
+    with pytest.raises(RejectedError) as refusal:
+        _decoded(_submission(**{f"f{number}": 1 for number in range(5000)}))
+
+    assert len(refusal.value.reasons) == MAX_REASONS
+    assert refusal.value.count == 5000
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding"), [(b"{", None), (b"x", "gzip"), (b"{}", "br"), (b" " * 2**21, None)]
+)
+def test_what_cannot_be_read_is_dead(body: bytes, encoding: str | None) -> None:
+    with pytest.raises(RejectedError) as refusal:
+        decode_submission(body, content_encoding=encoding)
+
+    assert refusal.value.is_dead
+
+
+@pytest.mark.parametrize("batch_id", ["", "batch_1", "batch_" + "G" * 32, 7])
+def test_a_cancellation_names_a_batch(batch_id: object) -> None:
+    body = json.dumps({"schema": "batch.cancel/1", "batch_id": batch_id}).encode()
+
+    with pytest.raises(RejectedError) as refusal:
+        decode_cancellation(body)
+
+    assert refusal.value.param == "batch_id"
+
+
+def test_a_body_that_inflates_a_hundredfold_is_too_large() -> None:
+    with pytest.raises(RejectedError) as refusal:
+        decode_submission(gzip.compress(b" " * 500_000), content_encoding="gzip")
+
+    assert refusal.value.code == "too_large"
 
 
 def test_the_name_of_an_unknown_field_is_cut() -> None:

@@ -150,11 +150,26 @@ def test_no_submission_is_unroutable() -> None:
     assert (binding["destination"], binding["routing_key"]) == (topology.SUBMIT_QUEUE, "#")
 
 
-def test_the_size_limit_covers_the_submit_queue_alone() -> None:
-    [policy] = rows("policies")
+@pytest.mark.parametrize(
+    ("name", "queue", "other"),
+    [
+        ("batch-submit-size", topology.SUBMIT_QUEUE, topology.DEAD_QUEUE),
+        ("batch-dead-size", topology.DEAD_QUEUE, topology.SUBMIT_QUEUE),
+    ],
+)
+def test_a_size_limit_covers_its_queue_alone(name: str, queue: str, other: str) -> None:
+    [policy] = rows("policies", name=name)
 
-    assert re.search(policy["pattern"], topology.SUBMIT_QUEUE)
-    assert not re.search(policy["pattern"], topology.DEAD_QUEUE)
+    assert re.search(policy["pattern"], queue)
+    assert not re.search(policy["pattern"], other)
+    assert policy["definition"]["max-length-bytes"] >= 1024**3
+
+
+def test_logins_are_users_and_rights_and_nothing_else() -> None:
+    made = topology.logins([ACME], random_bytes=bytes)
+
+    assert made.keys() == {"users", "permissions", "topic_permissions"}
+    assert made.items() <= definitions([ACME], random_bytes=bytes).items()
 
 
 def test_keys_end_in_what_is_filtered_by() -> None:

@@ -1,0 +1,155 @@
+"""`batchyard users`: who may log in at RabbitMQ as a tenant, and what such a login may do there."""
+
+import json
+import secrets
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cli.keys import AsJson, RunDir
+from cli.servers import RabbitMQ
+from shared.errors import InvalidInputError, NotFoundError, SetupError
+from shared.messages import TENANT
+from shared.topology import VIRTUAL_HOST, User, logins
+
+app = typer.Typer(
+    no_args_is_help=True, help="Make, list, renew and remove the RabbitMQ users of tenants."
+)
+
+Print = Literal["definitions", "rabbitmqctl"]
+TenantName = Annotated[str, typer.Argument(help="The tenant, which is also the user's name.")]
+ServiceUser = Annotated[
+    str,
+    typer.Option(
+        envvar="BATCHYARD_SERVICE_USER",
+        help="The user of Batchyard's own processes, which no tenant may be.",
+        show_envvar=True,
+    ),
+]
+_HERE = Path(".batchyard")
+_SERVICE_USER = "batchyard"
+
+
+@app.command()
+def create(
+    tenant: Annotated[str, typer.Option(help="For whom the user acts.")],
+    *,
+    to_print: Annotated[
+        Print | None,
+        typer.Option(
+            "--print",
+            help="Change nothing: print what makes the user in a broker of your own, for "
+            "`rabbitmqctl import_definitions` or as `rabbitmqctl` commands.",
+        ),
+    ] = None,
+    vhost: Annotated[str, typer.Option(help="The virtual host, with --print.")] = VIRTUAL_HOST,
+    run_dir: RunDir = _HERE,
+    service_user: ServiceUser = _SERVICE_USER,
+    as_json: AsJson = False,
+) -> None:
+    """Make a user with a new password, which is shown this once, and with a tenant's rights."""
+    if not TENANT.fullmatch(tenant):
+        raise InvalidInputError(
+            f"--tenant {tenant}: lower-case letters, digits, '-' and '_' only, 63 at most, "
+            "beginning with a letter or digit."
+        )
+    if tenant == service_user:
+        raise InvalidInputError(
+            f"--tenant {tenant}: this is the user of Batchyard's own processes. Name another."
+        )
+    user = User(tenant, secrets.token_urlsafe(24), tenant=True)
+    if to_print is not None:
+        _print(user, to_print, vhost, as_json=as_json)
+        return
+    from cli.fleet.running import rabbitmq
+
+    broker = rabbitmq(run_dir)
+    if tenant in _users(broker.ctl("list_users", "--formatter", "json")):
+        raise InvalidInputError(
+            f"--tenant {tenant}: the broker has this user. `batchyard users renew {tenant}` gives "
+            "it a new password."
+        )
+    # One import makes user and rights together, and no password stands in a process list.
+    broker.import_definitions(logins([user]))
+    _show(user, broker.url(user), as_json=as_json)
+
+
+@app.command("list")
+def list_users(*, run_dir: RunDir = _HERE, as_json: AsJson = False) -> None:
+    """Show the users of the folder's own broker."""
+    from cli.fleet.running import rabbitmq
+
+    names = sorted(_users(rabbitmq(run_dir).ctl("list_users", "--formatter", "json")))
+    typer.echo(json.dumps([{"user": name} for name in names]) if as_json else "\n".join(names))
+
+
+@app.command()
+def renew(tenant: TenantName, *, run_dir: RunDir = _HERE, as_json: AsJson = False) -> None:
+    """Give a user another password; connections that are open stay."""
+    user = User(tenant, secrets.token_urlsafe(24), tenant=True)
+    broker = _change(run_dir, tenant, "change_password", standard_input=user.password)
+    _show(user, broker.url(user), as_json=as_json)
+
+
+@app.command()
+def delete(tenant: TenantName, *, run_dir: RunDir = _HERE, as_json: AsJson = False) -> None:
+    """Remove a user and close its connections; its batches run on, its queues stay."""
+    _change(run_dir, tenant, "delete_user")
+    typer.echo(json.dumps({"user": tenant, "deleted": True}) if as_json else f"deleted  {tenant}")
+
+
+def _change(run_dir: Path, tenant: str, command: str, *, standard_input: str = "") -> RabbitMQ:
+    """Run one `rabbitmqctl` command on the tenant's user. Raises NotFoundError if there is none."""
+    from cli.fleet.running import rabbitmq
+
+    broker = rabbitmq(run_dir)
+    unknown = NotFoundError(f"The broker has no user of a tenant '{tenant}'.")
+    if tenant == _SERVICE_USER:
+        raise unknown
+    try:
+        broker.ctl(command, tenant, standard_input=standard_input)
+    except SetupError as error:
+        if "does not exist" in str(error):
+            raise unknown from error
+        raise
+    return broker
+
+
+def _users(listed: str) -> set[str]:
+    return {row["user"] for row in json.loads(listed)}
+
+
+def _show(user: User, url: str, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"user": user.name, "password": user.password, "url": url}))
+        return
+    typer.echo(f"user      {user.name}\npassword  {user.password}\nurl       {url}")
+    typer.echo("Keep it now: only a hash of it is stored, and it cannot be shown again.", err=True)
+
+
+def _print(user: User, what: Print, vhost: str, *, as_json: bool) -> None:
+    made = logins([user])
+    for row in (*made["permissions"], *made["topic_permissions"]):
+        row["vhost"] = vhost
+    commands = list(_commands(user, made, vhost))
+    if as_json:
+        told = {"definitions": made} if what == "definitions" else {"commands": commands}
+        typer.echo(json.dumps({"user": user.name, "password": user.password, **told}))
+        return
+    typer.echo(json.dumps(made, indent=2) if what == "definitions" else "\n".join(commands))
+    typer.echo(f"The password of {user.name} is {user.password}", err=True)
+
+
+def _commands(user: User, made: dict[str, Any], vhost: str) -> Iterator[str]:
+    """What makes the same as the definitions; the exchanges have to exist."""
+    # From its input: the arguments of a process can be read by everybody on the machine.
+    yield f"printf %s {shlex.quote(user.password)} | rabbitmqctl add_user {user.name}"
+    [row] = made["permissions"]
+    rights = [row[name] for name in ("configure", "write", "read")]
+    yield shlex.join(["rabbitmqctl", "set_permissions", "--vhost", vhost, user.name, *rights])
+    for row in made["topic_permissions"]:
+        words = [user.name, row["exchange"], row["write"], row["read"]]
+        yield shlex.join(["rabbitmqctl", "set_topic_permissions", "--vhost", vhost, *words])

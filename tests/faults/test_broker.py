@@ -1,0 +1,224 @@
+"""What is promised while the broker dies, blocks, or is flooded, shown on real processes."""
+
+import asyncio
+import json
+import os
+import secrets
+from collections import Counter
+from collections.abc import Coroutine
+
+import aio_pika
+import psutil
+import pytest
+
+from shared import topology
+from shared.messages import SUBMIT
+from shared.state import State
+from tests.contract.processes import Process
+from tests.eventually import eventually
+from tests.faults.conftest import Yard, submission
+from tests.servers import TENANT
+
+
+async def test_a_broker_killed_under_load_loses_nothing_and_doubles_nothing(
+    yard: Yard, events: str
+) -> None:
+    run, made = secrets.token_hex(4), list[str]()
+
+    async def keep(making: Coroutine[None, None, str]) -> None:
+        made.append(await making)
+
+    async def by_http() -> None:
+        for number in range(30):
+            await keep(yard.create(f"{run}-{number}"))
+
+    async def by_bus(lane: int) -> None:
+        for number in range(10):
+            await keep(yard.publish(f"{run}.{lane}.{number}"))
+
+    # A quorum queue that is younger than its registry on disk begins anew after a kill -9.
+    await asyncio.sleep(4)
+    load = [asyncio.create_task(by_http()), *(asyncio.create_task(by_bus(n)) for n in range(3))]
+    for reached in (10, 25):
+        await eventually(lambda goal=reached: len(made) >= goal, 60)  # type: ignore[misc]  # bound now
+        yard.rabbitmq.kill()
+        # HTTP takes batches meanwhile.
+        before = len(made)
+        await eventually(lambda goal=before: len(made) > goal or load[0].done(), 60)  # type: ignore[misc]  # as above
+        yard.rabbitmq.launch()
+        await asyncio.to_thread(yard.rabbitmq.wait)
+    await asyncio.gather(*load)
+
+    assert len(set(made)) == 60
+    await yard.until_planned(made)
+    await yard.until_told()
+    told = [json.loads(message.body) for message in await yard.taken(events)]
+    # A repeat, if any, has the id of the first; of each batch there are these two and no more.
+    first = {event["id"]: event for event in told}
+    kinds = Counter((event["subject"], event["type"]) for event in first.values())
+    for batch_id in made:
+        assert kinds[batch_id, "batch.accepted"] == 1
+        assert kinds[batch_id, "batch.in_progress"] == 1
+    assert {event["subject"] for event in told} == set(made)
+    assert await yard.count(topology.DEAD_QUEUE) == 0
+
+
+async def test_while_the_disk_is_full_http_answers_and_messages_in_the_queue_are_taken(
+    yard: Yard,
+) -> None:
+    run = secrets.token_hex(4)
+    yard.dispatcher.freeze()
+    queued = [await yard.publish(f"{run}.{number}") for number in range(5)]
+    yard.rabbitmq.ctl("set_disk_free_limit", "1000TB")
+    try:
+        publishing = asyncio.create_task(yard.publish(f"{run}.blocked"))
+        made = [await yard.create(f"{run}-{number}") for number in range(5)]
+        yard.dispatcher.thaw()
+
+        # Acks are not blocked, and the dispatcher finds batches of HTTP without their message.
+        await yard.until_planned([*queued, *made])
+        assert not publishing.done()
+        assert await yard.state.outbox.length("submissions") > 0
+        assert await yard.state.outbox.length("events") > 0
+    finally:
+        yard.dispatcher.thaw()
+        yard.rabbitmq.ctl("set_disk_free_limit", "200MB")
+
+    await yard.until_planned([await publishing])
+    await yard.until_told()
+
+
+async def test_a_dispatcher_killed_before_its_ack_makes_the_batch_once_and_replies(
+    yard: Yard, events: str
+) -> None:
+    reply_to = f"reply.{TENANT.name}.{secrets.token_hex(4)}"
+    async with await aio_pika.connect(yard.rabbitmq.url(TENANT)) as link:
+        channel = await link.channel()
+        await channel.declare_queue(
+            reply_to, durable=True, arguments={"x-queue-type": "quorum", "x-expires": 600_000}
+        )
+    yard.dispatcher.stop()
+    folder = yard.dispatcher.folder
+    doomed = Process(
+        "dispatcher", {**yard.environment, "BATCHYARD_CRASH_AT": "intake.done"}, folder
+    )
+    doomed.start()
+    batch_id = await yard.publish(f"kill.{secrets.token_hex(4)}", reply_to=reply_to)
+    await eventually(lambda: doomed.child.poll() is not None, 60)
+
+    yard.dispatcher.start()
+    await yard.until_planned([batch_id])
+    await yard.until_told()
+
+    async def are_both() -> bool:
+        return await yard.count(reply_to) == 2
+
+    await eventually(are_both, 30)
+    replies = await yard.taken(reply_to)
+    told = [json.loads(message.body) for message in replies]
+    assert [answer["duplicate"] for answer in told] == [False, True]
+    assert {answer["batch"]["id"] for answer in told} == {batch_id}
+    assert {message.message_id for message in replies} == {f"{batch_id}.reply"}
+    sent = [json.loads(message.body)["type"] for message in await yard.taken(events)]
+    assert sent.count("batch.accepted") == 1
+
+
+async def test_a_flood_of_messages_keeps_http_answering(yard: Yard) -> None:
+    await _flood(yard, messages=150)
+
+
+@pytest.mark.on_demand
+@pytest.mark.timeout(3600)
+async def test_a_flood_of_ten_thousand_messages_in_bounded_memory(yard: Yard) -> None:
+    figures = await _flood(yard, messages=int(os.environ.get("FLOOD_MESSAGES", "10000")))
+
+    print("flood:", json.dumps(figures))  # noqa: T201  # what the run is for
+    assert figures["dispatcher_growth_mb"] < 200
+
+
+@pytest.mark.on_demand
+@pytest.mark.timeout(900)
+async def test_a_consumer_that_the_broker_gave_up_takes_messages_again(yard: Yard) -> None:
+    """Minutes: RabbitMQ looks for late acks once a minute."""
+    run = secrets.token_hex(4)
+    yard.rabbitmq.ctl("eval", "application:set_env(rabbit, consumer_timeout, 10000).")
+    yard.rabbitmq.ctl("close_all_connections", "a new timeout counts for new channels")
+    await yard.until_planned([await yard.publish(f"{run}.before")])
+    state = State(yard.environment["BATCHYARD_REDIS_URL"])
+    try:
+        # Without Redis the dispatcher keeps the message, and the broker takes it back.
+        yard.dispatcher.freeze()
+        batch_id = await yard.publish(f"{run}.late")
+        await asyncio.sleep(130)
+        yard.dispatcher.thaw()
+        await yard.until_planned([batch_id, await yard.publish(f"{run}.after")])
+    finally:
+        yard.dispatcher.thaw()
+        yard.rabbitmq.ctl("eval", "application:set_env(rabbit, consumer_timeout, 1800000).")
+        await state.close()
+
+
+async def _flood(yard: Yard, *, messages: int) -> dict[str, float]:
+    """Publish so many at once, and call HTTP until all of them are batches."""
+    run = secrets.token_hex(4)
+    dispatcher = psutil.Process(yard.dispatcher.child.pid)
+    before = most = dispatcher.memory_info().rss
+    calls: list[float] = []
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    publishing = asyncio.create_task(_publish_all(yard, run, messages))
+
+    async def is_over() -> bool:
+        return publishing.done() and await yard.count(topology.SUBMIT_QUEUE) == 0
+
+    while not await is_over():
+        called = loop.time()
+        await yard.create(f"{run}-{len(calls)}")
+        calls.append(loop.time() - called)
+        most = max(most, dispatcher.memory_info().rss)
+    await publishing
+    seconds = loop.time() - began
+    last = [f"{run}.{number}" for number in range(messages)]
+
+    async def are_made() -> bool:
+        from shared import ids
+
+        wanted = [ids.batch_id(TENANT.name, name) for name in last]
+        return len(await yard.state.batches.statuses(wanted)) == messages
+
+    await eventually(are_made, 60)
+    assert calls
+    assert await yard.count(topology.DEAD_QUEUE) == 0
+    ordered = sorted(calls)
+    return {
+        "messages": messages,
+        "seconds": round(seconds, 1),
+        "messages_per_second": round(messages / seconds, 1),
+        "http_calls": len(calls),
+        "http_p50_ms": round(1000 * ordered[len(ordered) // 2]),
+        "http_p99_ms": round(1000 * ordered[int(len(ordered) * 0.99)]),
+        "dispatcher_growth_mb": round((most - before) / 1e6, 1),
+    }
+
+
+async def _publish_all(yard: Yard, run: str, messages: int) -> None:
+    async with await aio_pika.connect(yard.rabbitmq.url(TENANT)) as link:
+        channel = await link.channel()
+        exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
+        slots = asyncio.Semaphore(200)
+
+        async def send(number: int) -> None:
+            async with slots:
+                await exchange.publish(
+                    aio_pika.Message(
+                        submission(),
+                        message_id=f"{run}.{number}",
+                        type=SUBMIT,
+                        user_id=TENANT.name,
+                        content_type="application/json",
+                        delivery_mode=2,
+                    ),
+                    topology.submit_key(TENANT.name),
+                )
+
+        await asyncio.gather(*(send(number) for number in range(messages)))

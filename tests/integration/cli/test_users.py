@@ -1,0 +1,213 @@
+"""`batchyard users` on a real broker: what a login that it made may do, and what it may not."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelPreconditionFailed
+from typer.testing import CliRunner, Result
+
+from cli import servers
+from cli.__main__ import app
+from cli.fleet.running import amqp_url, rabbitmq
+from shared import topology
+from shared.errors import BatchyardError, InvalidInputError, NotFoundError, SetupError
+from tests.integration.cli.conftest import Action, act, bind, declare, publish, take
+
+
+@pytest.fixture(scope="module")
+def acme(broker_dir: Path, fleet_broker: servers.RabbitMQ) -> str:
+    """The URL of a user that the command has made."""
+    made = json.loads(_run("create", "--tenant", "acme", "--json", run_dir=broker_dir).stdout)
+    assert made["user"] == "acme"
+    assert made["password"] in made["url"]
+    url: str = made["url"]
+    return url
+
+
+@pytest.fixture(scope="module")
+def globex(broker_dir: Path, fleet_broker: servers.RabbitMQ) -> str:
+    """The URL of a user that the printed commands have made."""
+    shown = _run(
+        "create", "--tenant", "globex", "--print", "rabbitmqctl", "--json", run_dir=broker_dir
+    )
+    made = json.loads(shown.stdout)
+    broker = rabbitmq(broker_dir)
+    for line in made["commands"]:
+        words, password = _as_a_shell_reads(line)
+        broker.ctl(*words, standard_input=password)
+    return re.sub("//acme:[^@]*@", f"//globex:{made['password']}@", _url_like(broker_dir))
+
+
+def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
+    broker_dir: Path, acme: str, globex: str
+) -> None:
+    for name, url in (("acme", acme), ("globex", globex)):
+        act(
+            url,
+            publish(topology.SUBMIT_EXCHANGE, f"submit.v1.{name}", user_id=name),
+            publish(topology.SUBMIT_EXCHANGE, f"cancel.v1.{name}", user_id=name),
+            declare(f"sub.{name}.all"),
+            bind(f"sub.{name}.all", topology.EVENTS_EXCHANGE, f"batch.*.{name}.*"),
+        )
+    service = amqp_url(broker_dir, None)
+    for name in ("acme", "globex"):
+        key = topology.event_key("batch.completed", name, "batch_1")
+        act(service, publish(topology.EVENTS_EXCHANGE, key, key.encode()))
+
+    submitted = act(service, *[take(topology.SUBMIT_QUEUE)] * 4)
+    heard = act(acme, take("sub.acme.all"), take("sub.acme.all"))
+
+    assert [message.user_id for message in submitted] == ["acme", "acme", "globex", "globex"]
+    assert heard[0].body == b"batch.completed.acme.batch_1"
+    assert heard[1] is None
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        publish(topology.SUBMIT_EXCHANGE, "submit.v1.globex"),
+        publish(topology.SUBMIT_EXCHANGE, "cancel.v1.globex"),
+        publish(topology.EVENTS_EXCHANGE, "batch.completed.acme.batch_1"),
+        publish(topology.DEAD_EXCHANGE, topology.DEAD_KEY),
+        publish("", topology.SUBMIT_QUEUE),
+        publish("", "sub.globex.all"),
+        declare("sub.globex.mine"),
+        declare("reply.globex.mine"),
+        take(topology.SUBMIT_QUEUE),
+        take(topology.DEAD_QUEUE),
+        take("sub.globex.all"),
+    ],
+    ids=[
+        "submit for another",
+        "cancel for another",
+        "forge an event",
+        "forge a dead letter",
+        "our queue by the default exchange",
+        "another's queue by the default exchange",
+        "declare another's subscription",
+        "declare another's replies",
+        "read submissions",
+        "read dead letters",
+        "read another's events",
+    ],
+)
+def test_what_is_not_a_tenants_own_is_refused(action: Action, acme: str, globex: str) -> None:
+    with pytest.raises(ChannelAccessRefused):
+        act(acme, action)
+
+
+def test_a_forged_user_id_is_refused(acme: str) -> None:
+    forged = publish(topology.SUBMIT_EXCHANGE, "submit.v1.acme", user_id="globex")
+
+    with pytest.raises(ChannelPreconditionFailed):
+        act(acme, forged)
+
+
+@pytest.mark.parametrize(
+    "key", ["#", "batch.#", "batch.*.*.*", "batch.*.globex.*", "batch.#.acme.*"]
+)
+def test_events_of_others_cannot_be_bound(key: str, acme: str) -> None:
+    with pytest.raises(ChannelAccessRefused):
+        act(acme, declare("sub.acme.b"), bind("sub.acme.b", topology.EVENTS_EXCHANGE, key))
+
+
+def test_a_user_is_listed_renewed_and_removed(broker_dir: Path, acme: str) -> None:
+    made = json.loads(_run("create", "--tenant", "late", "--json", run_dir=broker_dir).stdout)
+    listed = json.loads(_run("list", "--json", run_dir=broker_dir).stdout)
+    renewed = json.loads(_run("renew", "late", "--json", run_dir=broker_dir).stdout)
+
+    with pytest.raises(AMQPError):
+        act(made["url"])
+    assert act(renewed["url"]) == []
+    assert {"user": "late"} in listed
+    assert _run("delete", "late", run_dir=broker_dir).stdout == "deleted  late\n"
+    with pytest.raises(AMQPError):
+        act(renewed["url"])
+
+
+def test_printed_definitions_make_the_same_user(broker_dir: Path, acme: str) -> None:
+    shown = _run("create", "--tenant", "third", "--print", "definitions", run_dir=broker_dir)
+    password = shown.stderr.split()[-1]
+    assert password not in shown.stdout
+    rabbitmq(broker_dir).import_definitions(json.loads(shown.stdout))
+    url = re.sub("//acme:[^@]*@", f"//third:{password}@", acme)
+
+    act(url, publish(topology.SUBMIT_EXCHANGE, "submit.v1.third", user_id="third"))
+
+    [message] = act(amqp_url(broker_dir, None), take(topology.SUBMIT_QUEUE))
+    assert message.user_id == "third"
+    with pytest.raises(ChannelAccessRefused):
+        act(url, publish(topology.SUBMIT_EXCHANGE, "submit.v1.acme"))
+
+
+def test_the_virtual_host_of_a_broker_of_ones_own_can_be_named() -> None:
+    shown = _run("create", "--tenant", "acme", "--print", "definitions", "--vhost", "llm")
+
+    made = json.loads(shown.stdout)
+    assert {row["vhost"] for row in made["permissions"] + made["topic_permissions"]} == {"llm"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (["create", "--tenant", "No Spaces"], InvalidInputError, "--tenant No Spaces"),
+        (["create", "--tenant", "batchyard"], InvalidInputError, "own processes"),
+        (["create", "--tenant", "acme"], InvalidInputError, "renew acme"),
+        (["renew", "nobody"], NotFoundError, "nobody"),
+        (["delete", "batchyard"], NotFoundError, "batchyard"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_message(
+    arguments: list[str],
+    error: type[BatchyardError],
+    said: str,
+    broker_dir: Path,
+    acme: str,
+) -> None:
+    with pytest.raises(error, match=said):
+        _run(*arguments, run_dir=broker_dir)
+
+
+def test_without_a_fleet_it_says_how_else(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="--print"):
+        _run("list", run_dir=tmp_path)
+
+
+# The last one: it takes the broker away for the length of a boot.
+def test_users_outlive_the_broker_that_was_killed(
+    fleet_broker: servers.RabbitMQ, acme: str
+) -> None:
+    fleet_broker.kill()
+    fleet_broker.start()
+
+    assert act(acme) == []
+
+
+def _as_a_shell_reads(line: str) -> tuple[list[str], str]:
+    """The arguments of `rabbitmqctl` in it, and what it gets on its input."""
+    shim = 'rabbitmqctl() { printf "%s\\n" "$@" >&2; cat; }'
+    run = subprocess.run(
+        ["bash", "-c", f"{shim}; {line}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return run.stderr.splitlines(), run.stdout
+
+
+def _url_like(broker_dir: Path) -> str:
+    return amqp_url(broker_dir, None).replace("//batchyard:", "//acme:")
+
+
+def _run(*arguments: str, run_dir: Path | None = None) -> Result:
+    where = ["--run-dir", str(run_dir)] if run_dir else []
+    result: Any = CliRunner().invoke(app, ["users", *arguments, *where])
+    if result.exception is not None:
+        raise result.exception
+    assert isinstance(result, Result)
+    return result
