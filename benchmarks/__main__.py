@@ -19,7 +19,7 @@ from openai.types import Batch
 
 from benchmarks.bare import BareEngine
 from benchmarks.bench_fleet import MODELS, BenchFleet, running_fleet
-from benchmarks.bus_rates import bus_rates
+from benchmarks.bus_rates import bus_flood, bus_rates
 from benchmarks.figures import Figure, bounded, compared, publish
 from benchmarks.http_rates import http_rates
 from benchmarks.large_inputs import million_rows, validation
@@ -200,6 +200,7 @@ def main() -> None:
         "million-rows",
         "http",
         "bus",
+        "bus-flood",
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []], default=list(names))
@@ -211,6 +212,7 @@ def main() -> None:
         "million-rows": million_rows,
         "http": lambda: http_rates(turns=options.turns),
         "bus": lambda: bus_rates(turns=options.turns),
+        "bus-flood": bus_flood,
     }
     for name in options.names:
         if name in alone:

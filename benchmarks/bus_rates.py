@@ -8,10 +8,10 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aio_pika
@@ -41,37 +41,77 @@ _CALLS_BEFORE = 300
 
 
 def bus_rates(*, turns: int) -> list[Figure]:
-    """Accepted messages a second, in turns with the bare broker; then the flood."""
-    with tempfile.TemporaryDirectory(prefix="batchyard-bus-") as folder:
-        names = ("gateway", "dispatcher")
-        with running_yard(Path(folder), names, model=_MODEL) as yard:
-            return asyncio.run(_measure(yard, turns))
+    """Accepted messages a second, in turns with the bare broker."""
+    bare: list[_Rate] = []
+    accepted: list[_Rate] = []
 
-
-async def _measure(yard: BenchYard, turns: int) -> list[Figure]:
-    state = State(yard.redis_url)
-    bare_rates, rates = [], []
-    async with _Door.opened(yard) as door:
+    async def measure(yard: BenchYard, door: _Door, state: State) -> None:
+        dispatcher = psutil.Process(yard.pids["dispatcher"])
         await door.submit(_MESSAGES // 4)
         for _ in range(turns):
             await _planned(state)
-            bare_rates.append(await _bare_rate(yard))
-            rates.append(await door.submit(_MESSAGES))
-        await _planned(state)
-        flood = await _flood(yard, door)
-        await _planned(state)
-    await state.close()
+            bare.append(await _bare_rate(yard))
+            before = sum(dispatcher.cpu_times()[:2])
+            per_second = await door.submit(_MESSAGES)
+            spent = sum(dispatcher.cpu_times()[:2]) - before
+            accepted.append(_Rate(per_second, 1000 * spent / _MESSAGES))
+
+    _with_yard(measure)
+    ours, broker = (
+        _Rate(*(statistics.median(column) for column in zip(*rates, strict=True)))
+        for rates in (accepted, bare)
+    )
     return [
         compared(
             "messages/s accepted / bare publish, confirm, consume, ack",
-            statistics.median(rates),
-            statistics.median(bare_rates),
+            ours.per_second,
+            broker.per_second,
             unit="1/s",
             goal=0.3,
             sense="at least",
         ),
-        *flood,
+        bounded(
+            "CPU time of the dispatcher for an accepted message (baseline: bare publisher and "
+            "consumer)",
+            ours.cpu,
+            broker.cpu,
+            unit="ms",
+            goal=None,
+        ),
     ]
+
+
+def bus_flood() -> list[Figure]:
+    """What many messages at once do to the dispatcher's memory and the gateway's answers."""
+    figures: list[Figure] = []
+
+    async def measure(yard: BenchYard, door: _Door, state: State) -> None:
+        await door.submit(_MESSAGES)
+        await _planned(state)
+        figures.extend(await _flood(yard, door))
+
+    _with_yard(measure)
+    return figures
+
+
+class _Rate(NamedTuple):
+    """Messages a second, and the CPU time of whoever took one, in milliseconds."""
+
+    per_second: float
+    cpu: float
+
+
+def _with_yard(measure: Callable[[BenchYard, "_Door", State], Awaitable[None]]) -> None:
+    async def run(yard: BenchYard) -> None:
+        state = State(yard.redis_url)
+        async with _Door.opened(yard) as door:
+            await measure(yard, door, state)
+        await state.close()
+
+    with tempfile.TemporaryDirectory(prefix="batchyard-bus-") as folder:
+        names = ("gateway", "dispatcher")
+        with running_yard(Path(folder), names, model=_MODEL) as yard:
+            asyncio.run(run(yard))
 
 
 class _Door:
@@ -132,7 +172,7 @@ class _Door:
         self._heard.set()
 
 
-async def _bare_rate(yard: BenchYard) -> float:
+async def _bare_rate(yard: BenchYard) -> _Rate:
     """Messages a second through a queue like ours, each confirmed, consumed and acked."""
     async with await aio_pika.connect(yard.amqp_url) as connection:
         channel = await connection.channel(publisher_confirms=True)
@@ -154,10 +194,13 @@ async def _bare_rate(yard: BenchYard) -> float:
         def make() -> aio_pika.Message:
             return aio_pika.Message(_BODY, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
 
-        began = time.perf_counter()
+        began, cpu_before = time.perf_counter(), time.process_time()
         await _publish(channel.default_exchange, queue.name, make, _BARE_MESSAGES)
         await done.wait()
-        return _BARE_MESSAGES / (time.perf_counter() - began)
+        return _Rate(
+            _BARE_MESSAGES / (time.perf_counter() - began),
+            1000 * (time.process_time() - cpu_before) / _BARE_MESSAGES,
+        )
 
 
 async def _flood(yard: BenchYard, door: _Door) -> list[Figure]:
