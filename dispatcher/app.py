@@ -219,7 +219,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         )
         relay = Relay(state, bus, "events", holder=holder, service_user=settings.service_user)
         replies = Relay(state, bus, "replies", holder=holder, service_user=settings.service_user)
-        await bus.consume(intake.take, prefetch=settings.prefetch)
+        await bus.consume(intake.take, prefetch=settings.messages_in_hand)
         log.info("dispatcher.ready")
         relaying = asyncio.create_task(relay.run())
         replying = asyncio.create_task(replies.run())

@@ -46,7 +46,6 @@ from shared.errors import (
 )
 from shared.lifecycle import Event, Status
 from shared.messages import (
-    MESSAGE_ID,
     InlineInput,
     Reason,
     RejectedError,
@@ -136,12 +135,9 @@ class Intake:
             await self._obey(envelope, message.body)
         except RejectedError as error:
             codes = sorted({reason.code for reason in error.reasons})
-            params = sorted({reason.param or "" for reason in error.reasons})[:10]
-            log.info("message.rejected", codes=codes, params=params, **_fields(message))
-            is_dead = error.is_dead or any(
-                reason.code in _DEAD_CODES or reason.param in _DEAD_PARAMS
-                for reason in error.reasons
-            )
+            # Not the reasons: they name fields, and who knows what somebody calls a field.
+            log.info("message.rejected", codes=codes, count=error.count, **_fields(message))
+            is_dead = error.is_dead or any(map(_is_dead, error.reasons))
             if is_dead or not envelope.can_be_answered:
                 await self._bury(envelope, message, error)
             if envelope.can_be_answered:
@@ -170,7 +166,7 @@ class Intake:
         headers: dict[str, Any] = dict(message.headers)
         user, properties = message.user_id, sent_properties(message)
         # Of another user, this header says nothing.
-        if user == self._service_user and REPLAY in headers:
+        if user == self._service_user and isinstance(headers.get(REPLAY), dict):
             user, properties, headers = replayed(headers)
         return Envelope(
             user, message.exchange or "", message.routing_key or "", properties, headers
@@ -194,15 +190,18 @@ class Intake:
             await self._state.batches.get(batch_id)
         except NotFoundError:
             # The record was lost; what the manifest says is enough to make it again.
-            await accept(self._state, self._storage, await self._known(batch_id))
+            if (manifest := await self._first(batch_id)) is None:
+                reason = Reason("unknown_batch", f"There is no batch '{batch_id}'.", "batch_id")
+                raise RejectedError([reason], is_dead=True) from None
+            await accept(self._state, self._storage, manifest)
         await self._state.ring("dispatcher")
 
-    async def _known(self, batch_id: str) -> Manifest:
+    async def _first(self, batch_id: str) -> Manifest | None:
+        """The manifest that is there for ever, if there is one."""
         try:
             return await read_manifest(self._storage, batch_id)
-        except NotFoundError as error:
-            reason = Reason("unknown_batch", f"There is no batch '{batch_id}'.", "batch_id")
-            raise RejectedError([reason], is_dead=True) from error
+        except NotFoundError:
+            return None
 
     async def _submit(self, envelope: Envelope, body: bytes) -> None:
         denials, reasons = [*unauthorised(envelope)], [*malformed(envelope)]
@@ -215,19 +214,14 @@ class Intake:
         tenant = envelope.tenant
         if denials or tenant is None:
             raise RejectedError([*denials, *reasons, *_unservable(submission)], is_dead=True)
-        batch_id = ids.batch_id(tenant, envelope.message_id)
-        if MESSAGE_ID.fullmatch(envelope.message_id):
-            try:
-                known = await read_manifest(self._storage, batch_id)
-            except NotFoundError:
-                manifest = await self._manifest(tenant, envelope, submission, reasons)
-            else:
-                # By now the input may be gone or `not_after` past, and that changes nothing.
-                manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
-                if reasons:
-                    raise RejectedError(reasons)
-        else:
+        known = await self._first(ids.batch_id(tenant, envelope.message_id))
+        if known is None:
             manifest = await self._manifest(tenant, envelope, submission, reasons)
+        elif reasons:
+            raise RejectedError(reasons)
+        else:
+            # By now the input may be gone or `not_after` past, and that changes nothing.
+            manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
         reply = self._address(envelope) if envelope.can_be_answered else None
         try:
             await accept(self._state, self._storage, manifest, reply=reply)
@@ -323,7 +317,7 @@ class Intake:
         name = (
             f"{batch_id}.reply"
             if envelope.type != messages.CANCEL
-            else (f"{envelope.message_id}.cancel.reply")
+            else f"{envelope.message_id}.cancel.reply"
         )
         return {
             "to": envelope.reply_to or "",
@@ -375,6 +369,12 @@ async def _settle(settling: Awaitable[None]) -> None:
         await settling
     except CONNECTION_ERRORS as error:
         log.warning("message.not_settled", error=type(error).__name__)
+
+
+def _is_dead(reason: Reason) -> bool:
+    # An input may be too large for us; its message was none the less a good one.
+    is_of_input = (reason.param or "").startswith("input.")
+    return reason.param in _DEAD_PARAMS or (reason.code in _DEAD_CODES and not is_of_input)
 
 
 def _deliveries(message: AbstractIncomingMessage) -> int:

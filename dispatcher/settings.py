@@ -33,7 +33,7 @@ class DispatcherSettings(SharedSettings):
         "under `*` those of every tenant, with `{tenant}` for its name",
     )
     #: Batch messages in hand at once.
-    prefetch: int = Field(default=32, ge=1, le=1000)
+    messages_in_hand: int = Field(default=32, ge=1, le=1000)
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     #: For one attempt, all in all.
     webhook_timeout_seconds: float = Field(default=20.0, gt=0, le=30)

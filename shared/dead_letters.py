@@ -153,7 +153,7 @@ def replayed(headers: Mapping[str, Any]) -> tuple[str | None, dict[str, Any], di
     """User, properties and headers of the message that `replay_headers` was made of."""
     rest = dict(headers)
     table = rest.pop(REPLAY)
-    return table["user"], dict(table["properties"]), rest
+    return table.get("user"), dict(table.get("properties") or {}), rest
 
 
 def _given_up(table: dict[str, Any], headers: dict[str, Any], body: bytes) -> DeadLetter:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator
 
@@ -9,7 +10,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from cli import servers
 from shared import bus as bus_module
 from shared import topology
-from shared.bus import Bus, UnroutableError
+from shared.bus import Bus, RefusedError, UnroutableError
 from shared.errors import TransientError
 from tests.eventually import eventually
 from tests.servers import SERVICE
@@ -121,6 +122,72 @@ async def test_a_message_that_always_fails_is_a_dead_letter_after_its_last_deliv
 
     await eventually(has_come)
     assert deliveries == topology.SUBMIT_QUEUE_ARGUMENTS["x-delivery-limit"] + 1  # type: ignore[operator]  # it is a number
+
+
+async def test_a_lost_channel_is_opened_again_and_what_it_held_comes_again(bus: Bus) -> None:
+    first: list[AbstractIncomingMessage] = []
+    inbox = _Inbox()
+
+    async def lose(message: AbstractIncomingMessage) -> None:
+        if message.redelivered:
+            await inbox.take(message)
+            return
+        first.append(message)
+        if len(first) == 3:
+            # Nothing was delivered under this tag: the broker closes the channel.
+            underlay = message.channel
+            await underlay.basic_ack(10_000)
+
+    await bus.consume(lose)
+    for number in range(3):
+        await _submit(bus, f"m-{number}")
+
+    await eventually(lambda: sorted(map(str, inbox.ids)) == ["m-0", "m-1", "m-2"], 30)
+    await bus.ping()
+
+
+async def test_what_is_held_and_not_acked_lies_in_the_queue_again(bus: Bus, amqp_url: str) -> None:
+    for number in range(3):
+        await _submit(bus, f"m-{number}", str(number).encode())
+
+    for _ in range(2):
+        async with bus.holding(topology.SUBMIT_QUEUE) as messages:
+            bodies = [message.body async for message in messages]
+        assert bodies == [b"0", b"1", b"2"]
+    async with bus.holding(topology.SUBMIT_QUEUE) as messages:
+        await (await anext(messages)).ack()
+
+    left = [(await _get(amqp_url, topology.SUBMIT_QUEUE)).body for _ in range(2)]
+    assert left == [b"1", b"2"]
+
+
+async def test_a_queue_that_is_not_there_cannot_be_held(bus: Bus) -> None:
+    with pytest.raises(TransientError):
+        async with bus.holding("nowhere"):
+            pass
+
+
+@pytest.mark.parametrize("odd", ["!", "g2dkAA", "x.y.z", "AAAA.BBBB"])
+async def test_a_direct_address_that_cannot_be_read_ends_no_other_connection(
+    odd: str, bus: Bus
+) -> None:
+    # Whether the broker drops it or breaks on it is its own affair.
+    with contextlib.suppress(RefusedError):
+        await bus.reply(f"amq.rabbitmq.reply-to.{odd}", b"", properties={})
+
+    await bus.ping()
+    await _submit(bus, "m-1")
+
+
+async def test_a_full_queue_refuses_a_reply(bus: Bus, amqp_url: str) -> None:
+    name = f"reply.acme.{secrets.token_hex(4)}"
+    async with await aio_pika.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        limits: dict[str, str | int] = {"x-max-length": 0, "x-overflow": "reject-publish"}
+        await channel.declare_queue(name, exclusive=True, arguments=dict(limits))
+
+        with pytest.raises(RefusedError):
+            await bus.reply(name, b"", properties={})
 
 
 async def test_a_mandatory_message_without_a_queue_is_unroutable(bus: Bus) -> None:

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from dispatcher.settings import DispatcherSettings
 from shared.settings import SharedSettings
 
-_UNITS = ("rows", "tokens", "seconds", "attempts", "bytes")
+_UNITS = ("rows", "tokens", "seconds", "attempts", "bytes", "messages")
 
 
 def test_every_quantity_carries_its_unit_in_its_name() -> None:
@@ -23,6 +23,19 @@ def test_every_quantity_carries_its_unit_in_its_name() -> None:
 def test_an_address_has_no_default(missing: str) -> None:
     with pytest.raises(ValidationError, match=missing):
         _settings(**{missing: None})
+
+
+@pytest.mark.parametrize("place", ["s3://data/", "s3://data/exports/", "s3://data/{tenant}/a/"])
+def test_a_place_of_inputs_is_a_bucket_and_a_prefix(place: str) -> None:
+    assert _settings(input_places={"acme": [place]}).input_places == {"acme": (place,)}
+
+
+@pytest.mark.parametrize(
+    "place", ["data/", "s3://data", "s3://data/acme", "s3:///", "https://data/", "s3://*/"]
+)
+def test_a_place_that_could_mean_more_is_refused(place: str) -> None:
+    with pytest.raises(ValidationError):
+        _settings(input_places={"acme": [place]})
 
 
 def test_secrets_are_not_printed() -> None:
