@@ -214,14 +214,7 @@ class Intake:
         tenant = envelope.tenant
         if denials or tenant is None:
             raise RejectedError([*denials, *reasons, *_unservable(submission)], is_dead=True)
-        known = await self._first(ids.batch_id(tenant, envelope.message_id))
-        if known is None:
-            manifest = await self._manifest(tenant, envelope, submission, reasons)
-        elif reasons:
-            raise RejectedError(reasons)
-        else:
-            # By now the input may be gone or `not_after` past, and that changes nothing.
-            manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
+        manifest = await self._wanted(tenant, envelope, submission, reasons)
         reply = self._address(envelope) if envelope.can_be_answered else None
         try:
             await accept(self._state, self._storage, manifest, reply=reply)
@@ -229,6 +222,28 @@ class Intake:
             raise RejectedError(
                 [Reason("idempotency_conflict", str(error), "message_id")]
             ) from error
+
+    async def _wanted(
+        self, tenant: str, envelope: Envelope, submission: Submission, reasons: list[Reason]
+    ) -> Manifest:
+        """Of the new batch, or of the one that the same message has made before."""
+        batch_id = ids.batch_id(tenant, envelope.message_id)
+        rejection = None
+        # A look into S3 costs most of all; what Redis does not know is almost always new.
+        if not await self._state.batches.exists(batch_id):
+            try:
+                return await self._manifest(tenant, envelope, submission, reasons)
+            except RejectedError as error:
+                rejection = error
+        known = await self._first(batch_id)
+        if rejection is not None and known is None:
+            raise rejection
+        if reasons:
+            raise RejectedError(reasons)
+        if known is None:
+            return await self._manifest(tenant, envelope, submission, reasons)
+        # By now the input may be gone or `not_after` past, and that changes nothing.
+        return msgspec.structs.replace(known, fingerprint=fingerprint(submission))
 
     async def _manifest(
         self, tenant: str, envelope: Envelope, submission: Submission, reasons: list[Reason]
