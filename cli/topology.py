@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,13 +45,13 @@ def run(
     """Show what RabbitMQ has to hold: exchanges, queues, bindings, policies and rights."""
     known = _passwords(passwords)
     users = [
-        User(service_user, known.pop(service_user, None), tenant=False, may_declare=may_declare),
-        *(User(name, known.pop(name, None), tenant=True) for name in tenant or ()),
+        _user(service_user, known, tenant=False, may_declare=may_declare),
+        *(_user(name, known, tenant=True) for name in tenant or ()),
     ]
-    if known:
+    if strangers := known.keys() - {user.name for user in users}:
         raise SetupError(
-            f"{passwords}: there are passwords for {', '.join(sorted(known))}, who are neither the "
-            "service user nor named by --tenant."
+            f"{passwords}: there are passwords for {', '.join(sorted(strangers))}, who are "
+            "neither the service user nor named by --tenant."
         )
     made = topology.definitions(users)
     if only_logins:
@@ -61,6 +61,11 @@ def run(
         return
     for line in _lines(made):
         typer.echo(line)
+
+
+def _user(name: str, known: Mapping[str, str], *, tenant: bool, may_declare: bool = False) -> User:
+    exists = name not in known
+    return User(name, known.get(name, ""), tenant=tenant, exists=exists, may_declare=may_declare)
 
 
 def _passwords(path: Path | None) -> dict[str, str]:

@@ -396,7 +396,7 @@ def _exchange(name: str) -> Json:
     }
 
 
-def _message(message: Message, schema: str) -> Json:
+def _message(message: Message, schema: Json) -> Json:
     return {
         "name": message.name,
         "summary": message.says,

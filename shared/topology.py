@@ -67,13 +67,14 @@ _TENANT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 class User:
     """One login at the broker: a tenant, or (`tenant=False`) one of our own processes.
 
-    `password` is None for a user who exists already; `may_declare` says of a process of ours
-    whether it makes what is missing in the broker.
+    `exists` is whether the broker has the user already, whose password is then left alone;
+    `may_declare` says of a process of ours whether it makes what is missing in the broker.
     """
 
     name: str
-    password: str | None = field(repr=False)
+    password: str = field(repr=False)
     tenant: bool
+    exists: bool = False
     may_declare: bool = True
 
 
@@ -123,7 +124,7 @@ def definitions(
                 "tags": "",
             }
             for user in users
-            if user.password is not None
+            if not user.exists
         ],
         "permissions": [_permissions(user) for user in users],
         "topic_permissions": [row for user in tenants for row in _topic_permissions(user)],
@@ -177,7 +178,7 @@ def password_hash(password: str, salt: bytes) -> str:
 
 
 def _require_usable(user: User) -> None:
-    if user.password == "":
+    if not user.password and not user.exists:
         raise SetupError(f"The broker user {user.name!r} has an empty password; choose one.")
     if user.tenant and not _TENANT_NAME.fullmatch(user.name):
         raise SetupError(

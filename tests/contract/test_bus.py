@@ -446,7 +446,7 @@ def _is_bound(site: Site, queue: str) -> bool:
     """Whether somebody has bound the queue to the events."""
     found = httpx.get(
         f"http://127.0.0.1:{site.broker.management_port}/api/queues/%2F/{queue}/bindings",
-        auth=(TENANT.name, TENANT.password or ""),
+        auth=(TENANT.name, TENANT.password),
     )
     return found.is_success and any(
         row["source"] == topology.EVENTS_EXCHANGE for row in found.json()

@@ -20,8 +20,8 @@ def test_the_definitions_are_those_of_the_code_without_passwords() -> None:
 
     assert made == topology.definitions(
         [
-            User("batchyard", None, tenant=False, may_declare=False),
-            User("acme", None, tenant=True),
+            User("batchyard", "", tenant=False, exists=True, may_declare=False),
+            User("acme", "", tenant=True, exists=True),
         ]
     )
     assert made["users"] == []
@@ -50,7 +50,7 @@ def test_the_rights_of_new_tenants_can_be_had_alone() -> None:
 def test_the_text_names_everything_and_the_commands_that_give_the_rights() -> None:
     text = _output("--tenant", "acme")
 
-    made = topology.definitions([User("acme", None, tenant=True)])
+    made = topology.definitions([User("acme", "", tenant=True, exists=True)])
     for section in ("exchanges", "queues", "policies"):
         assert all(row["name"] in text for row in made[section])
     commands = [

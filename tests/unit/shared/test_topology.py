@@ -179,7 +179,7 @@ def test_keys_end_in_what_is_filtered_by() -> None:
 
 
 def test_a_service_that_may_not_declare_may_use_what_is_there_and_no_more() -> None:
-    user = User("batchyard", None, tenant=False, may_declare=False)
+    user = User("batchyard", "", tenant=False, exists=True, may_declare=False)
 
     [row] = definitions([user])["permissions"]
 
@@ -193,7 +193,7 @@ def test_a_service_that_may_not_declare_may_use_what_is_there_and_no_more() -> N
 
 
 def test_a_user_who_exists_already_gets_rights_and_keeps_its_password() -> None:
-    made = definitions([SERVICE, User("acme", None, tenant=True)])
+    made = definitions([SERVICE, User("acme", "", tenant=True, exists=True)])
 
     assert [user["name"] for user in made["users"]] == ["batchyard"]
     assert {row["user"] for row in made["permissions"]} == {"batchyard", "acme"}
