@@ -75,6 +75,12 @@ faults: $(INSTALLED) ## what takes minutes of the tests that kill, block and flo
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks $(ARGS)
 
+.PHONY: docs
+docs: $(INSTALLED) ## write the generated pages anew: lifecycle, settings, AsyncAPI and schemas
+	$(BIN)/python -m shared.lifecycle > docs/lifecycle.md
+	$(BIN)/python -m tests.architecture.test_docs_configuration
+	$(BIN)/python -m shared.asyncapi
+
 .PHONY: lock
 lock: ## write locks/*.txt anew from pyproject.toml
 	@locks/compile.sh $(ARGS)

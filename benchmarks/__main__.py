@@ -19,6 +19,7 @@ from openai.types import Batch
 
 from benchmarks.bare import BareEngine
 from benchmarks.bench_fleet import MODELS, BenchFleet, running_fleet
+from benchmarks.bus_rates import bus_flood, bus_rates
 from benchmarks.event_rates import event_rates
 from benchmarks.figures import Figure, bounded, compared, publish
 from benchmarks.http_rates import http_rates
@@ -200,6 +201,8 @@ def main() -> None:
         "million-rows",
         "http",
         "events",
+        "bus",
+        "bus-flood",
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []], default=list(names))
@@ -211,6 +214,8 @@ def main() -> None:
         "million-rows": million_rows,
         "http": lambda: http_rates(turns=options.turns),
         "events": lambda: event_rates(turns=options.turns),
+        "bus": lambda: bus_rates(turns=options.turns),
+        "bus-flood": bus_flood,
     }
     for name in options.names:
         if name in alone:

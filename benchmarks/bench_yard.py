@@ -26,6 +26,8 @@ class BenchYard:
     address: str
     api_key: str
     redis_url: str
+    amqp_url: str
+    tenant_amqp_url: str
     pids: dict[str, int]
 
 
@@ -52,10 +54,17 @@ def running_yard(folder: Path, names: Sequence[str], *, model: str) -> Iterator[
         wait_ready(
             lambda: _answers(f"{address}/readyz"), list(processes.values()), timeout_seconds=60
         )
-        redis_url = servers.addresses.redis_url
-        asyncio.run(_let_in(redis_url, credentials))
+        where = servers.addresses
+        asyncio.run(_let_in(where.redis_url, credentials))
         pids = {name: child.pid for name, child in processes.items() if child.pid is not None}
-        yield BenchYard(address, credentials.api_key, redis_url, pids)
+        yield BenchYard(
+            address,
+            credentials.api_key,
+            where.redis_url,
+            where.amqp_url,
+            where.tenant_amqp_url,
+            pids,
+        )
     finally:
         for child in processes.values():
             child.stop()

@@ -10,6 +10,7 @@ import typer
 
 from cli.dead_letters import app as dead_letters
 from cli.keys import app as keys
+from cli.topology import run as topology
 from cli.users import app as users
 from shared.errors import BatchyardError
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 
 app.add_typer(keys, name="keys")
+app.command("topology")(topology)
 app.add_typer(users, name="users")
 app.add_typer(dead_letters, name="dead-letters")
 

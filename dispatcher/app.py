@@ -169,7 +169,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         await storage.prepare()
         bus = Bus(settings.amqp_url.get_secret_value())
         stack.push_async_callback(bus.close)
-        await bus.connect()
+        await bus.connect(declares=settings.declare_topology)
         cluster = Cluster(settings.ray_address, settings.ray_token.get_secret_value())
         stack.push_async_callback(cluster.close)
         guard = Guard(settings.webhook_networks)

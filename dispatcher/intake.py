@@ -59,6 +59,7 @@ from shared.messages import (
     window_seconds,
 )
 from shared.openai import ENDPOINTS
+from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply, ReplyError
 from shared.state import BatchRecord, State
 from shared.storage import Storage
 from shared.submission import Manifest, accept, read_manifest
@@ -228,14 +229,7 @@ class Intake:
         tenant = envelope.tenant
         if denials or tenant is None:
             raise RejectedError([*denials, *reasons, *_unservable(submission)], is_dead=True)
-        known = await self._first(ids.batch_id(tenant, envelope.message_id))
-        if known is None:
-            manifest = await self._manifest(tenant, envelope, submission, reasons)
-        elif reasons:
-            raise RejectedError(reasons)
-        else:
-            # By now the input may be gone or `not_after` past, and that changes nothing.
-            manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
+        manifest = await self._wanted(tenant, envelope, submission, reasons)
         reply = self._address(envelope) if envelope.can_be_answered else None
         try:
             await accept(self._state, self._storage, manifest, reply=reply)
@@ -243,6 +237,28 @@ class Intake:
             raise RejectedError(
                 [Reason("idempotency_conflict", str(error), "message_id")]
             ) from error
+
+    async def _wanted(
+        self, tenant: str, envelope: Envelope, submission: Submission, reasons: list[Reason]
+    ) -> Manifest:
+        """Of the new batch, or of the one that the same message has made before."""
+        batch_id = ids.batch_id(tenant, envelope.message_id)
+        rejection = None
+        # A look into S3 costs most of all; what Redis does not know is almost always new.
+        if not await self._state.batches.exists(batch_id):
+            try:
+                return await self._manifest(tenant, envelope, submission, reasons)
+            except RejectedError as error:
+                rejection = error
+        known = await self._first(batch_id)
+        if rejection is not None and known is None:
+            raise rejection
+        if reasons:
+            raise RejectedError(reasons)
+        if known is None:
+            return await self._manifest(tenant, envelope, submission, reasons)
+        # By now the input may be gone or `not_after` past, and that changes nothing.
+        return msgspec.structs.replace(known, fingerprint=fingerprint(submission))
 
     async def _manifest(
         self, tenant: str, envelope: Envelope, submission: Submission, reasons: list[Reason]
@@ -319,9 +335,9 @@ class Intake:
             raise RejectedError([Reason("unknown_batch", text, "batch_id")])
         return record
 
-    async def _reply(self, envelope: Envelope, answer: dict[str, Any]) -> None:
+    async def _reply(self, envelope: Envelope, answer: Reply) -> None:
         await self._state.outbox.add(
-            "replies", {**self._address(envelope), "body": json.dumps(answer)}
+            "replies", {**self._address(envelope), "body": answer.model_dump_json()}
         )
 
     @staticmethod
@@ -436,30 +452,22 @@ def _expires_at(submission: Submission, created_at: int) -> int:
     return min(end, int(submission.not_after.timestamp()))
 
 
-def _acceptance(record: BatchRecord, *, is_duplicate: bool) -> dict[str, Any]:
+def _acceptance(record: BatchRecord, *, is_duplicate: bool) -> Reply:
     """As `accept.lua` writes it for a new batch."""
-    fields = {"id", "object", "status", "created_at", "expires_at"}
-    return {
-        "status": "accepted",
-        "duplicate": is_duplicate,
-        "batch": record.to_openai().model_dump(mode="json", include=fields),
-    }
+    return Reply(
+        AcceptedReply(
+            duplicate=is_duplicate,
+            batch=AcceptedBatch(
+                id=record.id,
+                status=record.status,
+                created_at=record.number("created_at"),
+                expires_at=record.number("expires_at"),
+            ),
+        )
+    )
 
 
-def _rejection(error: RejectedError) -> dict[str, Any]:
+def _rejection(error: RejectedError) -> Reply:
     """The first reason as OpenAI's error, and all of them beside it."""
-    errors = [
-        {
-            "code": reason.code,
-            "message": reason.message,
-            "param": reason.param,
-            "type": "invalid_request_error",
-        }
-        for reason in error.reasons
-    ]
-    return {
-        "status": "rejected",
-        "error": errors[0],
-        "errors": errors,
-        "error_count": error.count,
-    }
+    errors = [ReplyError(**reason._asdict()) for reason in error.reasons]
+    return Reply(RejectedReply(error=errors[0], errors=errors, error_count=error.count))

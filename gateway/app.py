@@ -70,7 +70,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
         app.state.watchers = watchers
         try:
-            await _connect(state, storage, bus)
+            await _connect(state, storage, bus, declares=settings.declare_topology)
             relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
             yield {
                 "services": Services(
@@ -142,14 +142,14 @@ def end_streams(app: FastAPI) -> None:
         watchers.close()
 
 
-async def _connect(state: State, storage: Storage, bus: Bus) -> None:
+async def _connect(state: State, storage: Storage, bus: Bus, *, declares: bool) -> None:
     async for attempt in stamina.retry_context(
         on=TransientError, attempts=None, timeout=_START_PATIENCE, wait_max=2
     ):
         with attempt:
             await state.ping()
             await storage.prepare()
-            await bus.connect()
+            await bus.connect(declares=declares)
 
 
 def _relay(state: State, bus: Bus, service_user: str) -> Relay:

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import aio_pika
 import structlog
 from aio_pika.abc import (
+    AbstractChannel,
     AbstractConnection,
     AbstractExchange,
     AbstractIncomingMessage,
@@ -19,10 +20,16 @@ from aio_pika.abc import (
     AbstractRobustConnection,
     HeadersType,
 )
-from aio_pika.exceptions import AMQPError, DeliveryError
+from aio_pika.exceptions import (
+    AMQPError,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+    DeliveryError,
+)
+from aiormq.exceptions import ChannelAccessRefused
 
 from shared import amqp, topology
-from shared.errors import TransientError
+from shared.errors import SetupError, TransientError
 
 amqp.install()
 log = structlog.get_logger()
@@ -64,33 +71,31 @@ class Bus:
         """The login, under which alone the broker lets us publish."""
         return unquote(urlsplit(self._url).username or "guest")
 
-    async def connect(self) -> None:
-        """Open the publishing connection and make the topology if it is missing.
+    async def connect(self, *, declares: bool = True) -> None:
+        """Open the publishing connection, and make the topology if it is missing.
 
+        With `declares=False` nothing is made: what is missing is a SetupError that names all of it,
+        as is a broker that does not let us make it, or holds something else under a name of ours.
         Raises TransientError when the broker cannot be reached.
         """
         try:
+            if not declares:
+                await _require(self._url)
             self._publishing = await aio_pika.connect_robust(self._url, timeout=_PATIENCE)
             channel = await self._publishing.channel(publisher_confirms=True, on_return_raises=True)
-            for name, kind in topology.EXCHANGE_TYPES.items():
-                self._exchanges[name] = await channel.declare_exchange(
-                    name, aio_pika.ExchangeType(kind), durable=True, timeout=_PATIENCE
-                )
+            if declares:
+                # On the channel that stays: a broker that comes back empty gets it all again.
+                await _declare(channel)
+            for name in topology.EXCHANGE_TYPES:
+                self._exchanges[name] = await channel.get_exchange(name, ensure=False)
             self._exchanges[""] = channel.default_exchange
-            submit = await channel.declare_queue(
-                topology.SUBMIT_QUEUE,
-                durable=True,
-                arguments=dict(topology.SUBMIT_QUEUE_ARGUMENTS),
-                timeout=_PATIENCE,
-            )
-            await submit.bind(topology.SUBMIT_EXCHANGE, "#", timeout=_PATIENCE)
-            dead = await channel.declare_queue(
-                topology.DEAD_QUEUE,
-                durable=True,
-                arguments=dict(topology.DEAD_QUEUE_ARGUMENTS),
-                timeout=_PATIENCE,
-            )
-            await dead.bind(topology.DEAD_EXCHANGE, topology.DEAD_KEY, timeout=_PATIENCE)
+        except (ChannelAccessRefused, ChannelPreconditionFailed) as error:
+            await self.close()
+            raise SetupError(
+                f"RabbitMQ does not let us make what we need in it: {error}. Give it what "
+                "`batchyard topology --definitions` prints, and set "
+                "BATCHYARD_DECLARE_TOPOLOGY=false."
+            ) from error
         except CONNECTION_ERRORS as error:
             await self.close()
             raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
@@ -248,6 +253,48 @@ class Bus:
         await self._direct.close()
         if self._publishing is not None:
             await self._publishing.close()
+
+
+async def _declare(channel: AbstractChannel) -> None:
+    for name, kind in topology.EXCHANGE_TYPES.items():
+        await channel.declare_exchange(
+            name, aio_pika.ExchangeType(kind), durable=True, timeout=_PATIENCE
+        )
+    for name, arguments in topology.QUEUE_ARGUMENTS.items():
+        await channel.declare_queue(
+            name, durable=True, arguments=dict(arguments), timeout=_PATIENCE
+        )
+    for source, name, key in topology.BINDINGS:
+        queue = await channel.get_queue(name)
+        await queue.bind(source, key, timeout=_PATIENCE)
+
+
+async def _require(url: str) -> None:
+    async with await aio_pika.connect(url, timeout=_PATIENCE) as connection:
+        missing = [
+            f"{kind} '{name}'"
+            for kind, names in (
+                ("exchange", topology.EXCHANGE_TYPES),
+                ("queue", topology.QUEUE_ARGUMENTS),
+            )
+            for name in names
+            if not await _exists(connection, kind, name)
+        ]
+    if missing:
+        raise SetupError(
+            f"RabbitMQ lacks the {', the '.join(missing)}, and BATCHYARD_DECLARE_TOPOLOGY=false "
+            "says not to make them. Give it what `batchyard topology --definitions` prints."
+        )
+
+
+async def _exists(connection: AbstractConnection, kind: str, name: str) -> bool:
+    # Each on a channel of its own: the first that is not there ends it.
+    async with connection.channel() as channel:
+        try:
+            await (channel.get_exchange if kind == "exchange" else channel.get_queue)(name)
+        except ChannelNotFoundEntity:
+            return False
+    return True
 
 
 class _DirectReplies:

@@ -27,6 +27,11 @@ class SharedSettings(BaseSettings):
     service_user: str = Field(
         default="batchyard", description="the broker's name for us; it checks every message's"
     )
+    declare_topology: bool = Field(
+        default=True,
+        description="make the exchanges and queues that the broker lacks; `false` only looks for "
+        "them, where an operator loads what `batchyard topology --definitions` prints",
+    )
     output_seconds: int = Field(
         default=THIRTY_DAYS, ge=3600, description="how long output files are kept by default"
     )

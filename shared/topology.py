@@ -7,7 +7,7 @@ import base64
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,12 @@ QUEUE_ARGUMENTS: Mapping[str, Mapping[str, str | int]] = {
     SUBMIT_QUEUE: SUBMIT_QUEUE_ARGUMENTS,
     DEAD_QUEUE: DEAD_QUEUE_ARGUMENTS,
 }
+#: From an exchange to a queue under a key. `#`: a wrong key reaches the dispatcher and is answered,
+#: instead of vanishing.
+BINDINGS: Sequence[tuple[str, str, str]] = (
+    (SUBMIT_EXCHANGE, SUBMIT_QUEUE, "#"),
+    (DEAD_EXCHANGE, DEAD_QUEUE, DEAD_KEY),
+)
 #: Bytes. A policy and not a queue argument, so that operators can change it on a live queue.
 SUBMIT_QUEUE_MAX_BYTES = 2 * 1024**3
 #: Beyond it the oldest dead letters go: no tenant may fill the broker's disk with them.
@@ -59,11 +65,17 @@ _TENANT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 @dataclass(frozen=True)
 class User:
-    """One login at the broker: a tenant, or (`tenant=False`) one of our own processes."""
+    """One login at the broker: a tenant, or (`tenant=False`) one of our own processes.
+
+    `exists` is whether the broker has the user already, whose password is then left alone;
+    `may_declare` says of a process of ours whether it makes what is missing in the broker.
+    """
 
     name: str
     password: str = field(repr=False)
     tenant: bool
+    exists: bool = False
+    may_declare: bool = True
 
 
 def submit_key(tenant: str) -> str:
@@ -117,6 +129,7 @@ def definitions(
                 "tags": "",
             }
             for user in users
+            if not user.exists
         ],
         "permissions": [_permissions(user) for user in users],
         "topic_permissions": [row for user in tenants for row in _topic_permissions(user)],
@@ -160,11 +173,7 @@ def definitions(
             }
             for name, arguments in QUEUE_ARGUMENTS.items()
         ],
-        "bindings": [
-            # `#`: a wrong key reaches the dispatcher and is answered, instead of vanishing.
-            _binding(SUBMIT_EXCHANGE, SUBMIT_QUEUE, "#"),
-            _binding(DEAD_EXCHANGE, DEAD_QUEUE, DEAD_KEY),
-        ],
+        "bindings": [_binding(*binding) for binding in BINDINGS],
     }
 
 
@@ -174,7 +183,7 @@ def password_hash(password: str, salt: bytes) -> str:
 
 
 def _require_usable(user: User) -> None:
-    if not user.password:
+    if not user.password and not user.exists:
         raise SetupError(f"The broker user {user.name!r} has an empty password; choose one.")
     if user.tenant and not _TENANT_NAME.fullmatch(user.name):
         raise SetupError(
@@ -185,14 +194,22 @@ def _require_usable(user: User) -> None:
 
 def _permissions(user: User) -> dict[str, str]:
     row = {"user": user.name, "vhost": VIRTUAL_HOST}
-    if not user.tenant:
+    if not user.tenant and user.may_declare:
         return row | {"configure": ".*", "write": ".*", "read": ".*"}
+    if not user.tenant:
+        # Replies go out by the default exchange, which has this name in permissions.
+        written = _one_of([*EXCHANGE_TYPES, "amq.default"])
+        return row | {"configure": "^$", "write": written, "read": _one_of(QUEUE_ARGUMENTS)}
     own = rf"(sub|reply)\.{user.name}\..*"
     return row | {
         "configure": f"^{own}",
         "write": rf"^(batch\.submit|{own})$",
         "read": rf"^(batch\.events|{own})$",
     }
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return f"^({'|'.join(map(re.escape, names))})$"
 
 
 def _topic_permissions(user: User) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ import secrets
 import socket
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,15 +34,30 @@ vm_memory_high_watermark.absolute = 1GB
 max_message_size = 4194304
 disk_free_limit.absolute = 200MB
 """
+_MANAGEMENT = """\
+management.tcp.ip = 127.0.0.1
+management.tcp.port = {port}
+"""
 # A protocol version that no broker speaks: one that is up answers with its own and closes.
 _GREETING = b"AMQP\x00\x00\x09\x02"
 
 
 class RabbitMQ:
-    """One broker with its data in `<run_dir>/rabbitmq`, holding exactly the users given."""
+    """One broker with its data in `<run_dir>/rabbitmq`, holding exactly the users given.
 
-    def __init__(self, run_dir: Path, users: Sequence[User]) -> None:
-        self._definitions = definitions(users)
+    `holds` are other definitions to load instead of ours.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        users: Sequence[User],
+        *,
+        holds: Mapping[str, Any] | None = None,
+        with_management: bool = False,
+    ) -> None:
+        self._definitions = holds or definitions(users)
+        self._with_management = with_management
         self._directory = (run_dir / "rabbitmq").resolve()
         self._run_dir = run_dir
         self._ports = Ports(run_dir)
@@ -54,6 +69,11 @@ class RabbitMQ:
         login = f"{quote(user.name, safe='')}:{quote(user.password, safe='')}"
         port = self._ports.get("rabbitmq")
         return f"amqp://{login}@127.0.0.1:{port}/{quote(VIRTUAL_HOST, safe='')}"
+
+    @property
+    def management_port(self) -> int:
+        """Where its HTTP API is, `with_management`."""
+        return self._ports.get("rabbitmq-management")
 
     @property
     def child(self) -> Child:
@@ -178,12 +198,14 @@ class RabbitMQ:
             cookie.chmod(0o400)
         write_private_file(own / "definitions.json", json.dumps(self._definitions, indent=2))
         (own / "env.conf").write_text("")
-        (own / "enabled_plugins").write_text("[].\n")
-        (own / "rabbitmq.conf").write_text(
-            _CONFIGURATION.format(
-                port=self._ports.get("rabbitmq"), definitions=own / "definitions.json"
-            )
+        plugins = "rabbitmq_management" if self._with_management else ""
+        (own / "enabled_plugins").write_text(f"[{plugins}].\n")
+        configuration = _CONFIGURATION.format(
+            port=self._ports.get("rabbitmq"), definitions=own / "definitions.json"
         )
+        if self._with_management:
+            configuration += _MANAGEMENT.format(port=self.management_port)
+        (own / "rabbitmq.conf").write_text(configuration)
 
     def _epmd_listens(self) -> bool:
         try:

@@ -153,6 +153,10 @@ class Batches:
             raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
         return BatchRecord(fields)
 
+    async def exists(self, batch_id: str) -> bool:
+        """Whether there is a record."""
+        return bool(await self._redis.exists(f"{self._namespace}batch:{batch_id}"))
+
     async def many(self, batch_ids: list[str]) -> list[BatchRecord]:
         """The records that exist, in the order asked for, in one round trip."""
         async with self._redis.pipeline(transaction=False) as pipe:

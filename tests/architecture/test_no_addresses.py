@@ -31,10 +31,11 @@ def test_no_lock_names_an_address(lock: Path) -> None:
     assert "://" not in lock.read_text()
 
 
-def test_the_lock_of_the_node_sdk_has_hashes_and_no_addresses() -> None:
-    lock = (_ROOT / "locks/openai-node.txt").read_text()
+@pytest.mark.parametrize("name", ["asyncapi-node", "bus-node", "openai-node"])
+def test_the_locks_for_node_have_hashes_and_no_addresses(name: str) -> None:
+    lock = (_ROOT / f"locks/{name}.txt").read_text()
 
-    assert re.fullmatch(r"(?:[\w-]+==[\w.]+ \\\n +--hash=sha512:[0-9a-f]{128}\n)+", lock)
+    assert re.fullmatch(r"(?:[\w@/-]+==[\w.]+ \\\n +--hash=sha512:[0-9a-f]{128}\n)+", lock)
 
 
 def _matches(pattern: re.Pattern[str]) -> Iterator[str]:

@@ -8,7 +8,9 @@ import json
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -172,17 +174,25 @@ def yard(
     tmp_path_factory: pytest.TempPathFactory, redis_url: str, amqp_url: str, s3: S3
 ) -> Iterator[Yard]:
     """Nobody else's Redis database and bucket; the broker is everybody's."""
-    folder = tmp_path_factory.mktemp("contract")
-    (folder / "catalog.yaml").write_text(CATALOG)
-    own_redis = f"{redis_url.rpartition('/')[0]}/11"
-    redis: Redis[str] = Redis.from_url(own_redis, decode_responses=True)
-    redis.flushdb()
     asyncio.run(_purge(amqp_url))
+    redis = f"{redis_url.rpartition('/')[0]}/11"
+    with running_yard(tmp_path_factory.mktemp("contract"), redis, amqp_url, s3) as yard:
+        yield yard
+
+
+@contextmanager
+def running_yard(
+    folder: Path, redis_url: str, amqp_url: str, s3: S3, **changes: str
+) -> Iterator[Yard]:
+    """A yard on this Redis database, which is emptied; `changes` are settings in lower case."""
+    (folder / "catalog.yaml").write_text(CATALOG)
+    redis: Redis[str] = Redis.from_url(redis_url, decode_responses=True)
+    redis.flushdb()
     port = free_port()
     environment = {
         **{name: text for name, text in os.environ.items() if "BATCHYARD" not in name},
         "BATCHYARD_AMQP_URL": amqp_url,
-        "BATCHYARD_REDIS_URL": own_redis,
+        "BATCHYARD_REDIS_URL": redis_url,
         "BATCHYARD_S3_ENDPOINT": s3.endpoint,
         "BATCHYARD_S3_ACCESS_KEY": s3.access_key,
         "BATCHYARD_S3_SECRET_KEY": s3.secret_key,
@@ -203,6 +213,7 @@ def yard(
         # Receivers of webhooks are on this machine.
         "BATCHYARD_WEBHOOK_NETWORKS": '["127.0.0.0/8"]',
         "BATCHYARD_WEBHOOK_HTTP": "true",
+        **{f"BATCHYARD_{name.upper()}": text for name, text in changes.items()},
     }
     engine = Engine(_state_of(environment), storage_of(environment))
     yard = Yard(
@@ -230,17 +241,18 @@ def yard(
 
 @pytest.fixture
 def acme(yard: Yard) -> Iterator[Caller]:
-    yield from _calling(yard)
+    """A tenant whom nobody has seen before."""
+    yield from calling(yard, f"t{secrets.token_hex(4)}")
 
 
 @pytest.fixture
 def globex(yard: Yard) -> Iterator[Caller]:
-    yield from _calling(yard)
+    """Another one."""
+    yield from calling(yard, f"t{secrets.token_hex(4)}")
 
 
-def _calling(yard: Yard) -> Iterator[Caller]:
-    """A tenant whom nobody has seen before; what still runs of it is cancelled afterwards."""
-    tenant = f"t{secrets.token_hex(4)}"
+def calling(yard: Yard, tenant: str) -> Iterator[Caller]:
+    """The tenant as an HTTP client; what still runs of what it made is cancelled afterwards."""
     key = yard.new_key(tenant)
     with (
         OpenAI(api_key=key, base_url=f"{yard.url}/v1", max_retries=0) as openai,

@@ -287,8 +287,14 @@ async def test_a_repeated_message_is_the_same_batch(acme: Door, state: State) ->
     assert (await state.batches.page(acme.tenant, after=None, limit=9))[0][0].id == batch_id
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["known", "lost by Redis"])
 async def test_a_repeat_is_met_though_its_input_is_gone_and_its_time_has_passed(
-    acme: Door, state: State, storage: Storage
+    is_lost: bool,
+    acme: Door,
+    state: State,
+    storage: Storage,
+    redis: "Redis[str]",
+    namespace: str,
 ) -> None:
     given = await _upload(acme, storage)
     moment = datetime.now(UTC) + timedelta(seconds=2)
@@ -296,6 +302,8 @@ async def test_a_repeat_is_met_though_its_input_is_gone_and_its_time_has_passed(
     batch_id = await acme.send(body, message_id="again")
     await acme.settle()
     await storage.remove([given["key"]])
+    if is_lost:
+        await redis.delete(f"{namespace}batch:{batch_id}")
     await eventually(lambda: datetime.now(UTC) > moment)
 
     await acme.send(body, message_id="again")
@@ -303,7 +311,7 @@ async def test_a_repeat_is_met_though_its_input_is_gone_and_its_time_has_passed(
 
     await acme.reply()
     reply, _ = await acme.reply()
-    assert (reply["status"], reply["duplicate"]) == ("accepted", True)
+    assert (reply["status"], reply["duplicate"]) == ("accepted", not is_lost)
     assert reply["batch"]["id"] == batch_id
 
 

@@ -176,3 +176,24 @@ def test_keys_end_in_what_is_filtered_by() -> None:
     assert topology.submit_key("acme") == "submit.v1.acme"
     assert topology.cancel_key("acme") == "cancel.v1.acme"
     assert topology.event_key("batch.failed", "acme", "batch_1") == "batch.failed.acme.batch_1"
+
+
+def test_a_service_that_may_not_declare_may_use_what_is_there_and_no_more() -> None:
+    user = User("batchyard", "", tenant=False, exists=True, may_declare=False)
+
+    [row] = definitions([user])["permissions"]
+
+    def names(right: str) -> set[str]:
+        every = {*topology.EXCHANGE_TYPES, *topology.QUEUE_ARGUMENTS, "amq.default", "sub.acme.x"}
+        return {name for name in every if re.search(row[right], name)}
+
+    assert names("configure") == set()
+    assert names("write") == {*topology.EXCHANGE_TYPES, "amq.default"}
+    assert names("read") == set(topology.QUEUE_ARGUMENTS)
+
+
+def test_a_user_who_exists_already_gets_rights_and_keeps_its_password() -> None:
+    made = definitions([SERVICE, User("acme", "", tenant=True, exists=True)])
+
+    assert [user["name"] for user in made["users"]] == ["batchyard"]
+    assert {row["user"] for row in made["permissions"]} == {"batchyard", "acme"}

@@ -1,0 +1,282 @@
+"""What the bus door costs: messages accepted a second, beside the same broker without us.
+
+And a flood of messages: what the dispatcher's memory and the gateway's answers do meanwhile.
+"""
+
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import aio_pika
+import aiohttp
+import psutil
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+
+from benchmarks.bench_yard import BenchYard, running_yard
+from benchmarks.figures import Figure, bounded, compared
+from benchmarks.rows import CHAT, URLS, lines
+from dispatcher.settings import DispatcherSettings
+from shared import topology
+from shared.lifecycle import Status
+from shared.messages import SUBMIT
+from shared.state import State
+
+_MODEL = "m"
+_MEBIBYTE = 1024 * 1024
+#: Of a publisher that waits for confirms, and what a consumer has in hand: the same on both sides.
+_IN_FLIGHT = 200
+_PREFETCH = DispatcherSettings.model_fields["prefetch"].default
+_BARE_MESSAGES = 4_000
+_MESSAGES = 800
+_FLOOD = 10_000
+_GENTLE_MEBIBYTES = 96
+_CALLS_BEFORE = 300
+
+
+def bus_rates(*, turns: int) -> list[Figure]:
+    """Accepted messages a second, in turns with the bare broker."""
+    bare: list[_Rate] = []
+    accepted: list[_Rate] = []
+
+    async def measure(yard: BenchYard, door: _Door, state: State) -> None:
+        dispatcher = psutil.Process(yard.pids["dispatcher"])
+        await door.submit(_MESSAGES // 4)
+        for _ in range(turns):
+            await _planned(state)
+            bare.append(await _bare_rate(yard))
+            before = sum(dispatcher.cpu_times()[:2])
+            per_second = await door.submit(_MESSAGES)
+            spent = sum(dispatcher.cpu_times()[:2]) - before
+            accepted.append(_Rate(per_second, 1000 * spent / _MESSAGES))
+
+    _with_yard(measure)
+    ours, broker = (
+        _Rate(*(statistics.median(column) for column in zip(*rates, strict=True)))
+        for rates in (accepted, bare)
+    )
+    return [
+        compared(
+            "messages/s accepted / bare publish, confirm, consume, ack",
+            ours.per_second,
+            broker.per_second,
+            unit="1/s",
+            goal=0.3,
+            sense="at least",
+        ),
+        bounded(
+            "CPU time of the dispatcher for an accepted message (baseline: bare publisher and "
+            "consumer)",
+            ours.cpu,
+            broker.cpu,
+            unit="ms",
+            goal=None,
+        ),
+    ]
+
+
+def bus_flood() -> list[Figure]:
+    """What many messages at once do to the dispatcher's memory and the gateway's answers."""
+    figures: list[Figure] = []
+
+    async def measure(yard: BenchYard, door: _Door, state: State) -> None:
+        await door.submit(_MESSAGES)
+        await _planned(state)
+        figures.extend(await _flood(yard, door))
+
+    _with_yard(measure)
+    return figures
+
+
+class _Rate(NamedTuple):
+    """Messages a second, and the CPU time of whoever took one, in milliseconds."""
+
+    per_second: float
+    cpu: float
+
+
+def _with_yard(measure: Callable[[BenchYard, "_Door", State], Awaitable[None]]) -> None:
+    async def run(yard: BenchYard) -> None:
+        state = State(yard.redis_url)
+        async with _Door.opened(yard) as door:
+            await measure(yard, door, state)
+        await state.close()
+
+    with tempfile.TemporaryDirectory(prefix="batchyard-bus-") as folder:
+        names = ("gateway", "dispatcher")
+        with running_yard(Path(folder), names, model=_MODEL) as yard:
+            asyncio.run(run(yard))
+
+
+class _Door:
+    """The tenant: it publishes batches, and counts what is accepted."""
+
+    def __init__(self, channel: AbstractChannel, tenant: str, reply_to: str) -> None:
+        self._channel = channel
+        self._tenant = tenant
+        self._reply_to = reply_to
+        self._accepted = 0
+        self._sent = 0
+        self._heard = asyncio.Event()
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, yard: BenchYard) -> AsyncIterator["_Door"]:
+        tenant = urlsplit(yard.tenant_amqp_url).username or ""
+        async with await aio_pika.connect(yard.tenant_amqp_url) as connection:
+            channel = await connection.channel(publisher_confirms=True)
+            listening = await connection.channel(publisher_confirms=False)
+            await listening.set_qos(prefetch_count=_IN_FLIGHT)
+            replies = await listening.declare_queue(
+                f"reply.{tenant}.bench", durable=True, arguments={"x-queue-type": "quorum"}
+            )
+            door = cls(channel, tenant, replies.name)
+            await replies.consume(door._hear)
+            yield door
+
+    async def submit(self, count: int) -> float:
+        """Publish so many batches; returns how many were accepted a second."""
+        exchange = await self._channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
+        goal = self._accepted + count
+
+        def make() -> aio_pika.Message:
+            self._sent += 1
+            return aio_pika.Message(
+                _BODY,
+                message_id=f"bench-{self._sent}",
+                type=SUBMIT,
+                user_id=self._tenant,
+                content_type="application/json",
+                delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+                reply_to=self._reply_to,
+            )
+
+        began = time.perf_counter()
+        await _publish(exchange, topology.submit_key(self._tenant), make, count)
+        while self._accepted < goal:
+            self._heard.clear()
+            await self._heard.wait()
+        return count / (time.perf_counter() - began)
+
+    async def _hear(self, message: AbstractIncomingMessage) -> None:
+        reply = json.loads(message.body)
+        assert reply["status"] == "accepted", reply
+        await message.ack()
+        self._accepted += 1
+        self._heard.set()
+
+
+async def _bare_rate(yard: BenchYard) -> _Rate:
+    """Messages a second through a queue like ours, each confirmed, consumed and acked."""
+    async with await aio_pika.connect(yard.amqp_url) as connection:
+        channel = await connection.channel(publisher_confirms=True)
+        arguments = dict(topology.SUBMIT_QUEUE_ARGUMENTS)
+        queue = await channel.declare_queue("bench.bare", durable=True, arguments=arguments)
+        taking = await connection.channel(publisher_confirms=False)
+        await taking.set_qos(prefetch_count=_PREFETCH)
+        count, done = 0, asyncio.Event()
+
+        async def take(message: AbstractIncomingMessage) -> None:
+            nonlocal count
+            await message.ack()
+            count += 1
+            if count == _BARE_MESSAGES:
+                done.set()
+
+        await (await taking.get_queue(queue.name)).consume(take)
+
+        def make() -> aio_pika.Message:
+            return aio_pika.Message(_BODY, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+
+        began, cpu_before = time.perf_counter(), time.process_time()
+        await _publish(channel.default_exchange, queue.name, make, _BARE_MESSAGES)
+        await done.wait()
+        return _Rate(
+            _BARE_MESSAGES / (time.perf_counter() - began),
+            1000 * (time.process_time() - cpu_before) / _BARE_MESSAGES,
+        )
+
+
+async def _flood(yard: BenchYard, door: _Door) -> list[Figure]:
+    dispatcher = psutil.Process(yard.pids["dispatcher"])
+    before = peak = dispatcher.memory_info().rss
+    async with aiohttp.ClientSession(
+        headers={"authorization": f"Bearer {yard.api_key}"}
+    ) as session:
+        url = f"{yard.address}/v1/batches?limit=1"
+        calm = [await _seconds(session, url) for _ in range(_CALLS_BEFORE)]
+        flooding = asyncio.create_task(door.submit(_FLOOD))
+        stormy = []
+        while not flooding.done():
+            stormy.append(await _seconds(session, url))
+            peak = max(peak, dispatcher.memory_info().rss)
+            await asyncio.sleep(0.02)
+        per_second = await flooding
+    return [
+        bounded(
+            f"a flood of {_FLOOD:,} messages: accepted a second",
+            per_second,
+            0,
+            unit="1/s",
+            goal=None,
+        ),
+        bounded(
+            f"a flood of {_FLOOD:,} messages: growth of the dispatcher's memory at most",
+            (peak - before) / _MEBIBYTE,
+            before / _MEBIBYTE,
+            unit="MiB",
+            goal=_GENTLE_MEBIBYTES,
+        ),
+        bounded(
+            f"a flood of {_FLOOD:,} messages: p99 of listing by HTTP (baseline: before it)",
+            1000 * statistics.quantiles(stormy, n=100)[-1],
+            1000 * statistics.quantiles(calm, n=100)[-1],
+            unit="ms",
+            goal=None,
+        ),
+    ]
+
+
+async def _publish(
+    exchange: Any, key: str, make: Callable[[], aio_pika.Message], count: int
+) -> None:
+    """So many messages, each confirmed, some of them at once."""
+    left = iter(range(count))
+
+    async def lane() -> None:
+        for _ in left:
+            await exchange.publish(make(), key, mandatory=True)
+
+    await asyncio.gather(*(lane() for _ in range(_IN_FLIGHT)))
+
+
+async def _seconds(session: aiohttp.ClientSession, url: str) -> float:
+    began = time.perf_counter()
+    async with session.get(url) as answer:
+        await answer.read()
+        answer.raise_for_status()
+    return time.perf_counter() - began
+
+
+async def _planned(state: State) -> None:
+    """Return when the dispatcher has nothing to do."""
+    while await state.batches.in_status(Status.VALIDATING, limit=1):  # noqa: ASYNC110  # it is asked in another process
+        await asyncio.sleep(0.1)
+
+
+_BODY = json.dumps(
+    {
+        "schema": "batch.submit/1",
+        "endpoint": URLS[CHAT],
+        "input": {
+            "kind": "inline",
+            "requests": [json.loads(line) for line in lines(CHAT, 1, model=_MODEL).splitlines()],
+        },
+    }
+).encode()

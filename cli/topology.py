@@ -1,0 +1,102 @@
+"""`batchyard topology`: what RabbitMQ has to hold, for whoever makes it there by hand."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shared import topology
+from shared.errors import SetupError
+from shared.topology import User
+
+#: Of the definitions: what concerns logins only.
+_LOGINS = ("users", "permissions", "topic_permissions")
+
+
+def run(
+    tenant: Annotated[
+        list[str] | None, typer.Option(help="Include this tenant's rights; repeatable.")
+    ] = None,
+    service_user: Annotated[
+        str, typer.Option(help="The broker's user that gateway and dispatcher are.")
+    ] = "batchyard",
+    *,
+    definitions: Annotated[
+        bool, typer.Option("--definitions", help="Print JSON for `import_definitions`.")
+    ] = False,
+    only_logins: Annotated[
+        bool, typer.Option("--only-logins", help="Users and rights, without queues and the like.")
+    ] = False,
+    may_declare: Annotated[
+        bool,
+        typer.Option("--may-declare", help="Let our processes make what is missing, too."),
+    ] = False,
+    passwords: Annotated[
+        Path | None,
+        typer.Option(
+            help="A JSON file of passwords by user, whose hashes are then included. Users who are "
+            "not in it have to exist before the import."
+        ),
+    ] = None,
+) -> None:
+    """Show what RabbitMQ has to hold: exchanges, queues, bindings, policies and rights."""
+    known = _passwords(passwords)
+    users = [
+        _user(service_user, known, tenant=False, may_declare=may_declare),
+        *(_user(name, known, tenant=True) for name in tenant or ()),
+    ]
+    if strangers := known.keys() - {user.name for user in users}:
+        raise SetupError(
+            f"{passwords}: there are passwords for {', '.join(sorted(strangers))}, who are "
+            "neither the service user nor named by --tenant."
+        )
+    made = topology.definitions(users)
+    if only_logins:
+        made = {section: rows for section, rows in made.items() if section in _LOGINS}
+    if definitions:
+        typer.echo(json.dumps(made, indent=2))
+        return
+    for line in _lines(made):
+        typer.echo(line)
+
+
+def _user(name: str, known: Mapping[str, str], *, tenant: bool, may_declare: bool = False) -> User:
+    exists = name not in known
+    return User(name, known.get(name, ""), tenant=tenant, exists=exists, may_declare=may_declare)
+
+
+def _passwords(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SetupError(f"--passwords {path}: {error}") from error
+    if not isinstance(known, dict) or not all(isinstance(text, str) for text in known.values()):
+        raise SetupError(f"--passwords {path}: this is no JSON object of texts.")
+    return known
+
+
+def _lines(made: dict[str, Any]) -> Iterator[str]:
+    for row in made.get("exchanges", []):
+        yield f"exchange  {row['name']:<18} {row['type']}, durable"
+    for row in made.get("queues", []):
+        arguments = " ".join(f"{name}={value}" for name, value in row["arguments"].items())
+        yield f"queue     {row['name']:<18} durable, {arguments}"
+    for row in made.get("bindings", []):
+        yield f"binding   {row['source']:<18} {row['routing_key']} -> {row['destination']}"
+    for row in made.get("policies", []):
+        yield f"policy    {row['name']:<18} {row['pattern']} {json.dumps(row['definition'])}"
+    for row in made["permissions"]:
+        rights = [row["user"], row["configure"], row["write"], row["read"]]
+        yield _ctl("set_permissions", rights)
+    for row in made["topic_permissions"]:
+        rights = [row["user"], row["exchange"], row["write"], row["read"]]
+        yield _ctl("set_topic_permissions", rights)
+
+
+def _ctl(command: str, words: Sequence[str]) -> str:
+    return f"rights    rabbitmqctl {command} {shlex.join(words)}"

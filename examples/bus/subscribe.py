@@ -1,0 +1,42 @@
+"""subscribe.py STATE.sqlite: keeps the newest state of each batch of the tenant, for ever."""
+
+import asyncio
+import json
+import os
+import sqlite3
+import sys
+from urllib.parse import unquote, urlsplit
+
+import aio_pika
+
+URL = os.environ["BATCHYARD_AMQP_URL"]
+TENANT = unquote(urlsplit(URL).username)
+# Repeats and latecomers change nothing: the highest sequence holds, and a final state is final.
+APPLY = """
+INSERT INTO batches VALUES (:source, :sequence, :type, :data)
+ON CONFLICT (source) DO UPDATE SET sequence = :sequence, type = :type, data = :data
+WHERE :sequence > sequence AND type NOT IN
+    ('batch.completed', 'batch.failed', 'batch.expired', 'batch.cancelled')
+"""
+
+
+async def main(path: str) -> None:
+    state = sqlite3.connect(path)
+    state.execute("CREATE TABLE IF NOT EXISTS batches (source PRIMARY KEY, sequence, type, data)")
+    async with await aio_pika.connect_robust(URL) as connection:
+        channel = await connection.channel()
+        await channel.set_qos(prefetch_count=50)
+        queue = await channel.declare_queue(  # our own, and it stays while we are away
+            f"sub.{TENANT}.example", durable=True, arguments={"x-queue-type": "quorum"}
+        )
+        await queue.bind("batch.events", f"batch.*.{TENANT}.*")
+        async with queue.iterator() as messages:
+            async for message in messages:
+                event = json.loads(message.body)
+                with state:  # commits, and only then the ack
+                    state.execute(APPLY, event | {"data": json.dumps(event["data"])})
+                await message.ack()
+                print(event["sequence"], event["type"], event["subject"], flush=True)
+
+
+asyncio.run(main(sys.argv[1]))
