@@ -7,8 +7,9 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 _TEXTS = {".py", ".toml", ".yaml", ".yml", ".md", ".sh", ".lua", ".txt", ".json", ".in", ""}
+# One of Debian's packages is called like a registry: its bare name in quotes is no address.
 _REGISTRIES = re.compile(
-    r"(pypi|pythonhosted|golang)[.]org|registry[.]npmjs|(ghcr|quay|docker|gcr)[.]io"
+    r"(pypi|pythonhosted|golang)[.]org|registry[.]npmjs|(ghcr|quay|docker|gcr)[.]io(?!\")"
 )
 _MACHINE_PATHS = re.compile(
     r"(?<![\w.$}/-])/(work|root|home/[a-z]\w*|mnt|workspace|Users/\w+)(?=/|\b)(?!\.)"
