@@ -12,7 +12,7 @@ import stamina
 import structlog
 from aio_pika.abc import AbstractIncomingMessage
 
-from shared import ids, messages
+from shared import crash, ids, messages
 from shared.bus import Bus
 from shared.errors import (
     CallerError,
@@ -72,6 +72,7 @@ class Intake:
             "type": message.type,
             "user": message.user_id,
         }
+        crash.point("intake.delivered")
         try:
             await self._handle_patiently(message)
         except UnanswerableError as error:
@@ -91,7 +92,9 @@ class Intake:
             log.exception("message.broke", **fields)
             await message.reject(requeue=True)
         else:
+            crash.point("intake.handled")
             await message.ack()
+            crash.point("intake.acknowledged")
 
     async def _handle_patiently(self, message: AbstractIncomingMessage) -> None:
         """Wait here, since each return to the queue counts towards the message's delivery limit."""
@@ -203,6 +206,7 @@ class Intake:
             key = f"batches/{batch_id}/input-{fingerprint(submission)[:16]}.jsonl"
             lines = [request.model_dump_json() for request in wanted.requests]
             stored = await self._storage.put(key, "".join(f"{line}\n" for line in lines).encode())
+            crash.point("intake.input_stored")
             return _foreign(batch_id, self._storage.bucket, key, stored.etag, stored.size)
         if isinstance(wanted, S3Input):
             prefix = self._tenant_prefix.format(tenant=tenant)

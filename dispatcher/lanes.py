@@ -9,6 +9,7 @@ import structlog
 
 from dispatcher.cluster import Cluster
 from dispatcher.ordering import order
+from shared import crash
 from shared.errors import InvalidTransitionError
 from shared.lifecycle import Event
 from shared.state import JobRecord, State
@@ -70,6 +71,7 @@ class LaneKeeper:
         if coming:
             members = [piece.member for piece in chosen if piece.is_ready or piece in coming]
             await self._state.lanes.feed(lane, members)
+            crash.point("lanes.fed")
 
     async def keep(self, lane: str) -> None:
         """See that a lane with work has a living job, and that a dead one's claims go back."""
@@ -118,7 +120,9 @@ class LaneKeeper:
         # First, and only by one: a dispatcher that was frozen must not take a later job's claims.
         if await self._state.lanes.open_job(lane, job.id, ""):
             return
+        crash.point("lanes.buried")
         await self._state.slices.reap(lane, all_claims=True)
+        crash.point("lanes.reaped")
         if job.rows:
             self._fruitless.pop(lane, None)
             self._not_before.pop(lane, None)
@@ -140,7 +144,9 @@ class LaneKeeper:
             return
         wanted = f"lane-{_slug(lane)}-{secrets.token_hex(4)}"
         if await self._state.lanes.open_job(lane, "", wanted) == wanted:
+            crash.point("lanes.opened")
             await self._submit(lane, wanted)
+            crash.point("lanes.submitted")
 
     async def _submit(self, lane: str, job: str) -> None:
         log.info("lane_job.submitted", lane=lane, job=job)

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from shared import crash
 from shared.errors import ConflictError
 from shared.messages import READY
 from shared.state import FileRecord, State
@@ -71,6 +72,7 @@ async def accept(state: State, storage: Storage, manifest: Manifest) -> Accepted
         if first.fingerprint != manifest.fingerprint:
             raise conflict(manifest.message_id)
         manifest = first
+    crash.point("submission.manifest_created")
     outcome = await state.batches.accept(
         manifest.id,
         manifest.fingerprint,
@@ -78,6 +80,7 @@ async def accept(state: State, storage: Storage, manifest: Manifest) -> Accepted
         input_file=_input_file(manifest).to_fields() if manifest.is_foreign else None,
         submission=_message(manifest) if manifest.door == "http" else None,
     )
+    crash.point("submission.accepted")
     return Accepted(manifest.id, outcome == "duplicate")
 
 

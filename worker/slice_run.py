@@ -221,12 +221,14 @@ async def _commit(state: State, storage: Storage, claim: Claim, body: PartBody) 
     if not body.rows:
         await state.slices.release(claim)
         return
+    crash.point("sink.rows_run")
     key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
     stored = await storage.put(key, body.output + body.error)
     crash.point("sink.part_written")
     outcome = await state.slices.commit(
         claim, Part(key, stored.etag, len(body.output), len(body.error), body.rows, body.usage)
     )
+    crash.point("sink.committed")
     if outcome != "ok":
         log.warning(
             "commit.too_late",
