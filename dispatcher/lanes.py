@@ -109,7 +109,7 @@ class LaneKeeper:
         elif status.is_over:
             log.warning("lane_job.ended", lane=lane, job=job.id, status=status)
             await self._bury(lane, job)
-        elif now - max(job.beat_at, job.opened_at + _START_SECONDS) > self._silence_seconds:
+        elif now - (job.beat_at or job.opened_at + _START_SECONDS) > self._silence_seconds:
             log.error("lane_job.silent", lane=lane, job=job.id)
             await self._cluster.stop(job.id)
 
