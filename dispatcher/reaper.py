@@ -64,7 +64,8 @@ class Reaper:
             doomed = [key for key in garbage if not key.endswith("/")]
             for prefix in garbage:
                 if prefix.endswith("/"):
-                    doomed += await self._storage.keys(prefix)
+                    # A second slash asks for a second sweep of the same.
+                    doomed += await self._storage.keys(f"{prefix.rstrip('/')}/")
             await self._storage.remove(doomed)
             crash.point("reaper.removed")
             await self._state.files.swept(garbage)
