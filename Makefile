@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The lock that is installed already; else the one for this machine, by whether it has an NVIDIA GPU.
 LOCK ?= $(or $(patsubst .venv/.installed-%,%,$(firstword $(wildcard .venv/.installed-*))),\
   $(if $(wildcard /proc/driver/nvidia/gpus/*),dev-cuda,dev-cpu))
-# Arguments for demo, up, test, fuzz and bench: `make test ARGS="-k outbox"`.
+# Arguments for demo, up, test, fuzz, chaos and bench: `make test ARGS="-k outbox"`.
 ARGS ?=
 
 BIN := .venv/bin
@@ -50,6 +50,10 @@ test: $(INSTALLED) ## run all tests against real servers; ARGS="tests/unit -k na
 fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for the night, not for each change
 	$(BIN)/python -m tests.fuzz $(ARGS)
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -rP tests/contract/test_schema.py
+
+.PHONY: chaos
+chaos: $(INSTALLED) ## kill, freeze and cut off everything for MINUTES=5, then prove that nothing was lost; SEED=7 repeats a plan
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json
