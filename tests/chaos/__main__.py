@@ -5,6 +5,7 @@
 
 import argparse
 import asyncio
+import logging
 import secrets
 import shutil
 import sys
@@ -35,6 +36,9 @@ def main() -> int:
         evidence = load(options.check)
         outcome = Outcome(check(evidence), {}, absorbed(evidence), Counter())
         return _tell(outcome, options.check, options.seed)
+    # Lost connections are what a run is made of.
+    for library in ("aio_pika", "aiormq"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=options.folder))
     say(f"seed {options.seed}; run directory {folder}")
     wish = Options(
