@@ -4,13 +4,14 @@ import json
 import secrets
 import time
 from collections import defaultdict
+from contextlib import nullcontext, suppress
 
 import structlog
 
 from dispatcher.cluster import Cluster
 from dispatcher.ordering import order
 from shared import crash
-from shared.errors import InvalidTransitionError
+from shared.errors import InvalidTransitionError, TransientError
 from shared.lifecycle import Event
 from shared.state import JobRecord, State
 
@@ -78,16 +79,20 @@ class LaneKeeper:
         if (reason := await self._state.lanes.failure(lane)) is not None:
             await self._fail(lane, reason)
         has_work = await self._state.lanes.active_count(lane) > 0
-        if not has_work and not await self._state.lanes.claimed_count(lane):
+        has_work = has_work or await self._state.lanes.claimed_count(lane) > 0
+        if has_work:
+            self._idle.discard(lane)
+        else:
             await self._rest(lane)
-            return
-        self._idle.discard(lane)
         job = await self._state.lanes.job(lane)
         if not job.id:
-            await self._open(lane)
+            if has_work:
+                await self._open(lane)
         elif time.monotonic() - self._looked_at[lane] >= _LOOK_SECONDS:
             self._looked_at[lane] = time.monotonic()
-            await self._look_after(lane, job)
+            # Nobody waits for an idle lane's job: what Ray does not say now, it says later.
+            with nullcontext() if has_work else suppress(TransientError):
+                await self._look_after(lane, job)
 
     async def _rest(self, lane: str) -> None:
         """Nobody waits for the lane: nobody is owed anything, and the next batch starts afresh."""
@@ -102,10 +107,10 @@ class LaneKeeper:
         status = await self._cluster.status(job.id)
         if status is None:
             # Opened and never submitted, or a new cluster that knows nothing of it.
-            if job.beat_at:
-                await self._bury(lane, job)
-            else:
+            if not job.beat_at and await self._state.lanes.active_count(lane):
                 await self._submit(lane, job.id)
+            else:
+                await self._bury(lane, job)
         elif status.is_over:
             log.warning("lane_job.ended", lane=lane, job=job.id, status=status)
             await self._bury(lane, job)

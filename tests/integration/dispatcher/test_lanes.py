@@ -21,7 +21,7 @@ from dispatcher.reaper import Reaper
 from dispatcher.sender import Sender
 from dispatcher.webhooks import Deliverer
 from shared.catalog import Catalog
-from shared.lifecycle import Status
+from shared.lifecycle import Event, Status
 from shared.outbound import Guard
 from shared.state import State
 from shared.storage import Storage
@@ -178,6 +178,21 @@ async def test_a_job_that_a_new_cluster_does_not_know_is_replaced(
 
     assert await jobs.submitted() == [(await state.lanes.job(LANE)).id]
     assert await state.lanes.claimed_count(LANE) == 0
+
+
+async def test_a_job_that_died_while_its_lane_was_idle_is_forgotten(
+    state: State, keeper: LaneKeeper, jobs: Jobs
+) -> None:
+    jobs.do("pass")
+    batch_id = await in_progress(state)
+    await keeper.keep(LANE)
+    job = (await state.lanes.job(LANE)).id
+    await state.apply(batch_id, Event.CANCEL_REQUESTED)
+
+    await eventually(lambda: _keeps(keeper, lambda: _is_buried(state, job)), timeout=60)
+
+    assert job
+    assert (await state.lanes.job(LANE)).id == ""
 
 
 @pytest.mark.parametrize("last_sign", ["opened_at_ms", "beat_at_ms"])
