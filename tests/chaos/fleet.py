@@ -66,6 +66,8 @@ class ChaosFleet:
         self.crash_log = run_dir / "journal" / "crashes"
         #: Where a process dies that is started now, as BATCHYARD_CRASH_AT has it.
         self.arming: Callable[[str], str] = lambda process: ""
+        #: Where those that run will die.
+        self.armed: dict[str, set[str]] = {}
         #: Ends that nobody has asked for, by process and exit code.
         self.odd_ends: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
@@ -309,6 +311,7 @@ class ChaosFleet:
 
     def _start(self, name: str) -> None:
         points = self._next.pop(name, "") or self.arming(name)
+        self.armed[name] = {point.partition(":")[0] for point in points.split(",")}
         self._children[name] = self._children[name].with_environment({"BATCHYARD_CRASH_AT": points})
         self._children[name].start()
 
