@@ -18,7 +18,7 @@ def test_a_short_run_breaks_no_promise(tmp_path: Path) -> None:
     if servers.missing(("rabbitmq", "redis", "ceph")):
         absent("RabbitMQ, Redis and Ceph on this machine", "PATH")
     command = [sys.executable, "-m", "tests.chaos", "--points", "--seed", "20260101"]
-    length = ["--minutes", "0.35", "--folder", str(tmp_path)]
+    length = ["--minutes", "0.2", "--folder", str(tmp_path)]
 
     ended = subprocess.run(
         [*command, *length], cwd=_ROOT, capture_output=True, text=True, check=False
