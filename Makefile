@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The lock that is installed already; else the one for this machine, by whether it has an NVIDIA GPU.
 LOCK ?= $(or $(patsubst .venv/.installed-%,%,$(firstword $(wildcard .venv/.installed-*))),\
   $(if $(wildcard /proc/driver/nvidia/gpus/*),dev-cuda,dev-cpu))
-# Arguments for demo, up, test, fuzz and bench: `make test ARGS="-k outbox"`.
+# Arguments for demo, up, test, fuzz, chaos and bench: `make test ARGS="-k outbox"`.
 ARGS ?=
 
 BIN := .venv/bin
@@ -70,6 +70,10 @@ fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for
 .PHONY: faults
 faults: $(INSTALLED) ## what takes minutes of the tests that kill, block and flood the broker
 	$(BIN)/python -m pytest -s -m on_demand tests/faults $(ARGS)
+
+.PHONY: chaos
+chaos: $(INSTALLED) ## kill, freeze and cut off everything for MINUTES=5, then prove that nothing was lost; SEED=7 repeats a plan
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json

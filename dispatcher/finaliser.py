@@ -106,6 +106,7 @@ class Finaliser:
         crash.point("finaliser.committed")
         try:
             is_ours = await self._conclude(record, commit, has_run=has_run)
+            crash.point("finaliser.concluded")
         except InvalidTransitionError as late:
             # Cancelled between the commit and here: the next round ends it as cancelled.
             log.warning("batch.finish_late", batch_id=batch_id, status=late.status)

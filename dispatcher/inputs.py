@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shared import ids
+from shared import crash, ids
 from shared.errors import NotFoundError
 from shared.messages import FileInput, InlineInput, Reason, RejectedError, S3Input
 from shared.state import State
@@ -38,6 +38,7 @@ class Inputs:
         key = f"batches/{batch_id}/input-{digest[:16]}.jsonl"
         lines = [request.model_dump_json() for request in wanted.requests]
         stored = await self._storage.put(key, "".join(f"{line}\n" for line in lines).encode())
+        crash.point("intake.input_stored")
         return {
             "input_file_id": ids.input_file_id(batch_id),
             "bucket": self._storage.bucket,

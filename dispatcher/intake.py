@@ -121,6 +121,7 @@ class Intake:
             await self._give_up(message, error, deliveries)
         else:
             await _settle(message.ack())
+            crash.point("intake.acknowledged")
 
     async def _handle_patiently(self, message: AbstractIncomingMessage) -> None:
         """Wait here, since each return to the queue counts towards the message's delivery limit."""

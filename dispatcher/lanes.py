@@ -4,12 +4,14 @@ import json
 import secrets
 import time
 from collections import defaultdict
+from contextlib import nullcontext, suppress
 
 import structlog
 
 from dispatcher.cluster import Cluster
 from dispatcher.ordering import order
-from shared.errors import InvalidTransitionError
+from shared import crash
+from shared.errors import InvalidTransitionError, TransientError
 from shared.state import JobRecord, State
 
 log = structlog.get_logger()
@@ -69,22 +71,27 @@ class LaneKeeper:
         if coming:
             members = [piece.member for piece in chosen if piece.is_ready or piece in coming]
             await self._state.lanes.feed(lane, members)
+            crash.point("lanes.fed")
 
     async def keep(self, lane: str) -> None:
         """See that a lane with work has a living job, and that a dead one's claims go back."""
         if (reason := await self._state.lanes.failure(lane)) is not None:
             await self._fail(lane, reason)
         has_work = await self._state.lanes.active_count(lane) > 0
-        if not has_work and not await self._state.lanes.claimed_count(lane):
+        has_work = has_work or await self._state.lanes.claimed_count(lane) > 0
+        if has_work:
+            self._idle.discard(lane)
+        else:
             await self._rest(lane)
-            return
-        self._idle.discard(lane)
         job = await self._state.lanes.job(lane)
         if not job.id:
-            await self._open(lane)
+            if has_work:
+                await self._open(lane)
         elif time.monotonic() - self._looked_at[lane] >= _LOOK_SECONDS:
             self._looked_at[lane] = time.monotonic()
-            await self._look_after(lane, job)
+            # Nobody waits for an idle lane's job: what Ray does not say now, it says later.
+            with nullcontext() if has_work else suppress(TransientError):
+                await self._look_after(lane, job)
 
     async def _rest(self, lane: str) -> None:
         """Nobody waits for the lane: nobody is owed anything, and the next batch starts afresh."""
@@ -99,14 +106,14 @@ class LaneKeeper:
         status = await self._cluster.status(job.id)
         if status is None:
             # Opened and never submitted, or a new cluster that knows nothing of it.
-            if job.beat_at:
-                await self._bury(lane, job)
-            else:
+            if not job.beat_at and await self._state.lanes.active_count(lane):
                 await self._submit(lane, job.id)
+            else:
+                await self._bury(lane, job)
         elif status.is_over:
             log.warning("lane_job.ended", lane=lane, job=job.id, status=status)
             await self._bury(lane, job)
-        elif now - max(job.beat_at, job.opened_at + _START_SECONDS) > self._silence_seconds:
+        elif now - (job.beat_at or job.opened_at + _START_SECONDS) > self._silence_seconds:
             log.error("lane_job.silent", lane=lane, job=job.id)
             await self._cluster.stop(job.id)
 
@@ -117,7 +124,9 @@ class LaneKeeper:
         # First, and only by one: a dispatcher that was frozen must not take a later job's claims.
         if await self._state.lanes.open_job(lane, job.id, ""):
             return
+        crash.point("lanes.buried")
         await self._state.slices.reap(lane, all_claims=True)
+        crash.point("lanes.reaped")
         if job.rows:
             self._fruitless.pop(lane, None)
             self._not_before.pop(lane, None)
@@ -139,7 +148,9 @@ class LaneKeeper:
             return
         wanted = f"lane-{_slug(lane)}-{secrets.token_hex(4)}"
         if await self._state.lanes.open_job(lane, "", wanted) == wanted:
+            crash.point("lanes.opened")
             await self._submit(lane, wanted)
+            crash.point("lanes.submitted")
 
     async def _submit(self, lane: str, job: str) -> None:
         log.info("lane_job.submitted", lane=lane, job=job)

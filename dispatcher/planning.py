@@ -79,11 +79,13 @@ class Planner:
             except NotFoundError as error:
                 file_id, why = record.fields["input_file_id"], why_unreadable(error)
                 check.problems = [unreadable(file_id, tenant=record.tenant, why=why)]
+        crash.point("planner.sliced")
         try:
             if check.problems:
                 await self._refuse(batch_id, check)
             else:
                 await self._start(record, check, plan, shares)
+            crash.point("planner.applied")
         except InvalidTransitionError as error:
             # Cancelled meanwhile, or planned by another: both leave nothing to do.
             log.warning("plan.late", batch_id=batch_id, status=error.status)

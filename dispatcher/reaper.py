@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import structlog
 
+from shared import crash
 from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
 from shared.state import State
@@ -50,6 +51,7 @@ class Reaper:
         while files := await self._state.files.expired():
             # Before the records: a rebuild of Redis would bring back what has one in S3.
             await self._storage.remove(file.record_key for file in files if file.owned)
+            crash.point("reaper.records_removed")
             for file in files:
                 # Its owner may have been quicker.
                 with suppress(NotFoundError):
@@ -62,9 +64,12 @@ class Reaper:
             doomed = [key for key in garbage if not key.endswith("/")]
             for prefix in garbage:
                 if prefix.endswith("/"):
-                    doomed += await self._storage.keys(prefix)
+                    # A second slash asks for a second sweep of the same.
+                    doomed += await self._storage.keys(f"{prefix.rstrip('/')}/")
             await self._storage.remove(doomed)
+            crash.point("reaper.removed")
             await self._state.files.swept(garbage)
+            crash.point("reaper.swept")
 
     async def sweep_abandoned(self, *, older_than_seconds: float = _ABANDONED_SECONDS) -> None:
         """Delete what processes left in S3 that died over it, and that no state knows of."""

@@ -164,6 +164,7 @@ async def retrieve_batch(batch: OwnBatch) -> Batch:
 async def cancel_batch(batch: OwnBatch, services: Use) -> Batch:
     try:
         await services.state.apply(batch.id, Event.CANCEL_REQUESTED)
+        crash.point("gateway.cancelled")
     except InvalidTransitionError as error:
         # To ask again for what has happened is no error.
         if error.status != Status.CANCELLED:

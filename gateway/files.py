@@ -73,12 +73,14 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
     key = f"files/{tenant}/{file_id}"
     files = services.state.files
     await reserve(services, key)
+    crash.point("files.reserved")
     try:
         # Whatever is wrong with the form is raised while it is read, so no object comes to be.
         stored = await services.storage.upload(key, _file_bytes(form, request.stream()))
     except (CallerError, ClientDisconnect):
         await files.unreserve(*objects(key))
         raise
+    crash.point("files.stored")
     now, fields = int(time.time()), form.fields()
     seconds = seconds_kept(expires_after(fields), fields["purpose"], services)
     file = FileRecord(
@@ -94,6 +96,7 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
         etag=stored.etag,
     )
     await keep(services, file)
+    crash.point("files.kept")
     return file.to_openai()
 
 
@@ -129,7 +132,9 @@ async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
     if file.owned:
         # First of all: a rebuild of Redis would bring back what still has its record in S3.
         await services.storage.remove([file.record_key])
+        crash.point("files.record_removed")
     await services.state.files.delete(tenant, file_id)
+    crash.point("files.deleted")
     return Deleted(id=file_id)
 
 

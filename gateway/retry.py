@@ -23,7 +23,7 @@ from gateway.fields import (
 from gateway.files import keep, live_file, objects, reserve
 from gateway.limits import reserve_batch
 from gateway.result_lines import ResultFile, has_run
-from shared import ids
+from shared import crash, ids
 from shared.errors import (
     BatchyardError,
     CallerError,
@@ -104,6 +104,7 @@ async def retry_batch(request: Request, batch_id: str, tenant: Tenant, services:
         file = await _input(services, batch, wish, new_id)
         manifest = _manifest(services, batch, wish, file, message_id=message_id, metadata=metadata)
     await accept(services.state, services.storage, manifest)
+    crash.point("gateway.retried")
     return (await own_batch(services.state, tenant, new_id)).to_openai()
 
 

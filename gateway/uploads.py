@@ -158,6 +158,7 @@ async def create_upload(request: Request, tenant: Tenant, services: Use) -> Uplo
         file_seconds=seconds_kept(wish.expires_after, wish.purpose, services),
     )
     await services.state.uploads.create(upload)
+    crash.point("uploads.created")
     return upload.to_openai()
 
 
@@ -213,6 +214,7 @@ async def create_upload_part(
         most_bytes=2 * upload.bytes + MAX_PART_BYTES,
         most_parts=_MAX_PARTS,
     )
+    crash.point("uploads.part_added")
     if outcome != "ok":
         await storage.remove([stored.key])
         raise _full(upload) if outcome == "full" else _too_late("add a part to", upload_id, outcome)
@@ -335,6 +337,7 @@ async def _completed(
     try:
         parts = in_order(upload, wish.part_ids, await uploads.parts(upload.id, wish.part_ids))
         await uploads.hold(upload.id, seconds=_COMPLETION_SECONDS)
+        crash.point("uploads.held")
         if wish.md5:
             await _require_md5(wish.md5.lower(), parts, services)
         file = await _assembled(upload, parts, services)
@@ -363,6 +366,7 @@ async def _assembled(
     key = f"files/{upload.tenant}/{file_id}"
     await reserve(services, key)
     stored = await services.storage.compose(key, parts)
+    crash.point("uploads.assembled")
     now = int(time.time())
     file = FileRecord(
         id=file_id,

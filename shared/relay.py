@@ -83,7 +83,9 @@ class Relay:
         published = await asyncio.gather(*map(self._publish_in_order, in_order.values()))
         done = list(chain.from_iterable(published))
         if done:
+            crash.point("relay.published")
             await self._state.outbox.remove(self._box, done)
+            crash.point("relay.removed")
         if len(done) < len(entries):
             raise TransientError(f"{len(entries) - len(done)} entries were not confirmed.")
         return len(done)

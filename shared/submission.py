@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from shared import crash
 from shared.errors import ConflictError, NotFoundError
 from shared.messages import READY
 from shared.state import BatchRecord, FileRecord, State
@@ -83,6 +84,7 @@ async def accept(
         if first.fingerprint != manifest.fingerprint:
             raise conflict(manifest.message_id)
         manifest = first
+    crash.point("submission.manifest_created")
     outcome = await state.batches.accept(
         manifest.id,
         manifest.fingerprint,
@@ -91,6 +93,7 @@ async def accept(
         submission=_message(manifest) if manifest.door == "http" else None,
         reply=reply,
     )
+    crash.point("submission.accepted")
     return Accepted(manifest.id, outcome == "duplicate")
 
 

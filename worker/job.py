@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from shared import crash
 from shared.catalog import Catalog, Lane
 from shared.errors import TransientError
 from shared.slices import Claim
@@ -104,6 +105,7 @@ class LaneJob:
                         idle_since = time.monotonic()
                     elif time.monotonic() - idle_since > self._settings.linger_seconds:
                         if await self._state.lanes.close_job(self._lane.name, self._job):
+                            crash.point("lane_job.closed")
                             log.info("lane_job.idle", lane=self._lane.name, job=self._job)
                             return
                         idle_since = time.monotonic()
@@ -160,6 +162,8 @@ class LaneJob:
             least_rows=least_rows,
         )
         self._claims.update({(claim.batch_id, claim.index): claim for claim in claims})
+        if claims:
+            crash.point("lane_job.claimed")
         return claims
 
     async def _run_direct(self, claim: Claim) -> None:
@@ -212,6 +216,7 @@ class LaneJob:
         for claim in claims:
             if self._claims.pop((claim.batch_id, claim.index), None) is not None:
                 await self._state.slices.release(claim)
+                crash.point("lane_job.released")
 
     def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -226,6 +226,7 @@ async def _commit(
     if not body.rows:
         await state.slices.release(claim)
         return
+    crash.point("sink.rows_run")
     key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
     stored = await storage.put(key, body.output + body.error)
     crash.point("sink.part_written")
@@ -234,6 +235,7 @@ async def _commit(
         Part(key, stored.etag, len(body.output), len(body.error), body.rows, body.usage),
         announced=slice_events,
     )
+    crash.point("sink.committed")
     if outcome != "ok":
         log.warning(
             "commit.too_late",

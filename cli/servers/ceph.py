@@ -61,6 +61,9 @@ mon_warn_on_pool_no_redundancy = false
 mon_max_pg_per_osd = 2000
 mon_data_avail_warn = 3
 mon_data_avail_crit = 1
+# Days instead of 16 s. A storage daemon on its own that was paused for longer than its read lease
+# keeps back what was asked meanwhile for ever: only another daemon's answer would wake it.
+osd_pool_default_read_lease_ratio = 50000
 mon_min_osdmap_epochs = 50
 # Four waits meant for clusters of many machines; each costs seconds at every start here:
 # a vote gathers proposals, a client looks for another monitor, an operation waits for a new map

@@ -22,6 +22,9 @@ _BRIEF = (
     OutOfMemoryError,
 )
 _DISK_FULL = "MISCONF"
+#: uvloop's words for a write to a connection that was reset a moment before; asyncio's own loop has
+#: a ConnectionError for it.
+_RESET = "the handler is closed"
 
 
 class Client(Redis):
@@ -57,6 +60,10 @@ def translated() -> Iterator[None]:
             raise asyncio.CancelledError from error
         if isinstance(error, _BRIEF) or str(error).startswith(_DISK_FULL):
             raise TransientError(f"Redis: {error}") from error
+        raise
+    except RuntimeError as error:
+        if _RESET in str(error):
+            raise TransientError("Redis: the connection was reset.") from error
         raise
     if task and task.cancelling() > before:
         raise asyncio.CancelledError

@@ -50,7 +50,8 @@ class State:
             # At redis-py's own limit of 100, the 101st call of the same moment would be an error.
             max_connections=_MOST_CONNECTIONS,
             retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), 6),
-            retry_on_error=[RedisConnectionError, RedisTimeoutError],
+            # The last one is uvloop's word for a connection that was reset.
+            retry_on_error=[RedisConnectionError, RedisTimeoutError, RuntimeError],
         )
         self._namespace = namespace
         scripts = Scripts(self._redis, namespace)

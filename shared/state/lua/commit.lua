@@ -8,13 +8,25 @@ local key, parts, inflight = batch_key(id), ns .. 'parts:' .. id, ns .. 'infligh
 local batch = redis.call('HMGET', key, 'status', 'lane', 'lane_failed:' .. lane, 'plan')
 local status = batch[1]
 local recorded = redis.call('HGET', parts, index)
-if recorded then return recorded == ARGV[5] and 'ok' or 'committed' end
-if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= epoch then return 'fenced' end
+local current = redis.call('HGET', ns .. 'epochs:' .. id, index)
+
+-- The parts of a batch were swept at its end; one that was written since, nobody would find.
+local function refuse(outcome)
+  local name = cjson.decode(ARGV[5])[1]
+  if FINAL[status] and current and not (recorded and cjson.decode(recorded)[1] == name) then
+    redis.call('ZADD', ns .. 'garbage', now, name)
+  end
+  return outcome
+end
+
+if recorded == ARGV[5] then return 'ok' end
+if recorded then return refuse('committed') end
+if current ~= epoch then return refuse('fenced') end
 -- What the batch had on the lane was given up.
-if batch[3] then return 'fenced' end
+if batch[3] then return refuse('fenced') end
 -- Once a batch is closing, its finaliser waits for the live claims and for nothing else.
-if status ~= 'in_progress' and redis.call('SISMEMBER', inflight, index) == 0 then return 'closed' end
-if not status or FINAL[status] then return 'closed' end
+if status ~= 'in_progress' and redis.call('SISMEMBER', inflight, index) == 0 then return refuse('closed') end
+if not status or FINAL[status] then return refuse('closed') end
 redis.call('HSET', parts, index, ARGV[5])
 redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
 redis.call('ZREM', lane_key(lane, 'ready'), id .. ':' .. index)

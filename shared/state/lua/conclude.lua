@@ -5,6 +5,9 @@ local status = redis.call('HGET', batch_key(ARGV[1]), 'status')
 if status and row.sources[status] then
   if redis.call('SCARD', ns .. 'inflight:' .. ARGV[1]) > 0 then return 'inflight' end
   for _, file in ipairs(cjson.decode(ARGV[3])) do write_file(file) end
-  if ARGV[5] ~= '' then redis.call('ZADD', ns .. 'garbage', now, ARGV[5]) end
+  if ARGV[5] ~= '' then
+    -- And once more when nobody is alive any more who was frozen over a part and then died.
+    redis.call('ZADD', ns .. 'garbage', now, ARGV[5], int(now + 86400), ARGV[5] .. '/')
+  end
 end
 return transition(ARGV[1], ARGV[2], cjson.decode(ARGV[4]))

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -351,7 +352,7 @@ async def test_a_finaliser_that_is_killed_is_followed_to_the_same_result(
 async def test_of_two_finalisers_at_once_there_is_one_result(yard: Yard) -> None:
     batch_id = await yard.plan(lines(30))
     await yard.run(batch_id, _mixed)
-    other = Finaliser(yard.state, yard.storage, output_seconds=1)
+    other = Finaliser(yard.state, yard.storage, output_seconds=3600)
 
     await asyncio.gather(*(one.finish(batch_id) for one in (yard.finaliser, other)))
 
@@ -412,6 +413,27 @@ async def test_a_part_that_was_written_and_never_committed_is_swept_as_well(yard
     await Reaper(yard.state, yard.storage).sweep()
 
     assert orphan not in await yard.storage.keys("batches/")
+
+
+async def test_parts_are_swept_once_more_a_day_later(
+    yard: Yard, redis: "Redis[str]", namespace: str
+) -> None:
+    batch_id = await yard.plan(lines(3))
+    [claim] = await yard.claim(batch_id)
+    await yard.state.slices.release(claim)
+    await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
+    await yard.finaliser.finish(batch_id)
+    reaper = Reaper(yard.state, yard.storage)
+    await reaper.sweep()
+    late = f"batches/{batch_id}/parts/000000-{claim.epoch}.jsonl"
+    await yard.storage.put(late, b"x\n")
+    [(waiting, due)] = await redis.zrange(f"{namespace}garbage", 0, -1, withscores=True)
+
+    await redis.zadd(f"{namespace}garbage", {waiting: 1})
+    await reaper.sweep()
+
+    assert time.time() + 86_000 < due < time.time() + 86_400
+    assert late not in await yard.storage.keys("batches/")
 
 
 async def test_a_sweep_of_nothing_is_done(yard: Yard) -> None:

@@ -21,7 +21,7 @@ from dispatcher.reaper import Reaper
 from dispatcher.sender import Sender
 from dispatcher.webhooks import Deliverer
 from shared.catalog import Catalog
-from shared.lifecycle import Status
+from shared.lifecycle import Event, Status
 from shared.outbound import Guard
 from shared.state import State
 from shared.storage import Storage
@@ -180,16 +180,37 @@ async def test_a_job_that_a_new_cluster_does_not_know_is_replaced(
     assert await state.lanes.claimed_count(LANE) == 0
 
 
+async def test_a_job_that_died_while_its_lane_was_idle_is_forgotten(
+    state: State, keeper: LaneKeeper, jobs: Jobs
+) -> None:
+    jobs.do("pass")
+    batch_id = await in_progress(state)
+    await keeper.keep(LANE)
+    job = (await state.lanes.job(LANE)).id
+    await state.apply(batch_id, Event.CANCEL_REQUESTED)
+
+    await eventually(lambda: _keeps(keeper, lambda: _is_buried(state, job)), timeout=60)
+
+    assert job
+    assert (await state.lanes.job(LANE)).id == ""
+
+
+@pytest.mark.parametrize("last_sign", ["opened_at_ms", "beat_at_ms"])
 async def test_a_silent_job_is_stopped_and_replaced(
-    state: State, keeper: LaneKeeper, cluster: Cluster, redis: "Redis[str]", namespace: str
+    state: State,
+    keeper: LaneKeeper,
+    cluster: Cluster,
+    redis: "Redis[str]",
+    namespace: str,
+    last_sign: str,
 ) -> None:
     await in_progress(state)
     await keeper.keep(LANE)
     job = (await state.lanes.job(LANE)).id
     await eventually(lambda: _is(cluster, job, JobStatus.RUNNING), timeout=60)
 
-    # Opened long ago, and nothing was heard of it since.
-    await redis.hset(f"{namespace}lane:{LANE}:job", "opened_at_ms", "1795165000000")
+    # Opened long ago and never heard of; or heard of soon after, and not since.
+    await redis.hset(f"{namespace}lane:{LANE}:job", last_sign, "1795165000000")
     await eventually(lambda: _keeps(keeper, lambda: _has_other_job(state, job)), timeout=60)
 
     assert await cluster.status(job) is JobStatus.STOPPED

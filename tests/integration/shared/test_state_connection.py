@@ -3,6 +3,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+import uvloop
 from redis.asyncio import Redis
 
 from cli import servers
@@ -39,6 +40,18 @@ async def test_a_server_that_is_down_is_transient_within_seconds(
 
     assert [type(error) for error in errors] == [TransientError] * len(calls)
     assert time.monotonic() - started < 10
+
+
+def test_a_connection_that_was_reset_is_replaced_on_the_gateways_loop(redis_url: str) -> None:
+    async def call_on_a_reset_connection() -> None:
+        state = State(redis_url)
+        await state.ping()
+        [connection] = state._redis.connection_pool._available_connections  # noqa: SLF001  # as by a RST that nobody has read yet
+        connection._writer.transport.abort()  # noqa: SLF001
+        await state.ping()
+        await state.close()
+
+    uvloop.run(call_on_a_reset_connection())
 
 
 async def test_what_was_accepted_survives_a_kill(

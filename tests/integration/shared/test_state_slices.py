@@ -235,6 +235,21 @@ async def test_a_commit_under_an_old_epoch_is_fenced(
     assert await contents(redis, namespace) == before
 
 
+async def test_a_part_that_comes_after_its_batchs_end_is_swept(state: State) -> None:
+    [old] = await claimed(state, slices=1)
+    await state.slices.reap(LANE, all_claims=True)
+    [new] = await claim(state)
+    await state.slices.commit(new, part(new))
+    await state.conclude(old.batch_id, Event.OUTPUT_COMMITTED, files=[], fields={}, garbage=None)
+
+    late = await state.slices.commit(old, part(old))
+    again = await state.slices.commit(new, part(new))
+    by_another = await state.slices.commit(new, part(new)._replace(etag="another"))
+
+    assert (late, again, by_another) == ("committed", "ok", "committed")
+    assert await state.files.garbage() == [part(old).key]
+
+
 async def test_a_late_commit_of_a_reaped_slice_counts_while_nobody_else_runs_it(
     state: State,
 ) -> None:

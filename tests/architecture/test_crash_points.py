@@ -1,0 +1,43 @@
+"""Every named crash point is died at on purpose by a test: a new one without a test fails here."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.chaos.points import POINTS
+
+_ROOT = Path(__file__).parents[2]
+_ROOMS = ("gateway", "dispatcher", "worker", "cli", "shared")
+#: The run that dies at all of POINTS; tests/chaos/test_chaos.py makes it.
+_RUN = "--points"
+
+
+def test_each_point_of_the_code_has_a_test_that_dies_there() -> None:
+    tested = {name for names in POINTS.values() for name in names}
+
+    assert set(_points()) == tested
+    assert f'"{_RUN}"' in (_ROOT / "tests/chaos/test_chaos.py").read_text()
+
+
+def test_a_name_stands_for_one_place() -> None:
+    twice = [name for name, count in Counter(_points()).items() if count > 1]
+
+    assert twice == []
+
+
+def _points() -> Iterator[str]:
+    """The name of each call of `crash.point`, which must be a plain text."""
+    for room in _ROOMS:
+        for file in sorted((_ROOT / room).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                match node:
+                    case ast.Call(
+                        func=ast.Attribute(value=ast.Name(id="crash"), attr="point"),
+                        args=[ast.Constant(value=str(name))],
+                    ):
+                        yield name
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id="crash"), attr="point")):
+                        yield f"{file.name}:{node.lineno} names no point"
+                    case _:
+                        pass

@@ -1,0 +1,82 @@
+"""`python -m tests.chaos --minutes 15 --seed 7`: the fleet under fire, and the proof afterwards.
+
+`python -m tests.chaos --check RUN_DIR` judges an earlier run again, from its files alone.
+"""
+
+import argparse
+import asyncio
+import logging
+import secrets
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from tests.chaos.checker import absorbed, check
+from tests.chaos.evidence import load
+from tests.chaos.run import Options, Outcome, run, say
+
+_SHOWN = 20
+
+
+def main() -> int:
+    """Exit code 1 for any violation."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31))
+    parser.add_argument("--points", action="store_true", help="first die at each named point once")
+    parser.add_argument("--gap", type=float, default=2.0, help="seconds between faults, on average")
+    parser.add_argument("--clients", type=int, default=12, help="batches under way at once")
+    parser.add_argument("--folder", type=Path, help="where the run directory is made")
+    parser.add_argument("--keep", action="store_true", help="keep it even if all is well")
+    parser.add_argument("--check", type=Path, metavar="RUN_DIR")
+    options = parser.parse_args()
+    if options.check:
+        evidence = load(options.check)
+        outcome = Outcome(check(evidence), {}, absorbed(evidence), Counter())
+        return _tell(outcome, options.check, options.seed)
+    # Lost connections are what a run is made of.
+    for library in ("aio_pika", "aiormq"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)
+    folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=options.folder))
+    say(f"seed {options.seed}; run directory {folder}")
+    wish = Options(
+        folder,
+        seconds=60 * options.minutes,
+        seed=options.seed,
+        points=options.points,
+        at_once=options.clients,
+        gap_seconds=options.gap,
+    )
+    outcome = asyncio.run(run(wish, say))
+    code = _tell(outcome, folder, options.seed)
+    if code == 0 and not options.keep:
+        shutil.rmtree(folder)
+    return code
+
+
+def _tell(outcome: Outcome, folder: Path, seed: int) -> int:
+    """The summary table."""
+    kinds = Counter(violation.kind for violation in outcome.violations)
+    for title, table in (
+        ("happened", outcome.counts),
+        ("absorbed", outcome.absorbed),
+        ("ended by themselves", outcome.odd_ends),
+        ("VIOLATIONS", kinds),
+    ):
+        if table:
+            say(f"\n{title}")
+            for name, count in sorted(table.items()):
+                say(f"  {name:<42} {count:>8}")
+    for violation in outcome.violations[:_SHOWN]:
+        say(f"  {violation.kind}: {violation.about}: {violation.says}")
+    if outcome.violations:
+        say(f"\n{len(outcome.violations)} violations; seed {seed}; everything is in {folder}")
+        return 1
+    say(f"\nno violation; seed {seed}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,410 @@
+"""Whether anything was lost, doubled or left behind: said from the evidence alone. Pure."""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from shared import ids
+from shared.lifecycle import FINAL, INITIAL, TRANSITIONS, Status
+from tests.chaos.evidence import Evidence
+from tests.chaos.rows import Answer, expected
+
+#: How a batch that was asked for in some way may end.
+_ENDS: Mapping[str, frozenset[str]] = {
+    "plain": frozenset({"completed"}),
+    "cancelled": frozenset({"cancelled", "completed"}),
+    "refused": frozenset({"failed"}),
+    "expiring": frozenset({"completed", "expired"}),
+}
+#: Rows without an answer of the engine: what their error lines may say.
+_UNRUN = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
+#: The rows of a slice in which the engine has died three times.
+_ENGINE_DIED = "engine_died"
+_OK, _CONFLICT = 200, 409
+#: Keys of Redis that must be empty, or not be there, once nothing runs.
+_EMPTY = ("status:", "outbox:", "inflight:", "readers:", "enqueued:", "webhook-queue:")
+_EMPTY_NAMES = ("deadlines", "deleted", "doomed", "webhooks-due", "webhook-tests")
+#: What is swept, or ended, once its time has come.
+_DUE = ("garbage", "uploads", "expiring")
+_EMPTY_OF_LANES = ("ready", "claims", "active", "waiting", "failure")
+_USAGE = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+
+
+class Violation(NamedTuple):
+    """One broken promise."""
+
+    kind: str
+    about: str
+    says: str
+
+
+class Batch(NamedTuple):
+    """A batch that somebody intended to make."""
+
+    wish: Mapping[str, Any]
+    is_accepted: bool
+    #: The answer to its cancellation, if there was one.
+    cancel: int | None
+
+    @property
+    def id(self) -> str:
+        batch_id: str = self.wish["batch"]
+        return batch_id
+
+
+def check(evidence: Evidence) -> list[Violation]:
+    """Every broken promise; none if all were kept."""
+    batches, found = _intended(evidence)
+    for batch in batches.values():
+        found += _check_batch(batch, evidence)
+    found += _invented(batches, evidence)
+    found += _run_again(evidence)
+    found += _check_events(batches, evidence)
+    found += _check_webhooks(batches, evidence)
+    found += _check_watchers(evidence)
+    found += _left_in_redis(evidence)
+    found += _left_in_s3(evidence)
+    found += _left_in_queues(evidence)
+    return found
+
+
+def absorbed(evidence: Evidence) -> dict[str, int]:
+    """What went wrong and did no harm. All zeros would mean that nothing was tested."""
+    epochs = [
+        int(epoch)
+        for key, hash_ in evidence.redis.items()
+        if key.startswith("epochs:")
+        for epoch in hash_.values()
+    ]
+    events: Counter[tuple[str, str]] = Counter(
+        (queue, event["id"]) for queue, events in evidence.received.items() for event in events
+    )
+    hooks = Counter(hook["id"] for hook in evidence.webhooks)
+    rows = Counter((run["batch"], row) for run in evidence.runs for row in run["rows"])
+    return {
+        "slices claimed again": sum(epoch > 1 for epoch in epochs),
+        "rows run again before their commit": sum(count - 1 for count in rows.values()),
+        "events received again": sum(count - 1 for count in events.values()),
+        "webhooks received again": sum(count - 1 for count in hooks.values()),
+    }
+
+
+def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
+    found: list[Violation] = []
+    wishes: dict[str, dict[str, Any]] = {}
+    accepted: set[str] = set()
+    by_key: defaultdict[str, set[str]] = defaultdict(set)
+    cancels: dict[str, int] = {}
+    for entry in evidence.published:
+        match entry["what"]:
+            case "intended":
+                wishes[entry["batch"]] = entry
+                by_key[entry["key"]].add(entry["batch"])
+            case "accepted" if entry["batch"] in by_key[entry["key"]]:
+                accepted.add(entry["batch"])
+            case "accepted":
+                told = f"was answered with {entry['batch']}"
+                found.append(Violation("other_id", entry["key"], told))
+            case "cancelled":
+                [batch] = by_key[entry["key"]]
+                cancels[batch] = entry["status"]
+            case "surprise":
+                said = f"{entry['status']}: {entry['said']}"
+                found.append(Violation("surprise", entry["path"], said))
+            case _:
+                pass
+    batches = {
+        batch_id: Batch(wish, batch_id in accepted, cancels.get(batch_id))
+        for batch_id, wish in wishes.items()
+    }
+    return batches, found
+
+
+def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
+    record = evidence.redis.get(f"batch:{batch.id}")
+    has_manifest = f"batches/{batch.id}/manifest.json" in evidence.objects
+    if record is None:
+        # An accepted message whose time was over when it came makes no batch.
+        may_be_absent = not batch.is_accepted or batch.wish["kind"] == "expiring"
+        if not may_be_absent or has_manifest:
+            yield Violation("lost", batch.id, "there is no record of it")
+        return
+    if not has_manifest:
+        yield Violation("lost", batch.id, "there is no manifest of it")
+    status = record["status"]
+    if status not in FINAL:
+        yield Violation("not_ended", batch.id, f"it is still {status}")
+        return
+    allowed = _ENDS[batch.wish["kind"]]
+    if batch.cancel == _OK:
+        allowed = frozenset({"cancelled"})
+    elif batch.cancel == _CONFLICT:
+        allowed = frozenset({"completed"})
+    if status not in allowed:
+        why = record.get("first_error", "")
+        yield Violation("wrong_end", batch.id, f"it is {status}, not {sorted(allowed)}: {why}")
+        return
+    yield from _check_results(batch, record, evidence)
+
+
+def _check_results(
+    batch: Batch, record: Mapping[str, str], evidence: Evidence
+) -> Iterator[Violation]:
+    """Files, lines, counts and usage of an ended batch."""
+    wish = batch.wish
+    rows = wish["rows"] if "plan" in record else []
+    wanted = list(expected(wish["key"], rows, wish["model"], padding=wish["padding"]))
+    output = yield from _file(batch, record, "output", evidence)
+    error = yield from _file(batch, record, "error", evidence)
+    answered = yield from _check_lines(batch, record, wanted, "output", output)
+    failed = yield from _check_lines(batch, record, wanted, "error", error)
+    lines_of = Counter([*answered, *failed])
+    for row in range(len(wanted)):
+        if lines_of[row] != 1:
+            kind = "row_missing" if lines_of[row] == 0 else "row_twice"
+            yield Violation(kind, batch.id, f"row {row} has {lines_of[row]} lines")
+    counts = {"total": len(wanted), "completed": len(answered), "failed": len(failed)}
+    for name, count in counts.items():
+        if int(record.get(name, 0)) != count:
+            told = f"{name} is {record.get(name)}, and it has {count}"
+            yield Violation("wrong_counts", batch.id, told)
+    tokens = [wanted[row][1].tokens for row in answered if row < len(wanted)]
+    usage = [sum(one for one, _ in tokens), 0, sum(other for _, other in tokens), 0]
+    if usage != [int(record.get(name, 0)) for name in _USAGE]:
+        told = f"its lines say {usage}, and it {[record.get(name) for name in _USAGE]}"
+        yield Violation("wrong_usage", batch.id, told)
+
+
+def _check_lines(
+    batch: Batch,
+    record: Mapping[str, str],
+    wanted: Sequence[tuple[str, Answer]],
+    kind: str,
+    body: bytes,
+) -> Generator[Violation, None, list[int]]:
+    """The rows that have a line in this file, as its return value."""
+    found: list[int] = []
+    for line in body.split(b"\n")[:-1]:
+        row = ids.row_of_result(line)
+        if found and row <= found[-1]:
+            yield Violation("out_of_order", batch.id, f"row {row} in the {kind} file")
+        found.append(row)
+        if row >= len(wanted):
+            yield Violation("row_invented", batch.id, f"row {row} of {len(wanted)}")
+        elif reason := _wrong_line(json.loads(line), *wanted[row], kind, record["status"]):
+            yield Violation("wrong_result", batch.id, f"row {row}: {reason}")
+    return found
+
+
+def _file(
+    batch: Batch, record: Mapping[str, str], kind: str, evidence: Evidence
+) -> Generator[Violation, None, bytes]:
+    """A result file's bytes, as its return value."""
+    if (file_id := record.get(f"{kind}_file_id")) is None:
+        return b""
+    told = json.loads(record[f"{kind}_object"])
+    file = evidence.redis.get(f"file:{file_id}")
+    body = evidence.bodies.get(told["key"])
+    if file is None or body is None:
+        missing = "record" if file is None else "object"
+        yield Violation("file_missing", batch.id, f"the {kind} file has no {missing}")
+        return b""
+    sizes = {len(body), int(file["bytes"]), told["size"], evidence.objects[told["key"]]}
+    digest = hashlib.sha256(body).hexdigest()
+    if len(sizes) > 1 or digest != told["sha256"] or file["key"] != told["key"]:
+        yield Violation("file_differs", batch.id, f"the {kind} file is not what its records say")
+    commits = [
+        json.loads(text)
+        for name, text in evidence.bodies.items()
+        if name.startswith(f"batches/{batch.id}/commit-")
+    ]
+    if not any((commit[kind] or {}).get("sha256") == digest for commit in commits):
+        yield Violation("file_differs", batch.id, f"no commit names the {kind} file")
+    return body
+
+
+def _wrong_line(
+    line: Mapping[str, Any], custom_id: str, answer: Answer, kind: str, status: str
+) -> str:
+    """What is wrong with a result or error line; nothing if it is right."""
+    if line["custom_id"] != custom_id:
+        return f"its custom_id is {line['custom_id']}"
+    response = line["response"]
+    if response is None:
+        code = (line["error"] or {}).get("code")
+        return "" if kind == "error" and code == _UNRUN.get(status) else f"error {code}"
+    if kind == "error" and response["body"].get("error", {}).get("code") == _ENGINE_DIED:
+        return ""
+    if (response["status_code"] == _OK) != (kind == "output"):
+        return f"{response['status_code']} in the {kind} file"
+    if (response["status_code"], response["body"]) != (answer.status, answer.body):
+        return "it is another row's answer"
+    return ""
+
+
+def _invented(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
+    known = {key.removeprefix("batch:") for key in evidence.redis if key.startswith("batch:")}
+    known |= {name.split("/")[1] for name in evidence.objects if name.startswith("batches/")}
+    for batch_id in sorted(known - batches.keys()):
+        # A retry is known by its answer only, which may be late for the end of the run.
+        link = json.loads(evidence.redis.get(f"batch:{batch_id}", {}).get("metadata", "{}"))
+        if link.get("retry_of") not in batches:
+            yield Violation("invented", batch_id, "nobody has asked for it")
+
+
+def _run_again(evidence: Evidence) -> Iterator[Violation]:
+    """Claims after the commit; what a frozen lane job runs under its old claim is not one."""
+    for run in evidence.runs:
+        parts = evidence.redis.get(f"parts:{run['batch']}", {})
+        if (text := parts.get(str(run["index"]))) is None:
+            continue
+        committed = int(json.loads(text)[0].rpartition("-")[2].removesuffix(".jsonl"))
+        if run["epoch"] > committed:
+            told = f"slice {run['index']} ran under claim {run['epoch']}, committed by {committed}"
+            yield Violation("committed_row_run_again", run["batch"], told)
+
+
+def _check_events(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
+    for queue, events in evidence.received.items():
+        tenant = queue.split(".")[1]
+        of: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+        for event in events:
+            batch_id = event["data"]["id"]
+            first = of[batch_id].setdefault(event["id"], event)
+            if any(first[name] != event[name] for name in ("type", "sequence", "data")):
+                told = f"{event['id']} to {queue} says two things"
+                yield Violation("event_contradicts", batch_id, told)
+        for batch_id, batch in batches.items():
+            record = evidence.redis.get(f"batch:{batch_id}")
+            if batch.wish["tenant"] == tenant and record and record["status"] in FINAL:
+                yield from _check_ends(batch_id, record, list(of[batch_id].values()), queue)
+
+
+def _check_ends(
+    batch_id: str, record: Mapping[str, str], events: Sequence[Mapping[str, Any]], queue: str
+) -> Iterator[Violation]:
+    ends = [event for event in events if event["type"].removeprefix("batch.") in FINAL]
+    if not ends:
+        yield Violation("event_missing", batch_id, f"{queue} has not learnt of its end")
+        return
+    end = max(ends, key=lambda event: event["sequence"])
+    if len(ends) > 1 or end["type"] != f"batch.{record['status']}":
+        told = f"{queue} got {[event['type'] for event in ends]}, it is {record['status']}"
+        yield Violation("event_contradicts", batch_id, told)
+    if any(event["sequence"] > end["sequence"] for event in events):
+        yield Violation("event_contradicts", batch_id, f"{queue} got an event after the end")
+    counts = end["data"]["request_counts"]
+    if any(counts[name] != int(record.get(name, 0)) for name in ("total", "completed", "failed")):
+        yield Violation("event_contradicts", batch_id, f"{queue} got counts {counts}")
+
+
+def _check_webhooks(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
+    of: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for hook in evidence.webhooks:
+        of[hook["batch"]].add((hook["id"], hook["type"]))
+    for batch_id in batches:
+        record = evidence.redis.get(f"batch:{batch_id}")
+        if not record or record["status"] not in FINAL:
+            continue
+        if not of[batch_id]:
+            yield Violation("webhook_missing", batch_id, f"no webhook told of {record['status']}")
+        elif {kind for _, kind in of[batch_id]} != {f"batch.{record['status']}"}:
+            yield Violation("webhook_contradicts", batch_id, f"{sorted(of[batch_id])}")
+        elif len(of[batch_id]) > 1:
+            yield Violation("webhook_contradicts", batch_id, "one end came under two ids")
+
+
+def _check_watchers(evidence: Evidence) -> Iterator[Violation]:
+    """What was seen over HTTP only ever goes the ways of the table."""
+    later = _later()
+    last: dict[str, str] = {}
+    for entry in evidence.watched:
+        batch_id = entry["batch"]
+        if entry["what"] == "downloaded":
+            record = evidence.redis.get(f"batch:{batch_id}", {})
+            told = json.loads(record.get(f"{entry['kind']}_object", "{}"))
+            if entry["status"] != _OK or entry["bytes"] != told.get("size"):
+                yield Violation("download_differs", batch_id, f"{entry}")
+            continue
+        # A stream may repeat what was seen by asking, since both run on their own.
+        if entry["what"] != "seen":
+            continue
+        before = last.get(batch_id, INITIAL)
+        if Status(entry["status"]) not in later[Status(before)]:
+            told = f"seen as {entry['status']} after {before}"
+            yield Violation("went_back", batch_id, told)
+        last[batch_id] = entry["status"]
+    for batch_id, status in last.items():
+        record = evidence.redis.get(f"batch:{batch_id}", {})
+        if status in FINAL and status != record.get("status"):
+            told = f"seen as {status}, and it is {record.get('status')}"
+            yield Violation("went_back", batch_id, told)
+
+
+def _later() -> dict[Status, set[Status]]:
+    """From each status, itself and all that may follow."""
+    reach = {status: {status} for status in Status}
+    for _ in Status:
+        for row in TRANSITIONS.values():
+            for status in Status:
+                if reach[status] & row.sources:
+                    reach[status].add(row.target)
+    return reach
+
+
+def _left_in_redis(evidence: Evidence) -> Iterator[Violation]:
+    for key, content in evidence.redis.items():
+        is_lanes = key.startswith("lane:") and key.rpartition(":")[2] in _EMPTY_OF_LANES
+        if (key in _EMPTY_NAMES or key.startswith(_EMPTY) or is_lanes) and content:
+            yield Violation("left_in_redis", key, f"{str(content)[:200]}")
+        if key.startswith("lane:") and key.endswith(":job") and content.get("id"):
+            yield Violation("left_in_redis", key, f"lane job {content['id']} has not ended")
+        if key.startswith("webhook-claims:") and content:
+            yield Violation("left_in_redis", key, "a delivery is still claimed")
+        if key in _DUE:
+            for name, due in content:
+                if due <= evidence.at:
+                    yield Violation("left_in_redis", key, f"the time of {name} is over")
+
+
+def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
+    """Objects that nothing refers to, and that nobody will remove."""
+    wanted = set()
+    waiting = {name for name, _ in evidence.redis.get("garbage", [])}
+    waiting |= {f"uploads/{name}/" for name, _ in evidence.redis.get("uploads", [])}
+    for key, content in evidence.redis.items():
+        if key.startswith("file:"):
+            wanted |= {content["key"], f"{content['key']}.json"}
+        if key.startswith("batch:"):
+            wanted |= {
+                f"batches/{content['id']}/manifest.json",
+                f"batches/{content['id']}/commit-{_commit_of(content['status'])}.json",
+                content["key"],
+            }
+    for name in evidence.objects.keys() - wanted - waiting:
+        folder = f"{name.rpartition('/')[0]}/"
+        # The sweep a day after a batch's end is for parts that came after the first one.
+        is_late = f"{folder}/" in waiting and not _is_committed(name, evidence)
+        if folder not in waiting and not is_late:
+            yield Violation("left_in_s3", name, f"{evidence.objects[name]} bytes")
+    for name in evidence.multipart:
+        yield Violation("left_in_s3", name, "a multipart upload that never ended")
+
+
+def _is_committed(part: str, evidence: Evidence) -> bool:
+    _, batch_id, _, name = part.split("/")
+    recorded = evidence.redis.get(f"parts:{batch_id}", {}).get(str(int(name.split("-")[0])))
+    return recorded is not None and json.loads(recorded)[0] == part
+
+
+def _commit_of(status: str) -> str:
+    events = {"completed": "output", "expired": "expiry", "cancelled": "cancel"}
+    return f"{events.get(status)}_committed"
+
+
+def _left_in_queues(evidence: Evidence) -> Iterator[Violation]:
+    for name, count in evidence.queues.items():
+        if count:
+            yield Violation("left_in_queue", name, f"{count} messages")

@@ -1,0 +1,499 @@
+"""Everybody who uses the fleet during a run: publishers on both doors, subscribers, watchers.
+
+They keep to the contract: what has no clear answer is sent again under the same id. All that they
+were promised is in their journals, for the checker.
+"""
+
+import asyncio
+import json
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aio_pika
+import httpx
+from aio_pika.abc import AbstractIncomingMessage
+from aio_pika.exceptions import AMQPError
+from redis.asyncio import Redis
+
+from shared import ids, topology
+from shared.state.state import NAMESPACE
+from tests.chaos.fleet import MODELS, TENANTS, ChaosFleet, subscriptions
+from tests.chaos.journal import Journal
+from tests.chaos.plan import GATEWAYS
+from tests.chaos.rows import CHAT, lines, request
+
+FINAL = {"completed", "failed", "expired", "cancelled"}
+_PAUSE_SECONDS = 0.2
+_CALL_SECONDS = 10.0
+_TOO_MANY, _SERVER_ERROR = 429, 500
+#: Rows of a batch: mostly few, sometimes enough for waves.
+_SMALL, _LARGE = (1, 60), (150, 400)
+#: Bytes added to each row of a batch whose input and output come in several parts.
+_PADDING = 24_000
+
+
+class Clients:
+    """All clients of one run."""
+
+    def __init__(self, fleet: ChaosFleet, *, seed: int, at_once: int) -> None:
+        self._fleet = fleet
+        self._dice = random.Random(seed)
+        self._run = f"{seed:x}-{secrets.token_hex(3)}"
+        self._at_once = at_once
+        folder = fleet.run_dir / "journal"
+        self.published = Journal(folder / "published.jsonl")
+        self.watched = Journal(folder / "watched.jsonl")
+        self.received = {
+            queue: Journal(folder / f"received-{queue}.jsonl") for _, queue in subscriptions()
+        }
+        self.counts: Counter[str] = Counter()
+        #: Batches that were promised, and have not been seen to end.
+        self.open: set[str] = set()
+        self._http: dict[str, list[httpx.AsyncClient]] = {}
+        self._keys: dict[str, str] = {}
+        self._channels: dict[str, Any] = {}
+        self._publishing: dict[str, asyncio.Lock] = {}
+        self._number = 0
+        self._stack = AsyncExitStack()
+        self._receiver: asyncio.Server | None = None
+        self.stopping = asyncio.Event()
+
+    async def start(self) -> None:
+        """Connect all of them. The fleet must be whole."""
+        hook = await self._receive_webhooks()
+        for tenant in TENANTS:
+            key = await self._fleet.key(tenant)
+            self._publishing[tenant] = asyncio.Lock()
+            self._http[tenant] = [
+                await self._stack.enter_async_context(
+                    httpx.AsyncClient(
+                        base_url=f"http://127.0.0.1:{self._fleet.link('clients', gateway)}",
+                        headers={"authorization": f"Bearer {key}"},
+                        timeout=_CALL_SECONDS,
+                    )
+                )
+                for gateway in GATEWAYS
+            ]
+            await self._insist(tenant, "POST", "/v1/webhook_endpoints", json=_hook(hook))
+        for tenant, queue in subscriptions():
+            await self._subscribe(tenant, queue)
+
+    async def work(self) -> None:
+        """Make batches and see them end, some at a time, until `stopping`."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._at_once):
+                dice = random.Random(self._dice.random())
+                group.create_task(self._one_after_the_other(dice, first=number))
+                # Not all at the same step.
+                await asyncio.sleep(0.05 * number)
+
+    async def close(self) -> None:
+        """Disconnect all."""
+        await self._stack.aclose()
+        if self._receiver is not None:
+            self._receiver.close()
+        for journal in (self.published, self.watched, *self.received.values()):
+            journal.close()
+
+    async def _one_after_the_other(self, dice: random.Random, *, first: int) -> None:
+        """Life after life; the first ones of all clients together are of every kind."""
+        lives: dict[Callable[[str, random.Random], Awaitable[None]], int] = {
+            self._plain: 5,
+            self._by_bus: 6,
+            self._by_upload: 2,
+            self._cancelled: 3,
+            self._refused: 1,
+            self._expiring: 1,
+            self._retried: 2,
+            self._deleted: 2,
+            self._aged: 1,
+        }
+        life = list(lives)[first % len(lives)]
+        while not self.stopping.is_set():
+            tenant = dice.choice(TENANTS)
+            await life(tenant, dice)
+            self.counts["lives"] += 1
+            await asyncio.sleep(dice.uniform(0, 0.3))
+            [life] = dice.choices(list(lives), list(lives.values()))
+
+    # Lives of batches, from the file to the end.
+
+    async def _plain(self, tenant: str, dice: random.Random) -> None:
+        wish = self._wish(tenant, dice, "plain")
+        file_id = await self._upload(tenant, _input(wish))
+        await self._create(wish, file_id)
+        await self._see_end(wish, dice)
+        await self._download(wish)
+
+    async def _by_bus(self, tenant: str, dice: random.Random) -> None:
+        wish = self._wish(tenant, dice, "plain", door="bus")
+        await self._publish(wish, _submission(wish))
+        if dice.random() < 0.3:
+            # As one does whose process has died after the confirm.
+            await self._publish(wish, _submission(wish))
+        await self._see_end(wish, dice)
+
+    async def _by_upload(self, tenant: str, dice: random.Random) -> None:
+        wish = self._wish(tenant, dice, "plain")
+        body = _input(wish)
+        file_id = None
+        while file_id is None:
+            file_id = await self._upload_in_parts(tenant, body)
+        await self._create(wish, file_id)
+        await self._see_end(wish, dice)
+
+    async def _cancelled(self, tenant: str, dice: random.Random) -> None:
+        wish = self._wish(tenant, dice, "cancelled")
+        await self._create(wish, await self._upload(tenant, _input(wish)))
+        await asyncio.sleep(dice.uniform(0, 1.5))
+        answer = await self._insist(tenant, "POST", f"/v1/batches/{wish['batch']}/cancel")
+        self.published.note("cancelled", key=wish["key"], status=answer.status_code)
+        await self._see_end(wish, dice)
+
+    async def _refused(self, tenant: str, dice: random.Random) -> None:
+        wish = self._wish(tenant, dice, "refused")
+        body = _input(wish)
+        await self._create(wish, await self._upload(tenant, body + body))
+        await self._see_end(wish, dice)
+
+    async def _expiring(self, tenant: str, dice: random.Random) -> None:
+        wish = self._wish(tenant, dice, "expiring", door="bus", size=_LARGE)
+        until = datetime.now(UTC) + timedelta(seconds=dice.uniform(2, 15))
+        await self._publish(wish, {**_submission(wish), "not_after": until.isoformat()})
+        await self._see_end(wish, dice, until=until.timestamp())
+
+    async def _retried(self, tenant: str, dice: random.Random) -> None:
+        wish = self._wish(tenant, dice, "plain")
+        await self._create(wish, await self._upload(tenant, _input(wish)))
+        ended = await self._see_end(wish, dice)
+        if not ended.get("error_file_id"):
+            return
+        errors = await self._insist(tenant, "GET", f"/v1/files/{ended['error_file_id']}/content")
+        rows = [
+            int(json.loads(line)["custom_id"].rpartition(".")[2])
+            for line in errors.text.splitlines()
+        ]
+        answer = await self._insist(tenant, "POST", f"/v1/batches/{wish['batch']}/retry")
+        again = {**wish, "key": wish["key"], "rows": rows, "batch": answer.json()["id"]}
+        self.published.note("intended", **again)
+        self._accept(again, answer.json()["id"])
+        await self._see_end(again, dice)
+
+    async def _deleted(self, tenant: str, dice: random.Random) -> None:
+        wish = self._wish(tenant, dice, "plain")
+        file_id = await self._upload(tenant, _input(wish))
+        await self._create(wish, file_id)
+        # While the batch runs: it reads the object until its end.
+        await self._insist(tenant, "DELETE", f"/v1/files/{file_id}")
+        await self._see_end(wish, dice)
+
+    async def _aged(self, tenant: str, dice: random.Random) -> None:
+        """A file whose time is over, in the one way that a short run has: another date."""
+        file_id = await self._upload(tenant, b"old\n")
+        redis: Redis[str] = Redis.from_url(self._fleet.redis.url)
+        while not self.stopping.is_set():
+            with suppress(Exception):
+                await redis.hset(f"{NAMESPACE}file:{file_id}", "expires_at", "1")
+                await redis.zadd(f"{NAMESPACE}expiring", {file_id: 1})
+                break
+            await asyncio.sleep(_PAUSE_SECONDS)
+        await redis.aclose()
+
+    # Steps of those lives.
+
+    def _wish(
+        self,
+        tenant: str,
+        dice: random.Random,
+        kind: str,
+        *,
+        door: str = "http",
+        size: tuple[int, int] | None = None,
+    ) -> dict[str, Any]:
+        """A batch that somebody is about to ask for, with the id that it must get."""
+        self._number += 1
+        key = f"{self._run}-{self._number}"
+        size = size or (_LARGE if dice.random() < 0.1 else _SMALL)
+        is_long = door == "http" and kind == "plain" and dice.random() < 0.02
+        message_id = key if door == "bus" else f"http:{key}"
+        wish = {
+            "key": key,
+            "batch": ids.batch_id(tenant, message_id),
+            "tenant": tenant,
+            "door": door,
+            "kind": kind,
+            "model": dice.choice(MODELS),
+            "rows": list(range(700 if is_long else dice.randint(*size))),
+            "padding": _PADDING if is_long else 0,
+        }
+        self.published.note("intended", **wish)
+        return wish
+
+    async def _upload(self, tenant: str, body: bytes) -> str:
+        answer = await self._insist(
+            tenant,
+            "POST",
+            "/v1/files",
+            files={"file": ("in.jsonl", body)},
+            data={"purpose": "batch"},
+        )
+        file_id: str = answer.json()["id"]
+        return file_id
+
+    async def _upload_in_parts(self, tenant: str, body: bytes) -> str | None:
+        """None where the upload has ended and left no file: it is begun again, as by a client."""
+        half = len(body) // 2
+        wish = {
+            "bytes": len(body),
+            "filename": "in.jsonl",
+            "mime_type": "application/jsonl",
+            "purpose": "batch",
+        }
+        upload = (await self._insist(tenant, "POST", "/v1/uploads", json=wish)).json()["id"]
+        parts = []
+        for data in (body[:half], body[half:]):
+            answer = await self._insist(
+                tenant, "POST", f"/v1/uploads/{upload}/parts", files={"data": data}
+            )
+            parts.append(answer.json()["id"])
+        path = f"/v1/uploads/{upload}/complete"
+        answer = await self._insist(tenant, "POST", path, json={"part_ids": parts})
+        file = answer.json().get("file")
+        if answer.status_code != 200 or file is None:
+            self.published.note("surprise", path=path, status=answer.status_code, said=answer.text)
+            return None
+        file_id: str = file["id"]
+        return file_id
+
+    async def _create(self, wish: dict[str, Any], file_id: str) -> None:
+        answer = await self._insist(
+            wish["tenant"],
+            "POST",
+            "/v1/batches",
+            json={"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"},
+            headers={"idempotency-key": wish["key"]},
+        )
+        self._accept(wish, answer.json().get("id", answer.text))
+
+    def _accept(self, wish: dict[str, Any], batch_id: str) -> None:
+        self.published.note("accepted", key=wish["key"], batch=batch_id)
+        self.open.add(batch_id)
+        self.counts["batches"] += 1
+        self.counts["rows"] += len(wish["rows"])
+
+    async def _publish(self, wish: dict[str, Any], body: dict[str, Any]) -> None:
+        message = aio_pika.Message(
+            json.dumps(body).encode(),
+            message_id=wish["key"],
+            type="batch.submit.v1",
+            content_type="application/json",
+            user_id=wish["tenant"],
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        )
+        while True:
+            try:
+                # One connection's loss leaves every publisher of it without an answer.
+                async with asyncio.timeout(_CALL_SECONDS):
+                    exchange = await self._exchange(wish["tenant"])
+                    await exchange.publish(
+                        message, topology.submit_key(wish["tenant"]), mandatory=True
+                    )
+                break
+            except (AMQPError, OSError, TimeoutError, RuntimeError):
+                self.counts["publishes repeated"] += 1
+            except asyncio.CancelledError:
+                # aiormq cancels the waiters of a connection that it declares stuck.
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                self.counts["publishes repeated"] += 1
+            await asyncio.sleep(_PAUSE_SECONDS)
+        self._accept(wish, wish["batch"])
+
+    async def _exchange(self, tenant: str) -> Any:
+        async with self._publishing[tenant]:
+            if (channel := self._channels.get(tenant)) is None or channel.is_closed:
+                url = self._fleet.amqp_url(tenant) + "?heartbeat=10"
+                connection = await aio_pika.connect(url, timeout=5)
+                channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
+                self._channels[tenant] = channel
+                self._stack.push_async_callback(connection.close)
+            return await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
+
+    async def _see_end(
+        self, wish: dict[str, Any], dice: random.Random, *, until: float | None = None
+    ) -> dict[str, Any]:
+        """The batch at its end, seen by asking again and again, or by its stream of events."""
+        batch_id, tenant = wish["batch"], wish["tenant"]
+        streams = dice.random() < 0.4
+        seen = -1
+        while True:
+            answer = await self._insist(tenant, "GET", f"/v1/batches/{batch_id}")
+            if answer.status_code == 404:
+                # By the bus, it may not have come to be yet; and never, once its time was over.
+                if until is not None and time.time() > until + 30:
+                    self.open.discard(batch_id)
+                    return {}
+            else:
+                batch: dict[str, Any] = answer.json()
+                self.watched.note("seen", batch=batch_id, status=batch["status"])
+                if batch["status"] in FINAL:
+                    self.open.discard(batch_id)
+                    self.counts[batch["status"]] += 1
+                    return batch
+                if streams:
+                    seen = await self._stream(tenant, batch_id, seen, dice)
+            await asyncio.sleep(dice.uniform(0.2, 0.8))
+
+    async def _stream(self, tenant: str, batch_id: str, seen: int, dice: random.Random) -> int:
+        """The highest sequence number, once the stream has broken off or ended."""
+        path, headers = f"/v1/batches/{batch_id}/events", {"last-event-id": str(seen)}
+        client = dice.choice(self._http[tenant])
+        with suppress(httpx.HTTPError):
+            async with client.stream("GET", path, headers=headers) as answer:
+                kind, number = "", seen
+                async for line in answer.aiter_lines():
+                    name, _, text = line.partition(": ")
+                    if name == "event":
+                        kind = text
+                    elif name == "id":
+                        number = int(text)
+                    elif name == "data":
+                        status = json.loads(text)["status"]
+                        self.watched.note(
+                            "streamed", batch=batch_id, status=status, sequence=number, kind=kind
+                        )
+                    elif not line and number > seen:
+                        seen = number
+        return seen
+
+    async def _download(self, wish: dict[str, Any]) -> None:
+        """What a completed batch's files hold, as its owner gets them."""
+        tenant = wish["tenant"]
+        batch = (await self._insist(tenant, "GET", f"/v1/batches/{wish['batch']}")).json()
+        for kind in ("output", "error"):
+            if file_id := batch[f"{kind}_file_id"]:
+                answer = await self._insist(tenant, "GET", f"/v1/files/{file_id}/content")
+                self.watched.note(
+                    "downloaded",
+                    batch=wish["batch"],
+                    kind=kind,
+                    status=answer.status_code,
+                    bytes=len(answer.content),
+                )
+
+    async def _insist(self, tenant: str, method: str, path: str, **wish: Any) -> httpx.Response:
+        """The first clear answer, by either gateway; everything else is asked again."""
+        number = self._dice.randrange(len(GATEWAYS))
+        while True:
+            number = (number + 1) % len(GATEWAYS)
+            with suppress(httpx.HTTPError):
+                answer = await self._http[tenant][number].request(method, path, **wish)
+                if answer.status_code < _SERVER_ERROR and answer.status_code != _TOO_MANY:
+                    self.counts[f"HTTP {answer.status_code}"] += 1
+                    return answer
+            self.counts["calls repeated"] += 1
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    # Subscribers, as the contract has them: a durable queue, and an ack after the own note.
+
+    async def _subscribe(self, tenant: str, queue: str) -> None:
+        url = self._fleet.amqp_url(tenant) + "?heartbeat=10&reconnect_interval=1"
+        connection = await aio_pika.connect_robust(url, timeout=10)
+        self._stack.push_async_callback(connection.close)
+        channel = await connection.channel()
+        await channel.set_qos(prefetch_count=200)
+        declared = await channel.declare_queue(
+            queue, durable=True, arguments={"x-queue-type": "quorum"}
+        )
+        exchange = await channel.get_exchange(topology.EVENTS_EXCHANGE, ensure=False)
+        await declared.bind(exchange, f"batch.*.{tenant}.*")
+        journal = self.received[queue]
+
+        async def take(message: AbstractIncomingMessage) -> None:
+            event = json.loads(message.body)
+            journal.note(
+                "event",
+                id=event["id"],
+                type=event["type"],
+                sequence=event["sequence"],
+                source=event["source"],
+                data=event["data"],
+                message_id=message.message_id,
+                redelivered=message.redelivered,
+            )
+            self.counts["events"] += 1
+            with suppress(AMQPError, RuntimeError):
+                # After a lost connection it comes again, as it may.
+                await message.ack()
+
+        await declared.consume(take)
+
+    async def _receive_webhooks(self) -> str:
+        """The URL of a receiver that takes all of them."""
+        journal = Journal(self._fleet.run_dir / "journal" / "webhooks.jsonl")
+        self._stack.callback(journal.close)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+                headers = dict(
+                    line.split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line
+                )
+                event = json.loads(await reader.readexactly(int(headers["content-length"])))
+                journal.note(
+                    "webhook",
+                    id=headers["webhook-id"],
+                    type=event["type"],
+                    batch=event["data"]["id"],
+                )
+                self.counts["webhooks"] += 1
+                writer.write(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n")
+                await writer.drain()
+            writer.close()
+
+        port = self._fleet.ports.get("webhooks")
+        self._receiver = await asyncio.start_server(serve, "127.0.0.1", port)
+        return f"http://127.0.0.1:{port}/hook"
+
+
+@asynccontextmanager
+async def all_clients(
+    fleet: ChaosFleet, *, seed: int, at_once: int
+) -> AsyncIterator[tuple[Clients, "asyncio.Task[None]"]]:
+    """The clients at work, and the task that ends once they were told to stop and are done."""
+    clients = Clients(fleet, seed=seed, at_once=at_once)
+    try:
+        await clients.start()
+        work = asyncio.create_task(clients.work())
+        try:
+            yield clients, work
+        finally:
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+    finally:
+        await clients.close()
+
+
+def _input(wish: dict[str, Any]) -> bytes:
+    return lines(wish["key"], wish["rows"], wish["model"], padding=wish["padding"])
+
+
+def _submission(wish: dict[str, Any]) -> dict[str, Any]:
+    requests = [request(wish["key"], row, wish["model"]) for row in wish["rows"]]
+    return {
+        "schema": "batch.submit/1",
+        "endpoint": CHAT,
+        "input": {"kind": "inline", "requests": requests},
+    }
+
+
+def _hook(url: str) -> dict[str, Any]:
+    kinds = [f"batch.{status}" for status in sorted(FINAL)]
+    return {"name": "chaos", "url": url, "event_types": kinds}

@@ -1,0 +1,178 @@
+"""All that a run leaves behind, on file: what is in Redis, S3 and RabbitMQ, and the journals."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+from minio import Minio
+from redis.asyncio import Redis
+
+from shared import topology
+from shared.state.state import NAMESPACE
+from shared.storage import Storage
+from tests.chaos.fleet import ChaosFleet, subscriptions
+from tests.chaos.journal import read
+
+#: Objects whose bytes the checker reads; of the others the name is enough.
+_READ = (".json", "output.jsonl", "error.jsonl")
+_AT_ONCE = 16
+
+
+@dataclass
+class Evidence:
+    """What the checker looks at, and nothing else."""
+
+    #: What publishers intended and were promised.
+    published: list[dict[str, Any]] = field(default_factory=list)
+    #: What watchers saw over HTTP.
+    watched: list[dict[str, Any]] = field(default_factory=list)
+    #: What each subscriber received, by its queue.
+    received: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    webhooks: list[dict[str, Any]] = field(default_factory=list)
+    #: What the engine ran.
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    #: Redis without its namespace: hashes as objects, sorted sets as [member, score] pairs.
+    redis: dict[str, Any] = field(default_factory=dict)
+    #: Size of each object in S3.
+    objects: dict[str, int] = field(default_factory=dict)
+    #: Bytes of those that are read.
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    #: Multipart uploads that were begun and neither completed nor aborted.
+    multipart: list[str] = field(default_factory=list)
+    #: Messages in each queue of RabbitMQ.
+    queues: dict[str, int] = field(default_factory=dict)
+    #: When it was collected, in Unix seconds.
+    at: float = 0.0
+
+
+async def collect(fleet: ChaosFleet) -> None:
+    """Write down what the three servers hold."""
+    folder = fleet.run_dir / "evidence"
+    folder.mkdir(exist_ok=True)
+    redis, at = await _redis(fleet.redis.url)
+    (folder / "redis.json").write_text(json.dumps({"at": at, "keys": redis}))
+    (folder / "queues.json").write_text(json.dumps(await queue_lengths(fleet)))
+    storage = Storage(*fleet.s3)
+    try:
+        # A part that was adopted as the output lies among the parts.
+        named = _named_parts(redis)
+        listing = await asyncio.to_thread(_listing, fleet.s3)
+        for names in _chunks([name for name in listing if name.endswith(_READ) or name in named]):
+            await asyncio.gather(*(_fetch(storage, name, folder / "s3") for name in names))
+    finally:
+        storage.close()
+    multipart = await asyncio.to_thread(_multipart, fleet.s3)
+    (folder / "s3.json").write_text(json.dumps({"objects": listing, "multipart": multipart}))
+
+
+def load(run_dir: Path) -> Evidence:
+    """The evidence of a run, from its files alone."""
+    folder, journal = run_dir / "evidence", run_dir / "journal"
+    redis = json.loads((folder / "redis.json").read_text())
+    s3 = json.loads((folder / "s3.json").read_text())
+    stored = folder / "s3"
+    return Evidence(
+        published=read(journal / "published.jsonl"),
+        watched=read(journal / "watched.jsonl"),
+        received={queue: read(journal / f"received-{queue}.jsonl") for _, queue in subscriptions()},
+        webhooks=read(journal / "webhooks.jsonl"),
+        runs=read(journal / "engine.jsonl"),
+        redis=redis["keys"],
+        objects=s3["objects"],
+        bodies={
+            name: (stored / name).read_bytes()
+            for name in s3["objects"]
+            if (stored / name).is_file()
+        },
+        multipart=s3["multipart"],
+        queues=json.loads((folder / "queues.json").read_text()),
+        at=redis["at"],
+    )
+
+
+async def queue_lengths(fleet: ChaosFleet) -> dict[str, int]:
+    """Messages that wait in each queue."""
+    names = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions())]
+    async with await aio_pika.connect(fleet.service_amqp_url, timeout=10) as connection:
+        channel = await connection.channel()
+        lengths = {}
+        for name in names:
+            queue = await channel.declare_queue(name, passive=True)
+            lengths[name] = queue.declaration_result.message_count or 0
+    return lengths
+
+
+async def _redis(url: str) -> tuple[dict[str, Any], float]:
+    redis: Redis[str] = Redis.from_url(url, decode_responses=True)
+    found: dict[str, Any] = {}
+    async for key in redis.scan_iter(match=f"{NAMESPACE}*", count=1000):
+        match await redis.type(key):
+            case "hash":
+                content: Any = await redis.hgetall(key)
+            case "zset":
+                content = await redis.zrange(key, 0, -1, withscores=True)
+            case "set":
+                content = sorted(await redis.smembers(key))
+            case "stream":
+                content = await redis.xlen(key)
+            case "list":
+                content = await redis.lrange(key, 0, -1)
+            case _:
+                content = await redis.get(key)
+        found[key.removeprefix(NAMESPACE)] = content
+    seconds, _ = await redis.time()
+    await redis.aclose()
+    return found, float(seconds)
+
+
+def _named_parts(redis: dict[str, Any]) -> set[str]:
+    return {
+        json.loads(record[name])["key"]
+        for key, record in redis.items()
+        if key.startswith("batch:")
+        for name in ("output_object", "error_object")
+        if name in record
+    }
+
+
+def _listing(s3: Sequence[str]) -> dict[str, int]:
+    client = _client(s3)
+    return {
+        found.object_name or "": found.size or 0
+        for found in client.list_objects(s3[3], recursive=True)
+    }
+
+
+def _multipart(s3: Sequence[str]) -> list[str]:
+    # The client has no public way to see them.
+    page = _client(s3)._list_multipart_uploads(s3[3])  # noqa: SLF001
+    return [upload.object_name for upload in page.uploads]
+
+
+def _client(s3: Sequence[str]) -> Minio:
+    endpoint, access_key, secret_key, _ = s3
+    return Minio(
+        endpoint.removeprefix("http://"),
+        access_key=access_key,
+        secret_key=secret_key,
+        secure=False,
+        region="us-east-1",
+    )
+
+
+async def _fetch(storage: Storage, name: str, folder: Path) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        async with aclosing(storage.stream(name)) as chunks:
+            async for chunk in chunks:
+                file.write(chunk)
+
+
+def _chunks(names: list[str]) -> list[list[str]]:
+    return [names[first : first + _AT_ONCE] for first in range(0, len(names), _AT_ONCE)]

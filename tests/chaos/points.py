@@ -1,0 +1,63 @@
+"""The named crash points, by the room in which a run passes them. Pure.
+
+tests/architecture holds this list against the code.
+"""
+
+from collections.abc import Mapping
+
+_BATCHES = ("submission.manifest_created", "submission.accepted")
+_RELAY = ("relay.read", "relay.published", "relay.removed")
+
+POINTS: Mapping[str, tuple[str, ...]] = {
+    "gateway": (
+        "files.reserved",
+        "files.stored",
+        "files.recorded",
+        "files.kept",
+        "files.record_removed",
+        "files.deleted",
+        "uploads.created",
+        "uploads.part_stored",
+        "uploads.part_added",
+        "uploads.held",
+        "uploads.assembled",
+        "uploads.completed",
+        "gateway.accepted",
+        "gateway.cancelled",
+        "gateway.retried",
+        *_BATCHES,
+        *_RELAY,
+    ),
+    "dispatcher": (
+        "intake.begin",
+        "intake.input_stored",
+        "intake.done",
+        "intake.acknowledged",
+        "planner.begin",
+        "planner.sliced",
+        "planner.applied",
+        "lanes.opened",
+        "lanes.submitted",
+        "lanes.fed",
+        "lanes.buried",
+        "lanes.reaped",
+        "finaliser.output_written",
+        "finaliser.assembled",
+        "finaliser.committed",
+        "finaliser.concluded",
+        "reaper.removed",
+        "reaper.swept",
+        "reaper.records_removed",
+        "dispatcher.webhook_sent",
+        *_BATCHES,
+        *_RELAY,
+    ),
+    "lane_job": (
+        "lane_job.claimed",
+        "lane_job.released",
+        "lane_job.closed",
+        "sink.rows_run",
+        "sink.part_written",
+        "sink.committed",
+    ),
+}

@@ -1,0 +1,146 @@
+"""TCP proxies that can be told to fail: `python -m tests.chaos.proxy PORT LINKS`.
+
+LINKS is a JSON object: the name of each link, where it listens and where it leads. PORT takes
+orders, one JSON object a line: `{"link": …, "fault": …, "value": …}`, each answered by a line.
+"""
+
+import asyncio
+import json
+import socket
+import struct
+import sys
+from contextlib import suppress
+from typing import Any
+
+_CHUNK_BYTES = 65_536
+
+
+class FaultProxy:
+    """One link between two processes, and what is wrong with it now."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        #: Seconds that each chunk is late.
+        self.latency = 0.0
+        #: Bytes a second; 0 for no limit.
+        self.rate = 0.0
+        #: New connections are refused at once.
+        self.refuses = False
+        #: While it is not set, nothing arrives any more, and nobody is told.
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._connections: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, port: int = 0) -> int:
+        """Listen; returns the port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        number: int = self._server.sockets[0].getsockname()[1]
+        return number
+
+    def cut(self) -> int:
+        """Reset every open connection; returns how many."""
+        cut = len(self._connections)
+        for writer in list(self._connections):
+            _reset(writer)
+        return cut
+
+    def heal(self) -> None:
+        """Nothing is wrong any more."""
+        self.latency, self.rate, self.refuses = 0.0, 0.0, False
+        self._flows.set()
+
+    def hang(self) -> None:
+        """Let nothing through until it heals."""
+        self._flows.clear()
+
+    async def close(self) -> None:
+        """Stop listening, and end what is open."""
+        if self._server is not None:
+            self._server.close()
+        self.cut()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refuses:
+            _reset(writer)
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            _reset(writer)
+            return
+        both = {writer, far_writer}
+        self._connections |= both
+        try:
+            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+        except OSError:
+            for one in both:
+                _reset(one)
+        finally:
+            self._connections -= both
+            for one in both:
+                one.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while chunk := await reader.read(_CHUNK_BYTES):
+            if self.latency:
+                await asyncio.sleep(self.latency)
+            if self.rate:
+                await asyncio.sleep(len(chunk) / self.rate)
+            await self._flows.wait()
+            writer.write(chunk)
+            await writer.drain()
+        await self._flows.wait()
+        if writer.can_write_eof():
+            writer.write_eof()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End it in the way that a crashed machine's network does: with RST."""
+    with suppress(OSError):
+        if (sock := writer.get_extra_info("socket")) is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+def obey(proxies: dict[str, FaultProxy], order: dict[str, Any]) -> int:
+    """Carry out an order; returns how many links, or connections, it was about."""
+    match order:
+        case {"fault": "heal", "link": "*"}:
+            for proxy in proxies.values():
+                proxy.heal()
+            return len(proxies)
+        case {"fault": "cut", "link": link}:
+            return proxies[link].cut()
+        case {"fault": "heal", "link": link}:
+            proxies[link].heal()
+        case {"fault": "slow", "link": link, "value": value}:
+            proxies[link].latency, proxies[link].rate = value
+        case {"fault": "hang", "link": link}:
+            proxies[link].hang()
+        case {"fault": "refuse", "link": link}:
+            proxies[link].refuses = True
+            proxies[link].cut()
+        case _:
+            raise ValueError(f"There is no such order: {order}")
+    return 1
+
+
+async def serve(port: int, links: dict[str, tuple[int, int]]) -> None:
+    """Proxy and take orders until killed."""
+    proxies = {name: FaultProxy(("127.0.0.1", target)) for name, (_, target) in links.items()}
+    for name, (listen, _) in links.items():
+        await proxies[name].start(listen)
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(f"{obey(proxies, json.loads(line))}\n".encode())
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[1]), json.loads(sys.argv[2])))

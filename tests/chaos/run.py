@@ -1,0 +1,233 @@
+"""One run: start, break, heal, wait for the end of everything, and write down what is left."""
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from aio_pika.exceptions import AMQPError
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from dispatcher.reaper import Reaper
+from shared.state import State
+from shared.state.state import NAMESPACE
+from shared.storage import Storage
+from tests.chaos.checker import Violation, absorbed, check
+from tests.chaos.clients import Clients, all_clients
+from tests.chaos.evidence import collect, load, queue_lengths
+from tests.chaos.fleet import ChaosFleet
+from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, Fault, plan, room
+from tests.chaos.points import POINTS
+
+Report = Callable[[str], None]
+
+#: A run in which nothing moves for so long is over, whatever is still open.
+_STALL_SECONDS = 180.0
+_POLL_SECONDS = 0.5
+_REPORT_SECONDS = 5.0
+#: With no more points left than this, both processes of a room are to die at all of them.
+_SHARED = 4
+#: In which armed processes should have come by one of their points.
+_PATIENCE_SECONDS = 15.0
+
+
+class Options(NamedTuple):
+    """What a run was asked for."""
+
+    run_dir: Path
+    seconds: float
+    seed: int
+    #: Whether all named points are passed first, each of them once at least.
+    points: bool = False
+    at_once: int = 12
+    gap_seconds: float = 2.0
+
+
+class Outcome(NamedTuple):
+    """What came of it."""
+
+    violations: list[Violation]
+    counts: dict[str, int]
+    absorbed: dict[str, int]
+    odd_ends: Counter[str]
+
+
+async def run(options: Options, report: Report) -> Outcome:
+    """Run it to its end."""
+    fleet = ChaosFleet(options.run_dir)
+    try:
+        fleet.start()
+        report(f"the fleet is up after {fleet.counts['seconds to start']} s")
+        async with all_clients(fleet, seed=options.seed, at_once=options.at_once) as (
+            clients,
+            work,
+        ):
+            await _until(fleet.are_queues_registered, 30)
+            fleet.guard()
+            screen = asyncio.create_task(_show(fleet, clients, report))
+            began = time.monotonic()
+            missed: list[str] = []
+            try:
+                if options.points:
+                    missed = await _pass_all_points(fleet, work, report)
+                await _break(fleet, work, options)
+                broken = time.monotonic() - began
+                report("healed; waiting for the end of everything")
+                clients.stopping.set()
+                await fleet.heal()
+                stalled = not await _settle(fleet, clients, work, report)
+            finally:
+                screen.cancel()
+            counts = dict(fleet.counts + clients.counts)
+        await _sweep(fleet)
+        await collect(fleet)
+    finally:
+        fleet.stop()
+    evidence = load(options.run_dir)
+    violations = [Violation("point_missed", name, "nobody died there") for name in missed]
+    if stalled:
+        violations.append(Violation("stalled", "the run", f"nothing moved for {_STALL_SECONDS} s"))
+    violations += check(evidence)
+    counts |= {
+        "seconds of faults": round(broken),
+        "seconds in all": round(time.monotonic() - began),
+        "crash points passed": len(set(fleet.crashes())),
+    }
+    return Outcome(violations, counts, absorbed(evidence), fleet.odd_ends)
+
+
+async def _pass_all_points(
+    fleet: ChaosFleet, work: "asyncio.Task[None]", report: Report
+) -> list[str]:
+    """Let our processes die at every named point; returns those that nobody came by."""
+    everywhere = {name for names in POINTS.values() for name in names}
+
+    def arming(process: str) -> str:
+        passed = set(fleet.crashes())
+        left = [name for name in POINTS.get(room(process), ()) if name not in passed]
+        if len(left) > _SHARED and process[-1].isdigit():
+            # Two that die at the same point would be one death too many.
+            left = left[int(process[-1]) % 2 :: 2]
+        return ",".join(left)
+
+    fleet.arming = arming
+    victims = (*GATEWAYS, *DISPATCHERS, LANE_JOB)
+    for name in victims:
+        await fleet.do(Fault(0, "kill", name))
+    last, patience, passed = time.monotonic(), _PATIENCE_SECONDS, set[str]()
+    again = last + patience
+    while passed < everywhere and time.monotonic() - last < _STALL_SECONDS and not work.done():
+        fleet.crash_lane_jobs_at(arming(LANE_JOB))
+        await asyncio.sleep(_POLL_SECONDS)
+        if (now := set(fleet.crashes())) != passed:
+            last, patience, passed = time.monotonic(), _PATIENCE_SECONDS, now
+            again = last + patience
+        is_stuck = time.monotonic() > again
+        if is_stuck:
+            # Whoever could come by may not be the one who leads. A slow machine needs more time.
+            patience *= 2
+            again = time.monotonic() + patience
+        for name in (*GATEWAYS, *DISPATCHERS):
+            if arming(name) and (is_stuck or not fleet.armed[name] - passed - {""}):
+                await fleet.do(Fault(0, "kill", name))
+    report(f"{len(passed)} of {len(everywhere)} crash points passed")
+    fleet.arming = lambda process: ""
+    (fleet.run_dir / "next-crash").unlink(missing_ok=True)
+    return sorted(everywhere - passed)
+
+
+async def _break(fleet: ChaosFleet, work: "asyncio.Task[None]", options: Options) -> None:
+    """Let the plan happen, beside the clients' work."""
+    began = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        for fault in plan(options.seed, options.seconds, gap_seconds=options.gap_seconds):
+            await asyncio.sleep(max(0.0, fault.at - (time.monotonic() - began)))
+            if work.done():
+                return
+            group.create_task(fleet.do(fault))
+        await asyncio.sleep(max(0.0, options.seconds - (time.monotonic() - began)))
+
+
+async def _settle(
+    fleet: ChaosFleet, clients: Clients, work: "asyncio.Task[None]", report: Report
+) -> bool:
+    """Wait until nothing is under way any more; False if nothing moved for too long."""
+    redis: Redis[str] = Redis.from_url(fleet.redis.url, decode_responses=True)
+    last, before = time.monotonic(), None
+    try:
+        while time.monotonic() - last < _STALL_SECONDS:
+            with suppress(OSError, RedisError, AMQPError):
+                now = await _under_way(fleet, redis)
+                if work.done() and not any(now.values()):
+                    await work
+                    return True
+                if (state := (now, sum(clients.counts.values()))) != before:
+                    last, before = time.monotonic(), state
+            await asyncio.sleep(_POLL_SECONDS)
+        report(f"stalled: {before}")
+        return False
+    finally:
+        await redis.aclose()
+
+
+async def _under_way(fleet: ChaosFleet, redis: "Redis[str]") -> dict[str, int]:
+    """All that has to come to an end."""
+    ns = NAMESPACE
+    seconds, _ = await redis.time()
+    found = {
+        "deadlines": await redis.zcard(f"{ns}deadlines"),
+        "submissions": await redis.xlen(f"{ns}outbox:submissions"),
+        "events": await redis.xlen(f"{ns}outbox:events"),
+        "webhooks": await redis.zcard(f"{ns}webhooks-due"),
+        "garbage": await redis.zcount(f"{ns}garbage", "-inf", seconds),
+        "doomed": await redis.zcard(f"{ns}doomed"),
+        "expired": await redis.zcount(f"{ns}expiring", "-inf", seconds),
+    }
+    for lane in await redis.smembers(f"{ns}lanes"):
+        found[f"job {lane}"] = int(bool(await redis.hget(f"{ns}lane:{lane}:job", "id")))
+        found[f"claims {lane}"] = await redis.zcard(f"{ns}lane:{lane}:claims")
+    found |= await queue_lengths(fleet)
+    return found
+
+
+async def _sweep(fleet: ChaosFleet) -> None:
+    """What the dispatcher does each hour for what is a day old, now and for everything."""
+    state, storage = State(fleet.redis.url), Storage(*fleet.s3)
+    try:
+        await Reaper(state, storage).sweep_abandoned(older_than_seconds=0)
+    finally:
+        storage.close()
+        await state.close()
+
+
+async def _show(fleet: ChaosFleet, clients: Clients, report: Report) -> None:
+    began = time.monotonic()
+    while True:
+        await asyncio.sleep(_REPORT_SECONDS)
+        counts = fleet.counts + clients.counts
+        report(
+            f"{time.monotonic() - began:5.0f} s  batches {counts['batches']} "
+            f"(open {len(clients.open)})  rows {counts['rows']}  events {counts['events']}  "
+            f"kills {counts['kill'] + len(fleet.crashes())} ({len(set(fleet.crashes()))} points)  "
+            f"freezes {counts['freeze'] + counts['cut_off']}  "
+            f"links {sum(counts[kind] for kind in ('cut', 'slow', 'hang', 'refuse'))}"
+        )
+
+
+async def _until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("RabbitMQ does not register its queues.")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def say(text: str) -> None:
+    """Print it now."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

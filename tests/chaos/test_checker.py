@@ -1,0 +1,375 @@
+"""The checker finds every kind of broken promise, each planted into evidence in order."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shared import ids
+from tests.chaos.checker import absorbed, check
+from tests.chaos.evidence import Evidence
+from tests.chaos.rows import expected, lines
+
+TENANT, MODEL, KEY = "acme", "alpha", "run-1"
+BATCH = ids.batch_id(TENANT, f"http:{KEY}")
+ROWS = list(range(40))
+QUEUE = "sub.acme.one"
+NOW = 1_795_165_000.0
+FOLDER = f"batches/{BATCH}"
+
+Plant = Callable[[Evidence], object]
+
+
+def in_order() -> Evidence:
+    """A run in which one batch of two slices has ended as it should."""
+    results: dict[str, list[bytes]] = {"output": [], "error": []}
+    tokens = [0, 0]
+    for row, (custom_id, answer) in enumerate(expected(KEY, ROWS, MODEL)):
+        kind = "output" if answer.status == 200 else "error"
+        line = {
+            "id": ids.result_id(BATCH, row),
+            "custom_id": custom_id,
+            "response": {"status_code": answer.status, "request_id": "r", "body": answer.body},
+            "error": None,
+        }
+        results[kind].append(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        tokens[0] += answer.tokens[0]
+        tokens[1] += answer.tokens[1]
+    bodies = {
+        f"{FOLDER}/output_committed/{kind}.jsonl": b"".join(found)
+        for kind, found in results.items()
+    }
+    counts = {"total": len(ROWS), **_counts(results)}
+    record = {
+        "id": BATCH,
+        "status": "completed",
+        "key": "files/acme/file-in",
+        "plan": "p",
+        **{name: str(count) for name, count in counts.items()},
+        "input_tokens": str(tokens[0]),
+        "output_tokens": str(tokens[1]),
+    }
+    redis: dict[str, Any] = {
+        f"batch:{BATCH}": record,
+        "file:file-in": {"key": "files/acme/file-in", "bytes": "9"},
+        f"parts:{BATCH}": {
+            str(index): json.dumps([f"{FOLDER}/parts/{index:06d}-2.jsonl", "e", 1, 1, 20, []])
+            for index in range(2)
+        },
+        f"epochs:{BATCH}": {"0": "2", "1": "2"},
+        "lane:alpha@cpu:job": {"id": ""},
+        "garbage": [
+            ["files/acme/file-lost", NOW + 80_000],
+            [f"{FOLDER}/parts//", NOW + 80_000],
+        ],
+    }
+    commit: dict[str, Any] = {}
+    for kind in results:
+        key = f"{FOLDER}/output_committed/{kind}.jsonl"
+        body = bodies[key]
+        told = {"key": key, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+        record |= {f"{kind}_file_id": f"file-{kind}", f"{kind}_object": json.dumps(told)}
+        redis[f"file:file-{kind}"] = {"key": key, "bytes": str(len(body))}
+        commit[kind] = told
+    bodies[f"{FOLDER}/commit-output_committed.json"] = json.dumps(commit).encode()
+    bodies[f"{FOLDER}/manifest.json"] = b"{}"
+    bodies["files/acme/file-in"] = lines(KEY, ROWS, MODEL)
+    wish = {"key": KEY, "batch": BATCH, "tenant": TENANT, "kind": "plain", "door": "http"}
+    return Evidence(
+        published=[
+            {"what": "intended", **wish, "model": MODEL, "rows": ROWS, "padding": 0},
+            {"what": "accepted", "key": KEY, "batch": BATCH},
+        ],
+        watched=[
+            {"what": "seen", "batch": BATCH, "status": status}
+            for status in ("validating", "in_progress", "completed")
+        ],
+        received={
+            QUEUE: [event(1, "accepted"), event(4, "completed", counts), event(1, "accepted")]
+        },
+        webhooks=[{"id": "wh_1", "batch": BATCH, "type": "batch.completed"}],
+        runs=[
+            {"batch": BATCH, "index": 0, "epoch": epoch, "rows": [f"{KEY}.0"]} for epoch in (1, 2)
+        ],
+        redis=redis,
+        objects={
+            **{name: len(body) for name, body in bodies.items()},
+            "files/acme/file-lost": 4,
+            f"{FOLDER}/parts/000000-1.jsonl": 7,
+        },
+        bodies=bodies,
+        queues={QUEUE: 0, "batch.submit.v1": 0},
+        at=NOW,
+    )
+
+
+def event(sequence: int, kind: str, counts: dict[str, int] | None = None) -> dict[str, Any]:
+    return {
+        "id": f"evt_{sequence}",
+        "type": f"batch.{kind}",
+        "sequence": f"{sequence:08d}",
+        "data": {"id": BATCH, "request_counts": counts or {"total": 0}},
+    }
+
+
+def test_evidence_in_order_breaks_no_promise() -> None:
+    assert check(in_order()) == []
+
+
+def test_what_was_repeated_without_harm_is_counted() -> None:
+    assert absorbed(in_order()) == {
+        "slices claimed again": 2,
+        "rows run again before their commit": 1,
+        "events received again": 1,
+        "webhooks received again": 0,
+    }
+
+
+def _record(evidence: Evidence, **changes: str) -> None:
+    evidence.redis[f"batch:{BATCH}"].update(changes)
+
+
+def _lose(evidence: Evidence) -> None:
+    del evidence.redis[f"batch:{BATCH}"]
+
+
+def _drop_line(evidence: Evidence) -> None:
+    _rewrite(evidence, lambda found: found[1:])
+
+
+def _double_line(evidence: Evidence) -> None:
+    _rewrite(evidence, lambda found: [found[0], *found])
+
+
+def _swap_lines(evidence: Evidence) -> None:
+    _rewrite(evidence, lambda found: [found[1], found[0], *found[2:]])
+
+
+def _swap_answers(evidence: Evidence) -> None:
+    def swap(found: list[bytes]) -> list[bytes]:
+        first, second = json.loads(found[0]), json.loads(found[1])
+        first["response"] = second["response"]
+        return [json.dumps(first, separators=(",", ":")).encode(), *found[1:]]
+
+    _rewrite(evidence, swap)
+
+
+def _wrong_custom_id(evidence: Evidence) -> None:
+    def rename(found: list[bytes]) -> list[bytes]:
+        first = {**json.loads(found[0]), "custom_id": "another"}
+        return [json.dumps(first, separators=(",", ":")).encode(), *found[1:]]
+
+    _rewrite(evidence, rename)
+
+
+def _row_beyond(evidence: Evidence) -> None:
+    def add(found: list[bytes]) -> list[bytes]:
+        last = {**json.loads(found[-1]), "id": ids.result_id(BATCH, len(ROWS))}
+        return [*found, json.dumps(last, separators=(",", ":")).encode()]
+
+    _rewrite(evidence, add)
+
+
+def _left_out_but_completed(evidence: Evidence) -> None:
+    def leave_out(found: list[bytes]) -> list[bytes]:
+        error = {"code": "batch_cancelled", "message": ""}
+        first = {**json.loads(found[0]), "response": None, "error": error}
+        return [json.dumps(first, separators=(",", ":")).encode(), *found[1:]]
+
+    _rewrite(evidence, leave_out, "error")
+
+
+_PLANTED: dict[str, tuple[str, Plant]] = {
+    "a batch without a record": ("lost", _lose),
+    "a batch without a manifest": (
+        "lost",
+        lambda found: found.objects.pop(f"{FOLDER}/manifest.json"),
+    ),
+    "a batch under another id": (
+        "other_id",
+        lambda found: found.published.append({"what": "accepted", "key": KEY, "batch": "batch_2"}),
+    ),
+    "a batch that nobody asked for": (
+        "invented",
+        lambda found: found.redis.update(
+            {"batch:batch_2": {"id": "batch_2", "status": "failed", "key": "k"}}
+        ),
+    ),
+    "an answer that no client expects": (
+        "surprise",
+        lambda found: found.published.append(
+            {"what": "surprise", "path": "/v1/files", "status": 418, "said": ""}
+        ),
+    ),
+    "a batch that never ended": ("not_ended", lambda found: _record(found, status="finalizing")),
+    "a batch that failed without a reason": (
+        "wrong_end",
+        lambda found: _record(found, status="failed"),
+    ),
+    "a batch that was cancelled and completed": (
+        "wrong_end",
+        lambda found: found.published.append({"what": "cancelled", "key": KEY, "status": 200}),
+    ),
+    "a row without a line": ("row_missing", _drop_line),
+    "a row with two lines": ("row_twice", _double_line),
+    "rows in another order": ("out_of_order", _swap_lines),
+    "a row with another row's answer": ("wrong_result", _swap_answers),
+    "a row with another custom id": ("wrong_result", _wrong_custom_id),
+    "a row that was left out of a completed batch": ("wrong_result", _left_out_but_completed),
+    "a row that was never asked for": ("row_invented", _row_beyond),
+    "a total that is not the number of rows": (
+        "wrong_counts",
+        lambda found: _record(found, total="39"),
+    ),
+    "a count that is not the number of lines": (
+        "wrong_counts",
+        lambda found: _record(found, completed="1"),
+    ),
+    "usage that its lines do not add up to": (
+        "wrong_usage",
+        lambda found: _record(found, output_tokens="1"),
+    ),
+    "a result file without a record": (
+        "file_missing",
+        lambda found: found.redis.pop("file:file-output"),
+    ),
+    "a result file without an object": (
+        "file_missing",
+        lambda found: found.bodies.pop(f"{FOLDER}/output_committed/output.jsonl"),
+    ),
+    "a result file of another size": (
+        "file_differs",
+        lambda found: found.redis["file:file-output"].update(bytes="1"),
+    ),
+    "a result that no commit names": (
+        "file_differs",
+        lambda found: found.bodies.pop(f"{FOLDER}/commit-output_committed.json"),
+    ),
+    "a committed slice that was claimed again": (
+        "committed_row_run_again",
+        lambda found: found.runs.append({"batch": BATCH, "index": 1, "epoch": 3, "rows": []}),
+    ),
+    "an end that a subscriber never heard of": (
+        "event_missing",
+        lambda found: found.received[QUEUE].pop(1),
+    ),
+    "two ends": (
+        "event_contradicts",
+        lambda found: found.received[QUEUE].append(event(5, "failed")),
+    ),
+    "one event that says two things": (
+        "event_contradicts",
+        lambda found: found.received[QUEUE].append(event(1, "in_progress")),
+    ),
+    "an event after the end": (
+        "event_contradicts",
+        lambda found: found.received[QUEUE].append(event(9, "progress")),
+    ),
+    "an end with other counts": (
+        "event_contradicts",
+        lambda found: found.received[QUEUE][1]["data"]["request_counts"].update(completed=1),
+    ),
+    "an end without a webhook": ("webhook_missing", lambda found: found.webhooks.clear()),
+    "a webhook of another end": (
+        "webhook_contradicts",
+        lambda found: found.webhooks.append({**found.webhooks[0], "type": "batch.failed"}),
+    ),
+    "one end under two webhook ids": (
+        "webhook_contradicts",
+        lambda found: found.webhooks.append({**found.webhooks[0], "id": "wh_2"}),
+    ),
+    "a status that went back": (
+        "went_back",
+        lambda found: found.watched.append(
+            {"what": "seen", "batch": BATCH, "status": "finalizing"}
+        ),
+    ),
+    "a last status that changed": (
+        "went_back",
+        lambda found: found.watched.append({"what": "seen", "batch": BATCH, "status": "failed"}),
+    ),
+    "a download that was cut short": (
+        "download_differs",
+        lambda found: found.watched.append(
+            {"what": "downloaded", "batch": BATCH, "kind": "output", "status": 200, "bytes": 1}
+        ),
+    ),
+    "a claim that is left": (
+        "left_in_redis",
+        lambda found: found.redis.update({"lane:alpha@cpu:claims": [[f"{BATCH}:0", NOW]]}),
+    ),
+    "a lane job that is left": (
+        "left_in_redis",
+        lambda found: found.redis["lane:alpha@cpu:job"].update(id="lane-1"),
+    ),
+    "an outbox entry that is left": (
+        "left_in_redis",
+        lambda found: found.redis.update({"outbox:events": 1}),
+    ),
+    "a queue's share that is left": (
+        "left_in_redis",
+        lambda found: found.redis.update({"enqueued:acme": {"requests": "3"}}),
+    ),
+    "garbage that nobody swept": (
+        "left_in_redis",
+        lambda found: found.redis["garbage"].append(["files/acme/file-old", NOW - 1]),
+    ),
+    "an upload that nobody ended": (
+        "left_in_redis",
+        lambda found: found.redis.update({"uploads": [["upload_1", NOW - 1]]}),
+    ),
+    "a part that is left": (
+        "left_in_s3",
+        lambda found: found.objects.update({f"{FOLDER}/parts/000000-2.jsonl": 7}),
+    ),
+    "another end's output that is left": (
+        "left_in_s3",
+        lambda found: found.objects.update({f"{FOLDER}/cancel_committed/output.jsonl": 7}),
+    ),
+    "a file without a record that is left": (
+        "left_in_s3",
+        lambda found: found.objects.update({"files/acme/file-orphan": 7}),
+    ),
+    "a multipart upload that is left": (
+        "left_in_s3",
+        lambda found: found.multipart.append("files/acme/file-half"),
+    ),
+    "a message that is left": (
+        "left_in_queue",
+        lambda found: found.queues.update({"batch.dead.submit": 1}),
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "plant"), _PLANTED.values(), ids=list(_PLANTED))
+def test_a_planted_violation_is_found(kind: str, plant: Plant) -> None:
+    evidence = copy.deepcopy(in_order())
+
+    plant(evidence)
+
+    assert kind in {violation.kind for violation in check(evidence)}
+
+
+def _counts(results: dict[str, list[bytes]]) -> dict[str, int]:
+    return {"completed": len(results["output"]), "failed": len(results["error"])}
+
+
+def _rewrite(
+    evidence: Evidence, change: Callable[[list[bytes]], list[bytes]], kind: str = "output"
+) -> None:
+    """Change a result file's lines, and let all records say that it was always so."""
+    key = f"{FOLDER}/output_committed/{kind}.jsonl"
+    found = change(evidence.bodies[key].split(b"\n")[:-1])
+    body = b"".join(line + b"\n" for line in found)
+    told = {"key": key, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+    counter = "completed" if kind == "output" else "failed"
+    _record(evidence, **{f"{kind}_object": json.dumps(told), counter: str(len(found))})
+    evidence.redis[f"file:file-{kind}"]["bytes"] = str(len(body))
+    evidence.objects[key], evidence.bodies[key] = len(body), body
+    commit = f"{FOLDER}/commit-output_committed.json"
+    evidence.bodies[commit] = json.dumps(
+        {**json.loads(evidence.bodies[commit]), kind: told}
+    ).encode()

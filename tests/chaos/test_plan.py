@@ -1,0 +1,41 @@
+from collections import Counter
+
+from tests.chaos.plan import LINKS, plan
+from tests.chaos.points import POINTS
+
+HOUR = 3600.0
+
+
+def test_a_seed_is_a_plan() -> None:
+    assert plan(7, HOUR) == plan(7, HOUR)
+    assert plan(7, HOUR) != plan(8, HOUR)
+
+
+def test_a_longer_run_begins_as_a_shorter_one() -> None:
+    short = plan(7, 60)
+
+    assert short
+    assert plan(7, HOUR)[: len(short)] == short
+
+
+def test_an_hour_has_every_kind_of_fault_on_everything() -> None:
+    faults = plan(7, HOUR)
+    targets = Counter((fault.kind, fault.target) for fault in faults)
+
+    for kind in ("cut", "slow", "hang", "refuse"):
+        for client, servers in LINKS.items():
+            for server in servers:
+                assert targets[kind, f"{client}>{server}"] > 0
+    for process in ("gateway-1", "dispatcher-2", "lane-job", "engine", "redis", "rabbitmq", "s3"):
+        assert targets["kill", process] > 0
+        assert targets["freeze", process] > 0
+    assert {fault.point for fault in faults if fault.point} == {
+        name for names in POINTS.values() for name in names
+    }
+
+
+def test_faults_come_in_order_and_leave_the_last_moments_alone() -> None:
+    times = [fault.at for fault in plan(7, 600)]
+
+    assert times == sorted(times)
+    assert times[-1] < 597
