@@ -41,6 +41,9 @@ _CONNECTION = "heartbeat=10&reconnect_interval=1"
 #: What aio-pika raises when the connection or channel is gone.
 CONNECTION_ERRORS = (AMQPError, ConnectionError, TimeoutError, RuntimeError)
 
+#: A subscription that was lost in silence is noticed after this.
+_LISTEN_CHECK_SECONDS = 15.0
+
 Handler = Callable[[AbstractIncomingMessage], Awaitable[None]]
 
 
@@ -58,7 +61,8 @@ class Bus:
     def __init__(self, url: str) -> None:
         self._url = f"{url}{'&' if '?' in url else '?'}{_CONNECTION}"
         self._publishing: AbstractRobustConnection | None = None
-        self._consuming: AbstractRobustConnection | None = None
+        self._consuming: AbstractConnection | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._exchanges: dict[str, AbstractExchange] = {}
         self._direct = _DirectReplies(self._url)
 
@@ -145,16 +149,66 @@ class Bus:
     async def consume(self, handler: Handler, *, prefetch: int = 64) -> None:
         """Hand each batch message to `handler`, which acks or rejects it, within milliseconds.
 
-        The robust connection subscribes again after every loss, until `close`.
+        Subscribes again after every loss, until `close`. Raises TransientError at the first time.
         """
+        lost = await self._subscribe(handler, prefetch)
+        self._listening = asyncio.create_task(self._keep_listening(lost, handler, prefetch))
+
+    async def _subscribe(self, handler: Handler, prefetch: int) -> asyncio.Event:
+        """Returns what is set when the subscription is over."""
+        lost = asyncio.Event()
         try:
-            self._consuming = await aio_pika.connect_robust(self._url, timeout=_PATIENCE)
+            # Not aio-pika's robust connection: lost once more while it restores its consumers, it
+            # stays connected, and deaf.
+            self._consuming = await aio_pika.connect(self._url, timeout=_PATIENCE)
+            self._consuming.close_callbacks.add(lambda *_: lost.set())
             channel = await self._consuming.channel()
+            channel.close_callbacks.add(lambda *_: lost.set())
             await channel.set_qos(prefetch_count=prefetch, timeout=_PATIENCE)
             queue = await channel.get_queue(topology.SUBMIT_QUEUE)
             await queue.consume(handler, timeout=_PATIENCE)
         except CONNECTION_ERRORS as error:
             raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
+        except asyncio.CancelledError as error:
+            # As in `publish`.
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            raise TransientError("RabbitMQ was lost.") from error
+        return lost
+
+    async def _keep_listening(self, lost: asyncio.Event, handler: Handler, prefetch: int) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(lost.wait(), _LISTEN_CHECK_SECONDS)
+            if not lost.is_set() and await self._is_subscribed():
+                continue
+            log.warning("bus.subscribes_again")
+            try:
+                await self._end_consuming()
+                lost = await self._subscribe(handler, prefetch)
+            except TransientError as error:
+                log.warning("bus.not_subscribed", reason=str(error))
+                lost.set()
+                await asyncio.sleep(1)
+
+    async def _is_subscribed(self) -> bool:
+        """Whether anybody listens: the broker may cancel a consumer and keep its channel."""
+        if self._consuming is None:
+            return False
+        try:
+            async with await self._consuming.channel() as channel:
+                queue = await channel.declare_queue(
+                    topology.SUBMIT_QUEUE, passive=True, timeout=_PATIENCE
+                )
+                return bool(queue.declaration_result.consumer_count)
+        except CONNECTION_ERRORS:
+            return False
+
+    async def _end_consuming(self) -> None:
+        connection, self._consuming = self._consuming, None
+        if connection is not None:
+            with suppress(*CONNECTION_ERRORS):
+                await asyncio.wait_for(connection.close(), _PATIENCE)
 
     @asynccontextmanager
     async def holding(self, queue: str) -> AsyncIterator[AsyncIterator[AbstractIncomingMessage]]:
@@ -181,10 +235,13 @@ class Bus:
 
     async def close(self) -> None:
         """Stop consuming, then close all connections."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        await self._end_consuming()
         await self._direct.close()
-        for connection in (self._consuming, self._publishing):
-            if connection is not None:
-                await connection.close()
+        if self._publishing is not None:
+            await self._publishing.close()
 
 
 async def _declare(channel: AbstractChannel) -> None:

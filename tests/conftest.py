@@ -42,7 +42,7 @@ def _mortal_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[serve
     with own_rabbitmq(run_dir) as server:
         # RabbitMQ 3.10 has a new quorum queue in its registry on disk only three seconds after it
         # exists; killed before, it begins that queue anew, empty and without a leader.
-        wait_until(lambda: _are_registered(run_dir), timeout=20)
+        wait_until(lambda: are_registered(run_dir, *topology.QUEUE_ARGUMENTS), timeout=20)
         yield server
 
 
@@ -108,11 +108,11 @@ async def bus(amqp_url: str) -> AsyncIterator[Bus]:
     await _purge(amqp_url)
 
 
-def _are_registered(run_dir: Path) -> bool:
+def are_registered(run_dir: Path, *queues: str) -> bool:
+    """Whether the broker of this folder would find these quorum queues again after a kill."""
     registries = [path.read_bytes() for path in run_dir.rglob("names.dets")]
     return not registries or all(
-        any(name.encode() in registry for registry in registries)
-        for name in topology.QUEUE_ARGUMENTS
+        any(name.encode() in registry for registry in registries) for name in queues
     )
 
 

@@ -22,6 +22,8 @@ from shared import ids, topology
 from shared.bus import CONNECTION_ERRORS
 from shared.messages import SUBMIT
 from shared.state import State
+from shared.state.outbox import Box
+from tests.conftest import are_registered
 from tests.contract.processes import Process
 from tests.eventually import eventually
 from tests.servers import S3, SERVICE, TENANT
@@ -90,12 +92,16 @@ class Yard:
 
     async def until_told(self) -> None:
         """Return once nothing waits to be published."""
+        await eventually(self.is_told, 90)
 
-        async def is_told() -> bool:
-            boxes = ("submissions", "events", "replies")
-            return not any([await self.state.outbox.length(box) for box in boxes])  # type: ignore[arg-type]  # boxes by name
+    async def is_told(self) -> bool:
+        """Whether nothing waits to be published."""
+        boxes: tuple[Box, ...] = ("submissions", "events", "replies")
+        return not any([await self.state.outbox.length(box) for box in boxes])
 
-        await eventually(is_told, 90)
+    async def is_idle(self) -> bool:
+        """Whether nothing waits in the outboxes and in the broker."""
+        return await self.is_told() and await self.count(topology.SUBMIT_QUEUE) == 0
 
     async def count(self, queue: str) -> int:
         """How many messages wait there."""
@@ -210,6 +216,8 @@ async def events(rabbitmq: servers.RabbitMQ) -> AsyncIterator[str]:
         arguments: Any = {"x-queue-type": "quorum"}
         queue = await channel.declare_queue(name, durable=True, arguments=arguments)
         await queue.bind(topology.EVENTS_EXCHANGE, "#")
+    run_dir = rabbitmq.child.log_file.parent
+    await eventually(lambda: are_registered(run_dir, name), 30)
     yield name
     async with await aio_pika.connect(rabbitmq.url(SERVICE)) as link:
         await (await link.channel()).queue_delete(name)

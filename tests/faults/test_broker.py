@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Coroutine
 
 import aio_pika
 import psutil
@@ -13,43 +12,38 @@ import pytest
 
 from shared import topology
 from shared.messages import SUBMIT
-from shared.state import State
 from tests.contract.processes import Process
 from tests.eventually import eventually
 from tests.faults.conftest import Yard, submission
 from tests.servers import TENANT
 
+# With the servers' own start, on a machine that has much else to do.
+pytestmark = pytest.mark.timeout(600)
+
 
 async def test_a_broker_killed_under_load_loses_nothing_and_doubles_nothing(
     yard: Yard, events: str
 ) -> None:
-    run, made = secrets.token_hex(4), list[str]()
-
-    async def keep(making: Coroutine[None, None, str]) -> None:
-        made.append(await making)
-
-    async def by_http() -> None:
-        for number in range(30):
-            await keep(yard.create(f"{run}-{number}"))
+    run, confirmed = secrets.token_hex(4), list[str]()
 
     async def by_bus(lane: int) -> None:
         for number in range(10):
-            await keep(yard.publish(f"{run}.{lane}.{number}"))
+            confirmed.append(await yard.publish(f"{run}.{lane}.{number}"))
 
-    # A quorum queue that is younger than its registry on disk begins anew after a kill -9.
-    await asyncio.sleep(4)
-    load = [asyncio.create_task(by_http()), *(asyncio.create_task(by_bus(n)) for n in range(3))]
-    for reached in (10, 25):
-        await eventually(lambda goal=reached: len(made) >= goal, 60)  # type: ignore[misc]  # bound now
+    lanes = [asyncio.create_task(by_bus(lane)) for lane in range(3)]
+    made: list[str] = []
+    for _ in range(2):
+        goal = len(confirmed) + 5
+        await eventually(lambda goal=goal: len(confirmed) >= goal, 60)  # type: ignore[misc]  # bound now
+        made += [await yard.create(f"{run}-{number}") for number in range(len(made), len(made) + 5)]
         yard.rabbitmq.kill()
-        # HTTP takes batches meanwhile.
-        before = len(made)
-        await eventually(lambda goal=before: len(made) > goal or load[0].done(), 60)  # type: ignore[misc]  # as above
+        made += [await yard.create(f"{run}-{number}") for number in range(len(made), len(made) + 5)]
         yard.rabbitmq.launch()
         await asyncio.to_thread(yard.rabbitmq.wait)
-    await asyncio.gather(*load)
+    await asyncio.gather(*lanes)
+    made += confirmed
 
-    assert len(set(made)) == 60
+    assert len(set(made)) == 50
     await yard.until_planned(made)
     await yard.until_told()
     told = [json.loads(message.body) for message in await yard.taken(events)]
@@ -69,7 +63,7 @@ async def test_while_the_disk_is_full_http_answers_and_messages_in_the_queue_are
     run = secrets.token_hex(4)
     yard.dispatcher.freeze()
     queued = [await yard.publish(f"{run}.{number}") for number in range(5)]
-    yard.rabbitmq.ctl("set_disk_free_limit", "1000TB")
+    yard.rabbitmq.ctl("set_disk_free_limit", "1000000GB")
     try:
         publishing = asyncio.create_task(yard.publish(f"{run}.blocked"))
         made = [await yard.create(f"{run}-{number}") for number in range(5)]
@@ -134,28 +128,6 @@ async def test_a_flood_of_ten_thousand_messages_in_bounded_memory(yard: Yard) ->
 
     print("flood:", json.dumps(figures))  # noqa: T201  # what the run is for
     assert figures["dispatcher_growth_mb"] < 200
-
-
-@pytest.mark.on_demand
-@pytest.mark.timeout(900)
-async def test_a_consumer_that_the_broker_gave_up_takes_messages_again(yard: Yard) -> None:
-    """Minutes: RabbitMQ looks for late acks once a minute."""
-    run = secrets.token_hex(4)
-    yard.rabbitmq.ctl("eval", "application:set_env(rabbit, consumer_timeout, 10000).")
-    yard.rabbitmq.ctl("close_all_connections", "a new timeout counts for new channels")
-    await yard.until_planned([await yard.publish(f"{run}.before")])
-    state = State(yard.environment["BATCHYARD_REDIS_URL"])
-    try:
-        # Without Redis the dispatcher keeps the message, and the broker takes it back.
-        yard.dispatcher.freeze()
-        batch_id = await yard.publish(f"{run}.late")
-        await asyncio.sleep(130)
-        yard.dispatcher.thaw()
-        await yard.until_planned([batch_id, await yard.publish(f"{run}.after")])
-    finally:
-        yard.dispatcher.thaw()
-        yard.rabbitmq.ctl("eval", "application:set_env(rabbit, consumer_timeout, 1800000).")
-        await state.close()
 
 
 async def _flood(yard: Yard, *, messages: int) -> dict[str, float]:

@@ -302,6 +302,27 @@ async def test_a_blocked_publisher_is_told_and_acks_go_on(
     assert inbox.ids.count("m-1") == 1
 
 
+async def test_a_consumer_that_the_broker_gave_up_takes_messages_again(
+    own_bus: Bus, rabbitmq: servers.RabbitMQ
+) -> None:
+    usual = _consumer_limits(rabbitmq, late_ms=1000, look_ms=500)
+    inbox, never = _Inbox(), asyncio.Event()
+
+    async def keep_the_first(message: AbstractIncomingMessage) -> None:
+        if message.redelivered:
+            await inbox.take(message)
+        else:
+            await never.wait()
+
+    try:
+        await own_bus.consume(keep_the_first)
+        await _submit(own_bus, "late")
+
+        await eventually(lambda: inbox.ids == ["late"], 60)
+    finally:
+        _consumer_limits(rabbitmq, late_ms=usual[0], look_ms=usual[1])
+
+
 async def test_a_connection_that_went_deaf_is_transient_and_never_a_cancellation(
     rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +409,20 @@ async def _purge(amqp_url: str) -> None:
         channel = await connection.channel()
         for name in topology.QUEUE_ARGUMENTS:
             await (await channel.get_queue(name)).purge()
+
+
+def _consumer_limits(rabbitmq: servers.RabbitMQ, *, late_ms: int, look_ms: int) -> tuple[int, int]:
+    """How late an ack may be, and how often new channels look; returns what was before."""
+    before = [
+        int(rabbitmq.ctl("eval", f"element(2, application:get_env(rabbit, {name}))."))
+        for name in ("consumer_timeout", "channel_tick_interval")
+    ]
+    rabbitmq.ctl(
+        "eval",
+        f"application:set_env(rabbit, consumer_timeout, {late_ms}), "
+        f"application:set_env(rabbit, channel_tick_interval, {look_ms}).",
+    )
+    return before[0], before[1]
 
 
 class _Inbox:
