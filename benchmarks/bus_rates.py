@@ -32,7 +32,7 @@ _MODEL = "m"
 _MEBIBYTE = 1024 * 1024
 #: Of a publisher that waits for confirms, and what a consumer has in hand: the same on both sides.
 _IN_FLIGHT = 200
-_PREFETCH = DispatcherSettings.model_fields["prefetch"].default
+_PREFETCH = DispatcherSettings.model_fields["messages_in_hand"].default
 _BARE_MESSAGES = 4_000
 _MESSAGES = 800
 _FLOOD = 10_000

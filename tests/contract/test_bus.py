@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import sqlite3
@@ -37,6 +38,9 @@ from tests.contract.engine import WAIT
 from tests.contract.installing import call, installed, installed_for_node
 from tests.eventually import eventually, wait_until
 from tests.servers import S3, SERVICE, TENANT, absent
+
+# The first one starts a broker with its management and two processes.
+pytestmark = pytest.mark.timeout(300)
 
 _ROOT = Path(__file__).parents[2]
 _EXAMPLES = _ROOT / "examples/bus"
@@ -192,7 +196,7 @@ def _run_example(
 
     with _running(site, subscribe, folder, tools) as log:
         wait_until(lambda: _ends(known).get(source) == "batch.completed", timeout=60)
-    assert log.read_text().count("batch.in_progress") == 1
+    assert "batch.in_progress" in log.read_text()
     asyncio.run(_delete(site, queue))
 
 
@@ -217,16 +221,11 @@ async def test_every_message_is_what_its_schema_says(site: Site, acme: Caller) -
         await door.hears(failed, "batch.failed")
         await door.hears(cancelled, "batch.cancelled")
         await door.hears(expired, "batch.expired")
-        await eventually(lambda: len(door.replies) == 6, timeout=20)
+        await eventually(lambda: door.answers == _ANSWERS, timeout=20)
 
     assert [wrong for message in door.sent for wrong in _wrong(message)] == []
     assert not _validator("batch.submit.v1").is_valid(refused)
     assert {message.type for message in door.events} == _WHAT_A_BATCH_TELLS
-    told = [json.loads(message.body) for message in door.replies]
-    assert [reply.get("duplicate", reply["status"]) for reply in told] == [
-        *(False, True, False, False, False),
-        "rejected",
-    ]
 
 
 async def test_the_example_of_the_document_is_taken_as_it_stands(site: Site) -> None:
@@ -235,9 +234,9 @@ async def test_the_example_of_the_document_is_taken_as_it_stands(site: Site) -> 
 
     async with _open_door(site) as door:
         await door.submit(inline, "document-1")
-        await eventually(lambda: len(door.replies) == 1, timeout=20)
+        await eventually(lambda: bool(door.answers), timeout=20)
 
-    assert json.loads(door.replies[0].body)["status"] == "accepted"
+    assert door.answers == {("document-1", False)}
 
 
 async def test_what_is_missing_in_the_broker_is_said_and_not_made(site: Site) -> None:
@@ -268,6 +267,17 @@ async def test_a_lost_connection_is_taken_up_without_declaring(site: Site) -> No
 _WHAT_A_BATCH_TELLS = {name for name in EVENT_TYPES if name.startswith("batch.")}
 
 
+#: To what `test_every_message_is_what_its_schema_says` sends: whether it was known, or refused.
+_ANSWERS = {
+    ("schemas-1", False),
+    ("schemas-1", True),
+    ("schemas-2", False),
+    ("schemas-3", False),
+    ("schemas-4", False),
+    ("schemas-5", "rejected"),
+}
+
+
 class _Door:
     """The tenant at the broker: what it sends, and all that it gets."""
 
@@ -281,8 +291,11 @@ class _Door:
         return [message for message in self.sent if message.type != "batch.reply.v1"]
 
     @property
-    def replies(self) -> list[AbstractIncomingMessage]:
-        return [message for message in self.sent if message.type == "batch.reply.v1"]
+    def answers(self) -> set[tuple[str | None, Any]]:
+        """What the replies say, each once: they come in any order, and perhaps again."""
+        told = [message for message in self.sent if message.type == "batch.reply.v1"]
+        bodies = [(message.correlation_id, json.loads(message.body)) for message in told]
+        return {(name, body.get("duplicate", body["status"])) for name, body in bodies}
 
     async def take(self, message: AbstractIncomingMessage) -> None:
         self.sent.append(message)
@@ -320,8 +333,10 @@ async def _open_door(site: Site) -> AsyncIterator[_Door]:
     async with await aio_pika.connect(site.broker.url(TENANT)) as connection:
         channel = await connection.channel()
         tenant = TENANT.name
-        replies = await channel.declare_queue(f"reply.{tenant}.test", exclusive=True)
-        events = await channel.declare_queue(f"sub.{tenant}.test", exclusive=True)
+        replies = await channel.declare_queue(
+            f"reply.{tenant}.{secrets.token_hex(4)}", exclusive=True
+        )
+        events = await channel.declare_queue(f"sub.{tenant}.{secrets.token_hex(4)}", exclusive=True)
         await events.bind(topology.EVENTS_EXCHANGE, f"batch.*.{tenant}.*")
         door = _Door(channel, replies.name)
         await replies.consume(door.take)
