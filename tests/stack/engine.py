@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.eventually import wait_until
 
-_PACKAGES = ("docker.io", "docker-compose", "mmdebstrap")
+#: The engine itself is what docker-compose recommends.
+_PACKAGES = ("docker-compose", "mmdebstrap")
 
 
 class NoEngineError(Exception):
@@ -92,7 +93,7 @@ def some_engine(folder: Path) -> Iterator[Engine]:
 def _install() -> None:
     if shutil.which("dockerd") and shutil.which("mmdebstrap"):
         return
-    for command in (["update"], ["install", "-y", "--no-install-recommends", *_PACKAGES]):
+    for command in (["update"], ["install", "-y", "--install-recommends", *_PACKAGES]):
         done = subprocess.run(
             ["apt-get", "-qq", *command],
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
