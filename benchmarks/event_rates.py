@@ -26,8 +26,8 @@ _SERVICE = User("bench", "bench", tenant=False)
 _LANE, _JOB = "m@none", "job"
 _ROWS = 8
 #: Commits of the running batch, and how many a second.
-_COMMITS, _PER_SECOND = 400, 50
-_EVENTS = 4000
+_COMMITS, _PER_SECOND = 200, 50
+_EVENTS = 2000
 _AT_ONCE = 200
 _PATIENCE_SECONDS = 120.0
 
