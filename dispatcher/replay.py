@@ -4,18 +4,27 @@ Nothing is kept about it: a request of which no end comes is sent again by its s
 """
 
 import asyncio
-import json
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import structlog
 from aio_pika.abc import AbstractIncomingMessage
+from pydantic import BaseModel
 
 from shared.bus import Bus
 from shared.errors import BatchyardError, InvalidInputError, TransientError
 from shared.event_messages import EventMessages
 from shared.messages import MESSAGE_ID, TENANT
-from shared.replays import REPLAYED, OfBatch, Replayed, Since, decode_replay, may_receive
+from shared.replays import (
+    REPLAYED,
+    OfBatch,
+    Replayed,
+    ReplayedReply,
+    Since,
+    UnreplayedReply,
+    decode_replay,
+    may_receive,
+)
+from shared.replies import ReplyError
 from shared.state import State
 from shared.state.outbox import Entry
 
@@ -43,17 +52,13 @@ class Replay:
         """
         tenant = _tenant(message)
         try:
-            told = {"status": "replayed", **(await self._replay(tenant, message))._asdict()}
+            told: BaseModel = ReplayedReply(**(await self._replay(tenant, message))._asdict())
         except InvalidInputError as error:
-            told = {
-                "status": "rejected",
-                "error": {
-                    "code": error.code,
-                    "message": str(error),
-                    "param": error.param,
-                    "type": "invalid_request_error",
-                },
-            }
+            told = UnreplayedReply(
+                error=ReplyError(
+                    code=error.code or "schema_invalid", message=str(error), param=error.param
+                )
+            )
         except _GoneError as error:
             log.warning("replay.dropped", reason=str(error), reply_to=message.reply_to)
             return
@@ -112,11 +117,11 @@ class Replay:
                 # No queue, a full one, or no broker: to try again here would keep others waiting.
                 raise _GoneError(str(error)) from error
 
-    async def _tell(self, message: AbstractIncomingMessage, told: dict[str, Any]) -> None:
+    async def _tell(self, message: AbstractIncomingMessage, told: BaseModel) -> None:
         await self._bus.publish(
             "",
             message.reply_to or "",
-            json.dumps(told).encode(),
+            told.model_dump_json().encode(),
             properties={
                 "message_id": f"{message.message_id}.replayed",
                 "type": REPLAYED,

@@ -15,7 +15,7 @@ from cloudevents.core.bindings.rabbitmq import to_structured_event
 from pydantic import BaseModel, Field, create_model
 from pydantic.json_schema import models_json_schema
 
-from shared import ids, messages, topology
+from shared import ids, messages, replays, topology
 from shared.event_shapes import EVENT_TYPES, EventShape, EventType
 from shared.events import to_event
 from shared.lifecycle import Status
@@ -40,6 +40,8 @@ _OUTPUT = {
     "size": 41_300,
     "sha256": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
 }
+
+_SLICE = {"index": 0, "first_row": 0, "rows": 40, "completed": 40, "failed": 0}
 
 Json = dict[str, Any]
 Kind = Literal["received", "reply", "event"]
@@ -193,6 +195,16 @@ def _received() -> Iterator[Message]:
         messages.Cancellation,
         {"cancel": {"schema": "batch.cancel/1", "batch_id": _BATCH}},
     )
+    yield Message(
+        replays.REPLAY,
+        "Events once more, as they were, into the queue that `reply_to` names.",
+        "received",
+        replays.ReplayRequest,
+        {
+            "batch": {"schema": "batch.replay/1", "batch_id": _BATCH},
+            "since": {"schema": "batch.replay/1", "since": "2026-11-20T00:00:00Z"},
+        },
+    )
 
 
 def _replies() -> Iterator[Message]:
@@ -218,6 +230,22 @@ def _replies() -> Iterator[Message]:
         "reply",
         Reply,
         {reply.status: reply.model_dump(mode="json") for reply in (accepted, rejected)},
+    )
+    replayed = replays.ReplayedReply(batches=1, events=4, next_since=None)
+    unknown = ReplyError(
+        code="unknown_batch",
+        message=f"No events of a batch with id '{_BATCH}' are kept.",
+        param="batch_id",
+    )
+    yield Message(
+        replays.REPLAYED,
+        "The last message of an answer to a replay request, after the events.",
+        "reply",
+        replays.ReplayReply,
+        {
+            told.status: told.model_dump(mode="json")
+            for told in (replayed, replays.UnreplayedReply(error=unknown))
+        },
     )
 
 
@@ -282,6 +310,7 @@ def _sample(name: str, event: EventType, sequence: int) -> Json:
     entry = Entry(
         "1-0",
         {
+            **({"slice": json.dumps(_SLICE)} if name.startswith("slice.") else {}),
             "type": name,
             "sequence": str(sequence),
             "at_ms": str(1000 * (_CREATED_AT + 20)),
@@ -312,11 +341,19 @@ def _channels() -> Json:
             "parameters": {"tenant": tenant},
             "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
         },
+        "replay": {
+            "address": topology.replay_key("{tenant}"),
+            "description": "Where a tenant asks for events once more.",
+            "messages": every([replays.REPLAY]),
+            "parameters": {"tenant": tenant},
+            "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
+        },
         "reply": {
             "address": None,
             "description": "The queue that a message's `reply_to` names: the tenant's own "
-            "`reply.<tenant>.<name>`, or RabbitMQ's direct reply-to.",
-            "messages": every([messages.REPLY]),
+            "`reply.<tenant>.<name>`, or RabbitMQ's direct reply-to; of a replay request also the "
+            "tenant's `sub.<tenant>.<name>`.",
+            "messages": every([messages.REPLY, replays.REPLAYED]),
             "bindings": {
                 "amqp": {
                     "is": "queue",
@@ -344,7 +381,7 @@ def _operations() -> Json:
     def of(channel: str, names: Sequence[str]) -> list[Json]:
         return [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in names]
 
-    def received(channel: str, name: str, summary: str) -> Json:
+    def received(channel: str, name: str, summary: str, *, reply: str = messages.REPLY) -> Json:
         return {
             "action": "receive",
             "channel": {"$ref": f"#/channels/{channel}"},
@@ -357,7 +394,7 @@ def _operations() -> Json:
                     "description": "The AMQP property; without one there is no reply.",
                 },
                 "channel": {"$ref": "#/channels/reply"},
-                "messages": of("reply", [messages.REPLY]),
+                "messages": of("reply", [reply]),
             },
         }
 
@@ -370,6 +407,12 @@ def _operations() -> Json:
         ),
         "receiveCancellation": received(
             "cancel", messages.CANCEL, "Cancel a batch, as by HTTP; repeating it is harmless."
+        ),
+        "receiveReplayRequest": received(
+            "replay",
+            replays.REPLAY,
+            "Send events once more; what comes twice has the same id and bytes.",
+            reply=replays.REPLAYED,
         ),
         "sendEvent": {
             "action": "send",
@@ -440,7 +483,8 @@ def _traits() -> dict[Kind, Json]:
         "content_encoding": {"enum": ["gzip"]},
         "reply_to": words
         | {
-            "pattern": rf"^(reply\.{messages.TENANT.pattern}\..+|amq\.rabbitmq\.reply-to\..+)$",
+            "pattern": rf"^((?:reply|sub)\.{messages.TENANT.pattern}\..+"
+            r"|amq\.rabbitmq\.reply-to\..+)$",
             "description": "A queue of the tenant's own, or direct reply-to.",
         },
     }

@@ -23,6 +23,19 @@ class StoredObject(BaseModel):
     etag: str
     size: int = Field(description="bytes")
     sha256: str
+    url: str | None = Field(
+        default=None,
+        exclude_if=_is_none,
+        description="reads it without a key until `url_expires_at`; if the deployment signs them",
+    )
+    url_expires_at: int | None = Field(
+        default=None, exclude_if=_is_none, description="Unix seconds"
+    )
+    content: str | None = Field(
+        default=None,
+        exclude_if=_is_none,
+        description="the file's text, if the submission asked for it and it is small",
+    )
 
 
 class BatchState(Batch):
@@ -44,6 +57,24 @@ class BatchState(Batch):
     error: StoredObject | None = Field(
         default=None, exclude_if=_is_none, description="readable before the event is sent"
     )
+
+
+class CommittedSlice(BaseModel):
+    """Rows of a batch that ran together and have their results."""
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int
+    first_row: int
+    rows: int
+    completed: int
+    failed: int
+
+
+class SliceState(BatchState):
+    """The batch after one more of its slices."""
+
+    slice: CommittedSlice
 
 
 class EventShape(BaseModel):
@@ -94,4 +125,7 @@ EVENT_TYPES: Mapping[str, EventType] = {
     "batch.failed": _reached(Status.FAILED, "Final: its input is invalid, or it cannot run."),
     "batch.expired": _reached(Status.EXPIRED, "Final: its window closed before its end."),
     "batch.cancelled": _reached(Status.CANCELLED, "Final: with what was done by then."),
+    "slice.committed": EventType(
+        "One slice has its results; only where the deployment turns it on.", data=SliceState
+    ),
 }

@@ -4,10 +4,11 @@ import json
 import re
 from typing import Literal, NamedTuple
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from shared.errors import InvalidInputError
 from shared.messages import path
+from shared.replies import ReplyError
 
 REPLAY = "batch.replay.v1"
 #: The answer's last message: what was sent before it, or why nothing was.
@@ -33,12 +34,40 @@ class Since(_Shape):
     since: AwareDatetime
 
 
+class ReplayRequest(RootModel[OfBatch | Since]):
+    """Events asked for again: those of one batch, or of all that changed since a time."""
+
+
 class Replayed(NamedTuple):
     """What was sent; `next_since` goes on after it, and is None when there is no more."""
 
     batches: int
     events: int
     next_since: str | None
+
+
+class ReplayedReply(BaseModel):
+    """What was sent before it; `next_since` goes on, and is null when there is no more."""
+
+    model_config = ConfigDict(frozen=True)
+
+    status: Literal["replayed"] = "replayed"
+    batches: int
+    events: int
+    next_since: str | None
+
+
+class UnreplayedReply(BaseModel):
+    """Nothing was sent, and why."""
+
+    model_config = ConfigDict(frozen=True)
+
+    status: Literal["rejected"] = "rejected"
+    error: ReplyError
+
+
+class ReplayReply(RootModel[ReplayedReply | UnreplayedReply]):
+    """The end of an answer to a replay request."""
 
 
 def decode_replay(body: bytes) -> OfBatch | Since:

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from shared import asyncapi, messages, topology
+from shared import asyncapi, messages, replays, topology
 from shared.event_shapes import EVENT_TYPES
 from shared.lifecycle import TRANSITIONS
 
@@ -85,12 +85,12 @@ def test_every_event_that_a_script_announces_is_described_and_no_other() -> None
 def test_every_message_that_a_tenant_may_send_is_described() -> None:
     types = {
         value
-        for value in vars(messages).values()
+        for value in (*vars(messages).values(), *vars(replays).values())
         if isinstance(value, str) and re.fullmatch(r"batch\.\w+\.v\d+", value)
     }
 
     described = {message.name for message in asyncapi.all_messages() if message.kind == "received"}
-    assert described == types - {messages.READY, messages.REPLY}
+    assert described == types - {messages.READY, messages.REPLY, replays.REPLAYED}
 
 
 def test_the_channels_are_those_of_the_broker() -> None:
