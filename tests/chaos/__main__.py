@@ -8,6 +8,7 @@ import asyncio
 import logging
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -36,6 +37,8 @@ def main() -> int:
         evidence = load(options.check)
         outcome = Outcome(check(evidence), {}, absorbed(evidence), Counter())
         return _tell(outcome, options.check, options.seed)
+    # Lane jobs are not our own children: whatever ends a run has to end them too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Lost connections are what a run is made of.
     for library in ("aio_pika", "aiormq"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
