@@ -12,7 +12,7 @@ from tests.servers import absent
 _ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.chaos
+@pytest.mark.on_demand
 @pytest.mark.timeout(900)
 def test_a_short_run_breaks_no_promise(tmp_path: Path) -> None:
     if servers.missing(("rabbitmq", "redis", "ceph")):

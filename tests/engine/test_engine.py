@@ -5,6 +5,7 @@ The tests run in their order: each start of an engine costs about half a minute,
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -300,6 +301,8 @@ def ray(served: Served) -> Iterator[Any]:
     ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level=40)
     yield ray
     ray.shutdown()
+    # The handles go on telling a controller that is gone, and log each time that they cannot.
+    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
     for name, value in before.items():
         if value is not None:
             os.environ[name] = value
