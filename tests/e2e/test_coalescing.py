@@ -29,6 +29,7 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
         client.files.create(file=("in.jsonl", chat_lines(5, tokens=128)), purpose="batch").id
         for client in tenants
     ]
+
     def create(number: int) -> tuple[OpenAI, Batch]:
         client = tenants[number % 3]
         batch = client.batches.create(
