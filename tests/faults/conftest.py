@@ -131,7 +131,7 @@ def submission() -> bytes:
     return json.dumps({"schema": "batch.submit/1", "endpoint": CHAT, "input": body}).encode()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def environment(
     tmp_path_factory: pytest.TempPathFactory,
     redis_url: str,
@@ -165,11 +165,11 @@ def environment(
     redis.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def processes(
     environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Process, Process]]:
-    """They end with this folder's tests: on its broker they would take other tests' messages."""
+    """They end with their tests: on its broker they would take other tests' messages."""
     folder: Path = tmp_path_factory.mktemp("faults-logs")
     gateway = Process("gateway", environment, folder)
     dispatcher = Process("dispatcher", environment, folder)
