@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from aio_pika.abc import AbstractIncomingMessage
 
-from cli.keys import AsJson, RunDir
+from cli.options import HERE, AsJson, RunDir, echo_table, time_text
 from shared.bus import Bus
 from shared.dead_letters import DeadLetter, read, replay_headers
 from shared.errors import InvalidInputError, NotFoundError, SetupError, TransientError
@@ -35,7 +35,6 @@ AmqpUrl = Annotated[
 ]
 Ids = Annotated[list[str] | None, typer.Argument(help="Ids as `ls` shows them.")]
 All = Annotated[bool, typer.Option("--all", help="All that lie there.")]
-_HERE = Path(".batchyard")
 _LIMIT = 100
 
 
@@ -44,7 +43,7 @@ def ls(
     *,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")] = _LIMIT,
     tenant: Annotated[str | None, typer.Option(help="Only this one's.")] = None,
-    run_dir: RunDir = _HERE,
+    run_dir: RunDir = HERE,
     amqp_url: AmqpUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,7 +69,7 @@ def ls(
     rows += [
         (
             letter.id,
-            _time(letter.at),
+            time_text(letter.at),
             letter.user or "-",
             str(letter.properties.get("message_id", "-"))[:40],
             letter.by,
@@ -80,10 +79,7 @@ def ls(
         )
         for letter in letters
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
+    echo_table(rows)
 
 
 @app.command()
@@ -93,7 +89,7 @@ def show(
     body: Annotated[
         bool, typer.Option("--body", help="Print the body too: it may hold prompts.")
     ] = False,
-    run_dir: RunDir = _HERE,
+    run_dir: RunDir = HERE,
     amqp_url: AmqpUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -119,7 +115,7 @@ def replay(
     letter_ids: Ids = None,
     *,
     every: All = False,
-    run_dir: RunDir = _HERE,
+    run_dir: RunDir = HERE,
     amqp_url: AmqpUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -152,7 +148,7 @@ def drop(
     *,
     every: All = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    run_dir: RunDir = _HERE,
+    run_dir: RunDir = HERE,
     amqp_url: AmqpUrl = None,
     as_json: AsJson = False,
 ) -> None:

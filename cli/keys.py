@@ -3,21 +3,27 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from cli.options import (
+    HERE,
+    AsJson,
+    RunDir,
+    echo_secret,
+    echo_table,
+    require_tenant,
+    time_text,
+)
 from shared.errors import InvalidInputError, SetupError, TransientError
-from shared.messages import TENANT
 from shared.state import KeyRecord, State
 
 T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
 
-RunDir = Annotated[Path, typer.Option(help="The folder of the fleet, as `batchyard up` has it.")]
 RedisUrl = Annotated[
     str | None,
     typer.Option(
@@ -26,8 +32,6 @@ RedisUrl = Annotated[
         show_envvar=True,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-_HERE = Path(".batchyard")
 _MAX_NAME_CHARACTERS = 100
 
 
@@ -36,16 +40,12 @@ def create(
     tenant: Annotated[str, typer.Option(help="For whom the key acts.")],
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
     *,
-    run_dir: RunDir = _HERE,
+    run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it, this once."""
-    if not TENANT.fullmatch(tenant):
-        raise InvalidInputError(
-            f"--tenant {tenant}: lower-case letters, digits, '-' and '_' only, 63 at most, "
-            "beginning with a letter or digit."
-        )
+    require_tenant(tenant)
     if len(name) > _MAX_NAME_CHARACTERS or not name.isprintable():
         raise InvalidInputError(f"--name: at most {_MAX_NAME_CHARACTERS} printable characters.")
 
@@ -57,15 +57,14 @@ def create(
     if as_json:
         typer.echo(json.dumps({"key": key, **_shown(record)}))
         return
-    typer.echo(f"key      {key}\nid       {record.id}\ntenant   {tenant}")
-    typer.echo("Keep it now: only a hash of it is stored, and it cannot be shown again.", err=True)
+    echo_secret(f"key      {key}\nid       {record.id}\ntenant   {tenant}")
 
 
 @app.command("list")
 def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only this one's.")] = None,
     *,
-    run_dir: RunDir = _HERE,
+    run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -83,21 +82,18 @@ def list_keys(
             record.tenant,
             record.name or "-",
             record.prefix or "-",
-            *map(_time, (record.created_at, record.used_at, record.revoked_at)),
+            *map(time_text, (record.created_at, record.used_at, record.revoked_at)),
         )
         for record in records
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
+    echo_table(rows)
 
 
 @app.command()
 def revoke(
     key_id: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
     *,
-    run_dir: RunDir = _HERE,
+    run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -131,9 +127,3 @@ def _with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str |
 
 def _shown(record: KeyRecord) -> dict[str, Any]:
     return {**record._asdict(), "name": record.name or None}
-
-
-def _time(seconds: int | None) -> str:
-    if seconds is None:
-        return "-"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.keys import AsJson, RunDir
+from cli.options import HERE, AsJson, RunDir, echo_secret, require_tenant
 from cli.servers import RabbitMQ
 from shared.errors import InvalidInputError, NotFoundError, SetupError
-from shared.messages import TENANT
 from shared.topology import VIRTUAL_HOST, User, logins
 
 app = typer.Typer(
@@ -29,7 +28,6 @@ ServiceUser = Annotated[
         show_envvar=True,
     ),
 ]
-_HERE = Path(".batchyard")
 _SERVICE_USER = "batchyard"
 
 
@@ -46,16 +44,12 @@ def create(
         ),
     ] = None,
     vhost: Annotated[str, typer.Option(help="The virtual host, with --print.")] = VIRTUAL_HOST,
-    run_dir: RunDir = _HERE,
+    run_dir: RunDir = HERE,
     service_user: ServiceUser = _SERVICE_USER,
     as_json: AsJson = False,
 ) -> None:
     """Make a user with a new password, which is shown this once, and with a tenant's rights."""
-    if not TENANT.fullmatch(tenant):
-        raise InvalidInputError(
-            f"--tenant {tenant}: lower-case letters, digits, '-' and '_' only, 63 at most, "
-            "beginning with a letter or digit."
-        )
+    require_tenant(tenant)
     if tenant == service_user:
         raise InvalidInputError(
             f"--tenant {tenant}: this is the user of Batchyard's own processes. Name another."
@@ -78,7 +72,7 @@ def create(
 
 
 @app.command("list")
-def list_users(*, run_dir: RunDir = _HERE, as_json: AsJson = False) -> None:
+def list_users(*, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Show the users of the folder's own broker."""
     from cli.fleet.running import rabbitmq
 
@@ -87,7 +81,7 @@ def list_users(*, run_dir: RunDir = _HERE, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def renew(tenant: TenantName, *, run_dir: RunDir = _HERE, as_json: AsJson = False) -> None:
+def renew(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Give a user another password; connections that are open stay."""
     user = User(tenant, secrets.token_urlsafe(24), tenant=True)
     broker = _change(run_dir, tenant, "change_password", standard_input=user.password)
@@ -95,7 +89,7 @@ def renew(tenant: TenantName, *, run_dir: RunDir = _HERE, as_json: AsJson = Fals
 
 
 @app.command()
-def delete(tenant: TenantName, *, run_dir: RunDir = _HERE, as_json: AsJson = False) -> None:
+def delete(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Remove a user and close its connections; its batches run on, its queues stay."""
     _change(run_dir, tenant, "delete_user")
     typer.echo(json.dumps({"user": tenant, "deleted": True}) if as_json else f"deleted  {tenant}")
@@ -126,8 +120,7 @@ def _show(user: User, url: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"user": user.name, "password": user.password, "url": url}))
         return
-    typer.echo(f"user      {user.name}\npassword  {user.password}\nurl       {url}")
-    typer.echo("Keep it now: only a hash of it is stored, and it cannot be shown again.", err=True)
+    echo_secret(f"user      {user.name}\npassword  {user.password}\nurl       {url}")
 
 
 def _print(user: User, what: Print, vhost: str, *, as_json: bool) -> None:

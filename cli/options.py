@@ -1,0 +1,45 @@
+"""What the commands that look into a fleet have in common: options, and how they show things."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shared.errors import InvalidInputError
+from shared.messages import TENANT
+
+RunDir = Annotated[Path, typer.Option(help="The folder of the fleet, as `batchyard up` has it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+HERE = Path(".batchyard")
+
+
+def require_tenant(name: str) -> None:
+    """Raise InvalidInputError if `--tenant` names what no tenant can be called."""
+    if not TENANT.fullmatch(name):
+        raise InvalidInputError(
+            f"--tenant {name}: lower-case letters, digits, '-' and '_' only, 63 at most, "
+            "beginning with a letter or digit."
+        )
+
+
+def echo_secret(text: str) -> None:
+    """Print what cannot be had again, and say so."""
+    typer.echo(text)
+    typer.echo("Keep it now: only a hash of it is stored, and it cannot be shown again.", err=True)
+
+
+def echo_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in columns; the first row names them."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+def time_text(seconds: int | None) -> str:
+    """Unix seconds as text; `-` for None."""
+    if seconds is None:
+        return "-"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
