@@ -26,9 +26,9 @@ from dispatcher.envelope import (
     unauthorised,
 )
 from dispatcher.inputs import Inputs
-from dispatcher.quota import NewBatchQuota
 from dispatcher.replay import Replay
 from shared import crash, ids, messages, replays
+from shared.admission import FullQueue, NewBatchQuota, refusal_text
 from shared.bus import CONNECTION_ERRORS, Bus
 from shared.dead_letters import (
     DEAD,
@@ -60,7 +60,7 @@ from shared.messages import (
 )
 from shared.openai import ENDPOINTS
 from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply, ReplyError
-from shared.state import BatchRecord, State
+from shared.state import BatchRecord, Standing, State
 from shared.storage import Storage
 from shared.submission import Manifest, accept, read_manifest
 from shared.topology import DEAD_EXCHANGE, DEAD_KEY
@@ -275,9 +275,9 @@ class Intake:
                 found += error.reasons
         if found:
             raise RejectedError(found)
-        exceeded = await self._quota.exceeded(self._state, tenant, batch_id, submission.endpoint)
-        if exceeded:
-            raise RejectedError([exceeded])
+        outcome = await self._quota.reserve(self._state, tenant, batch_id, submission.endpoint)
+        if isinstance(outcome, FullQueue | Standing):
+            raise RejectedError([Reason("quota_exceeded", refusal_text(tenant, outcome))])
         if isinstance(submission.input, InlineInput):
             digest = fingerprint(submission)
             source = await self._inputs.store(batch_id, submission.input, digest)

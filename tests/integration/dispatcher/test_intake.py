@@ -28,8 +28,8 @@ from redis.asyncio import Redis
 from cli import servers
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
-from dispatcher.quota import NewBatchQuota
 from shared import dead_letters, ids, topology
+from shared.admission import NewBatchQuota
 from shared.bus import Bus
 from shared.catalog import Catalog
 from shared.dead_letters import DeadLetter

@@ -15,9 +15,9 @@ from cli import servers
 from dispatcher import replay as replay_module
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
-from dispatcher.quota import NewBatchQuota
 from dispatcher.replay import Replay
 from shared import topology
+from shared.admission import NewBatchQuota
 from shared.bus import Bus
 from shared.catalog import Catalog
 from shared.event_messages import EventMessages
