@@ -10,7 +10,7 @@ from shared import messages
 from shared.amqp import UNREADABLE
 from shared.dead_letters import own_headers
 from shared.messages import MESSAGE_ID, TENANT, Reason
-from shared.topology import DIRECT_REPLY, cancel_key, submit_key
+from shared.topology import cancel_key, may_receive, submit_key
 
 MAX_HEADER_BYTES = 8 * 1024
 MAX_CORRELATION_ID = 128
@@ -60,7 +60,7 @@ class Envelope(NamedTuple):
     def reply_to(self) -> str | None:
         """Where an answer may go; None for nowhere, also where the sender has no right to write."""
         address = self.text("reply_to")
-        return address if self.tenant and _may_be_answered(self.tenant, address) else None
+        return address if self.tenant and may_receive(self.tenant, address, "reply") else None
 
     @property
     def can_be_answered(self) -> bool:
@@ -169,9 +169,3 @@ def _malformed_headers(envelope: Envelope) -> Iterator[Reason]:
 
 def _invalid(name: str, why: str) -> Reason:
     return Reason("schema_invalid", f"{name}: {why}", name)
-
-
-def _may_be_answered(tenant: str, address: str) -> bool:
-    own = rf"reply\.{re.escape(tenant)}\.[\w.-]{{1,100}}"
-    direct = rf"{re.escape(DIRECT_REPLY)}[!-~]{{1,200}}"
-    return re.fullmatch(f"{own}|{direct}", address, re.ASCII) is not None

@@ -22,11 +22,11 @@ from shared.replays import (
     Since,
     UnreplayedReply,
     decode_replay,
-    may_receive,
 )
 from shared.replies import ReplyError
 from shared.state import State
 from shared.state.outbox import Entry
+from shared.topology import may_receive
 
 log = structlog.get_logger()
 
@@ -142,7 +142,7 @@ def _tenant(message: AbstractIncomingMessage) -> str:
         raise InvalidInputError("user_id is required: it proves the tenant.")
     if not message.message_id or not MESSAGE_ID.fullmatch(message.message_id):
         raise InvalidInputError("message_id is required, 1 to 128 of A-Z a-z 0-9 _ . : -")
-    if not may_receive(tenant, message.reply_to or ""):
+    if not may_receive(tenant, message.reply_to or "", "sub", "reply"):
         raise InvalidInputError("reply_to has to be a queue of the tenant's own.")
     return tenant
 

@@ -1,7 +1,6 @@
 """How events are asked for again: the message `batch.replay/1`, to the field. Does no I/O."""
 
 import json
-import re
 from typing import Literal, NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel, ValidationError
@@ -93,10 +92,3 @@ def decode_replay(body: bytes) -> OfBatch | Since:
         first = error.errors(include_input=False, include_url=False)[0]
     param = path(first["loc"])
     raise InvalidInputError(f"{param}: {first['msg']}", param=param, code="schema_invalid")
-
-
-def may_receive(tenant: str, queue: str) -> bool:
-    """Whether the queue is one that only this tenant can have made or reads from."""
-    own = rf"(sub|reply)\.{re.escape(tenant)}\.[\w.-]{{1,100}}"
-    direct = r"amq\.rabbitmq\.reply-to\.[!-~]{1,200}"
-    return re.fullmatch(f"{own}|{direct}", queue, re.ASCII) is not None

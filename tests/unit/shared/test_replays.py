@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidInputError
-from shared.replays import OfBatch, Since, decode_replay, may_receive
+from shared.replays import OfBatch, Since, decode_replay
+from shared.topology import may_receive
 
 BATCH = f"batch_{1:032x}"
 
@@ -56,4 +57,4 @@ def test_what_is_wrong_is_named(told: bytes, word: str) -> None:
     ],
 )
 def test_only_a_queue_of_the_tenants_own_gets_its_events(queue: str, *, is_own: bool) -> None:
-    assert may_receive("acme", queue) == is_own
+    assert may_receive("acme", queue, "sub", "reply") == is_own
