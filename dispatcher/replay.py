@@ -81,17 +81,15 @@ class Replay:
             next_since = (_EPOCH + timedelta(microseconds=page[-1].at)).isoformat()
         return [change.batch_id for change in page], next_since
 
-    async def _send(self, queue: str, entries: list[Entry]) -> None:
+    async def _send(self, address: str, entries: list[Entry]) -> None:
         for entry in entries:
             event = await self._messages.of(entry)
             try:
-                await self._bus.publish(
-                    "",
-                    queue,
+                await self._bus.reply(
+                    address,
                     event.body,
                     properties=event.properties,
                     headers=dict(event.headers),
-                    mandatory=True,
                 )
             except TransientError as error:
                 # No queue, a full one, or no broker: to try again here would keep others waiting.
@@ -99,8 +97,7 @@ class Replay:
 
     async def _tell(self, envelope: Envelope, told: BaseModel) -> None:
         try:
-            await self._bus.publish(
-                "",
+            await self._bus.reply(
                 envelope.reply_to or "",
                 told.model_dump_json().encode(),
                 properties={
@@ -109,7 +106,6 @@ class Replay:
                     "content_type": "application/json",
                     "correlation_id": envelope.correlation_id[:MAX_CORRELATION_ID],
                 },
-                mandatory=True,
             )
         except TransientError as error:
             log.warning("replay.dropped", reason=str(error), reply_to=envelope.reply_to)

@@ -130,16 +130,23 @@ class Bus:
             raise TransientError(f"RabbitMQ: {error!r}") from error
 
     async def reply(
-        self, address: str, body: bytes, *, properties: Mapping[str, str | datetime]
+        self,
+        address: str,
+        body: bytes,
+        *,
+        properties: Mapping[str, str | datetime],
+        headers: HeadersType | None = None,
     ) -> None:
         """Publish to a queue that a sender has named, or to its direct reply-to.
 
         Raises as `publish` does.
         """
         if address.startswith(topology.DIRECT_REPLY):
-            await self._direct.send(address, _message(body, properties, None))
+            await self._direct.send(address, _message(body, properties, headers))
         else:
-            await self.publish("", address, body, properties=properties, mandatory=True)
+            await self.publish(
+                "", address, body, properties=properties, headers=headers, mandatory=True
+            )
 
     async def consume(self, handler: Handler, *, prefetch: int = 64) -> None:
         """Hand each batch message to `handler`, which acks or rejects it, within milliseconds.

@@ -8,7 +8,7 @@ from typing import Any
 
 import aio_pika
 import pytest
-from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
+from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
 from aiormq.exceptions import ChannelAccessRefused
 
 from cli import servers
@@ -52,10 +52,13 @@ class Late:
         reply_to: str | None = None,
         key: str = topology.replay_key(TENANT.name),
         told: Mapping[str, Any] | None = None,
+        exchange: AbstractExchange | None = None,
         **fields: Any,
     ) -> None:
         """Publish a replay request; `told` are other properties than those that are right."""
-        exchange = await self._channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
+        exchange = exchange or await self._channel.get_exchange(
+            topology.SUBMIT_EXCHANGE, ensure=False
+        )
         properties = {
             "type": REPLAY,
             "message_id": f"m-{secrets.token_hex(4)}",
@@ -257,6 +260,38 @@ async def test_a_queue_that_is_gone_or_full_keeps_no_message_waiting(
         await acme.is_settled(6)
 
     assert not any(message.redelivered for message in acme.settled)
+
+
+async def test_an_address_that_the_broker_cannot_read_ends_no_connection_of_ours(
+    state: State, service: Bus, acme: Late
+) -> None:
+    batch_id = await validating(state)
+
+    for number, odd in enumerate(("!", "g2dkAA", "x.y.z", "AAAA.BBBB"), start=1):
+        await acme.ask(batch_id=batch_id, reply_to=f"{topology.DIRECT_REPLY}{odd}")
+        await acme.is_settled(number)
+        await service.ping()
+
+    events, _ = await acme.answered(batch_id=batch_id)
+    assert [event.type for event in events] == ["batch.accepted"]
+
+
+async def test_events_come_to_a_direct_address_too(
+    state: State, acme: Late, rabbitmq: servers.RabbitMQ
+) -> None:
+    batch_id = await validating(state)
+    answers: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
+    async with await aio_pika.connect(rabbitmq.url(TENANT)) as connection:
+        channel = await connection.channel()
+        direct = await channel.get_queue("amq.rabbitmq.reply-to", ensure=False)
+        await direct.consume(answers.put, no_ack=True)
+        exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
+
+        await acme.ask(batch_id=batch_id, reply_to=direct.name, exchange=exchange)
+        event, end = [await asyncio.wait_for(answers.get(), 60) for _ in range(2)]
+
+    assert (event.type, end.type) == ("batch.accepted", REPLAYED)
+    assert event.headers["cloudEvents_subject"] == batch_id
 
 
 async def test_of_one_tenant_one_replay_runs_at_a_time(
