@@ -71,7 +71,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         app.state.watchers = watchers
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
-            relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
+            relaying = asyncio.create_task(_relay(state, bus, settings).run())
             yield {
                 "services": Services(
                     settings,
@@ -152,6 +152,12 @@ async def _connect(state: State, storage: Storage, bus: Bus, *, declares: bool) 
             await bus.connect(declares=declares)
 
 
-def _relay(state: State, bus: Bus, service_user: str) -> Relay:
-    holder = f"gateway:{socket.gethostname()}:{os.getpid()}"
-    return Relay(state, bus, "submissions", holder=holder, service_user=service_user)
+def _relay(state: State, bus: Bus, settings: GatewaySettings) -> Relay:
+    return Relay(
+        state,
+        bus,
+        "submissions",
+        holder=f"gateway:{socket.gethostname()}:{os.getpid()}",
+        service_user=settings.service_user,
+        lease_seconds=settings.lease_seconds,
+    )
