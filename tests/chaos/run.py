@@ -115,7 +115,7 @@ async def run(options: Options, report: Report) -> Outcome:
     return Outcome(violations, counts, absorbed(evidence), fleet.odd_ends, faults)
 
 
-async def _pass_all_points(
+async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
     fleet: ChaosFleet, work: "asyncio.Task[None]", times: int, report: Report
 ) -> list[str]:
     """Let our processes die at every named point; returns those that nobody came by."""
