@@ -43,7 +43,7 @@ class RealFleet(ChaosFleet):
     def launch_ray(self) -> None:
         self._ray = RayNode(self.run_dir, RAY_TOKEN, self.whole_environment(LANE_JOB))
         self._ray.launch()
-        self._ray.wait()
+        self._ray.wait(600)
 
     @property
     def ray_port(self) -> int:
