@@ -209,6 +209,30 @@ end
 -- The only place where a status is written after a batch's creation. Returns 'ok', 'repeat' when
 -- the batch is there already, 'missing', or the status that rules the event out.
 local function transition(id, event, fields)
+-- A batch waits on a lane while it has slices there that are neither ready nor claimed. `waiting` has
+-- all of them, and besides each tenant has its own, the most urgent first, as dispatcher/ordering.py
+-- ages priorities: so nobody is behind what another one has waiting.
+local AGEING_SECONDS = 600
+
+local function waiting_key(lane, tenant) return lane_key(lane, 'waiting:' .. tenant) end
+
+local function wait(lane, id)
+  local values = redis.call('HMGET', batch_key(id), 'tenant', 'created_at', 'priority')
+  local place = tonumber(values[2]) - AGEING_SECONDS * tonumber(values[3] or 0)
+  redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
+  redis.call('ZADD', waiting_key(lane, values[1]), int(place), id)
+  redis.call('SADD', lane_key(lane, 'tenants'), values[1])
+end
+
+local function unwait(lane, id)
+  if redis.call('ZREM', lane_key(lane, 'waiting'), id) == 0 then return end
+  local tenant = redis.call('HGET', batch_key(id), 'tenant')
+  redis.call('ZREM', waiting_key(lane, tenant), id)
+  if redis.call('EXISTS', waiting_key(lane, tenant)) == 0 then
+    redis.call('SREM', lane_key(lane, 'tenants'), tenant)
+  end
+end
+
   local key, row = batch_key(id), TRANSITIONS[event]
   local values = redis.call('HMGET', key, 'status', 'created_at', 'paused')
   local status = values[1]
@@ -225,11 +249,11 @@ local function transition(id, event, fields)
       redis.call('SADD', ns .. 'lanes', lane)
       if not values[3] then
         redis.call('ZADD', lane_key(lane, 'active'), values[2], id)
-        redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
+        wait(lane, id)
       end
     else
       redis.call('ZREM', lane_key(lane, 'active'), id)
-      redis.call('ZREM', lane_key(lane, 'waiting'), id)
+      unwait(lane, id)
     end
   end
   announce(id, 'batch.' .. row.target)
@@ -282,8 +306,7 @@ local function unready(id, lane, lanes, plan)
       taken = taken + 1
     end
   end
-  local score = redis.call('ZSCORE', lane_key(lane, 'active'), id)
-  if score and taken > 0 then redis.call('ZADD', lane_key(lane, 'waiting'), score, id) end
+  if taken > 0 and redis.call('ZSCORE', lane_key(lane, 'active'), id) then wait(lane, id) end
 end
 
 local function write_file(file)
