@@ -240,7 +240,8 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         replies = Relay(state, bus, "replies", holder=holder, service_user=settings.service_user)
         await bus.consume(intake.take, prefetch=settings.messages_in_hand)
         if settings.health_port is not None:
-            ready, metrics = health.look(state, bus, lambda: dispatcher.leads)
+            others = {"s3": storage.ping, "ray": cluster.ping}
+            ready, metrics = health.look(state, bus, lambda: dispatcher.leads, others=others)
             token = settings.metrics_token
             await stack.enter_async_context(
                 health.serving(
