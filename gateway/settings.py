@@ -47,6 +47,11 @@ class GatewaySettings(SharedSettings):
         default=False,
         description="let webhook endpoints have http URLs: for private networks and tests",
     )
+    patience_seconds: float = Field(
+        default=15.0,
+        ge=3,
+        description="how long a call waits for Redis, or for S3, before it is answered with 503",
+    )
     heartbeat_seconds: float = Field(
         default=15.0, gt=0, description="between signs of life on a stream of events"
     )
