@@ -188,6 +188,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 tenant_prefix=settings.tenant_prefix,
                 places=settings.input_places,
                 max_bytes=settings.max_input_bytes,
+                file_seconds=settings.file_seconds,
             ),
             quota=NewBatchQuota(
                 catalog,

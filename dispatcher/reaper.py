@@ -79,6 +79,9 @@ class Reaper:
         """Delete what processes left in S3 that died over it, and that no state knows of."""
         aborted = await self._storage.abort_older_than(older_than_seconds)
         parts = await self._storage.keys_older_than(older_than_seconds, "uploads/")
-        await self._storage.remove(parts)
-        if aborted or parts:
-            log.info("storage.swept", multipart_uploads=aborted, parts=len(parts))
+        probes = await self._storage.keys_older_than(older_than_seconds, "probes/")
+        await self._storage.remove([*parts, *probes])
+        if aborted or parts or probes:
+            log.info(
+                "storage.swept", multipart_uploads=aborted, parts=len(parts), probes=len(probes)
+            )

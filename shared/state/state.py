@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from redis.asyncio.client import PubSub
@@ -36,7 +36,7 @@ _MOST_CONNECTIONS = 500
 
 
 class State:
-    """Redis as the fleet sees it; every status changes through `apply` or a script beside it."""
+    """Redis as the fleet sees it; every status changes through `apply` or a script beside it.
 
     A call that has found no answer for `patience_seconds` is not tried again.
     """
@@ -124,14 +124,22 @@ class State:
         files: list[dict[str, str | int]],
         fields: Mapping[str, str | int],
         garbage: str | None = None,
+        garbage_later: Sequence[str] = (),
     ) -> bool:
         """`apply` for the end of a batch: its output files appear in the same step as its status.
 
-        `garbage` is the prefix of the objects that nobody needs after it.
+        `garbage` is the prefix of the objects that nobody needs after it; `garbage_later` are
+        objects and prefixes that are swept when a day has passed.
         """
         pairs = [str(part) for pair in fields.items() for part in pair]
         outcome = await self._scripts.run(
-            "conclude", batch_id, event, json.dumps(files), json.dumps(pairs), garbage or ""
+            "conclude",
+            batch_id,
+            event,
+            json.dumps(files),
+            json.dumps(pairs),
+            garbage or "",
+            json.dumps(garbage_later),
         )
         return self._judge(batch_id, event, outcome)
 
