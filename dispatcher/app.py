@@ -199,6 +199,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 tenant_prefix=settings.tenant_prefix,
                 places=settings.input_places,
                 max_bytes=settings.max_input_bytes,
+                file_seconds=settings.file_seconds,
             ),
             quota=NewBatchQuota(
                 catalog,
@@ -259,7 +260,8 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         )
         await bus.consume(intake.take, prefetch=settings.messages_in_hand)
         if settings.health_port is not None:
-            ready, metrics = health.look(state, bus, lambda: dispatcher.leads)
+            others = {"s3": storage.ping, "ray": cluster.ping}
+            ready, metrics = health.look(state, bus, lambda: dispatcher.leads, others=others)
             token = settings.metrics_token
             await stack.enter_async_context(
                 health.serving(

@@ -58,12 +58,14 @@ def build_app(settings: GatewaySettings) -> FastAPI:
 
     @asynccontextmanager
     async def running(app: FastAPI) -> AsyncIterator[dict[str, Services]]:
-        state = State(settings.redis_url.get_secret_value())
+        patience = settings.patience_seconds
+        state = State(settings.redis_url.get_secret_value(), patience_seconds=patience)
         storage = Storage(
             settings.s3_endpoint,
             settings.s3_access_key,
             settings.s3_secret_key.get_secret_value(),
             settings.s3_bucket,
+            patience_seconds=patience,
         )
         bus = Bus(settings.amqp_url.get_secret_value())
         guard = Guard(settings.webhook_networks)

@@ -38,6 +38,9 @@ class SharedSettings(BaseSettings):
         description="make the exchanges and queues that the broker lacks; `false` only looks for "
         "them, where an operator loads what `batchyard topology --definitions` prints",
     )
+    file_seconds: int = Field(
+        default=THIRTY_DAYS, ge=3600, description="how long an input file is kept by default"
+    )
     output_seconds: int = Field(
         default=THIRTY_DAYS, ge=3600, description="how long output files are kept by default"
     )

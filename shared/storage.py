@@ -26,6 +26,7 @@ from shared.errors import NotFoundError, SetupError, TransientError
 T = TypeVar("T")
 
 _THREADS = 24
+_READ_SECONDS = 60.0
 #: Of a multipart upload, above S3's least of 5 MiB; one upload keeps a few of them in memory.
 _PART_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
@@ -68,11 +69,24 @@ def why_unreadable(error: NotFoundError) -> Literal["changed", "forbidden", "mis
 
 
 class Storage:
-    """One bucket of an S3 server."""
+    """One bucket of an S3 server.
 
-    def __init__(self, endpoint: str, access_key: str, secret_key: str, bucket: str) -> None:
+    With `patience_seconds`, a call that has no answer by then raises TransientError, whatever it
+    waits for; without, it may take minutes.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        access_key: str,
+        secret_key: str,
+        bucket: str,
+        *,
+        patience_seconds: float | None = None,
+    ) -> None:
         url = urlsplit(endpoint)
         self.bucket = bucket
+        self._patience_seconds = patience_seconds
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="storage")
         self._client = Minio(
             url.netloc,
@@ -83,7 +97,7 @@ class Storage:
             region="us-east-1",
             http_client=urllib3.PoolManager(
                 maxsize=_THREADS,
-                timeout=urllib3.Timeout(connect=5, read=60),
+                timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
                 retries=False,
             ),
         )
@@ -315,6 +329,14 @@ class Storage:
             raise
 
     async def _call(self, function: Callable[[], T]) -> T:
+        try:
+            # Also what waits for a thread, where all of them wait for a server that hangs.
+            async with asyncio.timeout(self._patience_seconds):
+                return await self._try(function)
+        except TimeoutError as error:
+            raise TransientError("S3 does not answer.") from error
+
+    async def _try(self, function: Callable[[], T]) -> T:
         async for attempt in stamina.retry_context(
             on=TransientError, attempts=5, timeout=30, wait_initial=0.1, wait_max=2
         ):
