@@ -6,15 +6,20 @@ from typing import Any
 from shared import crash, ids
 from shared.errors import NotFoundError
 from shared.messages import FileInput, InlineInput, Reason, RejectedError, S3Input
+from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import ForbiddenError, Storage
+
+#: Longer than a message is tried.
+_RESERVED_SECONDS = 86_400
 
 
 class Inputs:
     """Finds inputs; what it returns are fields of a manifest.
 
     `tenant_prefix` is in our own bucket, `places` are `s3://bucket/prefix/` by tenant; `{tenant}`
-    in them stands for the tenant, and `*` for every tenant.
+    in them stands for the tenant, and `*` for every tenant. The file records that they get last for
+    `file_seconds`.
     """
 
     def __init__(
@@ -25,17 +30,21 @@ class Inputs:
         tenant_prefix: str,
         places: Mapping[str, Sequence[str]],
         max_bytes: int,
+        file_seconds: int = THIRTY_DAYS,
     ) -> None:
         self._state = state
         self._storage = storage
         self._own = f"s3://{storage.bucket}/{tenant_prefix}"
         self._places = places
         self._max_bytes = max_bytes
+        self._file_seconds = file_seconds
 
     async def store(self, batch_id: str, wanted: InlineInput, digest: str) -> dict[str, Any]:
         """Write the requests of a message as an input file."""
         # By its content: another message under the same id must not overwrite this one's input.
         key = f"batches/{batch_id}/input-{digest[:16]}.jsonl"
+        # Of a message that is refused after all, nobody will ever ask for it.
+        await self._state.files.reserve(key, seconds=_RESERVED_SECONDS)
         lines = [request.model_dump_json() for request in wanted.requests]
         stored = await self._storage.put(key, "".join(f"{line}\n" for line in lines).encode())
         crash.point("intake.input_stored")
@@ -46,6 +55,8 @@ class Inputs:
             "etag": stored.etag,
             "size": stored.size,
             "is_foreign": True,
+            "is_ours": True,
+            "file_seconds": self._file_seconds,
         }
 
     async def find(self, tenant: str, batch_id: str, wanted: S3Input | FileInput) -> dict[str, Any]:
@@ -83,6 +94,7 @@ class Inputs:
             "version_id": wanted.version_id or "",
             "sha256": wanted.sha256 or "",
             "is_foreign": True,
+            "file_seconds": self._file_seconds,
         }
 
     async def _file(self, tenant: str, file_id: str) -> dict[str, Any]:

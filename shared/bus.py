@@ -41,6 +41,8 @@ _CONNECTION = "heartbeat=10&reconnect_interval=1"
 #: What aio-pika raises when the connection or channel is gone.
 CONNECTION_ERRORS = (AMQPError, ConnectionError, TimeoutError, RuntimeError)
 
+#: One that is not blocked says so at once.
+_BLOCKED_SECONDS = 0.2
 #: A subscription that was lost in silence is noticed after this.
 _LISTEN_CHECK_SECONDS = 15.0
 
@@ -53,6 +55,10 @@ class UnroutableError(TransientError):
 
 class RefusedError(TransientError):
     """A queue said no to the message because it is full, or no broker can read its address."""
+
+
+class BlockedError(TransientError):
+    """The broker takes no messages, because its disk or memory alarm is on."""
 
 
 class Bus:
@@ -238,9 +244,15 @@ class Bus:
         return found.declaration_result.message_count or 0
 
     async def ping(self) -> None:
-        """Raise TransientError when the broker is not connected."""
+        """Raise TransientError when the broker is not connected, BlockedError while it blocks."""
         if self._publishing is None or not self._publishing.connected.is_set():
             raise TransientError("RabbitMQ is not connected.")
+        if (transport := self._publishing.transport) is not None:
+            try:
+                async with asyncio.timeout(_BLOCKED_SECONDS):
+                    await transport.connection.ready()
+            except TimeoutError as error:
+                raise BlockedError("RabbitMQ blocks publishers.") from error
 
     async def close(self) -> None:
         """Stop consuming, then close all connections."""

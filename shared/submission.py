@@ -48,8 +48,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     version_id: str = ""
     sha256: str = ""
     output_seconds: int = 0
-    #: Whether the input is an object of the tenant's own that has no file record yet.
+    #: Whether the input is an object that has no file record yet.
     is_foreign: bool = False
+    #: Whether that object is one that we have written, so that it goes with its file record.
+    is_ours: bool = False
+    #: How long that file record lasts; 0 for ever.
+    file_seconds: int = 0
     #: Whether small results are to travel in the last event.
     deliver_results: bool = False
 
@@ -136,7 +140,7 @@ def _changeable(record: BatchRecord) -> dict[str, str | int]:
 
 def _record(manifest: Manifest) -> dict[str, str | int]:
     fields = msgspec.to_builtins(manifest)
-    for name in ("fingerprint", "is_foreign"):
+    for name in ("fingerprint", "is_foreign", "is_ours", "file_seconds"):
         del fields[name]
     # A flag is there or not; Redis knows texts and numbers only.
     fields["deliver_results"] = 1 if manifest.deliver_results else ""
@@ -149,13 +153,13 @@ def _input_file(manifest: Manifest) -> FileRecord:
         tenant=manifest.tenant,
         bytes=manifest.size,
         created_at=manifest.created_at,
-        expires_at=None,
+        expires_at=manifest.created_at + manifest.file_seconds if manifest.file_seconds else None,
         filename=manifest.key.rpartition("/")[2],
         purpose="batch",
         bucket=manifest.bucket,
         key=manifest.key,
         etag=manifest.etag,
-        owned=False,
+        owned=manifest.is_ours,
     )
 
 

@@ -1,6 +1,7 @@
 """Lanes: their ready lists, and the one lane job that each has while there is work."""
 
 import time
+from itertools import chain
 from typing import NamedTuple
 
 from shared.lifecycle import Status
@@ -11,6 +12,9 @@ from shared.state.slices import pending_key
 
 #: Batches whose records are read in one round trip.
 _BATCHES = 500
+#: Where more than these wait, those whose windows close next and the oldest are looked at besides
+#: the next ones of so many tenants.
+_CLOSING, _OLDEST, _TENANTS = 200, 50, 250
 
 
 class JobRecord(NamedTuple):
@@ -70,11 +74,12 @@ class Lanes:
         return await self._redis.zcard(self._key(lane, "claims"))
 
     async def candidates(self, lane: str, *, slices_per_batch: int) -> list[ReadySlice]:
-        """The ready slices of the lane and the next pending ones of its oldest waiting batches."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrange(self._key(lane, "ready"), 0, -1)
-            pipe.zrange(self._key(lane, "waiting"), 0, _BATCHES - 1)
-            ready, waiting = await pipe.execute()
+        """The ready slices of the lane and the next pending ones of batches that wait.
+
+        However many wait, the most urgent ones of each tenant are among them, and those whose
+        windows close soonest.
+        """
+        ready, waiting = await self._to_choose_from(lane)
         ids = list(dict.fromkeys([*waiting, *(member.rpartition(":")[0] for member in ready)]))
         fields = ("status", "plan", "tenant", "priority", "created_at", "expires_at", "lane")
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -119,6 +124,28 @@ class Lanes:
                 )
             )
         return found
+
+    async def _to_choose_from(self, lane: str) -> tuple[list[str], list[str]]:
+        """The ready slices, and the ids of at most about `_BATCHES` batches that wait."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrange(self._key(lane, "ready"), 0, -1)
+            pipe.zrange(self._key(lane, "waiting"), 0, _BATCHES - 1)
+            pipe.zcard(self._key(lane, "waiting"))
+            ready, waiting, count = await pipe.execute()
+        if count <= len(waiting):
+            return ready, waiting
+        # Any of them, where there are too many: each has its turn within a few rounds.
+        tenants = await self._redis.srandmember(self._key(lane, "tenants"), _TENANTS)
+        closing = await self._redis.zrange(f"{self._namespace}deadlines", 0, _CLOSING - 1)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for tenant in tenants:
+                key = self._key(lane, f"waiting:{tenant}")
+                pipe.zrange(key, 0, max(1, _BATCHES // len(tenants)) - 1)
+            pipe.zmscore(self._key(lane, "waiting"), closing or [""])
+            *chosen, scores = await pipe.execute()
+        urgent = [id_ for id_, score in zip(closing, scores, strict=False) if score is not None]
+        # Whatever else: the oldest of all have their turn.
+        return ready, list(dict.fromkeys([*urgent, *waiting[:_OLDEST], *chain(*chosen)]))
 
     async def feed(self, lane: str, members: list[str]) -> int:
         """Put the ready list (at most 100 members) in this order; returns how many came in."""

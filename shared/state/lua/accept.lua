@@ -22,7 +22,11 @@ if seen then
 end
 local fields = cjson.decode(ARGV[3])
 redis.call('HSET', key, 'status', 'validating', 'fingerprint', ARGV[2], unpack(fields))
-if ARGV[4] ~= '' then write_file(cjson.decode(ARGV[4])) end
+if ARGV[4] ~= '' then
+  local file = cjson.decode(ARGV[4])
+  redis.call('ZREM', ns .. 'garbage', file.key)
+  write_file(file)
+end
 local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at')
 local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
 redis.call('ZADD', ns .. 'batches:' .. values[1], score, id)
