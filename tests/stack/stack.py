@@ -179,12 +179,12 @@ class Stack(DockerCompose):
             completion_window="24h",
         )
 
-    def wait(self, batch: Batch, *, seconds: float = COLD_SECONDS) -> Batch:
+    def ended(self, batch: Batch, *, seconds: float = COLD_SECONDS) -> Batch:
         """The batch once it has ended."""
-        self.wait_for(batch, lambda now: now.status in FINAL, seconds=seconds)
+        self.until(batch, lambda now: now.status in FINAL, seconds=seconds)
         return self.client.batches.retrieve(batch.id)
 
-    def wait_for(
+    def until(
         self, batch: Batch, condition: Callable[[Batch], bool], *, seconds: float = COLD_SECONDS
     ) -> None:
         """Return when the batch is as asked; what it waits for is said on the way."""
@@ -198,7 +198,7 @@ class Stack(DockerCompose):
             time.sleep(0.3)
 
     def explain(self, batch: Batch) -> dict[str, Any]:
-        told: dict[str, Any] = self.client.get(f"/batches/{batch.id}/explain", cast_to=object)  # type: ignore[assignment]
+        told: Any = self.client.get(f"/batches/{batch.id}/explain", cast_to=object)
         return told
 
     def results(self, batch: Batch) -> list[dict[str, Any]]:

@@ -81,7 +81,9 @@ def _make_server(engine: Engine, service: str, image: str, needs: Sequence[Path]
 
 def _bootstrap(packages: str, archive: Path) -> None:
     """A Debian 12 with these packages, as a tar."""
-    command = ["mmdebstrap", "-q", "--variant=minbase", f"--include={packages}", "bookworm"]
+    # A bootstrap that is interrupted is begun anew: nothing needs to be on disk on the way.
+    options = ["--variant=minbase", "--dpkgopt=force-unsafe-io", f"--include={packages}"]
+    command = ["mmdebstrap", "-q", *options, "bookworm"]
     done = subprocess.run(
         [*command, str(archive), _mirror()], capture_output=True, text=True, check=False
     )

@@ -70,7 +70,7 @@ def warm(stack: Stack) -> Stack:
         stack.submit(chat_lines(1), "/v1/chat/completions"),
         stack.submit(embedding_lines(["hello"]), "/v1/embeddings"),
     ]
-    assert [stack.wait(batch).status for batch in batches] == ["completed", "completed"]
+    assert [stack.ended(batch).status for batch in batches] == ["completed", "completed"]
     return stack
 
 
@@ -87,7 +87,7 @@ def test_nothing_is_open_to_the_network_and_only_s3_may_write_to_its_root(stack:
 
 
 def test_a_batch_by_the_official_client(warm: Stack) -> None:
-    batch = warm.wait(warm.submit(chat_lines(20), "/v1/chat/completions"))
+    batch = warm.ended(warm.submit(chat_lines(20), "/v1/chat/completions"))
 
     assert_whole(warm, batch, 20)
 
@@ -121,10 +121,10 @@ def test_the_demo_runs_on_the_fleet_in_containers(warm: Stack) -> None:
 )
 def test_a_container_that_dies_comes_back_and_nothing_is_lost(warm: Stack, service: str) -> None:
     batch = warm.submit(chat_lines(_ROWS, tokens=32), "/v1/chat/completions")
-    warm.wait_for(batch, has_begun)
+    warm.until(batch, has_begun)
 
     warm.crash(service)
-    ended = warm.wait(batch)
+    ended = warm.ended(batch)
 
     assert_whole(warm, ended, _ROWS)
     warm.wait_well()
@@ -132,7 +132,7 @@ def test_a_container_that_dies_comes_back_and_nothing_is_lost(warm: Stack, servi
 
 def test_without_redis_calls_are_refused_by_name_and_work_goes_on_afterwards(warm: Stack) -> None:
     batch = warm.submit(chat_lines(_ROWS, tokens=32), "/v1/chat/completions")
-    warm.wait_for(batch, has_begun)
+    warm.until(batch, has_begun)
     url = warm.base_url.removesuffix("/v1")
 
     with warm.cut_off("redis"):
@@ -144,18 +144,18 @@ def test_without_redis_calls_are_refused_by_name_and_work_goes_on_afterwards(war
 
     assert report["redis"] == "does not answer"
     assert refused.status_code == 503
-    assert_whole(warm, warm.wait(batch), _ROWS)
+    assert_whole(warm, warm.ended(batch), _ROWS)
     warm.wait_well()
 
 
 @pytest.mark.parametrize("service", ["s3", "rabbitmq"])
 def test_work_goes_on_after_a_server_could_not_be_reached(warm: Stack, service: str) -> None:
     batch = warm.submit(chat_lines(_ROWS, tokens=32), "/v1/chat/completions")
-    warm.wait_for(batch, has_begun)
+    warm.until(batch, has_begun)
 
     with warm.cut_off(service):
         wait_until(lambda: warm.health("gateway") == "unhealthy", timeout=180)
-    ended = warm.wait(batch)
+    ended = warm.ended(batch)
 
     assert_whole(warm, ended, _ROWS)
     warm.wait_well()
@@ -163,7 +163,7 @@ def test_work_goes_on_after_a_server_could_not_be_reached(warm: Stack, service: 
 
 def test_a_machine_that_is_cut_off_is_replaced_by_itself(warm: Stack) -> None:
     batch = warm.submit(chat_lines(_ROWS, tokens=32), "/v1/chat/completions")
-    warm.wait_for(batch, has_begun)
+    warm.until(batch, has_begun)
     before = warm.look(warm.container("worker"))["State"]["StartedAt"]
 
     # Ray gives it up, and it ends itself when it finds that out.
@@ -172,7 +172,7 @@ def test_a_machine_that_is_cut_off_is_replaced_by_itself(warm: Stack) -> None:
     wait_until(
         lambda: warm.look(warm.container("worker"))["State"]["StartedAt"] != before, timeout=180
     )
-    ended = warm.wait(batch)
+    ended = warm.ended(batch)
 
     assert_whole(warm, ended, _ROWS)
     warm.wait_well()
@@ -190,7 +190,7 @@ def test_upgrade_and_rollback_lose_no_running_batch(
     sent: list[Batch] = []
     for version in (_NEXT_VERSION, VERSION):
         large = warm.submit(chat_lines(2 * _ROWS, tokens=48), "/v1/chat/completions")
-        warm.wait_for(large, has_begun)
+        warm.until(large, has_begun)
         committed = asyncio.run(_epochs(warm, large))
         began = len(sent)
 
@@ -200,12 +200,12 @@ def test_upgrade_and_rollback_lose_no_running_batch(
 
         for service in ("gateway", "dispatcher"):
             assert _version(warm, service) == version
-        assert_whole(warm, warm.wait(large), 2 * _ROWS)
+        assert_whole(warm, warm.ended(large), 2 * _ROWS)
         again = asyncio.run(_epochs(warm, large))
         assert committed
         assert {index: again[index] for index in committed} == committed
         for batch in sent[began:]:
-            assert_whole(warm, warm.wait(batch), 10)
+            assert_whole(warm, warm.ended(batch), 10)
 
 
 def test_nothing_is_left_after_down(stack: Stack, engine: Engine) -> None:

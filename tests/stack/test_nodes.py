@@ -77,7 +77,7 @@ def test_each_model_runs_on_its_family(stack: Stack) -> None:
     chat = stack.submit(chat_lines(20), "/v1/chat/completions")
     embeddings = stack.submit(embedding_lines(["hello", "goodbye"]), "/v1/embeddings")
 
-    assert [stack.wait(batch).status for batch in (chat, embeddings)] == ["completed"] * 2
+    assert [stack.ended(batch).status for batch in (chat, embeddings)] == ["completed"] * 2
 
     assert (_engines(stack, H100), _engines(stack, L4)) == ({_app(CHAT)}, {_app(EMBED, "l4")})
 
@@ -86,11 +86,11 @@ def test_a_full_family_is_waited_for_and_then_the_next_one_is_taken(stack: Stack
     _keep_awake(stack, CHAT)
     batch = stack.submit(chat_lines(300, tokens=48, model=ROAMING), "/v1/chat/completions")
 
-    stack.wait_for(batch, lambda _: _waits_for(stack, batch) == "no_room")
+    stack.until(batch, lambda _: _waits_for(stack, batch) == "no_room")
     waiting = stack.explain(batch)["summary"]
-    stack.wait_for(batch, has_begun)
+    stack.until(batch, has_begun)
     running_on = stack.explain(batch)
-    ended = stack.wait(batch)
+    ended = stack.ended(batch)
 
     assert waiting.startswith("Pool h100 has no room for the engine; the next pool is asked in ")
     assert running_on["lane"]["runs_on"] == "l4"
@@ -104,18 +104,18 @@ def test_an_idle_engine_goes_and_comes_back(stack: Stack) -> None:
 
     batch = stack.submit(chat_lines(10, model=ROAMING), "/v1/chat/completions")
 
-    assert_whole(stack, stack.wait(batch), 10)
+    assert_whole(stack, stack.ended(batch), 10)
 
 
 def test_a_machine_that_dies_has_its_work_taken_over(stack: Stack) -> None:
     wait_until(lambda: not _engines(stack, H100) - {_app(ROAMING)}, timeout=300)
     wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=300)
     batch = stack.submit(chat_lines(1500, tokens=48, model=ROAMING), "/v1/chat/completions")
-    stack.wait_for(batch, has_begun)
+    stack.until(batch, has_begun)
     assert _engines(stack, H100) == {_app(ROAMING)}
 
     stack.engine.run("kill", stack.container(H100))
-    ended = stack.wait(batch)
+    ended = stack.ended(batch)
 
     assert_whole(stack, ended, 1500)
     assert _app(ROAMING, "l4") in _engines(stack, L4)
@@ -126,9 +126,9 @@ def test_an_absent_family_is_waited_for_and_then_the_next_one_is_taken(stack: St
     wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=180)
 
     batch = stack.submit(chat_lines(10, model=ROAMING), "/v1/chat/completions")
-    stack.wait_for(batch, lambda _: _waits_for(stack, batch) == "no_room")
+    stack.until(batch, lambda _: _waits_for(stack, batch) == "no_room")
 
-    assert_whole(stack, stack.wait(batch), 10)
+    assert_whole(stack, stack.ended(batch), 10)
 
 
 def test_a_machine_that_comes_back_is_used_again(stack: Stack) -> None:
@@ -138,7 +138,7 @@ def test_a_machine_that_comes_back_is_used_again(stack: Stack) -> None:
 
     batch = stack.submit(chat_lines(10, model=ROAMING), "/v1/chat/completions")
 
-    assert_whole(stack, stack.wait(batch), 10)
+    assert_whole(stack, stack.ended(batch), 10)
     assert _engines(stack, H100) == {_app(ROAMING)}
 
 
@@ -174,7 +174,7 @@ def _engines(stack: Stack, service: str) -> set[str]:
 def _keep_awake(stack: Stack, model: str) -> None:
     """An engine that has just answered is there for its idle time."""
     batch = stack.submit(chat_lines(1, model=model), "/v1/chat/completions")
-    assert stack.wait(batch).status == "completed"
+    assert stack.ended(batch).status == "completed"
 
 
 def _waits_for(stack: Stack, batch: Batch) -> str | None:
