@@ -130,34 +130,17 @@ def test_a_container_that_dies_comes_back_and_nothing_is_lost(warm: Stack, servi
     warm.wait_well()
 
 
-def test_without_redis_calls_are_refused_by_name_and_work_goes_on_afterwards(warm: Stack) -> None:
-    batch = warm.submit(chat_lines(_ROWS, tokens=32), "/v1/chat/completions")
-    warm.until(batch, has_begun)
-    url = warm.base_url.removesuffix("/v1")
-
-    with warm.cut_off("redis"):
-        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=30).status_code == 503, timeout=60)
-        report = httpx.get(f"{url}/readyz", timeout=30).json()
-        refused = httpx.get(
-            f"{url}/v1/batches", headers={"Authorization": f"Bearer {warm.api_key}"}, timeout=120
-        )
-
-    assert report["redis"] == "does not answer"
-    assert refused.status_code == 503
-    assert_whole(warm, warm.ended(batch), _ROWS)
-    warm.wait_well()
-
-
-@pytest.mark.parametrize("service", ["s3", "rabbitmq"])
-def test_work_goes_on_after_a_server_could_not_be_reached(warm: Stack, service: str) -> None:
+@pytest.mark.parametrize("service", ["redis", "s3", "rabbitmq"])
+def test_a_server_that_cannot_be_reached_is_named_and_work_goes_on_afterwards(
+    warm: Stack, service: str
+) -> None:
     batch = warm.submit(chat_lines(_ROWS, tokens=32), "/v1/chat/completions")
     warm.until(batch, has_begun)
 
     with warm.cut_off(service):
-        wait_until(lambda: warm.health("gateway") == "unhealthy", timeout=180)
-    ended = warm.ended(batch)
+        wait_until(lambda: _report(warm).get(service) == "does not answer", timeout=120)
 
-    assert_whole(warm, ended, _ROWS)
+    assert_whole(warm, warm.ended(batch), _ROWS)
     warm.wait_well()
 
 
@@ -215,6 +198,15 @@ def test_nothing_is_left_after_down(stack: Stack, engine: Engine) -> None:
     for what in ("container", "network", "volume"):
         names = engine.ask(what, "ls", "-q", *(["-a"] if what == "container" else []), project)
         assert names == "", what
+
+
+def _report(stack: Stack) -> dict[str, str]:
+    """The gateway's own words about the servers; none while it has no time for them."""
+    try:
+        report: dict[str, str] = httpx.get(f"{stack.base_url[:-3]}/readyz", timeout=30).json()
+    except httpx.HTTPError:
+        return {}
+    return report
 
 
 def _alive_nodes(stack: Stack) -> int:
