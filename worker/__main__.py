@@ -5,7 +5,12 @@ import asyncio
 import logging
 import os
 import sys
+import time
 from pathlib import Path
+
+#: How long a node of Kubernetes may take to put a changed ConfigMap into its volumes.
+_CATALOG_SECONDS = 120.0
+_CATALOG_POLL_SECONDS = 0.5
 
 
 def main() -> int:
@@ -15,6 +20,7 @@ def main() -> int:
     lane = commands.add_parser("lane", help="run the lane job of LANE")
     lane.add_argument("lane")
     lane.add_argument("--job", required=True)
+    lane.add_argument("--catalog", default="", help="what `catalog_digest` says of the right one")
     check = commands.add_parser("check", help="hold CATALOG's engine arguments against vLLM's")
     check.add_argument("catalog", type=Path)
     arguments = parser.parse_args()
@@ -22,10 +28,10 @@ def main() -> int:
         from worker.check import check_catalog
 
         return check_catalog(arguments.catalog)
-    return _run_lane(arguments.lane, arguments.job)
+    return _run_lane(arguments.lane, arguments.job, arguments.catalog)
 
 
-def _run_lane(lane_name: str, job: str) -> int:
+def _run_lane(lane_name: str, job: str, digest: str) -> int:
     import ray
 
     from shared import log
@@ -36,6 +42,7 @@ def _run_lane(lane_name: str, job: str) -> int:
 
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
+    _wait_for_catalog(settings.catalog, digest)
     catalog = load_catalog(settings.catalog)
     ray.init(address="auto", logging_level=logging.WARNING, log_to_driver=False)
     prepare_ray_data()
@@ -58,6 +65,20 @@ def _run_lane(lane_name: str, job: str) -> int:
     asyncio.run(work())
     # Waves of a job that was superseded run in threads that nothing can stop.
     os._exit(0)
+
+
+def _wait_for_catalog(path: Path, digest: str) -> None:
+    """Return once the file is the one that the dispatcher reads, or will not become it any more."""
+    import structlog
+
+    from shared.catalog import catalog_digest
+
+    patience = time.monotonic() + _CATALOG_SECONDS
+    while digest and catalog_digest(path) != digest:
+        if time.monotonic() > patience:
+            structlog.get_logger().warning("lane_job.other_catalog", catalog=str(path))
+            return
+        time.sleep(_CATALOG_POLL_SECONDS)
 
 
 if __name__ == "__main__":
