@@ -15,7 +15,7 @@ from dispatcher.cluster import Cluster
 from dispatcher.finaliser import Finaliser
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
-from dispatcher.lanes import LaneKeeper
+from dispatcher.lanes import ENTRYPOINT, LaneKeeper
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
 from dispatcher.replay import Replay
@@ -25,7 +25,7 @@ from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
 from shared.admission import NewBatchQuota
 from shared.bus import Bus
-from shared.catalog import load_catalog
+from shared.catalog import catalog_digest, load_catalog
 from shared.errors import TransientError
 from shared.event_messages import EventMessages
 from shared.lifecycle import Status
@@ -224,6 +224,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 ready_rows=settings.ready_rows,
                 silence_seconds=settings.lane_job_silence_seconds,
                 attempts=settings.lane_job_attempts,
+                entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
             ),
             reaper=Reaper(state, storage),
             deliverer=Deliverer(

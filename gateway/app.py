@@ -110,9 +110,10 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         title="Batchyard",
         version=version("batchyard"),
         lifespan=running,
-        # The pages load their scripts from elsewhere; the schema itself stays.
+        # The pages load their scripts from elsewhere; the document itself wants a key, as all does.
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
         redirect_slashes=False,
         generate_unique_id_function=openapi.operation_id,
     )

@@ -217,6 +217,11 @@ class Catalog(_Strict):
         return f"{lane.name}.{self.fingerprint(lane)}"
 
 
+def catalog_digest(path: Path) -> str:
+    """Sixteen hex digits of the file, to tell whether two processes read the same one."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
 def load_catalog(path: Path) -> Catalog:
     """Read and check the file; every problem found is in the CatalogError's text, one a line."""
     try:
