@@ -104,6 +104,14 @@ class Part(NamedTuple):
     usage: SliceUsage
 
 
+class PlannedSlice(NamedTuple):
+    """A slice of a plan, and what was committed for it so far."""
+
+    index: int
+    slice: Slice
+    part: Part | None
+
+
 @dataclass(frozen=True)
 class ReadySlice:
     """A slice that could run next, with all that the ordering looks at."""
