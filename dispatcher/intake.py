@@ -46,7 +46,6 @@ from shared.errors import (
     NotFoundError,
     TransientError,
 )
-from shared.event_messages import EventMessages
 from shared.lifecycle import Event, Status
 from shared.messages import (
     InlineInput,
@@ -92,9 +91,9 @@ class Intake:
         service_user: str,
         inputs: Inputs,
         quota: NewBatchQuota,
-        replay: Replay | None = None,
+        replay: Replay,
     ) -> None:
-        self._replay = replay or Replay(state, bus, EventMessages(storage=storage))
+        self._replay = replay
         self._state = state
         self._storage = storage
         self._bus = bus

@@ -28,12 +28,14 @@ from redis.asyncio import Redis
 from cli import servers
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
+from dispatcher.replay import Replay
 from shared import dead_letters, ids, topology
 from shared.admission import NewBatchQuota
 from shared.bus import Bus
 from shared.catalog import Catalog
 from shared.dead_letters import DeadLetter
 from shared.errors import NotFoundError
+from shared.event_messages import EventMessages
 from shared.events import to_event
 from shared.lifecycle import Event, Status
 from shared.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
@@ -1104,6 +1106,7 @@ def _intake(
             max_bytes=max_bytes,
         ),
         quota=NewBatchQuota(_CATALOG, batches_per_hour, 1000, 1000),
+        replay=Replay(state, bus, EventMessages(storage=storage)),
     )
 
 
