@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shared import crash, ids
+from shared import ids
 from shared.errors import NotFoundError
-from shared.messages import FileInput, InlineInput, Reason, RejectedError, S3Input
+from shared.messages import FileInput, Reason, RejectedError, S3Input
 from shared.state import State
 from shared.storage import ForbiddenError, Storage
 
@@ -31,22 +31,6 @@ class Inputs:
         self._own = f"s3://{storage.bucket}/{tenant_prefix}"
         self._places = places
         self._max_bytes = max_bytes
-
-    async def store(self, batch_id: str, wanted: InlineInput, digest: str) -> dict[str, Any]:
-        """Write the requests of a message as an input file."""
-        # By its content: another message under the same id must not overwrite this one's input.
-        key = f"batches/{batch_id}/input-{digest[:16]}.jsonl"
-        lines = [request.model_dump_json() for request in wanted.requests]
-        stored = await self._storage.put(key, "".join(f"{line}\n" for line in lines).encode())
-        crash.point("intake.input_stored")
-        return {
-            "input_file_id": ids.input_file_id(batch_id),
-            "bucket": self._storage.bucket,
-            "key": key,
-            "etag": stored.etag,
-            "size": stored.size,
-            "is_foreign": True,
-        }
 
     async def find(self, tenant: str, batch_id: str, wanted: S3Input | FileInput) -> dict[str, Any]:
         """What exists already. Raises RejectedError where the tenant may not have it."""
@@ -105,6 +89,7 @@ class Inputs:
             "key": file.key,
             "etag": file.etag,
             "size": file.bytes,
+            "start": file.start,
         }
 
     def _require_readable(self, tenant: str, wanted: S3Input) -> None:
