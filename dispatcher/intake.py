@@ -118,7 +118,10 @@ class Intake:
         deliveries = _deliveries(message)
         try:
             if deliveries <= _SUSPECT_DELIVERIES:
-                await self._handle_patiently(message)
+                try:
+                    await self._handle(message)
+                except TransientError:
+                    await self._handle_patiently(message)
             else:
                 await asyncio.sleep(random.uniform(0, _SHUFFLE_SECONDS))
                 async with self._one_at_a_time:

@@ -13,7 +13,12 @@ local function words(text)
   for word in string.gmatch(text or '', '%S+') do found[#found + 1] = word end
   return found
 end
-local function ring(whom) redis.call('PUBLISH', ns .. 'bell:' .. whom, '1') end
+-- Once a script: whoever hears it looks at all there is.
+local rung = {}
+local function ring(whom)
+  if not rung[whom] then redis.call('PUBLISH', ns .. 'bell:' .. whom, '1') end
+  rung[whom] = true
+end
 
 -- The small state that every event carries.
 local SNAPSHOT = {
@@ -339,7 +344,9 @@ local function accept_batch(id, fingerprint, fields, input_file, submission, tol
   if #fields == 0 then error('There is no batch ' .. id .. ' to meet.') end
   redis.call('HSET', key, 'status', 'validating', 'fingerprint', fingerprint, unpack(fields))
   if input_file then write_file(input_file) end
-  local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at')
+  local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at', 'key')
+  local pack = string.match(values[4] or '', '^packs/[^/]+/')
+  if pack then redis.call('ZREM', ns .. 'garbage', pack) end
   local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
   redis.call('ZADD', ns .. 'batches:' .. values[1], score, id)
   redis.call('ZADD', ns .. 'status:validating', now, id)
