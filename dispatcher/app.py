@@ -188,6 +188,17 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         sender = Sender(guard, timeout_seconds=settings.webhook_timeout_seconds)
         stack.push_async_callback(sender.close)
         event_messages = _event_messages(settings, storage, stack)
+        planner = Planner(
+            state,
+            storage,
+            catalog,
+            slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
+            max_rows=settings.max_rows_per_batch,
+            max_embedding_inputs=settings.max_embedding_inputs,
+            max_input_bytes=settings.max_input_bytes,
+            quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
+            mixed_batches=settings.mixed_batches,
+        )
         intake = Intake(
             state,
             storage,
@@ -203,20 +214,11 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             ),
             quota=NewBatchQuota.of(settings, catalog),
             replay=Replay(state, bus, event_messages),
+            planner=planner,
         )
         dispatcher = Dispatcher(
             state,
-            planner=Planner(
-                state,
-                storage,
-                catalog,
-                slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
-                max_rows=settings.max_rows_per_batch,
-                max_embedding_inputs=settings.max_embedding_inputs,
-                max_input_bytes=settings.max_input_bytes,
-                quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
-                mixed_batches=settings.mixed_batches,
-            ),
+            planner=planner,
             finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
             lanes=LaneKeeper(
                 state,

@@ -53,8 +53,8 @@ class LaneKeeper:
 
     async def feed(self, lane: str) -> None:
         """Bring the ready list up to what the lane job can take, in the order that is right now."""
-        batches = await self._state.lanes.waiting_count(lane)
-        if not batches:
+        batches, ready = await self._state.lanes.backlog(lane)
+        if not batches or ready >= _MOST_READY:
             return
         job = await self._state.lanes.job(lane)
         rows = max(job.rows_wanted, self._ready_rows)

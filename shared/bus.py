@@ -69,7 +69,7 @@ class Bus:
         self._publishing: AbstractRobustConnection | None = None
         self._consuming: AbstractConnection | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._exchanges: dict[str, AbstractExchange] = {}
+        self._channel: AbstractChannel | None = None
         self._direct = _DirectReplies(self._url)
 
     @property
@@ -92,9 +92,7 @@ class Bus:
             if declares:
                 # On the channel that stays: a broker that comes back empty gets it all again.
                 await _declare(channel)
-            for name in topology.EXCHANGE_TYPES:
-                self._exchanges[name] = await channel.get_exchange(name, ensure=False)
-            self._exchanges[""] = channel.default_exchange
+            self._channel = channel
         except (ChannelAccessRefused, ChannelPreconditionFailed) as error:
             await self.close()
             raise SetupError(
@@ -122,11 +120,21 @@ class Bus:
         Raises TransientError when the outcome is unknown (send the same message again), with
         UnroutableError when `mandatory` and no queue took it, and RefusedError when it was full.
         """
+        if self._channel is None:
+            raise TransientError("RabbitMQ is not connected.")
         message = _message(body, properties, headers)
         try:
             with _unasked_cancellation_as(TransientError("RabbitMQ was lost before its confirm.")):
-                await self._exchanges[exchange].publish(
-                    message, routing_key, mandatory=mandatory, timeout=_PATIENCE
+                channel = await self._channel.get_underlay_channel()
+                # An exchange's own `publish` waits for the message to leave before the next one.
+                await channel.basic_publish(
+                    message.body,
+                    exchange=exchange,
+                    routing_key=routing_key,
+                    properties=message.properties,
+                    mandatory=mandatory,
+                    timeout=_PATIENCE,
+                    wait=False,
                 )
         except DeliveryError as error:
             if mandatory and error.frame.name == "Basic.Return":

@@ -59,9 +59,13 @@ class Lanes:
         """How many batches run on the lane."""
         return await self._redis.zcard(self._key(lane, "active"))
 
-    async def waiting_count(self, lane: str) -> int:
-        """How many of them have slices that are neither ready nor claimed."""
-        return await self._redis.zcard(self._key(lane, "waiting"))
+    async def backlog(self, lane: str) -> tuple[int, int]:
+        """How many batches have slices that are neither ready nor claimed; and the ready slices."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zcard(self._key(lane, "waiting"))
+            pipe.zcard(self._key(lane, "ready"))
+            batches, ready = await pipe.execute()
+        return batches, ready
 
     async def rows_ahead(self, lane: str) -> int:
         """Rows of the lane's running batches that have no result yet."""

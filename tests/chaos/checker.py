@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from shared import ids
 from shared.lifecycle import FINAL, INITIAL, TRANSITIONS, Status
+from shared.submission import PACKS
 from tests.chaos.evidence import Evidence
 from tests.chaos.rows import expected, is_answer
 
@@ -125,6 +126,8 @@ def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
 def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
     record = evidence.redis.get(f"batch:{batch.id}")
     has_manifest = f"batches/{batch.id}/manifest.json" in evidence.objects
+    if record is not None and record["key"].startswith(PACKS):
+        has_manifest |= batch.id in _packed(record["key"], evidence)
     if record is None:
         # An accepted message whose time was over when it came makes no batch.
         may_be_absent = not batch.is_accepted or batch.wish["kind"] == "expiring"
@@ -147,6 +150,13 @@ def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
         yield Violation("wrong_end", batch.id, f"it is {status}, not {sorted(allowed)}: {why}")
         return
     yield from _check_results(batch, record, evidence)
+
+
+def _packed(key: str, evidence: Evidence) -> set[str]:
+    """The batches whose manifests are in a pack."""
+    first = int(key.rpartition("/")[2].removesuffix(".jsonl"))
+    lines = evidence.bodies.get(key, b"")[first:].splitlines()
+    return {json.loads(line)["manifest"]["id"] for line in lines}
 
 
 def _check_results(
