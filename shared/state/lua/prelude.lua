@@ -376,7 +376,15 @@ local function accept_batch(id, fingerprint, fields, input_file, submission, tol
   if input_file then write_file(input_file) end
   local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at', 'key')
   local pack = string.match(values[4] or '', '^packs/[^/]+/')
-  if pack then redis.call('ZREM', ns .. 'garbage', pack) end
+  if pack then
+    redis.call('ZREM', ns .. 'garbage', pack)
+    -- Its inputs go when no file of them is left, and nobody reads them.
+    local ends = tonumber(values[3])
+    if input_file then ends = math.max(ends, tonumber(input_file.expires_at or math.huge)) end
+    if ends < math.huge then
+      redis.call('ZADD', ns .. 'garbage', 'GT', int(ends + ENDED_SECONDS), values[4])
+    end
+  end
   local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
   redis.call('ZADD', ns .. 'batches:' .. values[1], score, id)
   redis.call('ZADD', ns .. 'status:validating', now, id)
