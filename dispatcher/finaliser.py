@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 
@@ -314,7 +314,7 @@ class Finaliser:
             error=error,
             finished_at=record.number(f"{record.status}_at"),
         )
-        key = f"batches/{record.id}/commit-{event}.json"
+        key = _commit_key(record.id, event)
         if await self._storage.create(key, msgspec.json.encode(commit)):
             return commit
         return msgspec.json.decode(await self._storage.get(key), type=Commit)
@@ -354,6 +354,7 @@ class Finaliser:
             fields=fields,
             # Also where no part was committed: one may have been written by a job that then died.
             garbage=parts if has_run and not is_adopted else None,
+            garbage_later=_overtaken(record),
         )
 
     def _file(
@@ -434,6 +435,18 @@ async def _joined(
             yield chunk
 
 
+def _overtaken(record: BatchRecord) -> Sequence[str]:
+    """What another finaliser may have written for the end that a cancellation came before."""
+    if record.status is not Status.CANCELLING or "finalizing_at" not in record.fields:
+        return ()
+    event = _end_of_running(record)
+    return f"batches/{record.id}/{event}/", _commit_key(record.id, event)
+
+
+def _commit_key(batch_id: str, event: Event) -> str:
+    return f"batches/{batch_id}/commit-{event}.json"
+
+
 def _split(body: bytes) -> list[bytes]:
     return [line for line in body.split(b"\n") if line]
 
@@ -441,6 +454,10 @@ def _split(body: bytes) -> list[bytes]:
 def _event(record: BatchRecord) -> Event:
     if record.status is Status.CANCELLING:
         return Event.CANCEL_COMMITTED
+    return _end_of_running(record)
+
+
+def _end_of_running(record: BatchRecord) -> Event:
     if record.number("window_closed"):
         return Event.EXPIRY_COMMITTED
     return Event.OUTPUT_COMMITTED

@@ -6,6 +6,7 @@ from typing import Any
 from shared import ids
 from shared.errors import NotFoundError
 from shared.messages import FileInput, Reason, RejectedError, S3Input
+from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import ForbiddenError, Storage
 
@@ -14,7 +15,8 @@ class Inputs:
     """Finds inputs; what it returns are fields of a manifest.
 
     `tenant_prefix` is in our own bucket, `places` are `s3://bucket/prefix/` by tenant; `{tenant}`
-    in them stands for the tenant, and `*` for every tenant.
+    in them stands for the tenant, and `*` for every tenant. The file records that they get last for
+    `file_seconds`.
     """
 
     def __init__(
@@ -25,12 +27,19 @@ class Inputs:
         tenant_prefix: str,
         places: Mapping[str, Sequence[str]],
         max_bytes: int,
+        file_seconds: int = THIRTY_DAYS,
     ) -> None:
         self._state = state
         self._storage = storage
         self._own = f"s3://{storage.bucket}/{tenant_prefix}"
         self._places = places
         self._max_bytes = max_bytes
+        self._file_seconds = file_seconds
+
+    def unplaced(self) -> dict[str, Any]:
+        """An input that is still to be packed."""
+        unknown = {"bucket": "", "key": "", "etag": "", "size": 0}
+        return {**unknown, "is_foreign": True, "file_seconds": self._file_seconds}
 
     async def find(self, tenant: str, batch_id: str, wanted: S3Input | FileInput) -> dict[str, Any]:
         """What exists already. Raises RejectedError where the tenant may not have it."""
@@ -67,6 +76,7 @@ class Inputs:
             "version_id": wanted.version_id or "",
             "sha256": wanted.sha256 or "",
             "is_foreign": True,
+            "file_seconds": self._file_seconds,
         }
 
     async def _file(self, tenant: str, file_id: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import stamina
@@ -44,7 +44,6 @@ from shared.dead_letters import (
 )
 from shared.errors import (
     ConflictError,
-    InvalidInputError,
     InvalidTransitionError,
     NotFoundError,
     TransientError,
@@ -61,13 +60,15 @@ from shared.messages import (
     window_seconds,
 )
 from shared.openai import ENDPOINTS
-from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply, ReplyError
+from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
 from shared.state import BatchRecord, Standing, State
 from shared.storage import Storage
 from shared.submission import Manifest, accept, meet, read_manifest
 from shared.topology import DEAD_EXCHANGE, DEAD_KEY
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 #: A message is kept this long while Redis or S3 is away. The broker takes it back after 30 minutes.
 _PATIENCE_SECONDS = 600.0
@@ -80,8 +81,6 @@ _SHUFFLE_SECONDS = 0.5
 _DEAD_CODES = {"bad_routing_key", "tenant_mismatch", "too_large", "unsupported_media"}
 _DEAD_PARAMS = {"message_id", "type"}
 _ROOT = Path(__file__).parents[1]
-#: An input that is still to be packed.
-_UNPLACED: Mapping[str, Any] = {"bucket": "", "key": "", "etag": "", "size": 0, "is_foreign": True}
 
 _Make = Callable[[InlineBatch], Awaitable[None]]
 
@@ -153,10 +152,7 @@ class Intake:
         envelope = self._opened(message)
         crash.point("intake.begin")
         try:
-            if envelope.type == replays.REPLAY:
-                await self._replay_events(message)
-            else:
-                await self._obey(envelope, message)
+            await self._obey(envelope, message)
         except RejectedError as error:
             codes = sorted({reason.code for reason in error.reasons})
             # Not the reasons: they name fields, and who knows what somebody calls a field.
@@ -165,7 +161,7 @@ class Intake:
             if is_dead or not envelope.can_be_answered:
                 await self._bury(envelope, message, error)
             if envelope.can_be_answered:
-                await self._reply(envelope, _rejection(error))
+                await self._refuse(envelope, error)
         crash.point("intake.done")
 
     async def _give_up(
@@ -202,17 +198,12 @@ class Intake:
             await self._ready(body)
         elif envelope.type == messages.CANCEL:
             await self._cancel(envelope, body)
+        elif envelope.type == replays.REPLAY:
+            await self._replay.answer(envelope, _checked(envelope, body, replays.decode_replay))
         else:
             is_suspect = _deliveries(message) > _SUSPECT_DELIVERIES
             make = self._packer.make_alone if is_suspect else self._packer.make
             await self._submit(envelope, body, make)
-
-    async def _replay_events(self, message: AbstractIncomingMessage) -> None:
-        try:
-            await self._replay.answer(message)
-        except InvalidInputError as error:
-            reason = Reason(error.code or "schema_invalid", str(error), error.param)
-            raise RejectedError([reason], is_dead=True) from error
 
     async def _ready(self, body: bytes) -> None:
         try:
@@ -251,7 +242,7 @@ class Intake:
         reply = self._address(envelope) if envelope.can_be_answered else None
         found = [*reasons, *_unservable(submission)]
         if isinstance(submission.input, InlineInput) and not found:
-            manifest = self._manifest(tenant, envelope, submission, _UNPLACED)
+            manifest = self._manifest(tenant, envelope, submission, self._inputs.unplaced())
             await make(InlineBatch(manifest, _lines(submission.input), reply))
             return
         try:
@@ -340,13 +331,7 @@ class Intake:
         )
 
     async def _cancel(self, envelope: Envelope, body: bytes) -> None:
-        reasons = [*unauthorised(envelope), *malformed(envelope)]
-        try:
-            wish = decode_cancellation(body, content_encoding=envelope.text("content_encoding"))
-        except RejectedError as error:
-            raise RejectedError([*reasons, *error.reasons], is_dead=error.is_dead) from error
-        if reasons:
-            raise RejectedError(reasons)
+        wish = _checked(envelope, body, decode_cancellation)
         record = await self._own_batch(envelope.tenant, wish.batch_id)
         try:
             is_new = await self._state.apply(record.id, Event.CANCEL_REQUESTED)
@@ -370,6 +355,12 @@ class Intake:
             text = f"batch_id: No batch found with id '{batch_id}'."
             raise RejectedError([Reason("unknown_batch", text, "batch_id")])
         return record
+
+    async def _refuse(self, envelope: Envelope, error: RejectedError) -> None:
+        if envelope.type == replays.REPLAY:
+            await self._replay.refuse(envelope, error)
+        else:
+            await self._reply(envelope, Reply(RejectedReply.of(error)))
 
     async def _reply(self, envelope: Envelope, answer: Reply) -> None:
         await self._state.outbox.add(
@@ -469,6 +460,18 @@ def _place(error: Exception) -> str:
     return f"{path}:{own[-1].lineno} in {own[-1].name}"
 
 
+def _checked(envelope: Envelope, body: bytes, decode: Callable[..., T]) -> T:
+    """What the body says. Raises RejectedError for all that is wrong with it or its envelope."""
+    reasons = [*unauthorised(envelope), *malformed(envelope)]
+    try:
+        wish = decode(body, content_encoding=envelope.text("content_encoding"))
+    except RejectedError as error:
+        raise RejectedError([*reasons, *error.reasons], is_dead=error.is_dead) from error
+    if reasons:
+        raise RejectedError(reasons)
+    return wish
+
+
 def _lines(wanted: InlineInput) -> bytes:
     """The requests of a message as an input file."""
     return "".join(f"{request.model_dump_json()}\n" for request in wanted.requests).encode()
@@ -506,9 +509,3 @@ def _acceptance(record: BatchRecord, *, is_duplicate: bool) -> Reply:
             ),
         )
     )
-
-
-def _rejection(error: RejectedError) -> Reply:
-    """The first reason as OpenAI's error, and all of them beside it."""
-    errors = [ReplyError(**reason._asdict()) for reason in error.reasons]
-    return Reply(RejectedReply(error=errors[0], errors=errors, error_count=error.count))

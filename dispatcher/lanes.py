@@ -24,7 +24,7 @@ _LONGEST_PAUSE_SECONDS = 60.0
 #: Slices in a ready list: the most that one script call puts in order.
 _MOST_READY = 100
 #: What Ray runs for a lane; its jobs find everything else in their environment.
-_ENTRYPOINT = "python -m worker lane {lane} --job {job}"
+ENTRYPOINT = "python -m worker lane {lane} --job {job}"
 
 
 class LaneKeeper:
@@ -38,7 +38,7 @@ class LaneKeeper:
         ready_rows: int,
         silence_seconds: float,
         attempts: int,
-        entrypoint: str = _ENTRYPOINT,
+        entrypoint: str = ENTRYPOINT,
     ) -> None:
         self._state = state
         self._cluster = cluster

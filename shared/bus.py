@@ -41,6 +41,8 @@ _CONNECTION = "heartbeat=10&reconnect_interval=1"
 #: What aio-pika raises when the connection or channel is gone.
 CONNECTION_ERRORS = (AMQPError, ConnectionError, TimeoutError, RuntimeError)
 
+#: One that is not blocked says so at once.
+_BLOCKED_SECONDS = 0.2
 #: A subscription that was lost in silence is noticed after this.
 _LISTEN_CHECK_SECONDS = 15.0
 
@@ -53,6 +55,10 @@ class UnroutableError(TransientError):
 
 class RefusedError(TransientError):
     """A queue said no to the message because it is full, or no broker can read its address."""
+
+
+class BlockedError(TransientError):
+    """The broker takes no messages, because its disk or memory alarm is on."""
 
 
 class Bus:
@@ -138,16 +144,23 @@ class Bus:
             raise TransientError(f"RabbitMQ: {error!r}") from error
 
     async def reply(
-        self, address: str, body: bytes, *, properties: Mapping[str, str | datetime]
+        self,
+        address: str,
+        body: bytes,
+        *,
+        properties: Mapping[str, str | datetime],
+        headers: HeadersType | None = None,
     ) -> None:
         """Publish to a queue that a sender has named, or to its direct reply-to.
 
         Raises as `publish` does.
         """
         if address.startswith(topology.DIRECT_REPLY):
-            await self._direct.send(address, _message(body, properties, None))
+            await self._direct.send(address, _message(body, properties, headers))
         else:
-            await self.publish("", address, body, properties=properties, mandatory=True)
+            await self.publish(
+                "", address, body, properties=properties, headers=headers, mandatory=True
+            )
 
     async def consume(self, handler: Handler, *, prefetch: int = 64) -> None:
         """Hand each batch message to `handler`, which acks or rejects it, within milliseconds.
@@ -239,9 +252,15 @@ class Bus:
         return found.declaration_result.message_count or 0
 
     async def ping(self) -> None:
-        """Raise TransientError when the broker is not connected."""
+        """Raise TransientError when the broker is not connected, BlockedError while it blocks."""
         if self._publishing is None or not self._publishing.connected.is_set():
             raise TransientError("RabbitMQ is not connected.")
+        if (transport := self._publishing.transport) is not None:
+            try:
+                async with asyncio.timeout(_BLOCKED_SECONDS):
+                    await transport.connection.ready()
+            except TimeoutError as error:
+                raise BlockedError("RabbitMQ blocks publishers.") from error
 
     async def close(self) -> None:
         """Stop consuming, then close all connections."""

@@ -104,7 +104,8 @@ class Part(NamedTuple):
     usage: SliceUsage
 
 
-class PlannedSlice(NamedTuple):
+@dataclass(frozen=True)
+class PlannedSlice:
     """A slice of a plan, and what was committed for it so far."""
 
     index: int

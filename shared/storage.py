@@ -26,8 +26,11 @@ from shared.errors import NotFoundError, SetupError, TransientError
 T = TypeVar("T")
 
 _THREADS = 24
+_READ_SECONDS = 60.0
 #: Of a multipart upload, above S3's least of 5 MiB; one upload keeps a few of them in memory.
 _PART_BYTES = 8 * 1024 * 1024
+#: The most that an upload keeps in memory: a part on its way, a copy of it, and the next one.
+UPLOAD_BYTES = 3 * _PART_BYTES
 _CHUNK_BYTES = 1024 * 1024
 #: What S3 asks of every part of a multipart upload but the last, and how many it takes.
 _LEAST_PART_BYTES = 5 * 1024 * 1024
@@ -68,11 +71,24 @@ def why_unreadable(error: NotFoundError) -> Literal["changed", "forbidden", "mis
 
 
 class Storage:
-    """One bucket of an S3 server."""
+    """One bucket of an S3 server.
 
-    def __init__(self, endpoint: str, access_key: str, secret_key: str, bucket: str) -> None:
+    With `patience_seconds`, a call that has no answer by then raises TransientError, whatever it
+    waits for; without, it may take minutes.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        access_key: str,
+        secret_key: str,
+        bucket: str,
+        *,
+        patience_seconds: float | None = None,
+    ) -> None:
         url = urlsplit(endpoint)
         self.bucket = bucket
+        self._patience_seconds = patience_seconds
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="storage")
         self._client = Minio(
             url.netloc,
@@ -83,7 +99,7 @@ class Storage:
             region="us-east-1",
             http_client=urllib3.PoolManager(
                 maxsize=_THREADS,
-                timeout=urllib3.Timeout(connect=5, read=60),
+                timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
                 retries=False,
             ),
         )
@@ -116,7 +132,21 @@ class Storage:
 
     async def create(self, key: str, body: bytes) -> bool:
         """Write a small object if the key is free; False when it is taken: the first one stays."""
-        return await self._call(lambda: self._create(key, body))
+        return await self._call(lambda: self._create(key, body)) is not None
+
+    async def put_once(self, key: str, body: bytes) -> Stored | None:
+        """Write a small object that stays as it is; None when the key holds another one.
+
+        One of the same bytes is taken for our own: the answer to a try before may have been lost.
+        """
+        etag = await self._call(lambda: self._create(key, body))
+        if etag is not None:
+            return Stored(key, etag, len(body))
+        try:
+            return await self.stat(key) if await self.get(key) == body else None
+        except NotFoundError:
+            # It was removed meanwhile, with what it belonged to.
+            return None
 
     async def get(
         self,
@@ -301,6 +331,14 @@ class Storage:
             raise
 
     async def _call(self, function: Callable[[], T]) -> T:
+        try:
+            # Also what waits for a thread, where all of them wait for a server that hangs.
+            async with asyncio.timeout(self._patience_seconds):
+                return await self._try(function)
+        except TimeoutError as error:
+            raise TransientError("S3 does not answer.") from error
+
+    async def _try(self, function: Callable[[], T]) -> T:
         async for attempt in stamina.retry_context(
             on=TransientError, attempts=5, timeout=30, wait_initial=0.1, wait_max=2
         ):
@@ -327,10 +365,11 @@ class Storage:
         )
         return Stored(key, written.etag or "", len(body))
 
-    def _create(self, key: str, body: bytes) -> bool:
+    def _create(self, key: str, body: bytes) -> str | None:
+        """The new object's ETag; None where there is one already."""
         try:
             # put_object of the client drops headers that it does not know.
-            self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
+            answer = self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
                 "PUT",
                 bucket_name=self.bucket,
                 object_name=key,
@@ -339,11 +378,11 @@ class Storage:
             )
         except S3Error as error:
             if error.code == "PreconditionFailed":
-                return False
+                return None
             if error.code == "ConditionalRequestConflict":
                 raise TransientError(f"S3: a race for {key}, to be run again") from error
             raise
-        return True
+        return str(answer.headers.get("etag", "")).strip('"')
 
     def _stat(self, place: "_Place") -> Object:
         try:

@@ -8,6 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -57,8 +58,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     version_id: str = ""
     sha256: str = ""
     output_seconds: int = 0
-    #: Whether the input is an object of the tenant's own that has no file record yet.
+    #: Whether the input is an object that has no file record yet.
     is_foreign: bool = False
+    #: How long that file record lasts; 0 for ever.
+    file_seconds: int = 0
     #: Whether small results are to travel in the last event.
     deliver_results: bool = False
     #: Where the input begins in its object. In a pack the ETag is left out: it is the pack's own.
@@ -131,8 +134,12 @@ def pack(inputs: Sequence[bytes], batches: Sequence[PackedBatch]) -> bytes:
 
 
 async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
-    """The batches in a pack. Raises NotFoundError."""
-    found = await storage.stat(key)
+    """The batches in a pack, also when its inputs are gone. Raises NotFoundError."""
+    try:
+        found = await storage.stat(key)
+    except NotFoundError:
+        key = _without_inputs(key)
+        found = await storage.stat(key)
     first = int(key.rpartition("/")[2].removesuffix(".jsonl"))
     lines = await storage.get(key, start=first, end=found.size, etag=found.etag)
     batches: list[PackedBatch] = msgspec.json.Decoder(PackedBatch).decode_lines(lines)
@@ -140,6 +147,21 @@ async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
         PackedBatch(msgspec.structs.replace(batch.manifest, etag=found.etag), batch.plan)
         for batch in batches
     ]
+
+
+async def keep_manifests(storage: Storage, key: str) -> None:
+    """Write a pack's manifests apart, so that the pack can be removed; safe to repeat."""
+    with suppress(NotFoundError):
+        await storage.put(_without_inputs(key), pack((), await read_pack(storage, key)))
+
+
+def is_pack(key: str) -> bool:
+    """Whether it is an object with inputs that must not go without `keep_manifests`."""
+    return key.startswith(PACKS) and not key.endswith("/") and key != _without_inputs(key)
+
+
+def _without_inputs(key: str) -> str:
+    return f"{key.rpartition('/')[0]}/0.jsonl"
 
 
 async def every_manifest(storage: Storage) -> AsyncGenerator[Manifest, None]:
@@ -261,7 +283,7 @@ def _changeable(record: BatchRecord) -> dict[str, str | int]:
 
 def _record(manifest: Manifest) -> dict[str, str | int]:
     fields = msgspec.to_builtins(manifest)
-    for name in ("fingerprint", "is_foreign"):
+    for name in ("fingerprint", "is_foreign", "file_seconds"):
         del fields[name]
     # A flag is there or not; Redis knows texts and numbers only.
     fields["deliver_results"] = 1 if manifest.deliver_results else ""
@@ -279,7 +301,7 @@ def _input_file(manifest: Manifest) -> FileRecord:
         tenant=manifest.tenant,
         bytes=manifest.size,
         created_at=manifest.created_at,
-        expires_at=None,
+        expires_at=manifest.created_at + manifest.file_seconds if manifest.file_seconds else None,
         filename=filename,
         purpose="batch",
         bucket=manifest.bucket,

@@ -230,11 +230,14 @@ class Batches:
         """Ids of batches in a status that is not final, the longest there first."""
         return await self._redis.zrange(f"{self._namespace}status:{status}", 0, limit - 1)
 
-    async def past_window(self, *, limit: int = 100) -> list[str]:
-        """Ids of live batches whose completion window has closed."""
+    async def past_window(self, *, first: int = 0, limit: int = 500) -> list[str]:
+        """Ids of live batches whose completion window has closed, the longest ago first.
+
+        They stay among them until they have ended; `first` are passed over.
+        """
         seconds, _ = await self._redis.time()
         return await self._redis.zrangebyscore(
-            f"{self._namespace}deadlines", "-inf", seconds, start=0, num=limit
+            f"{self._namespace}deadlines", "-inf", seconds, start=first, num=limit
         )
 
 

@@ -104,7 +104,7 @@ def load(run_dir: Path) -> Evidence:
 async def queue_lengths(fleet: ChaosFleet) -> dict[str, int]:
     """Messages that wait in each queue."""
     names = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions())]
-    async with await aio_pika.connect(fleet.service_amqp_url, timeout=10) as connection:
+    async with await aio_pika.connect(fleet.service_amqp_url, timeout=60) as connection:
         channel = await connection.channel()
         lengths = {}
         for name in names:

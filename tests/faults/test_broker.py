@@ -74,6 +74,7 @@ async def test_while_the_disk_is_full_http_answers_and_messages_in_the_queue_are
         made = [await yard.create(f"{run}-{number}") for number in range(5)]
         yard.dispatcher.thaw()
 
+        await eventually(lambda: _says_that_it_is_blocked(yard), 30)
         # Acks are not blocked, and the dispatcher finds batches of HTTP without their message.
         await yard.until_planned([*queued, *made])
         assert not publishing.done()
@@ -174,6 +175,12 @@ async def test_a_flood_of_ten_thousand_messages_in_bounded_memory(yard: Yard) ->
 
     print("flood:", json.dumps(figures))  # noqa: T201  # what the run is for
     assert figures["dispatcher_growth_mb"] < 200
+
+
+async def _says_that_it_is_blocked(yard: Yard) -> bool:
+    ready = await yard.http.get("/readyz")
+    told = ready.json()["rabbitmq"]
+    return ready.status_code == 503 and told == "takes no messages: its alarm is on"
 
 
 async def _flood(yard: Yard, *, messages: int) -> dict[str, float]:

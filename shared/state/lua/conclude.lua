@@ -1,5 +1,6 @@
 -- Ends a batch with its files, in one step. ARGV: batch id, event, files (JSON list),
--- fields (JSON list), prefix of objects that nobody needs after it ('' for none)
+-- fields (JSON list), prefix of objects that nobody needs after it ('' for none), objects and prefixes
+-- that nobody needs a day later (JSON list)
 local row = TRANSITIONS[ARGV[2]]
 local status = redis.call('HGET', batch_key(ARGV[1]), 'status')
 if status and row.sources[status] then
@@ -8,6 +9,9 @@ if status and row.sources[status] then
   if ARGV[5] ~= '' then
     -- And once more when nobody is alive any more who was frozen over a part and then died.
     redis.call('ZADD', ns .. 'garbage', now, ARGV[5], int(now + 86400), ARGV[5] .. '/')
+  end
+  for _, member in ipairs(cjson.decode(ARGV[6])) do
+    redis.call('ZADD', ns .. 'garbage', int(now + 86400), member)
   end
 end
 return transition(ARGV[1], ARGV[2], cjson.decode(ARGV[4]))

@@ -124,6 +124,9 @@ local function pending_key(id, plan, lanes, lane)
   return ns .. 'pending:' .. id .. ':' .. plan .. (lane == lanes[1] and '' or ':' .. lane)
 end
 
+-- How long that is kept which only a live batch needs.
+local ENDED_SECONDS = 86400
+
 -- Lets go of everything that only a live batch needs.
 local function retire(id)
   local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id', 'lane')
@@ -134,10 +137,10 @@ local function retire(id)
     suffixes[#suffixes + 1] = 'plan:' .. id .. ':' .. values[1]
     local lanes = words(values[3])
     for _, lane in ipairs(lanes) do
-      redis.call('EXPIRE', pending_key(id, values[1], lanes, lane), 86400)
+      redis.call('EXPIRE', pending_key(id, values[1], lanes, lane), ENDED_SECONDS)
     end
   end
-  for _, suffix in ipairs(suffixes) do redis.call('EXPIRE', ns .. suffix, 86400) end
+  for _, suffix in ipairs(suffixes) do redis.call('EXPIRE', ns .. suffix, ENDED_SECONDS) end
   local readers = ns .. 'readers:' .. values[2]
   redis.call('SREM', readers, id)
   local garbage = redis.call('HGET', ns .. 'deleted', values[2])
@@ -211,6 +214,30 @@ local function fail_delivery(delivery)
   redis.call('EXPIRE', delivery_key(delivery), FINISHED_DELIVERY_SECONDS)
 end
 
+-- A batch waits on a lane while it has slices there that are neither ready nor claimed. `waiting` has
+-- all of them, and besides each tenant has its own, the most urgent first, as dispatcher/ordering.py
+-- ages priorities: so nobody is behind what another one has waiting.
+local AGEING_SECONDS = 600
+
+local function waiting_key(lane, tenant) return lane_key(lane, 'waiting:' .. tenant) end
+
+local function wait(lane, id)
+  local values = redis.call('HMGET', batch_key(id), 'tenant', 'created_at', 'priority')
+  local place = tonumber(values[2]) - AGEING_SECONDS * tonumber(values[3] or 0)
+  redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
+  redis.call('ZADD', waiting_key(lane, values[1]), int(place), id)
+  redis.call('SADD', lane_key(lane, 'tenants'), values[1])
+end
+
+local function unwait(lane, id)
+  if redis.call('ZREM', lane_key(lane, 'waiting'), id) == 0 then return end
+  local tenant = redis.call('HGET', batch_key(id), 'tenant')
+  redis.call('ZREM', waiting_key(lane, tenant), id)
+  if redis.call('EXISTS', waiting_key(lane, tenant)) == 0 then
+    redis.call('SREM', lane_key(lane, 'tenants'), tenant)
+  end
+end
+
 -- The only place where a status is written after a batch's creation. Returns 'ok', 'repeat' when
 -- the batch is there already, 'missing', or the status that rules the event out.
 local function transition(id, event, fields)
@@ -230,17 +257,21 @@ local function transition(id, event, fields)
       redis.call('SADD', ns .. 'lanes', lane)
       if not values[3] then
         redis.call('ZADD', lane_key(lane, 'active'), values[2], id)
-        redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
+        wait(lane, id)
       end
     else
       redis.call('ZREM', lane_key(lane, 'active'), id)
-      redis.call('ZREM', lane_key(lane, 'waiting'), id)
+      unwait(lane, id)
     end
   end
   announce(id, 'batch.' .. row.target)
   if FINAL[row.target] then
     redis.call('HINCRBY', ns .. 'ended', row.target, 1)
     notify(id, 'batch.' .. row.target)
+  end
+  -- Its results so far can be read for as long as their places are known.
+  if row.target == 'failed' and redis.call('HEXISTS', key, 'plan') == 1 then
+    redis.call('ZADD', ns .. 'garbage', int(now + ENDED_SECONDS), 'batches/' .. id .. '/parts/')
   end
   if FINAL[row.target] then retire(id) else redis.call('ZADD', ns .. 'status:' .. row.target, now, id) end
   ring('dispatcher')
@@ -287,8 +318,7 @@ local function unready(id, lane, lanes, plan)
       taken = taken + 1
     end
   end
-  local score = redis.call('ZSCORE', lane_key(lane, 'active'), id)
-  if score and taken > 0 then redis.call('ZADD', lane_key(lane, 'waiting'), score, id) end
+  if taken > 0 and redis.call('ZSCORE', lane_key(lane, 'active'), id) then wait(lane, id) end
 end
 
 local function write_file(file)
@@ -346,7 +376,15 @@ local function accept_batch(id, fingerprint, fields, input_file, submission, tol
   if input_file then write_file(input_file) end
   local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at', 'key')
   local pack = string.match(values[4] or '', '^packs/[^/]+/')
-  if pack then redis.call('ZREM', ns .. 'garbage', pack) end
+  if pack then
+    redis.call('ZREM', ns .. 'garbage', pack)
+    -- Its inputs go when no file of them is left, and nobody reads them.
+    local ends = tonumber(values[3])
+    if input_file then ends = math.max(ends, tonumber(input_file.expires_at or math.huge)) end
+    if ends < math.huge then
+      redis.call('ZADD', ns .. 'garbage', 'GT', int(ends + ENDED_SECONDS), values[4])
+    end
+  end
   local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
   redis.call('ZADD', ns .. 'batches:' .. values[1], score, id)
   redis.call('ZADD', ns .. 'status:validating', now, id)
