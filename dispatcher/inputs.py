@@ -3,15 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shared import crash, ids
+from shared import ids
 from shared.errors import NotFoundError
-from shared.messages import FileInput, InlineInput, Reason, RejectedError, S3Input
+from shared.messages import FileInput, Reason, RejectedError, S3Input
 from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import ForbiddenError, Storage
-
-#: Longer than a message is tried.
-_RESERVED_SECONDS = 86_400
 
 
 class Inputs:
@@ -39,25 +36,10 @@ class Inputs:
         self._max_bytes = max_bytes
         self._file_seconds = file_seconds
 
-    async def store(self, batch_id: str, wanted: InlineInput, digest: str) -> dict[str, Any]:
-        """Write the requests of a message as an input file."""
-        # By its content: another message under the same id must not overwrite this one's input.
-        key = f"batches/{batch_id}/input-{digest[:16]}.jsonl"
-        # Of a message that is refused after all, nobody will ever ask for it.
-        await self._state.files.reserve(key, seconds=_RESERVED_SECONDS)
-        lines = [request.model_dump_json() for request in wanted.requests]
-        stored = await self._storage.put(key, "".join(f"{line}\n" for line in lines).encode())
-        crash.point("intake.input_stored")
-        return {
-            "input_file_id": ids.input_file_id(batch_id),
-            "bucket": self._storage.bucket,
-            "key": key,
-            "etag": stored.etag,
-            "size": stored.size,
-            "is_foreign": True,
-            "is_ours": True,
-            "file_seconds": self._file_seconds,
-        }
+    def unplaced(self) -> dict[str, Any]:
+        """An input that is still to be packed."""
+        unknown = {"bucket": "", "key": "", "etag": "", "size": 0}
+        return {**unknown, "is_foreign": True, "file_seconds": self._file_seconds}
 
     async def find(self, tenant: str, batch_id: str, wanted: S3Input | FileInput) -> dict[str, Any]:
         """What exists already. Raises RejectedError where the tenant may not have it."""
@@ -117,6 +99,7 @@ class Inputs:
             "key": file.key,
             "etag": file.etag,
             "size": file.bytes,
+            "start": file.start,
         }
 
     def _require_readable(self, tenant: str, wanted: S3Input) -> None:

@@ -8,9 +8,9 @@ import json
 import random
 import time
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import stamina
@@ -26,9 +26,11 @@ from dispatcher.envelope import (
     unauthorised,
 )
 from dispatcher.inputs import Inputs
-from dispatcher.quota import NewBatchQuota
+from dispatcher.packing import InlineBatch, Packer
+from dispatcher.planning import Planner
 from dispatcher.replay import Replay
 from shared import crash, ids, messages, replays
+from shared.admission import FullQueue, NewBatchQuota, refusal_text
 from shared.bus import CONNECTION_ERRORS, Bus
 from shared.dead_letters import (
     DEAD,
@@ -41,12 +43,10 @@ from shared.dead_letters import (
 )
 from shared.errors import (
     ConflictError,
-    InvalidInputError,
     InvalidTransitionError,
     NotFoundError,
     TransientError,
 )
-from shared.event_messages import EventMessages
 from shared.lifecycle import Event, Status
 from shared.messages import (
     InlineInput,
@@ -59,13 +59,15 @@ from shared.messages import (
     window_seconds,
 )
 from shared.openai import ENDPOINTS
-from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply, ReplyError
-from shared.state import BatchRecord, State
+from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
+from shared.state import BatchRecord, Standing, State
 from shared.storage import Storage
-from shared.submission import Manifest, accept, read_manifest
+from shared.submission import Manifest, accept, meet, read_manifest
 from shared.topology import DEAD_EXCHANGE, DEAD_KEY
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 #: A message is kept this long while Redis or S3 is away. The broker takes it back after 30 minutes.
 _PATIENCE_SECONDS = 600.0
@@ -79,9 +81,14 @@ _DEAD_CODES = {"bad_routing_key", "tenant_mismatch", "too_large", "unsupported_m
 _DEAD_PARAMS = {"message_id", "type"}
 _ROOT = Path(__file__).parents[1]
 
+_Make = Callable[[InlineBatch], Awaitable[None]]
+
 
 class Intake:
-    """Takes batch messages; safe to run in many processes at once."""
+    """Takes batch messages; safe to run in many processes at once.
+
+    With a planner, inline batches start in the step that makes them.
+    """
 
     def __init__(
         self,
@@ -92,15 +99,17 @@ class Intake:
         service_user: str,
         inputs: Inputs,
         quota: NewBatchQuota,
-        replay: Replay | None = None,
+        replay: Replay,
+        planner: Planner | None = None,
     ) -> None:
-        self._replay = replay or Replay(state, bus, EventMessages(storage=storage))
+        self._replay = replay
         self._state = state
         self._storage = storage
         self._bus = bus
         self._service_user = service_user
         self._inputs = inputs
         self._quota = quota
+        self._packer = Packer(state, storage, quota=quota, planner=planner)
         self._one_at_a_time = asyncio.Lock()
 
     async def take(self, message: AbstractIncomingMessage) -> None:
@@ -108,7 +117,10 @@ class Intake:
         deliveries = _deliveries(message)
         try:
             if deliveries <= _SUSPECT_DELIVERIES:
-                await self._handle_patiently(message)
+                try:
+                    await self._handle(message)
+                except TransientError:
+                    await self._handle_patiently(message)
             else:
                 await asyncio.sleep(random.uniform(0, _SHUFFLE_SECONDS))
                 async with self._one_at_a_time:
@@ -138,10 +150,7 @@ class Intake:
         envelope = self._opened(message)
         crash.point("intake.begin")
         try:
-            if envelope.type == replays.REPLAY:
-                await self._replay_events(message)
-            else:
-                await self._obey(envelope, message.body)
+            await self._obey(envelope, message)
         except RejectedError as error:
             codes = sorted({reason.code for reason in error.reasons})
             # Not the reasons: they name fields, and who knows what somebody calls a field.
@@ -150,7 +159,7 @@ class Intake:
             if is_dead or not envelope.can_be_answered:
                 await self._bury(envelope, message, error)
             if envelope.can_be_answered:
-                await self._reply(envelope, _rejection(error))
+                await self._refuse(envelope, error)
         crash.point("intake.done")
 
     async def _give_up(
@@ -181,20 +190,18 @@ class Intake:
             user, message.exchange or "", message.routing_key or "", properties, headers
         )
 
-    async def _obey(self, envelope: Envelope, body: bytes) -> None:
+    async def _obey(self, envelope: Envelope, message: AbstractIncomingMessage) -> None:
+        body = message.body
         if envelope.type == messages.READY and envelope.user == self._service_user:
             await self._ready(body)
         elif envelope.type == messages.CANCEL:
             await self._cancel(envelope, body)
+        elif envelope.type == replays.REPLAY:
+            await self._replay.answer(envelope, _checked(envelope, body, replays.decode_replay))
         else:
-            await self._submit(envelope, body)
-
-    async def _replay_events(self, message: AbstractIncomingMessage) -> None:
-        try:
-            await self._replay.answer(message)
-        except InvalidInputError as error:
-            reason = Reason(error.code or "schema_invalid", str(error), error.param)
-            raise RejectedError([reason], is_dead=True) from error
+            is_suspect = _deliveries(message) > _SUSPECT_DELIVERIES
+            make = self._packer.make_alone if is_suspect else self._packer.make
+            await self._submit(envelope, body, make)
 
     async def _ready(self, body: bytes) -> None:
         try:
@@ -219,7 +226,7 @@ class Intake:
         except NotFoundError:
             return None
 
-    async def _submit(self, envelope: Envelope, body: bytes) -> None:
+    async def _submit(self, envelope: Envelope, body: bytes, make: _Make) -> None:
         denials, reasons = [*unauthorised(envelope)], [*malformed(envelope)]
         try:
             submission = decode_submission(body, content_encoding=envelope.text("content_encoding"))
@@ -230,42 +237,54 @@ class Intake:
         tenant = envelope.tenant
         if denials or tenant is None:
             raise RejectedError([*denials, *reasons, *_unservable(submission)], is_dead=True)
-        manifest = await self._wanted(tenant, envelope, submission, reasons)
         reply = self._address(envelope) if envelope.can_be_answered else None
+        found = [*reasons, *_unservable(submission)]
+        if isinstance(submission.input, InlineInput) and not found:
+            manifest = self._manifest(tenant, envelope, submission, self._inputs.unplaced())
+            await make(InlineBatch(manifest, _lines(submission.input), reply))
+            return
         try:
-            await accept(self._state, self._storage, manifest, reply=reply)
+            await self._accept(tenant, envelope, submission, reasons, reply)
         except ConflictError as error:
             raise RejectedError(
                 [Reason("idempotency_conflict", str(error), "message_id")]
             ) from error
 
-    async def _wanted(
-        self, tenant: str, envelope: Envelope, submission: Submission, reasons: list[Reason]
-    ) -> Manifest:
-        """Of the new batch, or of the one that the same message has made before."""
-        batch_id = ids.batch_id(tenant, envelope.message_id)
-        rejection = None
-        # A look into S3 costs most of all; what Redis does not know is almost always new.
-        if not await self._state.batches.exists(batch_id):
-            try:
-                return await self._manifest(tenant, envelope, submission, reasons)
-            except RejectedError as error:
-                rejection = error
-        known = await self._first(batch_id)
-        if rejection is not None and known is None:
-            raise rejection
-        if reasons:
-            raise RejectedError(reasons)
-        if known is None:
-            return await self._manifest(tenant, envelope, submission, reasons)
-        # By now the input may be gone or `not_after` past, and that changes nothing.
-        return msgspec.structs.replace(known, fingerprint=fingerprint(submission))
+    async def _accept(
+        self,
+        tenant: str,
+        envelope: Envelope,
+        submission: Submission,
+        reasons: list[Reason],
+        reply: Mapping[str, str] | None,
+    ) -> None:
+        """Make a batch of what is elsewhere or wrong, or meet the one that the message has made.
 
-    async def _manifest(
-        self, tenant: str, envelope: Envelope, submission: Submission, reasons: list[Reason]
-    ) -> Manifest:
-        """Of a new batch. Raises RejectedError with these reasons and all that are found."""
+        Raises RejectedError with these reasons and all that are found, and ConflictError.
+        """
         batch_id = ids.batch_id(tenant, envelope.message_id)
+        # A look into S3 costs most of all; what Redis does not know is almost always new.
+        if await self._state.batches.exists(batch_id):
+            if reasons:
+                raise RejectedError(reasons)
+            # By now the input may be gone or `not_after` past, and that changes nothing.
+            await meet(self._state, batch_id, envelope.message_id, fingerprint(submission), reply)
+            return
+        try:
+            source = await self._source(tenant, batch_id, submission, reasons)
+            manifest = self._manifest(tenant, envelope, submission, source)
+        except RejectedError:
+            if (known := await self._first(batch_id)) is None:
+                raise
+            if reasons:
+                raise RejectedError(reasons) from None
+            manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
+        await accept(self._state, self._storage, manifest, reply=reply)
+
+    async def _source(
+        self, tenant: str, batch_id: str, submission: Submission, reasons: list[Reason]
+    ) -> dict[str, Any]:
+        """Where a new batch's input lies. Raises RejectedError."""
         found = [*reasons, *_unservable(submission)]
         source: dict[str, Any] = {}
         if not isinstance(submission.input, InlineInput):
@@ -275,12 +294,17 @@ class Intake:
                 found += error.reasons
         if found:
             raise RejectedError(found)
-        exceeded = await self._quota.exceeded(self._state, tenant, batch_id, submission.endpoint)
-        if exceeded:
-            raise RejectedError([exceeded])
-        if isinstance(submission.input, InlineInput):
-            digest = fingerprint(submission)
-            source = await self._inputs.store(batch_id, submission.input, digest)
+        outcome = await self._quota.reserve(self._state, tenant, batch_id, submission.endpoint)
+        if isinstance(outcome, FullQueue | Standing):
+            raise RejectedError([Reason("quota_exceeded", refusal_text(tenant, outcome))])
+        return source
+
+    @staticmethod
+    def _manifest(
+        tenant: str, envelope: Envelope, submission: Submission, source: Mapping[str, Any]
+    ) -> Manifest:
+        """Of a new batch with this input."""
+        batch_id = ids.batch_id(tenant, envelope.message_id)
         created_at = int(time.time())
         traceparent, tracestate = envelope.trace
         metadata = submission.metadata
@@ -301,17 +325,11 @@ class Intake:
             traceparent=traceparent,
             tracestate=tracestate,
             deliver_results=bool(submission.deliver and submission.deliver.results),
-            **source,
+            **{"input_file_id": ids.input_file_id(batch_id), **source},
         )
 
     async def _cancel(self, envelope: Envelope, body: bytes) -> None:
-        reasons = [*unauthorised(envelope), *malformed(envelope)]
-        try:
-            wish = decode_cancellation(body, content_encoding=envelope.text("content_encoding"))
-        except RejectedError as error:
-            raise RejectedError([*reasons, *error.reasons], is_dead=error.is_dead) from error
-        if reasons:
-            raise RejectedError(reasons)
+        wish = _checked(envelope, body, decode_cancellation)
         record = await self._own_batch(envelope.tenant, wish.batch_id)
         try:
             is_new = await self._state.apply(record.id, Event.CANCEL_REQUESTED)
@@ -335,6 +353,12 @@ class Intake:
             text = f"batch_id: No batch found with id '{batch_id}'."
             raise RejectedError([Reason("unknown_batch", text, "batch_id")])
         return record
+
+    async def _refuse(self, envelope: Envelope, error: RejectedError) -> None:
+        if envelope.type == replays.REPLAY:
+            await self._replay.refuse(envelope, error)
+        else:
+            await self._reply(envelope, Reply(RejectedReply.of(error)))
 
     async def _reply(self, envelope: Envelope, answer: Reply) -> None:
         await self._state.outbox.add(
@@ -434,6 +458,23 @@ def _place(error: Exception) -> str:
     return f"{path}:{own[-1].lineno} in {own[-1].name}"
 
 
+def _checked(envelope: Envelope, body: bytes, decode: Callable[..., T]) -> T:
+    """What the body says. Raises RejectedError for all that is wrong with it or its envelope."""
+    reasons = [*unauthorised(envelope), *malformed(envelope)]
+    try:
+        wish = decode(body, content_encoding=envelope.text("content_encoding"))
+    except RejectedError as error:
+        raise RejectedError([*reasons, *error.reasons], is_dead=error.is_dead) from error
+    if reasons:
+        raise RejectedError(reasons)
+    return wish
+
+
+def _lines(wanted: InlineInput) -> bytes:
+    """The requests of a message as an input file."""
+    return "".join(f"{request.model_dump_json()}\n" for request in wanted.requests).encode()
+
+
 def _unservable(submission: Submission) -> list[Reason]:
     """What a schema cannot say."""
     reasons = []
@@ -466,9 +507,3 @@ def _acceptance(record: BatchRecord, *, is_duplicate: bool) -> Reply:
             ),
         )
     )
-
-
-def _rejection(error: RejectedError) -> Reply:
-    """The first reason as OpenAI's error, and all of them beside it."""
-    errors = [ReplyError(**reason._asdict()) for reason in error.reasons]
-    return Reply(RejectedReply(error=errors[0], errors=errors, error_count=error.count))

@@ -24,7 +24,7 @@ _LONGEST_PAUSE_SECONDS = 60.0
 #: Slices in a ready list: the most that one script call puts in order.
 _MOST_READY = 100
 #: What Ray runs for a lane; its jobs find everything else in their environment.
-_ENTRYPOINT = "python -m worker lane {lane} --job {job}"
+ENTRYPOINT = "python -m worker lane {lane} --job {job}"
 
 
 class LaneKeeper:
@@ -38,7 +38,7 @@ class LaneKeeper:
         ready_rows: int,
         silence_seconds: float,
         attempts: int,
-        entrypoint: str = _ENTRYPOINT,
+        entrypoint: str = ENTRYPOINT,
     ) -> None:
         self._state = state
         self._cluster = cluster
@@ -53,8 +53,8 @@ class LaneKeeper:
 
     async def feed(self, lane: str) -> None:
         """Bring the ready list up to what the lane job can take, in the order that is right now."""
-        batches = await self._state.lanes.waiting_count(lane)
-        if not batches:
+        batches, ready = await self._state.lanes.backlog(lane)
+        if not batches or ready >= _MOST_READY:
             return
         job = await self._state.lanes.job(lane)
         rows = max(job.rows_wanted, self._ready_rows)

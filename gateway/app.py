@@ -33,6 +33,7 @@ from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
 from gateway.upload_room import UploadRoom
 from gateway.watchers import Watchers
+from shared.admission import NewBatchQuota
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
@@ -74,12 +75,13 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         app.state.watchers = watchers
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
-            relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
+            relaying = asyncio.create_task(_relay(state, bus, settings).run())
             yield {
                 "services": Services(
                     settings,
                     catalog,
                     catalog_changed_at,
+                    NewBatchQuota.of(settings, catalog),
                     state,
                     storage,
                     bus,
@@ -110,9 +112,10 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         title="Batchyard",
         version=version("batchyard"),
         lifespan=running,
-        # The pages load their scripts from elsewhere; the schema itself stays.
+        # The pages load their scripts from elsewhere; the document itself wants a key, as all does.
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
         redirect_slashes=False,
         generate_unique_id_function=openapi.operation_id,
     )
@@ -156,6 +159,12 @@ async def _connect(state: State, storage: Storage, bus: Bus, *, declares: bool) 
             await bus.connect(declares=declares)
 
 
-def _relay(state: State, bus: Bus, service_user: str) -> Relay:
-    holder = f"gateway:{socket.gethostname()}:{os.getpid()}"
-    return Relay(state, bus, "submissions", holder=holder, service_user=service_user)
+def _relay(state: State, bus: Bus, settings: GatewaySettings) -> Relay:
+    return Relay(
+        state,
+        bus,
+        "submissions",
+        holder=f"gateway:{socket.gethostname()}:{os.getpid()}",
+        service_user=settings.service_user,
+        lease_seconds=settings.lease_seconds,
+    )

@@ -24,6 +24,12 @@ class SharedSettings(BaseSettings):
     s3_bucket: str = "batchyard"
     catalog: Path = Field(description="the YAML file that names models and pools")
     log_level: str = "INFO"
+    lease_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="after so long another process does what one did that died or froze: the "
+        "dispatcher's duties, and the relaying of messages",
+    )
     service_user: str = Field(
         default="batchyard", description="the broker's name for us; it checks every message's"
     )

@@ -132,7 +132,21 @@ class Storage:
 
     async def create(self, key: str, body: bytes) -> bool:
         """Write a small object if the key is free; False when it is taken: the first one stays."""
-        return await self._call(lambda: self._create(key, body))
+        return await self._call(lambda: self._create(key, body)) is not None
+
+    async def put_once(self, key: str, body: bytes) -> Stored | None:
+        """Write a small object that stays as it is; None when the key holds another one.
+
+        One of the same bytes is taken for our own: the answer to a try before may have been lost.
+        """
+        etag = await self._call(lambda: self._create(key, body))
+        if etag is not None:
+            return Stored(key, etag, len(body))
+        try:
+            return await self.stat(key) if await self.get(key) == body else None
+        except NotFoundError:
+            # It was removed meanwhile, with what it belonged to.
+            return None
 
     async def get(
         self,
@@ -351,10 +365,11 @@ class Storage:
         )
         return Stored(key, written.etag or "", len(body))
 
-    def _create(self, key: str, body: bytes) -> bool:
+    def _create(self, key: str, body: bytes) -> str | None:
+        """The new object's ETag; None where there is one already."""
         try:
             # put_object of the client drops headers that it does not know.
-            self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
+            answer = self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
                 "PUT",
                 bucket_name=self.bucket,
                 object_name=key,
@@ -363,11 +378,11 @@ class Storage:
             )
         except S3Error as error:
             if error.code == "PreconditionFailed":
-                return False
+                return None
             if error.code == "ConditionalRequestConflict":
                 raise TransientError(f"S3: a race for {key}, to be run again") from error
             raise
-        return True
+        return str(answer.headers.get("etag", "")).strip('"')
 
     def _stat(self, place: "_Place") -> Object:
         try:

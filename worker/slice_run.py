@@ -228,8 +228,15 @@ async def _commit(
         return
     crash.point("sink.rows_run")
     key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-    stored = await storage.put(key, body.output + body.error)
+    # Ray runs a sink's task again whose worker died, even after its commit, and what came before
+    # it as well if that is lost: other answers to the same rows must not replace the first ones.
+    stored = await storage.put_once(key, body.output + body.error)
     crash.point("sink.part_written")
+    if stored is None:
+        log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)
+        # If it was not committed, the next claim has a key of its own.
+        await state.slices.release(claim)
+        return
     outcome = await state.slices.commit(
         claim,
         Part(key, stored.etag, len(body.output), len(body.error), body.rows, body.usage),

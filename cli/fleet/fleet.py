@@ -67,8 +67,9 @@ class Fleet:
         """Bring everything up; raises SetupError with the way out for whatever is missing."""
         # What cannot work is said before anything runs.
         require_models(self._options.models)
-        if self._options.catalog is not None:
-            load_catalog(self._options.catalog)
+        path = self._options.catalog
+        if path is not None:
+            self.catalog = load_catalog(path)
         require_memory()
         if self._options.port is None:
             self._ports.require_free("gateway")
@@ -78,8 +79,9 @@ class Fleet:
             self._report(f"installed  {' '.join(packages)}")
         began = time.monotonic()
         self.servers.launch()
-        path = self._options.catalog or make_catalog(self.run_dir, list(self._options.models))
-        self.catalog = load_catalog(path)
+        if path is None:
+            path = make_catalog(self.run_dir, list(self._options.models))
+            self.catalog = load_catalog(path)
         environment = self._environment(path.resolve())
         self.ray = RayNode(self.run_dir, self.credentials.ray_token, environment)
         self.ray.launch()
@@ -132,8 +134,8 @@ class Fleet:
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.credentials.api_key,
             "BATCHYARD_AMQP_URL": self.addresses.tenant_amqp_url,
-            "CHAT_MODEL": _first_serving(self.catalog, "/v1/chat/completions", CHAT_MODEL),
-            "EMBED_MODEL": _first_serving(self.catalog, "/v1/embeddings", EMBED_MODEL),
+            "CHAT_MODEL": first_serving(self.catalog, "/v1/chat/completions", CHAT_MODEL),
+            "EMBED_MODEL": first_serving(self.catalog, "/v1/embeddings", EMBED_MODEL),
             "BATCHYARD_MODELS": " ".join(served),
         }
 
@@ -188,7 +190,8 @@ class Fleet:
         self._report(f"up         {what} ({time.monotonic() - began:.1f} s)")
 
 
-def _first_serving(catalog: Catalog, endpoint: str, preferred: str) -> str:
+def first_serving(catalog: Catalog, endpoint: str, preferred: str = "") -> str:
+    """A model that answers at this endpoint; empty when there is none."""
     serving = [name for name in catalog.served_names() if endpoint in catalog.model(name).endpoints]
     if preferred in serving:
         return preferred

@@ -3,12 +3,19 @@
 An index that can be rebuilt from S3: what must outlive Redis lies there as well.
 """
 
-from shared.state.batches import Acceptance, BatchRecord
+from shared.state.batches import Acceptance, BatchRecord, NewBatch, PackedAcceptance, Start
 from shared.state.files import FileRecord
 from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord
-from shared.state.limits import Known, Queue, QueueFullError, Quota, Rate, Standing
-from shared.state.slices import PlannedSlice
+from shared.state.limits import (
+    Known,
+    NewBatchWish,
+    Queue,
+    QueueFullError,
+    Quota,
+    Rate,
+    Standing,
+)
 from shared.state.state import State
 from shared.state.uploads import PartRecord, UploadRecord
 
@@ -19,13 +26,16 @@ __all__ = [
     "JobRecord",
     "KeyRecord",
     "Known",
+    "NewBatch",
+    "NewBatchWish",
+    "PackedAcceptance",
     "PartRecord",
-    "PlannedSlice",
     "Queue",
     "QueueFullError",
     "Quota",
     "Rate",
     "Standing",
+    "Start",
     "State",
     "UploadRecord",
 ]

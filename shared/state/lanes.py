@@ -20,7 +20,8 @@ _CLOSING, _OLDEST, _TENANTS = 200, 50, 250
 class JobRecord(NamedTuple):
     """What is known of a lane's job; times are Unix seconds, 0 when it never happened.
 
-    `rate` is the lane's rows a second; it outlives the job.
+    `rate` is the lane's rows a second; it outlives the job. The last three are of a model with
+    several pools.
     """
 
     id: str
@@ -30,6 +31,12 @@ class JobRecord(NamedTuple):
     rows: int
     executions: int
     rate: float
+    #: The pool whose engine takes the rows now; empty while none does.
+    runs_on: str = ""
+    #: Pools that were asked for an engine and have no room for it.
+    full: tuple[str, ...] = ()
+    #: When the next pool is asked.
+    spills_at: float = 0
 
 
 class Lanes:
@@ -52,9 +59,13 @@ class Lanes:
         """How many batches run on the lane."""
         return await self._redis.zcard(self._key(lane, "active"))
 
-    async def waiting_count(self, lane: str) -> int:
-        """How many of them have slices that are neither ready nor claimed."""
-        return await self._redis.zcard(self._key(lane, "waiting"))
+    async def backlog(self, lane: str) -> tuple[int, int]:
+        """How many batches have slices that are neither ready nor claimed; and the ready slices."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zcard(self._key(lane, "waiting"))
+            pipe.zcard(self._key(lane, "ready"))
+            batches, ready = await pipe.execute()
+        return batches, ready
 
     async def rows_ahead(self, lane: str) -> int:
         """Rows of the lane's running batches that have no result yet."""
@@ -72,6 +83,10 @@ class Lanes:
     async def claimed_count(self, lane: str) -> int:
         """How many slices of the lane are claimed."""
         return await self._redis.zcard(self._key(lane, "claims"))
+
+    async def ready_count(self, lane: str) -> int:
+        """How many slices of the lane are ready to be claimed."""
+        return await self._redis.zcard(self._key(lane, "ready"))
 
     async def candidates(self, lane: str, *, slices_per_batch: int) -> list[ReadySlice]:
         """The ready slices of the lane and the next pending ones of batches that wait.
@@ -172,6 +187,9 @@ class Lanes:
             rows=int(fields.get("rows", 0)),
             executions=int(fields.get("executions", 0)),
             rate=float(fields.get("rate", 0)),
+            runs_on=fields.get("runs_on", ""),
+            full=tuple(fields.get("full", "").split()),
+            spills_at=float(fields.get("spills_at", 0)),
         )
 
     async def open_job(self, lane: str, old: str, new: str) -> str:
@@ -183,7 +201,7 @@ class Lanes:
         """Let an idle lane job end; False while the lane has work."""
         return bool(await self._scripts.run("close_job", lane, job))
 
-    async def beat(self, lane: str, job: str, *, rows_wanted: int, **fields: float) -> bool:
+    async def beat(self, lane: str, job: str, *, rows_wanted: int, **fields: float | str) -> bool:
         """A lane job's sign of life and its appetite; False when it was superseded."""
         pairs = [part for pair in fields.items() for part in pair]
         return bool(await self._scripts.run("beat", lane, job, rows_wanted, *pairs))

@@ -1,7 +1,8 @@
-"""TCP proxies that can be told to fail: `python -m tests.chaos.proxy PORT LINKS`.
+"""TCP proxies that can be told to fail: `python -m tests.chaos.proxy HOST PORT LINKS`.
 
-LINKS is a JSON object: the name of each link, where it listens and where it leads. PORT takes
-orders, one JSON object a line: `{"link": …, "fault": …, "value": …}`, each answered by a line.
+LINKS is a JSON object: the name of each link, at which port of HOST it listens and where it leads.
+PORT takes orders, one JSON object a line: `{"link": …, "fault": …, "value": …}`, each answered by a
+line.
 """
 
 import asyncio
@@ -24,6 +25,11 @@ class FaultProxy:
         self.latency = 0.0
         #: Bytes a second; 0 for no limit.
         self.rate = 0.0
+        #: Bytes that go out together; 0 for as many as come.
+        self.piece = 0
+        #: After so many answers, so many are lost, each with its connection: what they were about
+        #: the server has done.
+        self.answers_to_pass, self.answers_to_lose = 0, 0
         #: New connections are refused at once.
         self.refuses = False
         #: While it is not set, nothing arrives any more, and nobody is told.
@@ -32,9 +38,9 @@ class FaultProxy:
         self._connections: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
-    async def start(self, port: int = 0) -> int:
+    async def start(self, port: int = 0, *, host: str = "127.0.0.1") -> int:
         """Listen; returns the port."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._serve, host, port)
         number: int = self._server.sockets[0].getsockname()[1]
         return number
 
@@ -48,6 +54,7 @@ class FaultProxy:
     def heal(self) -> None:
         """Nothing is wrong any more."""
         self.latency, self.rate, self.refuses = 0.0, 0.0, False
+        self.piece, self.answers_to_pass, self.answers_to_lose = 0, 0, 0
         self._flows.set()
 
     def hang(self) -> None:
@@ -59,6 +66,13 @@ class FaultProxy:
         if self._server is not None:
             self._server.close()
         self.cut()
+
+    def _maybe_lose(self) -> None:
+        if self.answers_to_pass:
+            self.answers_to_pass -= 1
+        elif self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise ConnectionResetError
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refuses:
@@ -72,7 +86,9 @@ class FaultProxy:
         both = {writer, far_writer}
         self._connections |= both
         try:
-            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+            await asyncio.gather(
+                self._pump(reader, far_writer), self._pump(far_reader, writer, is_answer=True)
+            )
         except OSError:
             for one in both:
                 _reset(one)
@@ -81,8 +97,16 @@ class FaultProxy:
             for one in both:
                 one.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while chunk := await reader.read(_CHUNK_BYTES):
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        is_answer: bool = False,
+    ) -> None:
+        while chunk := await reader.read(self.piece or _CHUNK_BYTES):
+            if is_answer:
+                self._maybe_lose()
             if self.latency:
                 await asyncio.sleep(self.latency)
             if self.rate:
@@ -126,11 +150,11 @@ def obey(proxies: dict[str, FaultProxy], order: dict[str, Any]) -> int:
     return 1
 
 
-async def serve(port: int, links: dict[str, tuple[int, int]]) -> None:
+async def serve(host: str, port: int, links: dict[str, tuple[int, tuple[str, int]]]) -> None:
     """Proxy and take orders until killed."""
-    proxies = {name: FaultProxy(("127.0.0.1", target)) for name, (_, target) in links.items()}
+    proxies = {name: FaultProxy((target[0], target[1])) for name, (_, target) in links.items()}
     for name, (listen, _) in links.items():
-        await proxies[name].start(listen)
+        await proxies[name].start(listen, host=host)
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -138,9 +162,9 @@ async def serve(port: int, links: dict[str, tuple[int, int]]) -> None:
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(take, "127.0.0.1", port)
+    server = await asyncio.start_server(take, host, port)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), json.loads(sys.argv[2])))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])))

@@ -13,7 +13,12 @@ local function words(text)
   for word in string.gmatch(text or '', '%S+') do found[#found + 1] = word end
   return found
 end
-local function ring(whom) redis.call('PUBLISH', ns .. 'bell:' .. whom, '1') end
+-- Once a script: whoever hears it looks at all there is.
+local rung = {}
+local function ring(whom)
+  if not rung[whom] then redis.call('PUBLISH', ns .. 'bell:' .. whom, '1') end
+  rung[whom] = true
+end
 
 -- The small state that every event carries.
 local SNAPSHOT = {
@@ -328,6 +333,68 @@ local function write_file(file)
   local index = ns .. 'files:' .. file.tenant
   redis.call('ZADD', index, next_score(index), file.id)
   if file.expires_at then redis.call('ZADD', ns .. 'expiring', file.expires_at, file.id) end
+end
+
+-- The queue of its tenant that has no room for a batch that would start with these fields: 'requests',
+-- or 'tokens' with the model's place (from 1); nil where there is room. Limits as for `apply`.
+local function full_queue(id, fields, most, limits)
+  local told = {}
+  for i = 1, #fields, 2 do told[fields[i]] = fields[i + 1] end
+  local tenant = redis.call('HGET', batch_key(id), 'tenant')
+  local models, shares = words(told.queued_model), words(told.prompt_tokens)
+  limits = words(limits)
+  for i = 1, math.max(#models, 1) do
+    local requests, tokens = enqueued(tenant, models[i] or '')
+    if i == 1 and most > 0 and requests + tonumber(told.total or 0) > most then return 'requests' end
+    local limit = tonumber(limits[i] or 0)
+    if limit > 0 and tokens + tonumber(shares[i] or 0) > limit then return 'tokens ' .. i end
+  end
+end
+
+-- Makes the batch as `validating`, with its events, once; without fields it is only met. `input_file`
+-- and `submission` may be nil, and `told`, which is who gets a reply.
+-- Returns 'accepted', 'duplicate' or 'conflict'.
+local function accept_batch(id, fingerprint, fields, input_file, submission, told)
+  local key = batch_key(id)
+  -- With the batch in one step: no crash can make a batch whose sender is never told.
+  local function reply(is_duplicate)
+    if not told then return end
+    local values = redis.call('HMGET', key, 'status', 'created_at', 'expires_at')
+    redis.call('XADD', ns .. 'outbox:replies', '*', 'to', told.to, 'message_id', told.message_id,
+      'correlation_id', told.correlation_id, 'body', cjson.encode({
+        status = 'accepted', duplicate = is_duplicate, batch = {id = id, object = 'batch',
+          status = values[1], created_at = tonumber(values[2]), expires_at = tonumber(values[3])}}))
+  end
+  local seen = redis.call('HGET', key, 'fingerprint')
+  if seen then
+    if seen ~= fingerprint then return 'conflict' end
+    reply(true)
+    return 'duplicate'
+  end
+  if #fields == 0 then error('There is no batch ' .. id .. ' to meet.') end
+  redis.call('HSET', key, 'status', 'validating', 'fingerprint', fingerprint, unpack(fields))
+  if input_file then write_file(input_file) end
+  local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at', 'key')
+  local pack = string.match(values[4] or '', '^packs/[^/]+/')
+  if pack then
+    redis.call('ZREM', ns .. 'garbage', pack)
+    -- Its inputs go when no file of them is left, and nobody reads them.
+    local ends = tonumber(values[3])
+    if input_file then ends = math.max(ends, tonumber(input_file.expires_at or math.huge)) end
+    if ends < math.huge then
+      redis.call('ZADD', ns .. 'garbage', 'GT', int(ends + ENDED_SECONDS), values[4])
+    end
+  end
+  local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
+  redis.call('ZADD', ns .. 'batches:' .. values[1], score, id)
+  redis.call('ZADD', ns .. 'status:validating', now, id)
+  redis.call('ZADD', ns .. 'deadlines', values[3], id)
+  redis.call('SADD', ns .. 'readers:' .. values[2], id)
+  if submission then redis.call('XADD', ns .. 'outbox:submissions', '*', 'message', submission) end
+  reply(false)
+  announce(id, 'batch.accepted')
+  ring('dispatcher')
+  return 'accepted'
 end
 
 -- nil when there is none. Its time is over at once, not only when the reaper comes.

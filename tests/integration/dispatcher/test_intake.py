@@ -5,7 +5,6 @@ import io
 import json
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,21 +27,23 @@ from redis.asyncio import Redis
 from cli import servers
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
-from dispatcher.quota import NewBatchQuota
+from dispatcher.replay import Replay
 from shared import dead_letters, ids, topology
+from shared.admission import NewBatchQuota
 from shared.bus import Bus
 from shared.catalog import Catalog
 from shared.dead_letters import DeadLetter
 from shared.errors import NotFoundError
+from shared.event_messages import EventMessages
 from shared.events import to_event
 from shared.lifecycle import Event, Status
 from shared.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
 from shared.relay import Relay
-from shared.state import FileRecord, State
+from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
-from shared.submission import Manifest, accept, manifest_key
+from shared.submission import Manifest, accept, every_manifest, manifest_key
 from tests.batches import in_status, validating
-from tests.conftest import minio_client
+from tests.conftest import a_bucket, minio_client
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, CHAT, a_planner, line, lines
 from tests.servers import S3
@@ -214,7 +215,7 @@ async def test_an_inline_message_becomes_a_batch(
     assert (record.tenant, record.fields["priority"]) == (acme.tenant, "7")
     assert record.fields["correlation_id"] == "c-1"
     assert record.to_openai().metadata == {"k": "ü"}
-    body = await storage.get(record.fields["key"], etag=record.fields["etag"])
+    body = await _input(record, storage)
     assert [json.loads(text) for text in body.splitlines()] == [json.loads(line("a"))]
     file = await state.files.get(acme.tenant, record.fields["input_file_id"])
     assert (file.purpose, file.bytes) == ("batch", len(body))
@@ -321,7 +322,7 @@ async def test_another_body_under_the_same_id_is_refused_and_spoils_nothing(
     batch_id = await acme.send(_body(), message_id="twice")
     await acme.settle()
     record = await state.batches.get(batch_id)
-    before = await storage.get(record.fields["key"])
+    before = await _input(record, storage)
 
     await acme.send(_body(custom_id="other"), message_id="twice")
     await acme.settle(2)
@@ -330,8 +331,10 @@ async def test_another_body_under_the_same_id_is_refused_and_spoils_nothing(
     reply, _ = await acme.reply()
     assert (reply["status"], reply["error"]["code"]) == ("rejected", "idempotency_conflict")
     assert await state.batches.get(batch_id) == record
-    assert await storage.get(record.fields["key"], etag=record.fields["etag"]) == before
-    assert len([key for key in await storage.keys(f"batches/{batch_id}/") if "input" in key]) == 1
+    assert await _input(record, storage) == before
+    assert [one.fingerprint async for one in every_manifest(storage)] == [
+        record.fields["fingerprint"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -776,7 +779,7 @@ async def test_a_cancellation_under_the_key_of_a_submission_is_refused(acme: Doo
 async def test_an_object_in_a_bucket_that_the_operator_has_named_becomes_a_batch(
     door: Door, bus: Bus, state: State, storage: Storage, s3: S3, replying: None
 ) -> None:
-    async with _bucket(s3) as theirs:
+    async with a_bucket(s3) as theirs:
         places = {
             door.tenant: [f"s3://{theirs.bucket}/exports/"],
             "globex": [f"s3://{theirs.bucket}/globex/"],
@@ -1104,7 +1107,13 @@ def _intake(
             max_bytes=max_bytes,
         ),
         quota=NewBatchQuota(_CATALOG, batches_per_hour, 1000, 1000),
+        replay=Replay(state, bus, EventMessages(storage=storage)),
     )
+
+
+async def _input(record: BatchRecord, storage: Storage) -> bytes:
+    start, end = record.input_range
+    return await storage.get(record.fields["key"], start=start, end=end, etag=record.fields["etag"])
 
 
 def _body(*, custom_id: str = "a", **changes: Any) -> bytes:
@@ -1128,17 +1137,6 @@ async def _upload(door: Door, storage: Storage) -> dict[str, Any]:
         "etag": stored.etag,
         "size": stored.size,
     }
-
-
-@asynccontextmanager
-async def _bucket(s3: S3) -> AsyncIterator[Storage]:
-    """A bucket beside ours."""
-    storage = Storage(*s3, f"theirs-{secrets.token_hex(6)}")
-    await storage.prepare()
-    yield storage
-    await storage.remove(await storage.keys(""))
-    storage.close()
-    minio_client(s3).remove_bucket(storage.bucket)
 
 
 def _file(tenant: str) -> FileRecord:

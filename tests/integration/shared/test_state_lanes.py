@@ -46,14 +46,14 @@ async def test_candidates_are_the_ready_ones_and_the_next_pending_of_each_batch(
 async def test_a_batch_waits_until_its_last_slice_is_ready_or_it_ends(state: State) -> None:
     first = await in_progress(state, slices=2)
     second = await in_progress(state, slices=1)
-    assert await state.lanes.waiting_count(LANE) == 2
+    assert (await state.lanes.backlog(LANE))[0] == 2
 
     await state.lanes.feed(LANE, [f"{first}:0"])
-    assert await state.lanes.waiting_count(LANE) == 2
+    assert (await state.lanes.backlog(LANE))[0] == 2
     await state.lanes.feed(LANE, [f"{first}:0", f"{first}:1"])
-    assert await state.lanes.waiting_count(LANE) == 1
+    assert (await state.lanes.backlog(LANE))[0] == 1
     await state.apply(second, Event.CANCEL_REQUESTED)
-    assert await state.lanes.waiting_count(LANE) == 0
+    assert (await state.lanes.backlog(LANE))[0] == 0
 
     await state.apply(first, Event.CANCEL_REQUESTED)
     assert await state.lanes.candidates(LANE, slices_per_batch=9) == []
@@ -64,14 +64,14 @@ async def test_what_goes_back_to_a_batch_makes_it_wait_again_unless_it_is_paused
 ) -> None:
     batch = await in_progress(state, slices=2)
     await state.lanes.feed(LANE, [f"{batch}:0", f"{batch}:1"])
-    assert await state.lanes.waiting_count(LANE) == 0
+    assert (await state.lanes.backlog(LANE))[0] == 0
 
     await state.live.amend(batch, priority=9)
-    assert await state.lanes.waiting_count(LANE) == 1
+    assert (await state.lanes.backlog(LANE))[0] == 1
     await state.live.pause(batch)
-    assert await state.lanes.waiting_count(LANE) == 0
+    assert (await state.lanes.backlog(LANE))[0] == 0
     await state.live.resume(batch)
-    assert await state.lanes.waiting_count(LANE) == 1
+    assert (await state.lanes.backlog(LANE))[0] == 1
     assert len(await state.lanes.candidates(LANE, slices_per_batch=9)) == 2
 
 
