@@ -69,6 +69,8 @@ class Replay:
 
     async def _replay(self, tenant: str, message: AbstractIncomingMessage) -> Replayed:
         wish = decode_replay(message.body)
+        if await self._state.restore.is_under_way():
+            raise TransientError("The index of this fleet is being made again.")
         if tenant in self._busy:
             raise InvalidInputError(
                 "Another replay of this tenant is under way; ask again after its end.",

@@ -1,6 +1,7 @@
 """Slices of a batch and what becomes of them: planned, ready, claimed, committed. Pure values."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -102,6 +103,34 @@ class Part(NamedTuple):
     error_bytes: int
     rows: int
     usage: SliceUsage
+
+
+@dataclass(frozen=True)
+class PartName:
+    """All that Redis knows of a part besides its slice, in the name of its object."""
+
+    index: int
+    epoch: int
+    output_bytes: int
+    rows: int
+    usage: SliceUsage
+    #: The beginning of the content's SHA-256.
+    digest: str
+
+    def key(self, batch_id: str) -> str:
+        """Where the part lies; the keys of a batch are in the order of its slices."""
+        numbers = ".".join(map(str, (self.output_bytes, self.rows, *self.usage)))
+        name = f"{self.index:06d}-{self.epoch}-{numbers}-{self.digest}.jsonl"
+        return f"batches/{batch_id}/parts/{name}"
+
+    @classmethod
+    def read(cls, key: str) -> "PartName | None":
+        """The inverse of `key`; None for a name of another form."""
+        found = re.fullmatch(r"(\d+)-(\d+)-((?:\d+\.){7}\d+)-(\w+)\.jsonl", key.rpartition("/")[2])
+        if not found:
+            return None
+        output_bytes, rows, *usage = map(int, found[3].split("."))
+        return cls(int(found[1]), int(found[2]), output_bytes, rows, SliceUsage(*usage), found[4])
 
 
 @dataclass(frozen=True)

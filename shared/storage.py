@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
@@ -34,6 +35,8 @@ _LEAST_PART_BYTES = 5 * 1024 * 1024
 _MOST_PARTS = 10_000
 #: Each keeps a thread for as long as S3 takes, and others need threads as well.
 _COPIES_AT_ONCE = 4
+#: Of one answer to a listing; S3 gives no more.
+_LISTED = 1000
 _NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
 #: S3's own words for "not now".
 _BUSY = {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"}
@@ -46,6 +49,15 @@ class Stored(NamedTuple):
     key: str
     etag: str
     size: int
+
+
+class Listed(NamedTuple):
+    """An object as a listing names it; the time in Unix seconds."""
+
+    key: str
+    etag: str
+    size: int
+    modified_at: float
 
 
 class ChangedError(NotFoundError):
@@ -223,6 +235,27 @@ class Storage:
             ]
         )
 
+    async def pages(self, prefix: str) -> AsyncGenerator[list[Listed], None]:
+        """The objects whose keys begin with `prefix`, in order, a thousand at a time."""
+        after: str | None = None
+        while True:
+            page = await self._call(partial(self._page, prefix, after))
+            if page:
+                yield page
+            if len(page) < _LISTED:
+                return
+            after = page[-1].key
+
+    async def folders(self, prefix: str) -> list[str]:
+        """What follows `prefix` up to the next slash, each once."""
+        return await self._call(
+            lambda: [
+                (item.object_name or "").removeprefix(prefix).rstrip("/")
+                for item in self._client.list_objects(self.bucket, prefix)
+                if item.is_dir
+            ]
+        )
+
     async def keys_older_than(self, seconds: float, prefix: str) -> list[str]:
         """All keys that begin with `prefix` and were written longer ago."""
         before = datetime.now(UTC) - timedelta(seconds=seconds)
@@ -319,6 +352,19 @@ class Storage:
             except S3Error as error:
                 if error.code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
                     raise
+
+    def _page(self, prefix: str, after: str | None) -> list[Listed]:
+        found = self._client.list_objects(self.bucket, prefix, recursive=True, start_after=after)
+        return [
+            Listed(
+                item.object_name or "",
+                (item.etag or "").strip('"'),
+                item.size or 0,
+                item.last_modified.timestamp() if item.last_modified else 0.0,
+            )
+            # The client would go on by itself, and begin anew where it breaks off.
+            for item in islice(found, _LISTED)
+        ]
 
     def _put(self, key: str, body: bytes) -> Stored:
         # In one piece: of an upload in parts, Ceph does not tell the ETag.

@@ -52,6 +52,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     is_foreign: bool = False
     #: Whether small results are to travel in the last event.
     deliver_results: bool = False
+    paused: bool = False
+    #: Whether a client has changed it since its creation.
+    is_changed: bool = False
 
 
 class Accepted(NamedTuple):
@@ -88,8 +91,8 @@ async def accept(
     outcome = await state.batches.accept(
         manifest.id,
         manifest.fingerprint,
-        _record(manifest),
-        input_file=_input_file(manifest).to_fields() if manifest.is_foreign else None,
+        to_record(manifest),
+        input_file=to_input_file(manifest).to_fields() if manifest.is_foreign else None,
         submission=_message(manifest) if manifest.door == "http" else None,
         reply=reply,
     )
@@ -98,7 +101,7 @@ async def accept(
 
 
 async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRecord:
-    """Write the batch's priority and metadata, as they are by now, into its manifest as well.
+    """Write priority, metadata and pause, as they are by now, into the batch's manifest as well.
 
     Of two that change a batch at once, the later one's wish stands in the end; safe to repeat.
     Returns the record. Raises NotFoundError when there is no such batch.
@@ -112,6 +115,7 @@ async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
             return record
         changed = msgspec.structs.replace(manifest, **_changeable(record))
         if changed != manifest:
+            changed = msgspec.structs.replace(changed, is_changed=True)
             await storage.put(manifest_key(batch_id), msgspec.json.encode(changed))
         now = await state.batches.get(batch_id)
         if _changeable(now) == _changeable(record):
@@ -127,23 +131,26 @@ def conflict(message_id: str) -> ConflictError:
     )
 
 
-def _changeable(record: BatchRecord) -> dict[str, str | int]:
+def _changeable(record: BatchRecord) -> dict[str, str | int | bool]:
     return {
         "priority": record.number("priority"),
         "metadata": record.fields.get("metadata", ""),
+        "paused": "paused" in record.fields,
     }
 
 
-def _record(manifest: Manifest) -> dict[str, str | int]:
+def to_record(manifest: Manifest) -> dict[str, str | int]:
+    """What the record of a new batch has of its manifest."""
     fields = msgspec.to_builtins(manifest)
-    for name in ("fingerprint", "is_foreign"):
+    for name in ("fingerprint", "is_foreign", "paused", "is_changed"):
         del fields[name]
     # A flag is there or not; Redis knows texts and numbers only.
     fields["deliver_results"] = 1 if manifest.deliver_results else ""
     return {name: value for name, value in fields.items() if value != ""}
 
 
-def _input_file(manifest: Manifest) -> FileRecord:
+def to_input_file(manifest: Manifest) -> FileRecord:
+    """The file of an input that came as an object, or in a message."""
     return FileRecord(
         id=manifest.input_file_id,
         tenant=manifest.tenant,

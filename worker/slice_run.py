@@ -1,6 +1,7 @@
 """One slice through its stages: fetch, run, settle. Waves and the lane job use the same ones."""
 
 import asyncio
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -10,9 +11,10 @@ from typing import NamedTuple
 import structlog
 
 from shared import crash
+from shared.commits import fail
 from shared.errors import InvalidTransitionError, NotFoundError, TransientError
 from shared.lifecycle import Event, Status
-from shared.slices import Claim, GivenBack, Part
+from shared.slices import Claim, GivenBack, Part, PartName
 from shared.state import State
 from shared.storage import Storage
 from worker.engine_client import (
@@ -31,6 +33,7 @@ _WATCH_SECONDS = 1.0
 #: A slice in which the engine died so often gets error results instead of another engine.
 _MOST_STRIKES = 3
 _SERVER_ERROR = 500
+_DIGEST_DIGITS = 8
 _ENGINE_DIED = (
     b'{"error":{"message":"The engine died each time that it ran this request.",'
     b'"type":"server_error","param":null,"code":"engine_died"}}'
@@ -197,13 +200,13 @@ async def settle(
             await state.lanes.fail(claim.lane, result.reason)
             await state.slices.release(claim, reason=GivenBack.ENGINE_FAILED)
         case Outcome.INPUT_LOST:
-            await _fail(state, claim)
+            await _fail(state, storage, claim)
             await state.slices.release(claim, reason=GivenBack.INPUT_LOST)
         case Outcome.DONE:
             await _commit(state, storage, claim, result.body, slice_events=slice_events)
 
 
-async def _fail(state: State, claim: Claim) -> None:
+async def _fail(state: State, storage: Storage, claim: Claim) -> None:
     problem = {
         "code": "input_changed",
         "line": None,
@@ -211,7 +214,9 @@ async def _fail(state: State, claim: Claim) -> None:
         "message": "The input file was replaced or deleted while the batch ran.",
     }
     try:
-        await state.apply(
+        await fail(
+            state,
+            storage,
             claim.batch_id,
             Event.INPUT_LOST,
             {"errors": json.dumps([problem]), "first_error": str(problem["message"])},
@@ -227,12 +232,21 @@ async def _commit(
         await state.slices.release(claim)
         return
     crash.point("sink.rows_run")
-    key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-    stored = await storage.put(key, body.output + body.error)
+    whole = body.output + body.error
+    name = PartName(
+        claim.index,
+        claim.epoch,
+        len(body.output),
+        body.rows,
+        body.usage,
+        # No other content ever lies under the name.
+        hashlib.sha256(whole).hexdigest()[:_DIGEST_DIGITS],
+    )
+    stored = await storage.put(name.key(claim.batch_id), whole)
     crash.point("sink.part_written")
     outcome = await state.slices.commit(
         claim,
-        Part(key, stored.etag, len(body.output), len(body.error), body.rows, body.usage),
+        Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage),
         announced=slice_events,
     )
     crash.point("sink.committed")

@@ -3,13 +3,13 @@
 An index that can be rebuilt from S3: what must outlive Redis lies there as well.
 """
 
-from shared.state.batches import Acceptance, BatchRecord
+from shared.state.batches import Acceptance, BatchRecord, Pin
 from shared.state.files import FileRecord
 from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord
 from shared.state.limits import Known, Queue, QueueFullError, Quota, Rate, Standing
 from shared.state.slices import PlannedSlice
-from shared.state.state import State
+from shared.state.state import MovedError, State
 from shared.state.uploads import PartRecord, UploadRecord
 
 __all__ = [
@@ -19,7 +19,9 @@ __all__ = [
     "JobRecord",
     "KeyRecord",
     "Known",
+    "MovedError",
     "PartRecord",
+    "Pin",
     "PlannedSlice",
     "Queue",
     "QueueFullError",

@@ -1,6 +1,6 @@
 """The Lua scripts of `lua/`, each preceded by the lifecycle table and the shared prelude."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ class Scripts:
     """Runs a script by name in one namespace; `KEYS[1]` is always the namespace."""
 
     def __init__(self, redis: Client, namespace: str) -> None:
+        self._redis = redis
         self._namespace = namespace
         prelude = _lifecycle_table() + (_FOLDER / "prelude.lua").read_text()
         self._scripts: dict[str, AsyncScript] = {
@@ -27,6 +28,13 @@ class Scripts:
     async def run(self, name: str, *arguments: str | float) -> Any:
         """What the script returns, as redis-py decodes it."""
         return await self._scripts[name](keys=[self._namespace], args=list(arguments))
+
+    async def run_all(self, name: str, calls: Iterable[Sequence[str | float]]) -> list[Any]:
+        """What the script returns to each of the calls, in one round trip."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for arguments in calls:
+                await self._scripts[name](keys=[self._namespace], args=list(arguments), client=pipe)
+            return await pipe.execute()
 
 
 def _lifecycle_table() -> str:

@@ -11,9 +11,9 @@ from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from shared.errors import InvalidTransitionError, NotFoundError
+from shared.errors import BatchyardError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
-from shared.state.batches import Batches
+from shared.state.batches import Batches, Pin
 from shared.state.census import Census
 from shared.state.client import Client, translated
 from shared.state.events import Events
@@ -24,6 +24,7 @@ from shared.state.leases import Lease
 from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.live import Live
 from shared.state.outbox import Outbox
+from shared.state.restore import Restore
 from shared.state.scripts import Scripts
 from shared.state.slices import Slices
 from shared.state.uploads import Uploads
@@ -34,6 +35,10 @@ from shared.state.webhooks import Webhooks
 NAMESPACE = "{batchyard}:"
 #: Of one process; each takes a file descriptor, of which processes often have 1024.
 _MOST_CONNECTIONS = 500
+
+
+class MovedError(BatchyardError):
+    """Another event of the batch has got the number that was pinned."""
 
 
 class State:
@@ -67,6 +72,7 @@ class State:
         self.events = Events(self._redis, scripts, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
         self.live = Live(self._redis, scripts, namespace)
+        self.restore = Restore(self._redis, scripts, namespace)
         self.census = Census(self._redis, namespace)
 
     async def apply(
@@ -76,6 +82,7 @@ class State:
         fields: Mapping[str, str | int] | None = None,
         *,
         quota: Quota | None = None,
+        pin: Pin | None = None,
     ) -> bool:
         """Let `event` happen to the batch: status, time, indexes and outbox entry in one step.
 
@@ -84,13 +91,14 @@ class State:
         models and their tokens stand there with blanks between, as do several lanes in `lane`.
         Returns False when the batch is in the event's target status already. Raises
         InvalidTransitionError when its status rules the event out, NotFoundError when there is no
-        such batch, and QueueFullError when it would start and has no room within `quota`.
+        such batch, QueueFullError when it would start and has no room within `quota`, and
+        MovedError when another event has the number of `pin`.
         """
         pairs = [part for pair in (fields or {}).items() for part in pair]
         limits = (quota.tokens, *quota.more_tokens) if quota else (0,)
         tokens = " ".join(map(str, limits))
         outcome = await self._scripts.run(
-            "apply", batch_id, event, quota.requests if quota else 0, tokens, *pairs
+            "apply", batch_id, event, quota.requests if quota else 0, tokens, *_pin(pin), *pairs
         )
         match outcome.split():
             case ["requests"]:
@@ -119,6 +127,7 @@ class State:
         files: list[dict[str, str | int]],
         fields: Mapping[str, str | int],
         garbage: str | None = None,
+        pin: Pin | None = None,
     ) -> bool:
         """`apply` for the end of a batch: its output files appear in the same step as its status.
 
@@ -126,7 +135,13 @@ class State:
         """
         pairs = [str(part) for pair in fields.items() for part in pair]
         outcome = await self._scripts.run(
-            "conclude", batch_id, event, json.dumps(files), json.dumps(pairs), garbage or ""
+            "conclude",
+            batch_id,
+            event,
+            json.dumps(files),
+            json.dumps(pairs),
+            garbage or "",
+            *_pin(pin),
         )
         return self._judge(batch_id, event, outcome)
 
@@ -169,10 +184,16 @@ class State:
                 return True
             case "repeat":
                 return False
+            case "moved":
+                raise MovedError(f"Batch {batch_id} has another event of this number.")
             case "missing":
                 raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
             case _:
                 raise InvalidTransitionError(batch_id, event, outcome)
+
+
+def _pin(pin: Pin | None) -> tuple[str | int, str | int]:
+    return pin or ("", "")
 
 
 class Bells:

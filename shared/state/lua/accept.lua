@@ -33,6 +33,7 @@ if ARGV[5] ~= '' then
   redis.call('XADD', ns .. 'outbox:submissions', '*', 'message', ARGV[5])
 end
 reply(false)
-announce(id, 'batch.accepted')
+-- As its manifest says: made again from that, it is the same event.
+announce(id, 'batch.accepted', pin_of('1', redis.call('HGET', key, 'created_at') .. '000'))
 ring('dispatcher')
 return 'accepted'
