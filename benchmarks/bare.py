@@ -9,13 +9,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.rows import CHAT, EMBEDDINGS, OUTPUT_TOKENS, texts
-from shared.catalog import load_catalog
+from shared.catalog import Catalog, load_catalog
 
 
 class BareEngine:
@@ -74,7 +75,11 @@ class BareEngine:
         raise RuntimeError(f"The bare engine ended with {self._process.wait()}.")
 
 
-async def _serve(path: Path, model_name: str, kind: str) -> None:
+@contextmanager
+def bare_vllm(
+    catalog: Catalog, model_name: str, kind: str
+) -> Iterator[Callable[[str, int], Awaitable[None]]]:
+    """What runs a text on vLLM alone, in this process: a chat row for so many tokens."""
     from transformers import AutoTokenizer
     from vllm import PoolingParams, SamplingParams
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -83,7 +88,6 @@ async def _serve(path: Path, model_name: str, kind: str) -> None:
 
     from worker.engine import engine_arguments, engine_environment
 
-    catalog = load_catalog(path)
     model = catalog.model(model_name)
     pool = catalog.pools[catalog.lane_of(model_name).pool]
     # For the process of the engine's core.
@@ -94,7 +98,7 @@ async def _serve(path: Path, model_name: str, kind: str) -> None:
     room = asyncio.Semaphore(int(arguments["max_num_seqs"] * 1.1) + 1)
     numbers = iter(range(10**9))
 
-    async def one(text: str, tokens: int) -> None:
+    async def run(text: str, tokens: int) -> None:
         async with room:
             outputs: AsyncIterator[Any]
             if kind == EMBEDDINGS:
@@ -115,17 +119,23 @@ async def _serve(path: Path, model_name: str, kind: str) -> None:
             async for _ in outputs:
                 pass
 
-    async def measure(rows: int, tokens: int) -> None:
-        start = time.perf_counter()
-        await asyncio.gather(*(one(text, tokens) for text in texts(rows)))
-        sys.stdout.write(f"RATE {rows / (time.perf_counter() - start)}\n")
-        sys.stdout.flush()
-
-    await measure(1, 1)
-    while question := await asyncio.to_thread(sys.stdin.readline):
-        wanted = json.loads(question)
-        await measure(wanted["rows"], wanted["tokens"])
+    yield run
     engine.shutdown()
+
+
+async def _serve(path: Path, model_name: str, kind: str) -> None:
+    with bare_vllm(load_catalog(path), model_name, kind) as run:
+
+        async def measure(rows: int, tokens: int) -> None:
+            start = time.perf_counter()
+            await asyncio.gather(*(run(text, tokens) for text in texts(rows)))
+            sys.stdout.write(f"RATE {rows / (time.perf_counter() - start)}\n")
+            sys.stdout.flush()
+
+        await measure(1, 1)
+        while question := await asyncio.to_thread(sys.stdin.readline):
+            wanted = json.loads(question)
+            await measure(wanted["rows"], wanted["tokens"])
 
 
 if __name__ == "__main__":

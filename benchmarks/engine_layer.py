@@ -15,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from benchmarks.bare import bare_vllm
 from benchmarks.rows import body, texts
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model
@@ -159,53 +160,13 @@ def _cpu_seconds() -> dict[str, float]:
 
 async def _bare(options: argparse.Namespace) -> Measured:
     """Bare AsyncLLM with text in and nothing made of what comes out."""
-    from transformers import AutoTokenizer
-    from vllm import PoolingParams, SamplingParams
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.sampling_params import RequestOutputKind
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    from worker.engine import engine_arguments, engine_environment
-
     kind = options.kinds[0]
-    catalog = _catalog(options)
-    model, pool = catalog.model(kind), catalog.pools["cpu"]
-    # For the process of the engine's core.
-    os.environ.update(engine_environment(model, pool))
-    engine = AsyncLLM.from_engine_args(
-        AsyncEngineArgs(model=model.source, **engine_arguments(model, pool))
-    )
-    tokenizer = AutoTokenizer.from_pretrained(model.source)
-    room = asyncio.Semaphore(int(options.max_num_seqs * 1.1) + 1)
-    sampling = SamplingParams(
-        max_tokens=options.tokens,
-        temperature=0,
-        ignore_eos=True,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
-    numbers = iter(range(10**9))
+    with bare_vllm(_catalog(options), kind, kind) as one:
 
-    async def one(text: str) -> None:
-        async with room:
-            outputs: AsyncIterator[object]
-            if kind == "embeddings":
-                outputs = engine.encode(text, PoolingParams(task="embed"), str(next(numbers)))
-            else:
-                prompt = tokenizer.apply_chat_template(
-                    [{"role": "user", "content": text}],
-                    tokenize=False,
-                    add_generation_prompt=True,
-                )
-                outputs = engine.generate(str(prompt), sampling, str(next(numbers)))
-            async for _ in outputs:
-                pass
+        async def run(count: int) -> None:
+            await asyncio.gather(*(one(text, options.tokens) for text in texts(count)))
 
-    async def run(count: int) -> None:
-        await asyncio.gather(*map(one, texts(count)))
-
-    measured = await _measure(run, options)
-    engine.shutdown()
-    return measured
+        return await _measure(run, options)
 
 
 async def _serve(options: argparse.Namespace) -> Measured:

@@ -17,13 +17,13 @@ from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
 from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
-from dispatcher.quota import NewBatchQuota
 from dispatcher.reaper import Reaper
 from dispatcher.replay import Replay
 from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
+from shared.admission import NewBatchQuota
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
@@ -189,13 +189,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 places=settings.input_places,
                 max_bytes=settings.max_input_bytes,
             ),
-            quota=NewBatchQuota(
-                catalog,
-                settings.batches_per_hour,
-                settings.max_enqueued_requests,
-                settings.max_enqueued_tokens,
-                mixed_batches=settings.mixed_batches,
-            ),
+            quota=NewBatchQuota.of(settings, catalog),
             replay=Replay(state, bus, event_messages),
         )
         dispatcher = Dispatcher(

@@ -1,16 +1,16 @@
 """The AMQP properties of a batch message, checked as docs/bus.md says. Does no I/O."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 from pamqp import encode
 
-from shared import messages
+from shared import messages, replays
 from shared.amqp import UNREADABLE
 from shared.dead_letters import own_headers
 from shared.messages import MESSAGE_ID, TENANT, Reason
-from shared.topology import DIRECT_REPLY, cancel_key, submit_key
+from shared.topology import cancel_key, may_receive, replay_key, submit_key
 
 MAX_HEADER_BYTES = 8 * 1024
 MAX_CORRELATION_ID = 128
@@ -19,8 +19,21 @@ _CONTENT_TYPE = re.compile(r"application/json\s*(;\s*charset=utf-8\s*)?", re.IGN
 # W3C Trace Context: version 00, ids that are not all zeros.
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _MAX_TRACESTATE = 512
-_SCHEMAS = {messages.SUBMIT: "batch.submit/1", messages.CANCEL: "batch.cancel/1"}
-_KEYS = {messages.SUBMIT: submit_key, messages.CANCEL: cancel_key}
+
+
+class _Kind(NamedTuple):
+    """What differs between the types of messages: schema, routing key, and queues for answers."""
+
+    schema: str
+    key: Callable[[str], str]
+    queues: tuple[Literal["reply", "sub"], ...] = ("reply",)
+
+
+_KINDS = {
+    messages.SUBMIT: _Kind("batch.submit/1", submit_key),
+    messages.CANCEL: _Kind("batch.cancel/1", cancel_key),
+    replays.REPLAY: _Kind("batch.replay/1", replay_key, ("sub", "reply")),
+}
 
 
 class Envelope(NamedTuple):
@@ -60,7 +73,8 @@ class Envelope(NamedTuple):
     def reply_to(self) -> str | None:
         """Where an answer may go; None for nowhere, also where the sender has no right to write."""
         address = self.text("reply_to")
-        return address if self.tenant and _may_be_answered(self.tenant, address) else None
+        is_own = self.tenant and may_receive(self.tenant, address, *_kind(self).queues)
+        return address if is_own else None
 
     @property
     def can_be_answered(self) -> bool:
@@ -94,7 +108,7 @@ def unauthorised(envelope: Envelope) -> Iterator[Reason]:
             "user_id",
         )
         return
-    key = _KEYS.get(envelope.type, submit_key)(tenant)
+    key = _kind(envelope).key(tenant)
     if envelope.routing_key != key:
         yield Reason(
             "bad_routing_key",
@@ -110,6 +124,10 @@ def unauthorised(envelope: Envelope) -> Iterator[Reason]:
         )
 
 
+def _kind(envelope: Envelope) -> _Kind:
+    return _KINDS.get(envelope.type, _KINDS[messages.SUBMIT])
+
+
 def malformed(envelope: Envelope) -> Iterator[Reason]:
     """Every rule for properties and headers that the message breaks, in the order of the docs."""
     yield from _malformed_names(envelope)
@@ -122,10 +140,8 @@ def _malformed_names(envelope: Envelope) -> Iterator[Reason]:
         yield _invalid("properties", "a text in them is not UTF-8, or a number is out of range.")
     if not MESSAGE_ID.fullmatch(envelope.message_id):
         yield _invalid("message_id", "required, 1 to 128 of A-Z a-z 0-9 _ . : -")
-    if envelope.type not in _SCHEMAS:
-        yield _invalid(
-            "type", f"'{envelope.type[:80]}' is not one of {', '.join(sorted(_SCHEMAS))}."
-        )
+    if envelope.type not in _KINDS:
+        yield _invalid("type", f"'{envelope.type[:80]}' is not one of {', '.join(sorted(_KINDS))}.")
     if not _CONTENT_TYPE.fullmatch(envelope.text("content_type")):
         got = envelope.text("content_type")[:80]
         yield Reason(
@@ -143,22 +159,23 @@ def _malformed_delivery(envelope: Envelope) -> Iterator[Reason]:
     address = envelope.text("reply_to")
     # Whose queue it is can be asked only of somebody.
     if address and envelope.tenant and envelope.reply_to is None:
+        own = "' or '".join(f"{kind}.{envelope.tenant}.*" for kind in _kind(envelope).queues)
         yield Reason(
             "bad_reply_to",
-            f"reply_to: '{address[:255]}' is neither a queue 'reply.{envelope.tenant}.*' nor "
-            "direct reply-to.",
+            f"reply_to: '{address[:255]}' is neither a queue '{own}' nor direct reply-to.",
             "reply_to",
         )
+    if not address and envelope.type == replays.REPLAY:
+        yield _invalid("reply_to", "required: the events go there.")
     if "expiration" in envelope.properties:
         yield _invalid("expiration", "is not allowed; put 'not_after' into the body.")
 
 
 def _malformed_headers(envelope: Envelope) -> Iterator[Reason]:
     schema = envelope.headers.get("x-schema")
-    if schema is not None and envelope.type in _SCHEMAS and schema != _SCHEMAS[envelope.type]:
-        yield _invalid(
-            "headers.x-schema", f"'{str(schema)[:80]}' is not '{_SCHEMAS[envelope.type]}'."
-        )
+    kind = _KINDS.get(envelope.type)
+    if schema is not None and kind is not None and schema != kind.schema:
+        yield _invalid("headers.x-schema", f"'{str(schema)[:80]}' is not '{kind.schema}'.")
     if (size := header_bytes(envelope.headers)) > MAX_HEADER_BYTES:
         yield Reason(
             "too_large",
@@ -169,9 +186,3 @@ def _malformed_headers(envelope: Envelope) -> Iterator[Reason]:
 
 def _invalid(name: str, why: str) -> Reason:
     return Reason("schema_invalid", f"{name}: {why}", name)
-
-
-def _may_be_answered(tenant: str, address: str) -> bool:
-    own = rf"reply\.{re.escape(tenant)}\.[\w.-]{{1,100}}"
-    direct = rf"{re.escape(DIRECT_REPLY)}[!-~]{{1,200}}"
-    return re.fullmatch(f"{own}|{direct}", address, re.ASCII) is not None

@@ -19,9 +19,9 @@ from shared import crash, ids
 from shared.commits import Assembled, Commit, carry_out, keep_commit
 from shared.errors import BatchyardError, InvalidTransitionError
 from shared.lifecycle import Event, Status
-from shared.merging import chunked, given, merged, read_lines
-from shared.slices import Part, Slice
-from shared.state import BatchRecord, FileRecord, PlannedSlice, State
+from shared.merging import chunked, given, merged, read_lines, stretches
+from shared.slices import Part, PlannedSlice, Slice
+from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
 
 log = structlog.get_logger()
@@ -180,7 +180,7 @@ class Finaliser:
 
         ahead: deque[tuple[list[PlannedSlice], asyncio.Task[bytes] | None]] = deque()
         try:
-            async for stretch in self._stretches(record):
+            async for stretch in stretches(self._planned(record)):
                 is_lone = len(stretch) == 1
                 body = asyncio.create_task(fetch(stretch[0].part)) if is_lone else None
                 ahead.append((stretch, body))
@@ -195,18 +195,11 @@ class Finaliser:
                 if body:
                     body.cancel()
 
-    async def _stretches(self, record: BatchRecord) -> AsyncIterator[list[PlannedSlice]]:
-        """The batch's slices in order, those of a stretch together: one for each lane in it."""
-        stretch: list[PlannedSlice] = []
+    async def _planned(self, record: BatchRecord) -> AsyncIterator[PlannedSlice]:
         if plan := record.fields.get("plan"):
             async for page in self._state.slices.pages(record.id, plan):
                 for planned in page:
-                    if stretch and planned.slice.first_row != stretch[0].slice.first_row:
-                        yield stretch
-                        stretch = []
-                    stretch.append(planned)
-        if stretch:
-            yield stretch
+                    yield planned
 
     def _section_lines(self, part: Part | None, section: Section) -> AsyncGenerator[bytes, None]:
         if part is None:

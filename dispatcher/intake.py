@@ -8,9 +8,9 @@ import json
 import random
 import time
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import stamina
@@ -26,9 +26,9 @@ from dispatcher.envelope import (
     unauthorised,
 )
 from dispatcher.inputs import Inputs
-from dispatcher.quota import NewBatchQuota
 from dispatcher.replay import Replay
 from shared import crash, ids, messages, replays
+from shared.admission import FullQueue, NewBatchQuota, refusal_text
 from shared.bus import CONNECTION_ERRORS, Bus
 from shared.commits import cancel
 from shared.dead_letters import (
@@ -42,12 +42,10 @@ from shared.dead_letters import (
 )
 from shared.errors import (
     ConflictError,
-    InvalidInputError,
     InvalidTransitionError,
     NotFoundError,
     TransientError,
 )
-from shared.event_messages import EventMessages
 from shared.lifecycle import Status
 from shared.messages import (
     InlineInput,
@@ -60,13 +58,15 @@ from shared.messages import (
     window_seconds,
 )
 from shared.openai import ENDPOINTS
-from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply, ReplyError
-from shared.state import BatchRecord, State
+from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
+from shared.state import BatchRecord, Standing, State
 from shared.storage import Storage
 from shared.submission import Manifest, accept, read_manifest
 from shared.topology import DEAD_EXCHANGE, DEAD_KEY
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 #: A message is kept this long while Redis or S3 is away. The broker takes it back after 30 minutes.
 _PATIENCE_SECONDS = 600.0
@@ -93,9 +93,9 @@ class Intake:
         service_user: str,
         inputs: Inputs,
         quota: NewBatchQuota,
-        replay: Replay | None = None,
+        replay: Replay,
     ) -> None:
-        self._replay = replay or Replay(state, bus, EventMessages(storage=storage))
+        self._replay = replay
         self._state = state
         self._storage = storage
         self._bus = bus
@@ -139,10 +139,7 @@ class Intake:
         envelope = self._opened(message)
         crash.point("intake.begin")
         try:
-            if envelope.type == replays.REPLAY:
-                await self._replay_events(message)
-            else:
-                await self._obey(envelope, message.body)
+            await self._obey(envelope, message.body)
         except RejectedError as error:
             codes = sorted({reason.code for reason in error.reasons})
             # Not the reasons: they name fields, and who knows what somebody calls a field.
@@ -151,7 +148,7 @@ class Intake:
             if is_dead or not envelope.can_be_answered:
                 await self._bury(envelope, message, error)
             if envelope.can_be_answered:
-                await self._reply(envelope, _rejection(error))
+                await self._refuse(envelope, error)
         crash.point("intake.done")
 
     async def _give_up(
@@ -187,15 +184,10 @@ class Intake:
             await self._ready(body)
         elif envelope.type == messages.CANCEL:
             await self._cancel(envelope, body)
+        elif envelope.type == replays.REPLAY:
+            await self._replay.answer(envelope, _checked(envelope, body, replays.decode_replay))
         else:
             await self._submit(envelope, body)
-
-    async def _replay_events(self, message: AbstractIncomingMessage) -> None:
-        try:
-            await self._replay.answer(message)
-        except InvalidInputError as error:
-            reason = Reason(error.code or "schema_invalid", str(error), error.param)
-            raise RejectedError([reason], is_dead=True) from error
 
     async def _ready(self, body: bytes) -> None:
         try:
@@ -276,9 +268,9 @@ class Intake:
                 found += error.reasons
         if found:
             raise RejectedError(found)
-        exceeded = await self._quota.exceeded(self._state, tenant, batch_id, submission.endpoint)
-        if exceeded:
-            raise RejectedError([exceeded])
+        outcome = await self._quota.reserve(self._state, tenant, batch_id, submission.endpoint)
+        if isinstance(outcome, FullQueue | Standing):
+            raise RejectedError([Reason("quota_exceeded", refusal_text(tenant, outcome))])
         if isinstance(submission.input, InlineInput):
             digest = fingerprint(submission)
             source = await self._inputs.store(batch_id, submission.input, digest)
@@ -306,13 +298,7 @@ class Intake:
         )
 
     async def _cancel(self, envelope: Envelope, body: bytes) -> None:
-        reasons = [*unauthorised(envelope), *malformed(envelope)]
-        try:
-            wish = decode_cancellation(body, content_encoding=envelope.text("content_encoding"))
-        except RejectedError as error:
-            raise RejectedError([*reasons, *error.reasons], is_dead=error.is_dead) from error
-        if reasons:
-            raise RejectedError(reasons)
+        wish = _checked(envelope, body, decode_cancellation)
         record = await self._own_batch(envelope.tenant, wish.batch_id)
         try:
             is_new = await cancel(self._state, self._storage, record.id)
@@ -338,6 +324,12 @@ class Intake:
             text = f"batch_id: No batch found with id '{batch_id}'."
             raise RejectedError([Reason("unknown_batch", text, "batch_id")])
         return record
+
+    async def _refuse(self, envelope: Envelope, error: RejectedError) -> None:
+        if envelope.type == replays.REPLAY:
+            await self._replay.refuse(envelope, error)
+        else:
+            await self._reply(envelope, Reply(RejectedReply.of(error)))
 
     async def _reply(self, envelope: Envelope, answer: Reply) -> None:
         await self._state.outbox.add(
@@ -437,6 +429,18 @@ def _place(error: Exception) -> str:
     return f"{path}:{own[-1].lineno} in {own[-1].name}"
 
 
+def _checked(envelope: Envelope, body: bytes, decode: Callable[..., T]) -> T:
+    """What the body says. Raises RejectedError for all that is wrong with it or its envelope."""
+    reasons = [*unauthorised(envelope), *malformed(envelope)]
+    try:
+        wish = decode(body, content_encoding=envelope.text("content_encoding"))
+    except RejectedError as error:
+        raise RejectedError([*reasons, *error.reasons], is_dead=error.is_dead) from error
+    if reasons:
+        raise RejectedError(reasons)
+    return wish
+
+
 def _unservable(submission: Submission) -> list[Reason]:
     """What a schema cannot say."""
     reasons = []
@@ -469,9 +473,3 @@ def _acceptance(record: BatchRecord, *, is_duplicate: bool) -> Reply:
             ),
         )
     )
-
-
-def _rejection(error: RejectedError) -> Reply:
-    """The first reason as OpenAI's error, and all of them beside it."""
-    errors = [ReplyError(**reason._asdict()) for reason in error.reasons]
-    return Reply(RejectedReply(error=errors[0], errors=errors, error_count=error.count))

@@ -32,6 +32,7 @@ from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
 from gateway.watchers import Watchers
+from shared.admission import NewBatchQuota
 from shared.bus import Bus
 from shared.catalog import load_catalog
 from shared.errors import TransientError
@@ -77,6 +78,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                     settings,
                     catalog,
                     catalog_changed_at,
+                    NewBatchQuota.of(settings, catalog),
                     state,
                     storage,
                     bus,

@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
 from gateway.watchers import Watchers
+from shared.admission import NewBatchQuota
 from shared.bus import Bus
 from shared.catalog import Catalog
 from shared.outbound import Guard
@@ -24,6 +25,7 @@ class Services:
     catalog: Catalog
     #: Unix seconds; all models are shown as of then.
     catalog_changed_at: int
+    quota: NewBatchQuota
     state: State
     storage: Storage
     bus: Bus

@@ -15,9 +15,9 @@ from gateway.files import live_file
 from shared import ids
 from shared.errors import InvalidInputError, NotFoundError
 from shared.lifecycle import Status
-from shared.merging import chunked, merged, read_lines
+from shared.merging import chunked, merged, read_lines, stretches
+from shared.slices import PlannedSlice
 from shared.state import BatchRecord, FileRecord, State
-from shared.state.live import Piece
 from shared.storage import Storage
 
 Order = Literal["input", "completion"]
@@ -123,7 +123,7 @@ class ResultLines:
         async for piece, before in self._commits_from(start, end):
             lines: list[bytes] = []
             if output is not None:
-                lines += await _own(output, piece, starts[piece.number], ends[piece.number])
+                lines += await _own(output, piece, starts[piece.index], ends[piece.index])
             if error is not None and piece.part is not None and piece.part.error_bytes:
                 lines += await _ran(error, piece)
             lines.sort(key=ids.row_of_result)
@@ -134,7 +134,7 @@ class ResultLines:
             async for line in _not_run(error, max(0, start - run), end - run):
                 yield line
 
-    async def _commits_from(self, start: int, end: int) -> AsyncIterator[tuple[Piece, int]]:
+    async def _commits_from(self, start: int, end: int) -> AsyncIterator[tuple[PlannedSlice, int]]:
         """The committed slices from that of place `start` on, each with its first line's place."""
         place, last = start, -1
         while place < end:
@@ -145,7 +145,7 @@ class ResultLines:
             befores = dict(fresh)
             async for piece in self._pieces(list(befores)):
                 rows = piece.part.rows if piece.part else 0
-                last = befores[piece.number]
+                last = befores[piece.index]
                 place = last + rows
                 if place > start and last < end:
                     yield piece, last
@@ -172,7 +172,7 @@ class ResultLines:
         ends.extend([place] * (len(starts) - len(ends)))
         return starts, ends
 
-    async def _stretches_from(self, row: int) -> AsyncGenerator[list[Piece], None]:
+    async def _stretches_from(self, row: int) -> AsyncGenerator[list[PlannedSlice], None]:
         """From that of the row on, the slices of each stretch: as a rule one."""
         count = self._batch.number("slices_total")
         low, high, found = 0, count, None
@@ -191,19 +191,13 @@ class ResultLines:
             before = range(max(0, low - len(self._batch.lanes)), low)
             pieces = [piece async for piece in self._pieces(before)]
             low -= sum(piece.slice.first_row == found.first_row for piece in pieces)
-        stretch: list[Piece] = []
-        async for piece in self._pieces(range(low, count)):
-            if stretch and piece.slice.first_row != stretch[0].slice.first_row:
-                yield stretch
-                stretch = []
-            stretch.append(piece)
-        if stretch:
+        async for stretch in stretches(self._pieces(range(low, count))):
             yield stretch
 
-    def _pieces(self, indexes: Sequence[int]) -> AsyncIterator[Piece]:
+    def _pieces(self, indexes: Sequence[int]) -> AsyncIterator[PlannedSlice]:
         return self._state.live.pieces(self._batch.id, self._batch.fields["plan"], indexes)
 
-    async def _lines_of_stretch(self, stretch: list[Piece]) -> AsyncGenerator[bytes, None]:
+    async def _lines_of_stretch(self, stretch: list[PlannedSlice]) -> AsyncGenerator[bytes, None]:
         """The lines of the stretch's parts in input order; of several never a whole one at once."""
         if len(stretch) == 1:
             for line in await self._lines_of_part(stretch[0]):
@@ -223,7 +217,7 @@ class ResultLines:
             async for line in lines:
                 yield line
 
-    async def _lines_of_part(self, piece: Piece) -> list[bytes]:
+    async def _lines_of_part(self, piece: PlannedSlice) -> list[bytes]:
         """The part's lines in input order."""
         if piece.part is None:
             return []
@@ -330,7 +324,7 @@ def has_run(line: bytes) -> bool:
     return bytes(msgspec.json.decode(line, type=_Response).response) != b"null"
 
 
-async def _own(output: ResultFile, piece: Piece, start: int, end: int) -> list[bytes]:
+async def _own(output: ResultFile, piece: PlannedSlice, start: int, end: int) -> list[bytes]:
     """The slice's lines in the output file, out of those of its stretch."""
     if not piece.slice.mask:
         return _split(await output.get(start, end))
@@ -339,7 +333,7 @@ async def _own(output: ResultFile, piece: Piece, start: int, end: int) -> list[b
         return [line async for line in lines if ids.row_of_result(line) in numbers]
 
 
-async def _ran(error: ResultFile, piece: Piece) -> list[bytes]:
+async def _ran(error: ResultFile, piece: PlannedSlice) -> list[bytes]:
     """The slice's lines in the error file of rows that were run."""
     found = []
     numbers = piece.slice.row_numbers

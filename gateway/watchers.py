@@ -9,7 +9,6 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -134,9 +133,12 @@ class Watchers:
         """One call at a time, however many batches are new."""
         while self._must_ring:
             self._must_ring = False
-            # Unheard, they are noticed by the next sweep.
-            with suppress(TransientError):
+            try:
                 await self._state.ring(self._bell)
+            except TransientError:
+                # Until then only the next sweep notices them.
+                self._must_ring = True
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _hear(self) -> None:
         while True:

@@ -20,7 +20,7 @@ from shared.event_shapes import EVENT_TYPES, EventShape, EventType
 from shared.events import to_event
 from shared.lifecycle import Status
 from shared.openai import ENDPOINTS
-from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply, ReplyError
+from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
 from shared.state.outbox import Entry
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -217,12 +217,9 @@ def _replies() -> Iterator[Message]:
             expires_at=_CREATED_AT + _DAY,
         ),
     )
-    error = ReplyError(
-        code="schema_invalid",
-        message="input.requests[3].custom_id: Field required",
-        param="input.requests[3].custom_id",
-    )
-    rejected = RejectedReply(error=error, errors=[error], error_count=1)
+    param = "input.requests[3].custom_id"
+    missing = messages.Reason("schema_invalid", f"{param}: Field required", param)
+    rejected = RejectedReply.of(messages.RejectedError([missing]))
     yield Message(
         messages.REPLY,
         "The answer to each message with a `reply_to`. `accepted` means of a submission: the "
@@ -232,20 +229,16 @@ def _replies() -> Iterator[Message]:
         {reply.status: reply.model_dump(mode="json") for reply in (accepted, rejected)},
     )
     replayed = replays.ReplayedReply(batches=1, events=4, next_since=None)
-    unknown = ReplyError(
-        code="unknown_batch",
-        message=f"No events of a batch with id '{_BATCH}' are kept.",
-        param="batch_id",
+    unknown = messages.Reason(
+        "unknown_batch", f"No events of a batch with id '{_BATCH}' are kept.", "batch_id"
     )
+    unreplayed = RejectedReply.of(messages.RejectedError([unknown]))
     yield Message(
         replays.REPLAYED,
         "The last message of an answer to a replay request, after the events.",
         "reply",
         replays.ReplayReply,
-        {
-            told.status: told.model_dump(mode="json")
-            for told in (replayed, replays.UnreplayedReply(error=unknown))
-        },
+        {told.status: told.model_dump(mode="json") for told in (replayed, unreplayed)},
     )
 
 

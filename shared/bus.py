@@ -4,8 +4,8 @@ One connection publishes and another one consumes, so that a blocked publisher n
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
@@ -118,15 +118,10 @@ class Bus:
         """
         message = _message(body, properties, headers)
         try:
-            await self._exchanges[exchange].publish(
-                message, routing_key, mandatory=mandatory, timeout=_PATIENCE
-            )
-        except asyncio.CancelledError as error:
-            # aiormq 7.2 cancels the waiters of a connection that it declares stuck; only a task
-            # that somebody asked to stop may see that as its own cancellation.
-            if (task := asyncio.current_task()) is None or task.cancelling():
-                raise
-            raise TransientError("RabbitMQ was lost before its confirm.") from error
+            with _unasked_cancellation_as(TransientError("RabbitMQ was lost before its confirm.")):
+                await self._exchanges[exchange].publish(
+                    message, routing_key, mandatory=mandatory, timeout=_PATIENCE
+                )
         except DeliveryError as error:
             if mandatory and error.frame.name == "Basic.Return":
                 raise UnroutableError(f"No queue is bound for {routing_key}.") from error
@@ -135,16 +130,23 @@ class Bus:
             raise TransientError(f"RabbitMQ: {error!r}") from error
 
     async def reply(
-        self, address: str, body: bytes, *, properties: Mapping[str, str | datetime]
+        self,
+        address: str,
+        body: bytes,
+        *,
+        properties: Mapping[str, str | datetime],
+        headers: HeadersType | None = None,
     ) -> None:
         """Publish to a queue that a sender has named, or to its direct reply-to.
 
         Raises as `publish` does.
         """
         if address.startswith(topology.DIRECT_REPLY):
-            await self._direct.send(address, _message(body, properties, None))
+            await self._direct.send(address, _message(body, properties, headers))
         else:
-            await self.publish("", address, body, properties=properties, mandatory=True)
+            await self.publish(
+                "", address, body, properties=properties, headers=headers, mandatory=True
+            )
 
     async def consume(self, handler: Handler, *, prefetch: int = 64) -> None:
         """Hand each batch message to `handler`, which acks or rejects it, within milliseconds.
@@ -158,22 +160,18 @@ class Bus:
         """Returns what is set when the subscription is over."""
         lost = asyncio.Event()
         try:
-            # Not aio-pika's robust connection: lost once more while it restores its consumers, it
-            # stays connected, and deaf.
-            self._consuming = await aio_pika.connect(self._url, timeout=_PATIENCE)
-            self._consuming.close_callbacks.add(lambda *_: lost.set())
-            channel = await self._consuming.channel()
-            channel.close_callbacks.add(lambda *_: lost.set())
-            await channel.set_qos(prefetch_count=prefetch, timeout=_PATIENCE)
-            queue = await channel.get_queue(topology.SUBMIT_QUEUE)
-            await queue.consume(handler, timeout=_PATIENCE)
+            with _unasked_cancellation_as(TransientError("RabbitMQ was lost.")):
+                # Not aio-pika's robust connection: lost once more while it restores its consumers,
+                # it stays connected, and deaf.
+                self._consuming = await aio_pika.connect(self._url, timeout=_PATIENCE)
+                self._consuming.close_callbacks.add(lambda *_: lost.set())
+                channel = await self._consuming.channel()
+                channel.close_callbacks.add(lambda *_: lost.set())
+                await channel.set_qos(prefetch_count=prefetch, timeout=_PATIENCE)
+                queue = await channel.get_queue(topology.SUBMIT_QUEUE)
+                await queue.consume(handler, timeout=_PATIENCE)
         except CONNECTION_ERRORS as error:
             raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
-        except asyncio.CancelledError as error:
-            # As in `publish`.
-            if (task := asyncio.current_task()) is None or task.cancelling():
-                raise
-            raise TransientError("RabbitMQ was lost.") from error
         return lost
 
     async def _keep_listening(self, lost: asyncio.Event, handler: Handler, prefetch: int) -> None:
@@ -255,6 +253,20 @@ class Bus:
             await self._publishing.close()
 
 
+@contextmanager
+def _unasked_cancellation_as(loss: TransientError) -> Iterator[None]:
+    """Raises `loss` where a cancellation comes and nobody has asked this task to stop.
+
+    aiormq 7.2 cancels the waiters of a connection that it declares stuck.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        raise loss from error
+
+
 async def _declare(channel: AbstractChannel) -> None:
     for name, kind in topology.EXCHANGE_TYPES.items():
         await channel.declare_exchange(
@@ -319,19 +331,17 @@ class _DirectReplies:
                 await self.close()
                 raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
             try:
-                await exchange.publish(message, address, timeout=_PATIENCE)
+                with _unasked_cancellation_as(RefusedError("RabbitMQ ended the connection.")):
+                    await exchange.publish(message, address, timeout=_PATIENCE)
             except TimeoutError as error:
                 raise TransientError("RabbitMQ did not confirm a direct reply.") from error
             except CONNECTION_ERRORS as error:
                 await self.close()
                 # If the broker died in this moment, so did whoever waited for the answer.
                 raise RefusedError(f"RabbitMQ: {error!r}") from error
-            except asyncio.CancelledError as error:
+            except (RefusedError, asyncio.CancelledError):
                 await self.close()
-                # As in `Bus.publish`.
-                if (task := asyncio.current_task()) is None or task.cancelling():
-                    raise
-                raise RefusedError("RabbitMQ ended the connection.") from error
+                raise
 
     async def close(self) -> None:
         """Let go of the connection; the next answer opens another one."""

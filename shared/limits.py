@@ -5,6 +5,12 @@ from typing import Literal
 
 _SECOND, _MINUTE = 1000, 60_000
 _QUEUES = {"requests": "request", "tokens": "token"}
+#: What a tenant has only so many of in a time, by the limit's name.
+RATE_NAMES = {
+    "requests": "requests per min (RPM)",
+    "files": "requests to files and uploads per min",
+    "batches": "batches per hour",
+}
 
 
 def queue_code(queue: Literal["requests", "tokens"]) -> str:

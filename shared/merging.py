@@ -2,10 +2,11 @@
 
 import asyncio
 import heapq
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 
 from shared import ids
+from shared.slices import PlannedSlice
 from shared.storage import Storage
 
 #: Read at a time of each object: all that is kept of it, besides a line that is longer.
@@ -24,6 +25,20 @@ async def read_lines(
         *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
             yield line + b"\n"
+
+
+async def stretches(
+    planned: AsyncIterator[PlannedSlice],
+) -> AsyncGenerator[list[PlannedSlice], None]:
+    """A batch's slices, which are in order, with those of a stretch together: as a rule one."""
+    stretch: list[PlannedSlice] = []
+    async for one in planned:
+        if stretch and one.slice.first_row != stretch[0].slice.first_row:
+            yield stretch
+            stretch = []
+        stretch.append(one)
+    if stretch:
+        yield stretch
 
 
 async def given(lines: Iterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -136,12 +136,12 @@ class Cancellation(_Shape):
 
 def decode_submission(body: bytes, *, content_encoding: str | None = None) -> Submission:
     """The message's body as a value. Raises RejectedError that names every wrong field."""
-    return _decode(body, content_encoding, Submission)
+    return checked(unpacked(body, content_encoding), Submission)
 
 
 def decode_cancellation(body: bytes, *, content_encoding: str | None = None) -> Cancellation:
     """As `decode_submission`, of the other message."""
-    return _decode(body, content_encoding, Cancellation)
+    return checked(unpacked(body, content_encoding), Cancellation)
 
 
 def fingerprint(submission: Submission) -> str:
@@ -165,7 +165,8 @@ def path(location: tuple[int | str, ...]) -> str:
     return text.lstrip(".")
 
 
-def _decode(body: bytes, content_encoding: str | None, shape: type[M]) -> M:
+def unpacked(body: bytes, content_encoding: str | None) -> bytes:
+    """The body's JSON. Raises RejectedError where it is too large, or not packed as it says."""
     if content_encoding not in (None, "", "gzip"):
         raise RejectedError(
             [
@@ -184,6 +185,11 @@ def _decode(body: bytes, content_encoding: str | None, shape: type[M]) -> M:
             f"The message has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed. "
             "Put the requests into an object and refer to it."
         )
+    return body
+
+
+def checked(body: bytes, shape: type[M]) -> M:
+    """What the JSON says as a value. Raises RejectedError that names every wrong field."""
     try:
         # Strict: in JSON, "5" and true are no integers. The decoder also refuses lone surrogates,
         # which no file or answer could carry.

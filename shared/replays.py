@@ -1,14 +1,12 @@
 """How events are asked for again: the message `batch.replay/1`, to the field. Does no I/O."""
 
-import json
-import re
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel
+from pydantic_core import from_json
 
-from shared.errors import InvalidInputError
-from shared.messages import path
-from shared.replies import ReplyError
+from shared.messages import Reason, RejectedError, checked, unpacked
+from shared.replies import RejectedReply
 
 REPLAY = "batch.replay.v1"
 #: The answer's last message: what was sent before it, or why nothing was.
@@ -16,34 +14,30 @@ REPLAYED = "batch.replayed.v1"
 _MAX_BODY_BYTES = 4096
 
 
-class _Shape(BaseModel):
+class _Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    version: Literal["batch.replay/1"] = Field(alias="schema")
 
-class OfBatch(_Shape):
+
+class OfBatch(_Request):
     """All that is kept of one batch's events."""
 
-    version: Literal["batch.replay/1"] = Field(alias="schema")
     batch_id: str = Field(pattern="^batch_[0-9a-f]{32}$")
 
 
-class Since(_Shape):
+class Since(_Request):
     """The events of all batches that changed after a time."""
 
-    version: Literal["batch.replay/1"] = Field(alias="schema")
     since: AwareDatetime
+
+
+class _Both(OfBatch, Since):
+    """What nobody may ask for; its fields are checked all the same."""
 
 
 class ReplayRequest(RootModel[OfBatch | Since]):
     """Events asked for again: those of one batch, or of all that changed since a time."""
-
-
-class Replayed(NamedTuple):
-    """What was sent; `next_since` goes on after it, and is None when there is no more."""
-
-    batches: int
-    events: int
-    next_since: str | None
 
 
 class ReplayedReply(BaseModel):
@@ -57,46 +51,30 @@ class ReplayedReply(BaseModel):
     next_since: str | None
 
 
-class UnreplayedReply(BaseModel):
-    """Nothing was sent, and why."""
-
-    model_config = ConfigDict(frozen=True)
-
-    status: Literal["rejected"] = "rejected"
-    error: ReplyError
-
-
-class ReplayReply(RootModel[ReplayedReply | UnreplayedReply]):
+class ReplayReply(RootModel[ReplayedReply | RejectedReply]):
     """The end of an answer to a replay request."""
 
 
-def decode_replay(body: bytes) -> OfBatch | Since:
-    """The message's body as a value. Raises InvalidInputError that names the field."""
+def decode_replay(body: bytes, *, content_encoding: str | None = None) -> OfBatch | Since:
+    """The message's body as a value. Raises RejectedError that names every wrong field."""
+    body = unpacked(body, content_encoding)
     if len(body) > _MAX_BODY_BYTES:
-        raise InvalidInputError(
-            f"The message has {len(body)} bytes; at most {_MAX_BODY_BYTES} are allowed.",
-            code="too_large",
-        )
+        text = f"The message has {len(body)} bytes; at most {_MAX_BODY_BYTES} are allowed."
+        raise RejectedError([Reason("too_large", text)], is_dead=True)
     try:
-        told = json.loads(body)
+        told = from_json(body)
     except ValueError:
-        raise InvalidInputError("The body is not JSON.", code="schema_invalid") from None
+        return checked(body, OfBatch)
     names = told.keys() & {"batch_id", "since"} if isinstance(told, dict) else set()
-    if len(names) != 1:
-        raise InvalidInputError(
-            "One of 'batch_id' and 'since' is required, and not both.", code="schema_invalid"
-        )
-    shape = OfBatch if "batch_id" in names else Since
-    try:
-        return shape.model_validate_json(body, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-    param = path(first["loc"])
-    raise InvalidInputError(f"{param}: {first['msg']}", param=param, code="schema_invalid")
-
-
-def may_receive(tenant: str, queue: str) -> bool:
-    """Whether the queue is one that only this tenant can have made or reads from."""
-    own = rf"(sub|reply)\.{re.escape(tenant)}\.[\w.-]{{1,100}}"
-    direct = r"amq\.rabbitmq\.reply-to\.[!-~]{1,200}"
-    return re.fullmatch(f"{own}|{direct}", queue, re.ASCII) is not None
+    if names == {"batch_id"}:
+        return checked(body, OfBatch)
+    if names == {"since"}:
+        return checked(body, Since)
+    text = "One of 'batch_id' and 'since' is required, and not both."
+    reasons = [Reason("schema_invalid", text)]
+    if isinstance(told, dict):
+        try:
+            checked(body, _Both if names else _Request)
+        except RejectedError as error:
+            reasons += error.reasons
+    raise RejectedError(reasons)

@@ -1,10 +1,11 @@
 """What whoever submits is answered, as types. Does no I/O."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from shared.lifecycle import Status
+from shared.messages import RejectedError
 
 
 class _Shape(BaseModel):
@@ -48,6 +49,11 @@ class RejectedReply(_Shape):
     errors: list[ReplyError]
     #: Of all, also where not all are listed.
     error_count: int
+
+    @classmethod
+    def of(cls, error: RejectedError) -> Self:
+        errors = [ReplyError(**reason._asdict()) for reason in error.reasons]
+        return cls(error=errors[0], errors=errors, error_count=error.count)
 
 
 class Reply(RootModel[AcceptedReply | RejectedReply]):

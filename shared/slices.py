@@ -134,6 +134,15 @@ class PartName:
 
 
 @dataclass(frozen=True)
+class PlannedSlice:
+    """A slice of a plan, and what was committed for it so far."""
+
+    index: int
+    slice: Slice
+    part: Part | None
+
+
+@dataclass(frozen=True)
 class ReadySlice:
     """A slice that could run next, with all that the ordering looks at."""
 

@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from shared.errors import SetupError
 
@@ -91,6 +91,13 @@ def cancel_key(tenant: str) -> str:
 def replay_key(tenant: str) -> str:
     """The routing key under which `tenant` asks for events again."""
     return f"replay.v1.{tenant}"
+
+
+def may_receive(tenant: str, address: str, *kinds: Literal["reply", "sub"]) -> bool:
+    """Whether only this tenant can read there: a queue of its own, or direct reply-to."""
+    own = rf"({'|'.join(kinds)})\.{re.escape(tenant)}\.[\w.-]{{1,100}}"
+    direct = rf"{re.escape(DIRECT_REPLY)}[!-~]{{1,200}}"
+    return re.fullmatch(f"{own}|{direct}", address, re.ASCII) is not None
 
 
 def event_key(event_type: str, tenant: str, batch_id: str) -> str:

@@ -1,8 +1,9 @@
-"""Run the whole suite in two pytest processes side by side: one computes while the other waits.
+"""Run the whole suite in three pytest processes side by side: one computes while others wait.
 
-    python -m tests [arguments for both]
+    python -m tests [arguments for each]
 
-The first half holds what starts engines, the second the rest. Exits with the worse of both codes.
+One part holds what starts engines, one what speaks to whole fleets without engines, one the rest.
+Exits with the worst of their codes.
 """
 
 import asyncio
@@ -12,17 +13,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _TESTS = Path(__file__).parent
-_ENGINES = ("engine", "e2e")
-#: pytest's exit code for "no tests were collected": `-k` may name tests of one half alone.
+_PARTS = {"engines": ("engine", "e2e"), "fleets": ("contract", "faults", "chaos")}
+#: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
 _NONE_COLLECTED = 5
 
 
-def halves() -> Mapping[str, Sequence[str]]:
-    """The folders of each half."""
-    folders = sorted(path.name for path in _TESTS.iterdir() if any(path.rglob("test_*.py")))
+def parts() -> Mapping[str, Sequence[str]]:
+    """The folders of each part."""
+    folders = {path.name for path in _TESTS.iterdir() if any(path.rglob("test_*.py"))}
+    named = {name for names in _PARTS.values() for name in names}
     return {
-        "engines": [f"tests/{name}" for name in _ENGINES],
-        "others": [f"tests/{name}" for name in folders if name not in _ENGINES],
+        name: [f"tests/{folder}" for folder in sorted(of_part)]
+        for name, of_part in {**_PARTS, "others": folders - named}.items()
     }
 
 
@@ -49,10 +51,10 @@ async def _run(name: str, folders: Sequence[str], arguments: Sequence[str]) -> i
 
 
 async def _main(arguments: Sequence[str]) -> int:
-    # An interrupt reaches both halves too: they stop what they started, and are waited for.
+    # An interrupt reaches the parts too: they stop what they started, and are waited for.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
     codes = await asyncio.gather(
-        *(_run(name, folders, arguments) for name, folders in halves().items())
+        *(_run(name, folders, arguments) for name, folders in parts().items())
     )
     ran = [code for code in codes if code != _NONE_COLLECTED]
     return max(ran, default=_NONE_COLLECTED)

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aio_pika
@@ -89,12 +90,8 @@ async def state(redis_url: str, namespace: str, redis: "Redis[str]") -> AsyncIte
 @pytest.fixture
 async def storage(s3: S3) -> AsyncIterator[Storage]:
     """Storage on a bucket of its own."""
-    storage = Storage(*s3, f"test-{secrets.token_hex(6)}")
-    await storage.prepare()
-    yield storage
-    await storage.remove(await storage.keys(""))
-    storage.close()
-    minio_client(s3).remove_bucket(storage.bucket)
+    async with a_bucket(s3) as storage:
+        yield storage
 
 
 @pytest.fixture
@@ -121,6 +118,17 @@ async def _purge(amqp_url: str) -> None:
         channel = await connection.channel()
         for name in topology.QUEUE_ARGUMENTS:
             await (await channel.get_queue(name)).purge()
+
+
+@asynccontextmanager
+async def a_bucket(s3: S3) -> AsyncIterator[Storage]:
+    """A bucket for the block alone."""
+    storage = Storage(*s3, f"test-{secrets.token_hex(6)}")
+    await storage.prepare()
+    yield storage
+    await storage.remove(await storage.keys(""))
+    storage.close()
+    minio_client(s3).remove_bucket(storage.bucket)
 
 
 def minio_client(s3: S3) -> Minio:

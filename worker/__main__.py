@@ -1,11 +1,10 @@
 """`python -m worker lane LANE --job ID` inside Ray; `python -m worker check CATALOG` before it."""
 
 import argparse
-import asyncio
 import logging
-import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 
 def main() -> int:
@@ -25,39 +24,19 @@ def main() -> int:
     return _run_lane(arguments.lane, arguments.job)
 
 
-def _run_lane(lane_name: str, job: str) -> int:
+def _run_lane(lane_name: str, job: str) -> NoReturn:
     import ray
 
     from shared import log
-    from shared.catalog import load_catalog
-    from worker.connections import open_state, open_storage, read_settings
-    from worker.job import LaneJob
+    from worker.connections import read_settings
+    from worker.job import run_lane_job
     from worker.wave import prepare_ray_data
 
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
-    catalog = load_catalog(settings.catalog)
     ray.init(address="auto", logging_level=logging.WARNING, log_to_driver=False)
     prepare_ray_data()
-
-    async def work() -> None:
-        state, storage = open_state(settings), open_storage(settings)
-        try:
-            await LaneJob(
-                state,
-                storage,
-                settings,
-                lane=catalog.lane_named(lane_name),
-                job=job,
-                catalog=catalog,
-            ).run()
-        finally:
-            storage.close()
-            await state.close()
-
-    asyncio.run(work())
-    # Waves of a job that was superseded run in threads that nothing can stop.
-    os._exit(0)
+    run_lane_job(settings, lane_name, job)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import TypeVar
 
@@ -26,6 +27,17 @@ def open_storage(settings: WorkerSettings) -> Storage:
         settings.s3_secret_key.get_secret_value(),
         settings.s3_bucket,
     )
+
+
+@asynccontextmanager
+async def opened(settings: WorkerSettings) -> AsyncIterator[tuple[State, Storage]]:
+    """Both, for as long as the block lasts."""
+    state, storage = open_state(settings), open_storage(settings)
+    try:
+        yield state, storage
+    finally:
+        storage.close()
+        await state.close()
 
 
 def read_settings() -> WorkerSettings:

@@ -4,19 +4,21 @@ Everything it knows is in Redis; killed at any line, its claims run out and anot
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 
 from shared import crash
-from shared.catalog import Catalog, Lane
+from shared.catalog import Catalog, Lane, load_catalog
 from shared.errors import TransientError
 from shared.slices import Claim
 from shared.state import State
 from shared.state.slices import SupersededError
 from shared.storage import Storage
+from worker.connections import opened
 from worker.engine_client import (
     DEFAULT_MAX_NUM_SEQS,
     EngineClient,
@@ -37,6 +39,20 @@ _PAUSE_SECONDS = 1.0
 #: Waves at once: one that works, and one that starts meanwhile, so that the engine never idles.
 _WAVES = 2
 _MOST_SLICES = 100
+
+
+def run_lane_job(settings: WorkerSettings, lane_name: str, job: str) -> NoReturn:
+    """Be the lane's job until it ends, and end the process."""
+    catalog = load_catalog(settings.catalog)
+    lane = catalog.lane_named(lane_name)
+
+    async def work() -> None:
+        async with opened(settings) as (state, storage):
+            await LaneJob(state, storage, settings, lane=lane, job=job, catalog=catalog).run()
+
+    asyncio.run(work())
+    # Waves of a job that was superseded run in threads that nothing can stop.
+    os._exit(0)
 
 
 class LaneJob:

@@ -70,8 +70,9 @@ class Fleet:
         """Bring everything up; raises SetupError with the way out for whatever is missing."""
         # What cannot work is said before anything runs.
         require_models(self._options.models)
-        if self._options.catalog is not None:
-            load_catalog(self._options.catalog)
+        path = self._options.catalog
+        if path is not None:
+            self.catalog = load_catalog(path)
         require_memory()
         if self._options.port is None:
             self._ports.require_free("gateway")
@@ -81,8 +82,9 @@ class Fleet:
             self._report(f"installed  {' '.join(packages)}")
         began = time.monotonic()
         self.servers.launch()
-        path = self._options.catalog or make_catalog(self.run_dir, list(self._options.models))
-        self.catalog = load_catalog(path)
+        if path is None:
+            path = make_catalog(self.run_dir, list(self._options.models))
+            self.catalog = load_catalog(path)
         environment = self._environment(path.resolve())
         self.ray = RayNode(self.run_dir, self.credentials.ray_token, environment)
         self.ray.launch()

@@ -8,7 +8,6 @@ from shared.state.files import FileRecord
 from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord
 from shared.state.limits import Known, Queue, QueueFullError, Quota, Rate, Standing
-from shared.state.slices import PlannedSlice
 from shared.state.state import MovedError, State
 from shared.state.uploads import PartRecord, UploadRecord
 
@@ -22,7 +21,6 @@ __all__ = [
     "MovedError",
     "PartRecord",
     "Pin",
-    "PlannedSlice",
     "Queue",
     "QueueFullError",
     "Quota",

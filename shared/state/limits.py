@@ -11,6 +11,8 @@ from shared.state.scripts import Scripts
 
 Queue = Literal["requests", "tokens"]
 
+_MICROSECONDS = 1_000_000
+
 
 class Rate(NamedTuple):
     """So many calls in so many seconds; they may come at once, and their room comes back evenly."""
@@ -22,7 +24,7 @@ class Rate(NamedTuple):
     @property
     def arguments(self) -> tuple[int, int]:
         """As scripts take it: the calls, and the time in microseconds."""
-        return self.calls, self.seconds * 1_000_000
+        return self.calls, self.seconds * _MICROSECONDS
 
 
 class Standing(NamedTuple):
@@ -34,6 +36,14 @@ class Standing(NamedTuple):
     left: int
     #: Until all calls are free again.
     reset: int
+
+    @property
+    def wait_seconds(self) -> float:
+        return self.wait / _MICROSECONDS
+
+    @property
+    def reset_seconds(self) -> float:
+        return self.reset / _MICROSECONDS
 
 
 class Quota(NamedTuple):

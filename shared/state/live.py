@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from shared.errors import NotFoundError
 from shared.lifecycle import Status
-from shared.slices import Part, Slice, to_slice
+from shared.slices import PlannedSlice, to_slice
 from shared.state.client import Client
 from shared.state.lanes import lacking, lacking_fields
 from shared.state.scripts import Scripts
@@ -15,14 +15,6 @@ from shared.state.slices import pending_key, to_part
 _MANY = 200
 #: Slices that are shown singly.
 _SHOWN = 20
-
-
-class Piece(NamedTuple):
-    """A slice, and its part once it is committed."""
-
-    number: int
-    slice: Slice
-    part: Part | None
 
 
 class Attempt(NamedTuple):
@@ -94,7 +86,7 @@ class Live:
 
     async def pieces(
         self, batch_id: str, plan: str, indexes: Sequence[int]
-    ) -> AsyncIterator[Piece]:
+    ) -> AsyncIterator[PlannedSlice]:
         """The slices of these numbers in this order; ends before the first that is not known."""
         for first in range(0, len(indexes), _MANY):
             some = list(map(str, indexes[first : first + _MANY]))
@@ -105,7 +97,7 @@ class Live:
             for index, piece, part in zip(some, slices, parts, strict=True):
                 if piece is None:
                     return
-                yield Piece(int(index), to_slice(piece), None if part is None else to_part(part))
+                yield PlannedSlice(int(index), to_slice(piece), part and to_part(part))
 
     async def completion(
         self, batch_id: str, row: int, *, limit: int = _MANY

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import BatchyardError
-from shared.slices import Claim, GivenBack, Part, Slice, SliceUsage, to_slice
+from shared.slices import Claim, GivenBack, Part, PlannedSlice, Slice, SliceUsage, to_slice
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
@@ -18,15 +17,6 @@ _PLAN_SECONDS = 86_400
 
 class SupersededError(BatchyardError):
     """The lane has another lane job by now; this one must end."""
-
-
-@dataclass(frozen=True)
-class PlannedSlice:
-    """A slice of a plan, and what was committed for it so far."""
-
-    index: int
-    slice: Slice
-    part: Part | None
 
 
 class Slices:

@@ -5,13 +5,12 @@ import json
 import os
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 from shared import log
-from shared.catalog import load_catalog
 from shared.slices import Claim
 from worker import job as worker_job
-from worker.connections import open_state, open_storage, read_settings
+from worker.connections import opened, read_settings
 from worker.engine_client import EngineGoneError, EngineUnavailableError, Result
 from worker.slice_run import BatchWatch, SliceResult, SliceRunner, fetch, settle
 
@@ -65,8 +64,7 @@ def _run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> Non
     settings = read_settings()
 
     async def run() -> None:
-        state, storage = open_state(settings), open_storage(settings)
-        try:
+        async with opened(settings) as (state, storage):
             runner = _Runner(
                 MadeUpEngineClient(app_name, rows_per_engine_call=settings.rows_per_engine_call),  # type: ignore[arg-type]  # it has the one method that is called
                 BatchWatch(state),
@@ -79,9 +77,6 @@ def _run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> Non
                 await settle(state, storage, claim, result)
 
             await asyncio.gather(*map(one, claims))
-        finally:
-            storage.close()
-            await state.close()
 
     asyncio.run(run())
 
@@ -94,30 +89,11 @@ _STAND_INS: dict[str, Any] = {
 }
 
 
-def main(lane: str, job: str, environment: dict[str, str]) -> None:
+def main(lane: str, job: str, environment: dict[str, str]) -> NoReturn:
     """Be the lane job `job` until it ends."""
     os.environ.update(environment)
     for name, stand_in in _STAND_INS.items():
         setattr(worker_job, name, stand_in)
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
-    catalog = load_catalog(settings.catalog)
-
-    async def work() -> None:
-        state, storage = open_state(settings), open_storage(settings)
-        try:
-            await worker_job.LaneJob(
-                state,
-                storage,
-                settings,
-                lane=catalog.lane_named(lane),
-                job=job,
-                catalog=catalog,
-            ).run()
-        finally:
-            storage.close()
-            await state.close()
-
-    asyncio.run(work())
-    # As the real one: waves of a job that was superseded run in threads that nothing can stop.
-    os._exit(0)
+    worker_job.run_lane_job(settings, lane, job)

@@ -8,13 +8,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aio_pika
-import httpx
 import pytest
-from openai import OpenAI
 
 from shared import topology
 from shared.messages import SUBMIT
-from tests.contract.conftest import CHAT, FINAL, Caller, Yard, row, rows, storage_of
+from tests.contract.conftest import CHAT, FINAL, Caller, Yard, calling, row, rows, storage_of
 from tests.contract.engine import REFUSE
 
 _GOOD = rows("one", "zwei ü", REFUSE, "four \u2028 \"'")
@@ -26,15 +24,7 @@ _OWN = {"id", "input_file_id", "output_file_id", "error_file_id", "expires_at"}
 @pytest.fixture
 def both(yard: Yard) -> Iterator[Caller]:
     """A tenant with a key and a login."""
-    tenant = urlsplit(yard.environment["BATCHYARD_AMQP_URL"]).username or ""
-    key = yard.new_key(tenant)
-    with (
-        OpenAI(api_key=key, base_url=f"{yard.url}/v1", max_retries=0) as openai,
-        httpx.Client(
-            base_url=yard.url, headers={"authorization": f"Bearer {key}"}, timeout=30
-        ) as http,
-    ):
-        yield Caller(yard, tenant, key, openai, http)
+    yield from calling(yard, urlsplit(yard.environment["BATCHYARD_AMQP_URL"]).username or "")
 
 
 @pytest.mark.parametrize("content", [_GOOD, _BAD], ids=["good", "bad"])

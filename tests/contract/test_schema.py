@@ -20,7 +20,7 @@ _EXAMPLES = os.environ.get("FUZZ_EXAMPLES", "25")
 #: The same calls every time, but new ones for `make fuzz`, whose output names the seed.
 _REPEATABLE = () if "FUZZ_EXAMPLES" in os.environ else ("--generation-deterministic",)
 #: Seconds.
-_PATIENCE = 150 + 6 * int(_EXAMPLES)
+_PATIENCE = 450 + 6 * int(_EXAMPLES)
 
 
 @pytest.mark.timeout(_PATIENCE + 60)

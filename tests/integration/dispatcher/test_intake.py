@@ -5,7 +5,6 @@ import io
 import json
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,12 +27,14 @@ from redis.asyncio import Redis
 from cli import servers
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
-from dispatcher.quota import NewBatchQuota
+from dispatcher.replay import Replay
 from shared import dead_letters, ids, topology
+from shared.admission import NewBatchQuota
 from shared.bus import Bus
 from shared.catalog import Catalog
 from shared.dead_letters import DeadLetter
 from shared.errors import NotFoundError
+from shared.event_messages import EventMessages
 from shared.events import to_event
 from shared.lifecycle import Event, Status
 from shared.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
@@ -42,7 +43,7 @@ from shared.state import FileRecord, State
 from shared.storage import Storage
 from shared.submission import Manifest, accept, manifest_key
 from tests.batches import in_status, validating
-from tests.conftest import minio_client
+from tests.conftest import a_bucket, minio_client
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, CHAT, a_planner, line, lines
 from tests.servers import S3
@@ -776,7 +777,7 @@ async def test_a_cancellation_under_the_key_of_a_submission_is_refused(acme: Doo
 async def test_an_object_in_a_bucket_that_the_operator_has_named_becomes_a_batch(
     door: Door, bus: Bus, state: State, storage: Storage, s3: S3, replying: None
 ) -> None:
-    async with _bucket(s3) as theirs:
+    async with a_bucket(s3) as theirs:
         places = {
             door.tenant: [f"s3://{theirs.bucket}/exports/"],
             "globex": [f"s3://{theirs.bucket}/globex/"],
@@ -1104,6 +1105,7 @@ def _intake(
             max_bytes=max_bytes,
         ),
         quota=NewBatchQuota(_CATALOG, batches_per_hour, 1000, 1000),
+        replay=Replay(state, bus, EventMessages(storage=storage)),
     )
 
 
@@ -1128,17 +1130,6 @@ async def _upload(door: Door, storage: Storage) -> dict[str, Any]:
         "etag": stored.etag,
         "size": stored.size,
     }
-
-
-@asynccontextmanager
-async def _bucket(s3: S3) -> AsyncIterator[Storage]:
-    """A bucket beside ours."""
-    storage = Storage(*s3, f"theirs-{secrets.token_hex(6)}")
-    await storage.prepare()
-    yield storage
-    await storage.remove(await storage.keys(""))
-    storage.close()
-    minio_client(s3).remove_bucket(storage.bucket)
 
 
 def _file(tenant: str) -> FileRecord:

@@ -1,23 +1,23 @@
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aio_pika
 import pytest
-from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
+from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
 from aiormq.exceptions import ChannelAccessRefused
 
 from cli import servers
 from dispatcher import replay as replay_module
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
-from dispatcher.quota import NewBatchQuota
 from dispatcher.replay import Replay
-from shared import topology
+from shared import dead_letters, topology
+from shared.admission import NewBatchQuota
 from shared.bus import Bus
 from shared.catalog import Catalog
 from shared.event_messages import EventMessages
@@ -46,24 +46,38 @@ class Late:
         self.queue = queue
         self.settled: list[AbstractIncomingMessage] = []
 
-    async def ask(self, *, reply_to: str | None = None, **fields: Any) -> None:
-        """Publish a replay request."""
-        exchange = await self._channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
-        message = aio_pika.Message(
-            json.dumps({"schema": "batch.replay/1", **fields}).encode(),
-            type=REPLAY,
-            message_id=f"m-{secrets.token_hex(4)}",
-            correlation_id="ask-1",
-            user_id=TENANT.name,
-            reply_to=self.queue.name if reply_to is None else reply_to,
-            content_type="application/json",
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+    async def ask(
+        self,
+        *,
+        reply_to: str | None = None,
+        key: str = topology.replay_key(TENANT.name),
+        told: Mapping[str, Any] | None = None,
+        exchange: AbstractExchange | None = None,
+        **fields: Any,
+    ) -> None:
+        """Publish a replay request; `told` are other properties than those that are right."""
+        exchange = exchange or await self._channel.get_exchange(
+            topology.SUBMIT_EXCHANGE, ensure=False
         )
-        await exchange.publish(message, topology.replay_key(TENANT.name), mandatory=True)
+        properties = {
+            "type": REPLAY,
+            "message_id": f"m-{secrets.token_hex(4)}",
+            "correlation_id": "ask-1",
+            "user_id": TENANT.name,
+            "reply_to": self.queue.name if reply_to is None else reply_to,
+            "content_type": "application/json",
+            "delivery_mode": aio_pika.DeliveryMode.PERSISTENT,
+            **(told or {}),
+        }
+        await exchange.publish(aio_pika.Message(_body(**fields), **properties), key, mandatory=True)
 
-    async def answered(self, **fields: Any) -> tuple[list[AbstractIncomingMessage], dict[str, Any]]:
+    async def answered(self, **asked: Any) -> tuple[list[AbstractIncomingMessage], dict[str, Any]]:
         """The events that come for a request, and what closes them."""
-        await self.ask(**fields)
+        await self.ask(**asked)
+        return await self.answer()
+
+    async def answer(self) -> tuple[list[AbstractIncomingMessage], dict[str, Any]]:
+        """As `answered`, for what was asked before."""
         events: list[AbstractIncomingMessage] = []
         while True:
             message = await _next(self.queue)
@@ -174,6 +188,49 @@ async def test_a_wrong_request_is_told_what_is_wrong(acme: Late) -> None:
     assert (told["status"], told["error"]["param"]) == ("rejected", "batch_id")
 
 
+async def test_a_request_keeps_the_rules_of_every_message(acme: Late) -> None:
+    events, told = await acme.answered(
+        batch_id="batch_1",
+        more=1,
+        key=topology.submit_key(TENANT.name),
+        told={"delivery_mode": aio_pika.DeliveryMode.NOT_PERSISTENT, "expiration": 3600},
+    )
+
+    assert events == []
+    params = [error["param"] for error in told["errors"]]
+    assert params == ["routing_key", "delivery_mode", "expiration", "batch_id", "more"]
+    assert (told["error"], told["error_count"]) == (told["errors"][0], 5)
+
+
+async def test_a_request_out_of_the_dead_letters_is_its_senders(
+    state: State, service: Bus, acme: Late
+) -> None:
+    batch_id = await validating(state, tenant=TENANT.name)
+    sent = {"message_id": "m-1", "type": REPLAY, "content_type": "application/json"}
+    letter: dict[str, Any] = {
+        "user": TENANT.name,
+        "properties": {
+            **sent,
+            "correlation_id": "ask-1",
+            "reply_to": acme.queue.name,
+            "delivery_mode": 2,
+        },
+    }
+
+    await service.publish(
+        topology.SUBMIT_EXCHANGE,
+        topology.replay_key(TENANT.name),
+        _body(batch_id=batch_id),
+        properties={**sent, "user_id": SERVICE.name},
+        headers={dead_letters.REPLAY: letter},
+        mandatory=True,
+    )
+
+    events, told = await acme.answer()
+    assert [event.type for event in events] == ["batch.accepted"]
+    assert told["status"] == "replayed"
+
+
 async def test_nothing_goes_to_a_queue_of_another(
     state: State, service: Bus, acme: Late, rabbitmq: servers.RabbitMQ
 ) -> None:
@@ -203,6 +260,38 @@ async def test_a_queue_that_is_gone_or_full_keeps_no_message_waiting(
         await acme.is_settled(6)
 
     assert not any(message.redelivered for message in acme.settled)
+
+
+async def test_an_address_that_the_broker_cannot_read_ends_no_connection_of_ours(
+    state: State, service: Bus, acme: Late
+) -> None:
+    batch_id = await validating(state)
+
+    for number, odd in enumerate(("!", "g2dkAA", "x.y.z", "AAAA.BBBB"), start=1):
+        await acme.ask(batch_id=batch_id, reply_to=f"{topology.DIRECT_REPLY}{odd}")
+        await acme.is_settled(number)
+        await service.ping()
+
+    events, _ = await acme.answered(batch_id=batch_id)
+    assert [event.type for event in events] == ["batch.accepted"]
+
+
+async def test_events_come_to_a_direct_address_too(
+    state: State, acme: Late, rabbitmq: servers.RabbitMQ
+) -> None:
+    batch_id = await validating(state)
+    answers: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
+    async with await aio_pika.connect(rabbitmq.url(TENANT)) as connection:
+        channel = await connection.channel()
+        direct = await channel.get_queue("amq.rabbitmq.reply-to", ensure=False)
+        await direct.consume(answers.put, no_ack=True)
+        exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
+
+        await acme.ask(batch_id=batch_id, reply_to=direct.name, exchange=exchange)
+        event, end = [await asyncio.wait_for(answers.get(), 60) for _ in range(2)]
+
+    assert (event.type, end.type) == ("batch.accepted", REPLAYED)
+    assert event.headers["cloudEvents_subject"] == batch_id
 
 
 async def test_of_one_tenant_one_replay_runs_at_a_time(
@@ -238,6 +327,10 @@ async def test_a_tenant_may_not_ask_in_anothers_name(
 
         with pytest.raises(ChannelAccessRefused):
             await exchange.publish(aio_pika.Message(b"{}"), topology.replay_key("globex"))
+
+
+def _body(**fields: Any) -> bytes:
+    return json.dumps({"schema": "batch.replay/1", **fields}).encode()
 
 
 async def _last_change(state: State) -> str:

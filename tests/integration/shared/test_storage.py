@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import pytest
-from minio import Minio
 
 from cli.servers import free_port
 from shared.errors import NotFoundError, SetupError, TransientError
 from shared.storage import ChangedError, Storage
+from tests.conftest import a_bucket, minio_client
 from tests.servers import S3
 
 _MIB = 1024 * 1024
@@ -199,7 +199,7 @@ async def test_a_composition_whose_source_is_gone_leaves_nothing(
 async def test_what_dead_uploads_sent_is_dropped_and_living_ones_go_on(
     storage: Storage, s3: S3
 ) -> None:
-    client = _client(s3)
+    client = minio_client(s3)
     for name in ("dead", "dead", "also dead ö"):
         upload = client._create_multipart_upload(storage.bucket, name, {})  # noqa: SLF001  # as an upload that died
         client._upload_part(storage.bucket, name, b"x", None, upload, 1)  # noqa: SLF001  # as above
@@ -261,18 +261,14 @@ async def test_what_is_missing_is_not_found(bucket: str | None, storage: Storage
 
 
 async def test_another_bucket_can_be_read(storage: Storage, s3: S3) -> None:
-    other = Storage(*s3, f"{storage.bucket}-other")
-    await other.prepare()
-    stored = await other.put("key", b"theirs")
+    async with a_bucket(s3) as other:
+        stored = await other.put("key", b"theirs")
 
-    got = await storage.get("key", bucket=other.bucket, etag=stored.etag)
-    stat = await storage.stat("key", bucket=other.bucket)
+        got = await storage.get("key", bucket=other.bucket, etag=stored.etag)
+        stat = await storage.stat("key", bucket=other.bucket)
 
     assert got == b"theirs"
     assert stat == stored
-    await other.remove(["key"])
-    _client(s3).remove_bucket(other.bucket)
-    other.close()
 
 
 async def test_keys_are_those_with_the_prefix(storage: Storage) -> None:
@@ -366,18 +362,8 @@ async def _streamed(storage: Storage, key: str) -> bytes:
     return digest.digest()
 
 
-def _client(s3: S3) -> Minio:
-    return Minio(
-        s3.endpoint.partition("://")[2],
-        access_key=s3.access_key,
-        secret_key=s3.secret_key,
-        secure=s3.endpoint.startswith("https"),
-        region="us-east-1",
-    )
-
-
 def _open_uploads(s3: S3, bucket: str) -> list[str]:
-    found = _client(s3)._list_multipart_uploads(bucket)  # noqa: SLF001  # the client shows them nowhere else
+    found = minio_client(s3)._list_multipart_uploads(bucket)  # noqa: SLF001  # the client shows them nowhere else
     return [upload.object_name or "" for upload in found.uploads]
 
 

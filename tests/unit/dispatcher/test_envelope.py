@@ -60,6 +60,21 @@ def test_an_answer_goes_to_the_senders_own_queues_only(address: str, is_ours: bo
     assert [reason.code for reason in malformed(envelope)] == [] if is_ours else ["bad_reply_to"]
 
 
+def test_events_may_be_asked_for_into_a_subscribers_queue_too() -> None:
+    told: dict[str, Any] = {"type": "batch.replay.v1", "key": "replay.v1.acme"}
+    headers = {"x-schema": "batch.replay/1"}
+
+    asked = _envelope(**told, reply_to="sub.acme.orders", headers=headers)
+    submitted = _envelope(reply_to="sub.acme.orders")
+    elsewhere = _envelope(**told, reply_to="sub.globex.orders")
+    nowhere = _envelope(**told)
+
+    assert [*unauthorised(asked), *malformed(asked)] == []
+    assert (asked.can_be_answered, submitted.can_be_answered) == (True, False)
+    assert [reason.code for reason in malformed(elsewhere)] == ["bad_reply_to"]
+    assert [reason.param for reason in malformed(nowhere)] == ["reply_to"]
+
+
 def test_the_tenant_comes_from_the_broker_and_from_nothing_else() -> None:
     envelope = _envelope(user=None, headers={"x-tenant": "acme"})
 
@@ -75,7 +90,11 @@ def test_a_login_that_is_no_tenants_name_proves_nothing(user: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "key"),
-    [("batch.submit.v1", "cancel.v1.acme"), ("batch.cancel.v1", "submit.v1.acme")],
+    [
+        ("batch.submit.v1", "cancel.v1.acme"),
+        ("batch.cancel.v1", "submit.v1.acme"),
+        ("batch.replay.v1", "submit.v1.acme"),
+    ],
 )
 def test_each_type_has_its_own_key(kind: str, key: str) -> None:
     assert [reason.code for reason in unauthorised(_envelope(type=kind, key=key))] == [

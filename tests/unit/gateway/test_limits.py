@@ -1,16 +1,15 @@
 import pytest
 
-from gateway.limits import (
-    batch_rate,
-    call_rates,
-    limit_headers,
-    queue_full,
-    too_many_calls,
-)
+from gateway.limits import call_rates, limit_headers, queue_full, too_many_calls
 from gateway.settings import GatewaySettings
+from shared.admission import FullQueue, NewBatchQuota
+from shared.catalog import Catalog
 from shared.state import Rate, Standing
 
 _RATE = Rate("requests", 100, 60)
+_CATALOG = Catalog.model_validate(
+    {"pools": {"cpu": {"resources": {"CPU": 1}}}, "models": {"m": {"pools": ["cpu"]}}}
+)
 
 
 @pytest.mark.parametrize(
@@ -31,8 +30,8 @@ def test_the_limits_are_openais_unless_told_otherwise() -> None:
     _, files = call_rates("/v1/files", _settings())
 
     assert files == Rate("files", 1_000, 60)
-    assert batch_rate(_settings()) == Rate("batches", 2_000, 3600)
-    assert batch_rate(_settings(batches_per_hour=7)).calls == 7
+    assert _batch_rate() == Rate("batches", 2_000, 3600)
+    assert _batch_rate(batches_per_hour=7).calls == 7
 
 
 def test_the_headers_are_openais() -> None:
@@ -56,9 +55,13 @@ def test_a_call_too_many_is_told_what_ran_out_and_when_it_comes_back(name: str, 
 
 
 def test_a_full_queue_is_not_mended_by_waiting() -> None:
-    error = queue_full("tokens", tenant="acme", model="m", limit=5)
+    error = queue_full("acme", FullQueue("tokens", "m", 5))
 
     assert (error.kind, error.code, error.wait_seconds) == ("tokens", "token_limit_exceeded", None)
+
+
+def _batch_rate(**changes: int) -> Rate:
+    return NewBatchQuota.of(_settings(**changes), _CATALOG).rate
 
 
 def _settings(**changes: int) -> GatewaySettings:

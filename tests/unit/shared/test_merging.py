@@ -1,13 +1,14 @@
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared import ids
-from shared.merging import chunked, merged
+from shared.merging import chunked, merged, stretches
 from shared.merging import given as lines_of
+from shared.slices import PlannedSlice, Slice
 
 BATCH = "batch_" + "ab" * 16
 
@@ -69,3 +70,15 @@ async def test_chunks_are_small_and_hold_every_line() -> None:
 
     assert [one for chunk in chunks for one in chunk] == lines
     assert max(sum(map(len, chunk)) for chunk in chunks) < 70_000
+
+
+async def test_the_slices_of_a_stretch_come_together() -> None:
+    first_rows = [0, 0, 4, 8, 8, 8]
+
+    async def planned() -> AsyncIterator[PlannedSlice]:
+        for index, first_row in enumerate(first_rows):
+            yield PlannedSlice(index, Slice(0, 9, first_row, 1, 1), None)
+
+    found = [[one.index for one in stretch] async for stretch in stretches(planned())]
+
+    assert found == [[0, 1], [2], [3, 4, 5]]

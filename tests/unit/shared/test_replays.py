@@ -1,10 +1,13 @@
+import gzip
 import json
 from typing import Any
 
 import pytest
 
 from shared.errors import InvalidInputError
-from shared.replays import OfBatch, Since, decode_replay, may_receive
+from shared.messages import RejectedError
+from shared.replays import OfBatch, Since, decode_replay
+from shared.topology import may_receive
 
 BATCH = f"batch_{1:032x}"
 
@@ -42,6 +45,31 @@ def test_what_is_wrong_is_named(told: bytes, word: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("told", "params"),
+    [
+        (
+            {"schema": "batch.replay/2", "batch_id": "batch_1", "more": 1},
+            ["schema", "batch_id", "more"],
+        ),
+        ({"schema": "batch.replay/2", "more": 1}, [None, "schema", "more"]),
+        ({"schema": "batch.replay/1", "batch_id": BATCH, "since": 1}, [None, "since"]),
+        ({"schema": "batch.replay/1", "batch_id": 1, "since": 1}, [None, "batch_id", "since"]),
+    ],
+)
+def test_all_that_is_wrong_is_told(told: dict[str, Any], params: list[str | None]) -> None:
+    with pytest.raises(RejectedError) as raised:
+        decode_replay(json.dumps(told).encode())
+
+    assert sorted(map(str, params)) == sorted(str(one.param) for one in raised.value.reasons)
+
+
+def test_a_request_may_be_packed() -> None:
+    packed = gzip.compress(body(batch_id=BATCH))
+
+    assert isinstance(decode_replay(packed, content_encoding="gzip"), OfBatch)
+
+
+@pytest.mark.parametrize(
     ("queue", "is_own"),
     [
         ("sub.acme.orders", True),
@@ -56,4 +84,4 @@ def test_what_is_wrong_is_named(told: bytes, word: str) -> None:
     ],
 )
 def test_only_a_queue_of_the_tenants_own_gets_its_events(queue: str, *, is_own: bool) -> None:
-    assert may_receive("acme", queue) == is_own
+    assert may_receive("acme", queue, "sub", "reply") == is_own
