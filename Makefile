@@ -59,8 +59,8 @@ test: $(INSTALLED) ## run all tests against real servers; ARGS="tests/unit -k na
 	$(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests)
 
 .PHONY: test-stack
-test-stack: $(INSTALLED) ## build the images in a container engine, Debian's own where none runs: minutes
-	TEST_STACK=1 $(BIN)/python -m pytest -rs tests/stack $(ARGS)
+test-stack: $(INSTALLED) ## build the images, bring compose.yaml up and break it, in a container engine: half an hour
+	TEST_STACK=1 $(BIN)/python -m pytest -s -rs $(or $(ARGS),tests/stack)
 
 .PHONY: fuzz
 fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for the night, not for each change

@@ -27,7 +27,7 @@ from dispatcher.slicing import SliceLimits
 from shared import ids
 from shared.catalog import load_catalog
 from shared.lifecycle import Status
-from shared.slices import Part, PartName, SliceUsage
+from shared.slices import Part, SliceUsage, label
 from shared.state import FileRecord, State
 from shared.storage import Storage
 from shared.submission import Manifest, accept
@@ -95,9 +95,11 @@ async def _run(state: State, storage: Storage, batch_id: str, slices: int) -> No
         rows = claim.slice.row_numbers
         output = b"".join(b'{"id":"%s"}\n' % ids.result_id(batch_id, n).encode() for n in rows)
         usage = SliceUsage(len(rows), 0, 9, 0, 9, 0)
-        name = PartName(claim.index, claim.epoch, len(output), len(rows), usage, "0" * 8)
-        etag = (await storage.put(name.key(batch_id), output)).etag
-        part = Part(name.key(batch_id), etag, len(output), 0, len(rows), usage)
+        key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
+        told = label(len(output), len(rows), usage)
+        stored = await storage.put_once(key, output, label=told)
+        assert stored is not None
+        part = Part(key, stored.etag, len(output), 0, len(rows), usage)
         await state.slices.commit(claim, part)
 
 
@@ -107,6 +109,7 @@ async def _copies(
     """What puts copies of a batch's objects under the ids of others."""
     file_id = None
     bodies = {key: await storage.get(key) for key in await storage.keys(f"batches/{batch_id}/")}
+    labels = {key: await storage.label(key) for key in bodies if "/parts/" in key}
     manifest = json.loads(bodies[f"batches/{batch_id}/manifest.json"])
     file_id, message_id = manifest["input_file_id"], manifest["message_id"]
     for key in (manifest["key"], f"{manifest['key']}.json"):
@@ -131,7 +134,9 @@ async def _copies(
             return text
 
         for key, body in bodies.items():
-            yield storage.put(renamed(key), renamed(body.decode()).encode())
+            yield storage.put_once(
+                renamed(key), renamed(body.decode()).encode(), label=labels.get(key, "")
+            )
 
 
 async def _all(work: AsyncIterator[Awaitable[object]]) -> None:

@@ -73,11 +73,19 @@ def demo(
         Path,
         typer.Option(help="Where the fleet keeps its data, logs, ports and secrets."),
     ] = Path(".batchyard"),
+    *,
+    here: Annotated[
+        bool,
+        typer.Option(
+            "--here",
+            help="Start nothing: use the fleet whose gateway runs with this environment.",
+        ),
+    ] = False,
 ) -> None:
     """Start the fleet, send it two batches of support tickets, and show what comes back."""
-    from cli.demo import run
+    from cli.demo import run, run_here
 
-    run(run_dir)
+    run_here() if here else run(run_dir)
 
 
 @app.command(

@@ -15,7 +15,7 @@ from dispatcher.cluster import Cluster
 from dispatcher.finaliser import Finaliser
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
-from dispatcher.lanes import LaneKeeper
+from dispatcher.lanes import ENTRYPOINT, LaneKeeper
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
 from dispatcher.replay import Replay
@@ -25,7 +25,7 @@ from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
 from shared.admission import NewBatchQuota
 from shared.bus import Bus
-from shared.catalog import load_catalog
+from shared.catalog import catalog_digest, load_catalog
 from shared.errors import TransientError
 from shared.event_messages import EventMessages
 from shared.lifecycle import Status
@@ -41,7 +41,9 @@ _SWEEP_SECONDS = 1.0
 #: Bells may ring thousands of times a second; rounds do not.
 _PAUSE_SECONDS = 0.03
 _AT_ONCE = 12
+#: Before a duty that failed is tried again: an outage is over for all of them in one moment.
 _LONGEST_PAUSE_SECONDS = 60.0
+_LONGEST_OUTAGE_PAUSE_SECONDS = 4.0
 
 
 class Dispatcher:
@@ -96,7 +98,7 @@ class Dispatcher:
     async def _rounds(self) -> None:
         async with self._state.bells("dispatcher") as bells:
             while True:
-                if not await _survive(self._round, "round"):
+                if await _survive(self._round, "round") is not None:
                     await asyncio.sleep(1)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 await _survive(lambda: bells.wait(_SWEEP_SECONDS), "bell")
@@ -125,12 +127,12 @@ class Dispatcher:
         async def run() -> None:
             try:
                 async with slots:
-                    is_done = await _survive(partial(duty, name), duty.__name__, of=name)
-                if is_done:
+                    error = await _survive(partial(duty, name), duty.__name__, of=name)
+                if error is None:
                     self._failures.pop(name, None)
                 else:
                     self._failures[name] += 1
-                    await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, 2.0 ** self._failures[name]))
+                    await asyncio.sleep(pause_seconds(error, self._failures[name]))
             finally:
                 del self._running[name]
 
@@ -142,14 +144,23 @@ class Dispatcher:
             await asyncio.sleep(seconds)
 
 
-async def _survive(duty: Callable[[], Awaitable[object]], what: str, **fields: str) -> bool:
-    """Run a duty; whatever goes wrong is logged, and False says that it did."""
+def pause_seconds(error: Exception, failures: int) -> float:
+    """How long a duty waits that failed so many times in a row, the last time with `error`."""
+    is_outage = isinstance(error, TransientError)
+    longest = _LONGEST_OUTAGE_PAUSE_SECONDS if is_outage else _LONGEST_PAUSE_SECONDS
+    return float(min(longest, 2.0**failures))
+
+
+async def _survive(
+    duty: Callable[[], Awaitable[object]], what: str, **fields: str
+) -> Exception | None:
+    """Run a duty; whatever goes wrong is logged and returned."""
     try:
         await duty()
-    except Exception:  # the loops must outlive a bug: other batches depend on them
+    except Exception as error:  # the loops must outlive a bug: other batches depend on them
         log.exception("dispatcher.duty_broke", duty=what, **fields)
-        return False
-    return True
+        return error
+    return None
 
 
 async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
@@ -177,6 +188,17 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         sender = Sender(guard, timeout_seconds=settings.webhook_timeout_seconds)
         stack.push_async_callback(sender.close)
         event_messages = _event_messages(settings, storage, stack)
+        planner = Planner(
+            state,
+            storage,
+            catalog,
+            slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
+            max_rows=settings.max_rows_per_batch,
+            max_embedding_inputs=settings.max_embedding_inputs,
+            max_input_bytes=settings.max_input_bytes,
+            quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
+            mixed_batches=settings.mixed_batches,
+        )
         intake = Intake(
             state,
             storage,
@@ -188,23 +210,15 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 tenant_prefix=settings.tenant_prefix,
                 places=settings.input_places,
                 max_bytes=settings.max_input_bytes,
+                file_seconds=settings.file_seconds,
             ),
             quota=NewBatchQuota.of(settings, catalog),
             replay=Replay(state, bus, event_messages),
+            planner=planner,
         )
         dispatcher = Dispatcher(
             state,
-            planner=Planner(
-                state,
-                storage,
-                catalog,
-                slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
-                max_rows=settings.max_rows_per_batch,
-                max_embedding_inputs=settings.max_embedding_inputs,
-                max_input_bytes=settings.max_input_bytes,
-                quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
-                mixed_batches=settings.mixed_batches,
-            ),
+            planner=planner,
             finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
             lanes=LaneKeeper(
                 state,
@@ -213,6 +227,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 ready_rows=settings.ready_rows,
                 silence_seconds=settings.lane_job_silence_seconds,
                 attempts=settings.lane_job_attempts,
+                entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
             ),
             reaper=Reaper(state, storage),
             deliverer=Deliverer(
@@ -230,12 +245,21 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             holder=holder,
             service_user=settings.service_user,
             messages=event_messages,
+            lease_seconds=settings.lease_seconds,
             progress_seconds=settings.progress_seconds,
         )
-        replies = Relay(state, bus, "replies", holder=holder, service_user=settings.service_user)
+        replies = Relay(
+            state,
+            bus,
+            "replies",
+            holder=holder,
+            service_user=settings.service_user,
+            lease_seconds=settings.lease_seconds,
+        )
         await bus.consume(intake.take, prefetch=settings.messages_in_hand)
         if settings.health_port is not None:
-            ready, metrics = health.look(state, bus, lambda: dispatcher.leads)
+            others = {"s3": storage.ping, "ray": cluster.ping}
+            ready, metrics = health.look(state, bus, lambda: dispatcher.leads, others=others)
             token = settings.metrics_token
             await stack.enter_async_context(
                 health.serving(

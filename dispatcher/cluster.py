@@ -70,6 +70,10 @@ class Cluster:
             return "Ray does not know the job."
         return _shortened(str(self._checked(answer).get("message") or ""))
 
+    async def ping(self) -> None:
+        """Raise TransientError when Ray does not answer, or not to us."""
+        await self.status("ping")
+
     async def close(self) -> None:
         """Let go of the connections."""
         await self._http.aclose()

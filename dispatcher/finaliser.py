@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 
@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from shared import crash, ids
-from shared.commits import Assembled, Commit, carry_out, keep_commit
+from shared.commits import Assembled, Commit, carry_out, commit_key, keep_commit
 from shared.errors import BatchyardError, InvalidTransitionError
 from shared.lifecycle import Event, Status
 from shared.merging import chunked, given, merged, read_lines, stretches
@@ -325,6 +325,7 @@ class Finaliser:
             files=files,
             # Also where no part was committed: one may have been written by a job that then died.
             garbage=parts if "plan" in record.fields and not is_adopted else None,
+            garbage_later=list(_overtaken(record)),
             **pin._asdict(),
         )
         return await keep_commit(self._storage, commit)
@@ -407,6 +408,14 @@ async def _joined(
             yield chunk
 
 
+def _overtaken(record: BatchRecord) -> Sequence[str]:
+    """What another finaliser may have written for the end that a cancellation came before."""
+    if record.status is not Status.CANCELLING or "finalizing_at" not in record.fields:
+        return ()
+    event = _end_of_running(record)
+    return f"batches/{record.id}/{event}/", commit_key(record.id, event)
+
+
 def _split(body: bytes) -> list[bytes]:
     return [line for line in body.split(b"\n") if line]
 
@@ -414,6 +423,10 @@ def _split(body: bytes) -> list[bytes]:
 def _event(record: BatchRecord) -> Event:
     if record.status is Status.CANCELLING:
         return Event.CANCEL_COMMITTED
+    return _end_of_running(record)
+
+
+def _end_of_running(record: BatchRecord) -> Event:
     if record.number("window_closed"):
         return Event.EXPIRY_COMMITTED
     return Event.OUTPUT_COMMITTED

@@ -1,13 +1,14 @@
 """The dispatcher's own small HTTP port: whether it lives, whether it is ready, and its numbers.
 
-`/metrics` is there only with a token, and for its bearer only; the other two tell nothing but
-their status.
+`/metrics` is there only with a token, and for its bearer only; `/readyz` tells which service is
+amiss, and nothing more.
 """
 
 import asyncio
 import concurrent.futures
+import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from shared.bus import Bus
 from shared.errors import TransientError
 from shared.metrics import CONTENT_TYPE, fleet_exposition, may_scrape
+from shared.readiness import PATIENCE_SECONDS, readiness
 from shared.state import State
 from shared.topology import DEAD_QUEUE
 
@@ -28,12 +30,19 @@ log = structlog.get_logger()
 
 #: Seconds for an answer of the event loop: where it stands still, only a restart helps.
 _PATIENCE = 5.0
-#: Seconds for one of Redis and RabbitMQ; after them it counts as gone.
-_SERVICE_PATIENCE = 3.0
 _TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json"
 
 Look = Callable[[], Awaitable[bytes]]
 Answer = tuple[HTTPStatus, str, bytes]
+
+
+class UnwellError(TransientError):
+    """It is not ready; `report` is what `/readyz` says then."""
+
+    def __init__(self, report: bytes) -> None:
+        super().__init__("A service is amiss.")
+        self.report = report
 
 
 class _Quiet(WSGIRequestHandler):
@@ -66,7 +75,7 @@ async def serving(
             case "/healthz":
                 return HTTPStatus.OK, _TEXT, asked(_alive)
             case "/readyz":
-                return HTTPStatus.OK, _TEXT, asked(ready)
+                return HTTPStatus.OK, _JSON, asked(ready)
             case "/metrics" if token is not None:
                 if not may_scrape(authorization, token):
                     return HTTPStatus.UNAUTHORIZED, _TEXT, b"the token is missing or wrong\n"
@@ -78,6 +87,8 @@ async def serving(
         path = environ["PATH_INFO"]
         try:
             status, kind, body = answer(path, environ.get("HTTP_AUTHORIZATION"))
+        except UnwellError as error:
+            status, kind, body = HTTPStatus.SERVICE_UNAVAILABLE, _JSON, error.report
         except (TransientError, TimeoutError, concurrent.futures.CancelledError) as error:
             log.warning("health.refused", path=path, reason=repr(error))
             status, kind, body = HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"not well\n"
@@ -102,14 +113,22 @@ def look(
     bus: Bus,
     leads: Callable[[], bool],
     *,
-    patience_seconds: float = _SERVICE_PATIENCE,
+    others: Mapping[str, Callable[[], Awaitable[None]]] | None = None,
+    patience_seconds: float = PATIENCE_SECONDS,
 ) -> tuple[Look, Look]:
-    """What `/readyz` and `/metrics` ask: the first raises TransientError, the second tells it."""
+    """What `/readyz` and `/metrics` ask: the first raises UnwellError, the second tells it.
+
+    `others` are what else has to answer for it to be ready.
+    """
+    pings = {"redis": state.ping, "rabbitmq": bus.ping, **(others or {})}
 
     async def ready() -> bytes:
-        await state.ping()
-        await bus.ping()
-        return b"ok\n"
+        asked = {name: ping() for name, ping in pings.items()}
+        report = await readiness(asked, patience_seconds=patience_seconds)
+        body = json.dumps(report).encode()
+        if report["status"] != "ok":
+            raise UnwellError(body)
+        return body
 
     async def metrics() -> bytes:
         counted, dead_letters = await asyncio.gather(

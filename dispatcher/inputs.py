@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shared import crash, ids
+from shared import ids
 from shared.errors import NotFoundError
-from shared.messages import FileInput, InlineInput, Reason, RejectedError, S3Input
+from shared.messages import FileInput, Reason, RejectedError, S3Input
+from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import ForbiddenError, Storage
 
@@ -14,7 +15,8 @@ class Inputs:
     """Finds inputs; what it returns are fields of a manifest.
 
     `tenant_prefix` is in our own bucket, `places` are `s3://bucket/prefix/` by tenant; `{tenant}`
-    in them stands for the tenant, and `*` for every tenant.
+    in them stands for the tenant, and `*` for every tenant. The file records that they get last for
+    `file_seconds`.
     """
 
     def __init__(
@@ -25,28 +27,19 @@ class Inputs:
         tenant_prefix: str,
         places: Mapping[str, Sequence[str]],
         max_bytes: int,
+        file_seconds: int = THIRTY_DAYS,
     ) -> None:
         self._state = state
         self._storage = storage
         self._own = f"s3://{storage.bucket}/{tenant_prefix}"
         self._places = places
         self._max_bytes = max_bytes
+        self._file_seconds = file_seconds
 
-    async def store(self, batch_id: str, wanted: InlineInput, digest: str) -> dict[str, Any]:
-        """Write the requests of a message as an input file."""
-        # By its content: another message under the same id must not overwrite this one's input.
-        key = f"batches/{batch_id}/input-{digest[:16]}.jsonl"
-        lines = [request.model_dump_json() for request in wanted.requests]
-        stored = await self._storage.put(key, "".join(f"{line}\n" for line in lines).encode())
-        crash.point("intake.input_stored")
-        return {
-            "input_file_id": ids.input_file_id(batch_id),
-            "bucket": self._storage.bucket,
-            "key": key,
-            "etag": stored.etag,
-            "size": stored.size,
-            "is_foreign": True,
-        }
+    def unplaced(self) -> dict[str, Any]:
+        """An input that is still to be packed."""
+        unknown = {"bucket": "", "key": "", "etag": "", "size": 0}
+        return {**unknown, "is_foreign": True, "file_seconds": self._file_seconds}
 
     async def find(self, tenant: str, batch_id: str, wanted: S3Input | FileInput) -> dict[str, Any]:
         """What exists already. Raises RejectedError where the tenant may not have it."""
@@ -83,6 +76,7 @@ class Inputs:
             "version_id": wanted.version_id or "",
             "sha256": wanted.sha256 or "",
             "is_foreign": True,
+            "file_seconds": self._file_seconds,
         }
 
     async def _file(self, tenant: str, file_id: str) -> dict[str, Any]:
@@ -105,6 +99,7 @@ class Inputs:
             "key": file.key,
             "etag": file.etag,
             "size": file.bytes,
+            "start": file.start,
         }
 
     def _require_readable(self, tenant: str, wanted: S3Input) -> None:

@@ -8,7 +8,7 @@ import json
 import random
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,8 @@ from dispatcher.envelope import (
     unauthorised,
 )
 from dispatcher.inputs import Inputs
+from dispatcher.packing import InlineBatch, Packer
+from dispatcher.planning import Planner
 from dispatcher.replay import Replay
 from shared import crash, ids, messages, replays
 from shared.admission import FullQueue, NewBatchQuota, refusal_text
@@ -61,7 +63,7 @@ from shared.openai import ENDPOINTS
 from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
 from shared.state import BatchRecord, Standing, State
 from shared.storage import Storage
-from shared.submission import Manifest, accept, read_manifest
+from shared.submission import Manifest, accept, meet, read_manifest
 from shared.topology import DEAD_EXCHANGE, DEAD_KEY
 
 log = structlog.get_logger()
@@ -80,9 +82,14 @@ _DEAD_CODES = {"bad_routing_key", "tenant_mismatch", "too_large", "unsupported_m
 _DEAD_PARAMS = {"message_id", "type"}
 _ROOT = Path(__file__).parents[1]
 
+_Make = Callable[[InlineBatch], Awaitable[None]]
+
 
 class Intake:
-    """Takes batch messages; safe to run in many processes at once."""
+    """Takes batch messages; safe to run in many processes at once.
+
+    With a planner, inline batches start in the step that makes them.
+    """
 
     def __init__(
         self,
@@ -94,6 +101,7 @@ class Intake:
         inputs: Inputs,
         quota: NewBatchQuota,
         replay: Replay,
+        planner: Planner | None = None,
     ) -> None:
         self._replay = replay
         self._state = state
@@ -102,6 +110,7 @@ class Intake:
         self._service_user = service_user
         self._inputs = inputs
         self._quota = quota
+        self._packer = Packer(state, storage, quota=quota, planner=planner)
         self._one_at_a_time = asyncio.Lock()
 
     async def take(self, message: AbstractIncomingMessage) -> None:
@@ -109,7 +118,10 @@ class Intake:
         deliveries = _deliveries(message)
         try:
             if deliveries <= _SUSPECT_DELIVERIES:
-                await self._handle_patiently(message)
+                try:
+                    await self._handle(message)
+                except TransientError:
+                    await self._handle_patiently(message)
             else:
                 await asyncio.sleep(random.uniform(0, _SHUFFLE_SECONDS))
                 async with self._one_at_a_time:
@@ -139,7 +151,7 @@ class Intake:
         envelope = self._opened(message)
         crash.point("intake.begin")
         try:
-            await self._obey(envelope, message.body)
+            await self._obey(envelope, message)
         except RejectedError as error:
             codes = sorted({reason.code for reason in error.reasons})
             # Not the reasons: they name fields, and who knows what somebody calls a field.
@@ -179,7 +191,8 @@ class Intake:
             user, message.exchange or "", message.routing_key or "", properties, headers
         )
 
-    async def _obey(self, envelope: Envelope, body: bytes) -> None:
+    async def _obey(self, envelope: Envelope, message: AbstractIncomingMessage) -> None:
+        body = message.body
         if envelope.type == messages.READY and envelope.user == self._service_user:
             await self._ready(body)
         elif envelope.type == messages.CANCEL:
@@ -187,7 +200,9 @@ class Intake:
         elif envelope.type == replays.REPLAY:
             await self._replay.answer(envelope, _checked(envelope, body, replays.decode_replay))
         else:
-            await self._submit(envelope, body)
+            is_suspect = _deliveries(message) > _SUSPECT_DELIVERIES
+            make = self._packer.make_alone if is_suspect else self._packer.make
+            await self._submit(envelope, body, make)
 
     async def _ready(self, body: bytes) -> None:
         try:
@@ -212,7 +227,7 @@ class Intake:
         except NotFoundError:
             return None
 
-    async def _submit(self, envelope: Envelope, body: bytes) -> None:
+    async def _submit(self, envelope: Envelope, body: bytes, make: _Make) -> None:
         denials, reasons = [*unauthorised(envelope)], [*malformed(envelope)]
         try:
             submission = decode_submission(body, content_encoding=envelope.text("content_encoding"))
@@ -223,42 +238,54 @@ class Intake:
         tenant = envelope.tenant
         if denials or tenant is None:
             raise RejectedError([*denials, *reasons, *_unservable(submission)], is_dead=True)
-        manifest = await self._wanted(tenant, envelope, submission, reasons)
         reply = self._address(envelope) if envelope.can_be_answered else None
+        found = [*reasons, *_unservable(submission)]
+        if isinstance(submission.input, InlineInput) and not found:
+            manifest = self._manifest(tenant, envelope, submission, self._inputs.unplaced())
+            await make(InlineBatch(manifest, _lines(submission.input), reply))
+            return
         try:
-            await accept(self._state, self._storage, manifest, reply=reply)
+            await self._accept(tenant, envelope, submission, reasons, reply)
         except ConflictError as error:
             raise RejectedError(
                 [Reason("idempotency_conflict", str(error), "message_id")]
             ) from error
 
-    async def _wanted(
-        self, tenant: str, envelope: Envelope, submission: Submission, reasons: list[Reason]
-    ) -> Manifest:
-        """Of the new batch, or of the one that the same message has made before."""
-        batch_id = ids.batch_id(tenant, envelope.message_id)
-        rejection = None
-        # A look into S3 costs most of all; what Redis does not know is almost always new.
-        if not await self._state.batches.exists(batch_id):
-            try:
-                return await self._manifest(tenant, envelope, submission, reasons)
-            except RejectedError as error:
-                rejection = error
-        known = await self._first(batch_id)
-        if rejection is not None and known is None:
-            raise rejection
-        if reasons:
-            raise RejectedError(reasons)
-        if known is None:
-            return await self._manifest(tenant, envelope, submission, reasons)
-        # By now the input may be gone or `not_after` past, and that changes nothing.
-        return msgspec.structs.replace(known, fingerprint=fingerprint(submission))
+    async def _accept(
+        self,
+        tenant: str,
+        envelope: Envelope,
+        submission: Submission,
+        reasons: list[Reason],
+        reply: Mapping[str, str] | None,
+    ) -> None:
+        """Make a batch of what is elsewhere or wrong, or meet the one that the message has made.
 
-    async def _manifest(
-        self, tenant: str, envelope: Envelope, submission: Submission, reasons: list[Reason]
-    ) -> Manifest:
-        """Of a new batch. Raises RejectedError with these reasons and all that are found."""
+        Raises RejectedError with these reasons and all that are found, and ConflictError.
+        """
         batch_id = ids.batch_id(tenant, envelope.message_id)
+        # A look into S3 costs most of all; what Redis does not know is almost always new.
+        if await self._state.batches.exists(batch_id):
+            if reasons:
+                raise RejectedError(reasons)
+            # By now the input may be gone or `not_after` past, and that changes nothing.
+            await meet(self._state, batch_id, envelope.message_id, fingerprint(submission), reply)
+            return
+        try:
+            source = await self._source(tenant, batch_id, submission, reasons)
+            manifest = self._manifest(tenant, envelope, submission, source)
+        except RejectedError:
+            if (known := await self._first(batch_id)) is None:
+                raise
+            if reasons:
+                raise RejectedError(reasons) from None
+            manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
+        await accept(self._state, self._storage, manifest, reply=reply)
+
+    async def _source(
+        self, tenant: str, batch_id: str, submission: Submission, reasons: list[Reason]
+    ) -> dict[str, Any]:
+        """Where a new batch's input lies. Raises RejectedError."""
         found = [*reasons, *_unservable(submission)]
         source: dict[str, Any] = {}
         if not isinstance(submission.input, InlineInput):
@@ -271,9 +298,14 @@ class Intake:
         outcome = await self._quota.reserve(self._state, tenant, batch_id, submission.endpoint)
         if isinstance(outcome, FullQueue | Standing):
             raise RejectedError([Reason("quota_exceeded", refusal_text(tenant, outcome))])
-        if isinstance(submission.input, InlineInput):
-            digest = fingerprint(submission)
-            source = await self._inputs.store(batch_id, submission.input, digest)
+        return source
+
+    @staticmethod
+    def _manifest(
+        tenant: str, envelope: Envelope, submission: Submission, source: Mapping[str, Any]
+    ) -> Manifest:
+        """Of a new batch with this input."""
+        batch_id = ids.batch_id(tenant, envelope.message_id)
         created_at = int(time.time())
         traceparent, tracestate = envelope.trace
         metadata = submission.metadata
@@ -294,7 +326,7 @@ class Intake:
             traceparent=traceparent,
             tracestate=tracestate,
             deliver_results=bool(submission.deliver and submission.deliver.results),
-            **source,
+            **{"input_file_id": ids.input_file_id(batch_id), **source},
         )
 
     async def _cancel(self, envelope: Envelope, body: bytes) -> None:
@@ -439,6 +471,11 @@ def _checked(envelope: Envelope, body: bytes, decode: Callable[..., T]) -> T:
     if reasons:
         raise RejectedError(reasons)
     return wish
+
+
+def _lines(wanted: InlineInput) -> bytes:
+    """The requests of a message as an input file."""
+    return "".join(f"{request.model_dump_json()}\n" for request in wanted.requests).encode()
 
 
 def _unservable(submission: Submission) -> list[Reason]:

@@ -31,7 +31,7 @@ _MOST_READY = 100
 #: Each costs a call to S3.
 _FAILED_AT_ONCE = 12
 #: What Ray runs for a lane; its jobs find everything else in their environment.
-_ENTRYPOINT = "python -m worker lane {lane} --job {job}"
+ENTRYPOINT = "python -m worker lane {lane} --job {job}"
 
 
 class LaneKeeper:
@@ -46,7 +46,7 @@ class LaneKeeper:
         ready_rows: int,
         silence_seconds: float,
         attempts: int,
-        entrypoint: str = _ENTRYPOINT,
+        entrypoint: str = ENTRYPOINT,
     ) -> None:
         self._state = state
         self._storage = storage
@@ -62,8 +62,8 @@ class LaneKeeper:
 
     async def feed(self, lane: str) -> None:
         """Bring the ready list up to what the lane job can take, in the order that is right now."""
-        batches = await self._state.lanes.waiting_count(lane)
-        if not batches:
+        batches, ready = await self._state.lanes.backlog(lane)
+        if not batches or ready >= _MOST_READY:
             return
         job = await self._state.lanes.job(lane)
         rows = max(job.rows_wanted, self._ready_rows)

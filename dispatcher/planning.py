@@ -23,7 +23,15 @@ from shared.limits import queue_code, queue_text
 from shared.openai import BatchError
 from shared.plans import Plan, keep_plan, pin_plan
 from shared.slices import Slice
-from shared.state import BatchRecord, MovedError, Queue, QueueFullError, Quota, State
+from shared.state import (
+    BatchRecord,
+    MovedError,
+    Queue,
+    QueueFullError,
+    Quota,
+    Start,
+    State,
+)
 from shared.storage import ChangedError, Storage, why_unreadable
 from shared.validation import InputCheck, Limits, Row, unreadable
 
@@ -54,6 +62,7 @@ class Planner:
         self._state = state
         self._storage = storage
         self._catalog = catalog
+        self._models = catalog.endpoints_by_name()
         self._slice_limits = slice_limits
         self._limits = Limits(rows=max_rows, embedding_inputs=max_embedding_inputs)
         self._max_input_bytes = max_input_bytes
@@ -66,13 +75,8 @@ class Planner:
         if record.status is not Status.VALIDATING:
             return
         crash.point("planner.begin")
-        plan = secrets.token_hex(4)
-        check = InputCheck(
-            endpoint=record.fields["endpoint"],
-            models=self._catalog.endpoints_by_name(),
-            limits=self._limits,
-            is_mixed=self._mixed_batches,
-        )
+        plan = _new_plan()
+        check = self._check(record.fields["endpoint"], offset=record.number("start"))
         shares = _Shares(self._catalog)
         slices: list[Slice] = []
         if record.number("size") > self._max_input_bytes:
@@ -93,6 +97,32 @@ class Planner:
         except InvalidTransitionError as error:
             # Cancelled meanwhile, or planned by another: both leave nothing to do.
             log.warning("plan.late", batch_id=batch_id, status=error.status)
+
+    def sketch(self, endpoint: str, body: bytes, *, offset: int) -> Start | None:
+        """The plan of an input at hand that begins at this byte of its object.
+
+        None where `plan` has to say what becomes of it: it is faulty, large, or for several lanes.
+        """
+        if len(body) > self._max_input_bytes:
+            return None
+        check, slicer = self._check(endpoint, offset=offset), Slicer(self._slice_limits)
+        shares = _Shares(self._catalog)
+        slices = shares.cut(slicer, check.feed(body)) + shares.cut(slicer, check.finish())
+        slices += slicer.finish()
+        if check.problems or len(shares.all) != 1 or len(slices) > _WRITE:
+            return None
+        shares.count(slices)
+        fields, quota = self._fields(check, shares), self._quota_of(shares)
+        return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
+
+    def _check(self, endpoint: str, *, offset: int) -> InputCheck:
+        return InputCheck(
+            endpoint=endpoint,
+            models=self._models,
+            limits=self._limits,
+            is_mixed=self._mixed_batches,
+            offset=offset,
+        )
 
     async def _read(
         self, record: BatchRecord, check: InputCheck, plan: str, shares: "_Shares"
@@ -129,15 +159,20 @@ class Planner:
     async def _chunks(self, record: BatchRecord) -> AsyncIterator[bytes]:
         key, bucket, etag = (record.fields[name] for name in ("key", "bucket", "etag"))
         version, wanted = record.fields.get("version_id"), record.fields.get("sha256")
+        start, end = record.input_range
         digest = hashlib.sha256()
         if record.number("size") <= _SMALL_BYTES:
             # One call to the store instead of one for the head and one a chunk.
-            body = await self._storage.get(key, etag=etag, bucket=bucket, version_id=version)
+            body = await self._storage.get(
+                key, start=start, end=end, etag=etag, bucket=bucket, version_id=version
+            )
             if wanted:
                 digest.update(body)
             yield body
         else:
-            source = self._storage.stream(key, etag=etag, bucket=bucket, version_id=version)
+            source = self._storage.stream(
+                key, start=start, end=end, etag=etag, bucket=bucket, version_id=version
+            )
             async for chunk in source:
                 if wanted:
                     await asyncio.to_thread(digest.update, chunk)
@@ -153,27 +188,16 @@ class Planner:
         shares: "_Shares",
         slices: list[Slice],
     ) -> None:
-        lane = " ".join(shares.lanes)
-        # Adapters share their model's engine, and so its queue.
-        models = [share.model for share in shares.all]
-        first, *others = [one.max_enqueued_tokens or self._quota.tokens for one in models]
-        quota = Quota(self._quota.requests, first, tuple(others))
-        fields: dict[str, str | int] = {
-            **({"model": check.model} if check.model else {}),
-            "lane": lane,
-            "total": check.rows,
-            "slices_total": shares.slices,
-            "queued_model": " ".join(model.name for model in models),
-            "prompt_tokens": " ".join(str(share.prompt_tokens) for share in shares.all),
-            **shares.left(),
-        }
+        quota = self._quota_of(shares)
         try:
+            fields = self._fields(check, shares)
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:
             full = shares.all[error.number]
             share, limit = check.rows, quota.requests
             if error.queue == "tokens":
-                share, limit = full.prompt_tokens, (first, *others)[error.number]
+                limits = (quota.tokens, *quota.more_tokens)
+                share, limit = full.prompt_tokens, limits[error.number]
             check.problems = [_no_room(record, error.queue, full.model.name, limit, share)]
             await self._refuse(record.id, check)
             return
@@ -181,7 +205,7 @@ class Planner:
             log.info(
                 "batch.planned",
                 batch_id=record.id,
-                lane=lane,
+                lane=" ".join(shares.lanes),
                 requests=check.rows,
                 slices=shares.slices,
             )
@@ -230,6 +254,25 @@ class Planner:
             some = plan.slices[first : first + _WRITE]
             await self._state.slices.plan(batch_id, name, first, some, lanes=lanes)
 
+    def _quota_of(self, shares: "_Shares") -> Quota:
+        # Adapters share their model's engine, and so its queue.
+        models = [share.model for share in shares.all]
+        first, *others = [one.max_enqueued_tokens or self._quota.tokens for one in models]
+        return Quota(self._quota.requests, first, tuple(others))
+
+    @staticmethod
+    def _fields(check: InputCheck, shares: "_Shares") -> dict[str, str | int]:
+        """What INPUT_ACCEPTED writes, but for the plan's name."""
+        return {
+            **({"model": check.model} if check.model else {}),
+            "lane": " ".join(shares.lanes),
+            "total": check.rows,
+            "slices_total": shares.slices,
+            "queued_model": " ".join(share.model.name for share in shares.all),
+            "prompt_tokens": " ".join(str(share.prompt_tokens) for share in shares.all),
+            **shares.left(),
+        }
+
     def _too_large(self, record: BatchRecord) -> BatchError:
         return BatchError(
             code="too_large",
@@ -243,6 +286,10 @@ class Planner:
         fields = {"errors": json.dumps(problems), "first_error": problems[0]["message"]}
         await fail(self._state, self._storage, batch_id, Event.INPUT_REJECTED, fields)
         log.info("batch.refused", batch_id=batch_id, problems=check.problem_count or len(problems))
+
+
+def _new_plan() -> str:
+    return secrets.token_hex(4)
 
 
 def _no_room(record: BatchRecord, queue: Queue, model: str, limit: int, share: int) -> BatchError:

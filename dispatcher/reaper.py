@@ -6,7 +6,7 @@ import structlog
 
 from shared import crash
 from shared.errors import InvalidTransitionError, NotFoundError
-from shared.lifecycle import Event
+from shared.lifecycle import Event, Status
 from shared.state import State
 from shared.storage import Storage
 
@@ -31,13 +31,17 @@ class Reaper:
 
     async def close_windows(self) -> None:
         """Let batches whose completion window has passed keep what they have, and end."""
-        for batch_id in await self._state.batches.past_window():
-            try:
-                await self._state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
-            except InvalidTransitionError:
-                # Still validating, or ending for another reason: it is looked at again.
-                continue
-            log.warning("batch.window_closed", batch_id=batch_id)
+        passed = 0
+        # All of them: those that take their time to end must not hide the others.
+        while overdue := await self._state.batches.past_window(first=passed):
+            passed += len(overdue)
+            for batch_id, status in (await self._state.batches.statuses(overdue)).items():
+                # One that is validating is looked at again; the others are ending already.
+                if status is not Status.IN_PROGRESS:
+                    continue
+                with suppress(InvalidTransitionError):
+                    await self._state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
+                    log.warning("batch.window_closed", batch_id=batch_id)
 
     async def expire(self) -> None:
         """End uploads that nobody completed in time, and delete files whose time is over.
@@ -75,6 +79,9 @@ class Reaper:
         """Delete what processes left in S3 that died over it, and that no state knows of."""
         aborted = await self._storage.abort_older_than(older_than_seconds)
         parts = await self._storage.keys_older_than(older_than_seconds, "uploads/")
-        await self._storage.remove(parts)
-        if aborted or parts:
-            log.info("storage.swept", multipart_uploads=aborted, parts=len(parts))
+        probes = await self._storage.keys_older_than(older_than_seconds, "probes/")
+        await self._storage.remove([*parts, *probes])
+        if aborted or parts or probes:
+            log.info(
+                "storage.swept", multipart_uploads=aborted, parts=len(parts), probes=len(probes)
+            )

@@ -19,7 +19,6 @@ class DispatcherSettings(SharedSettings):
     tokens_per_slice: int = 32_768
     #: How much a lane keeps ready before its job has said what it can take.
     ready_rows: int = 512
-    lease_seconds: float = 10.0
     #: A lane job without a sign of life for this long is stopped and replaced.
     lane_job_silence_seconds: float = 60.0
     #: A lane whose jobs end this often without a committed row fails its batches.

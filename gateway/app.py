@@ -59,12 +59,14 @@ def build_app(settings: GatewaySettings) -> FastAPI:
 
     @asynccontextmanager
     async def running(app: FastAPI) -> AsyncIterator[dict[str, Services]]:
-        state = State(settings.redis_url.get_secret_value())
+        patience = settings.patience_seconds
+        state = State(settings.redis_url.get_secret_value(), patience_seconds=patience)
         storage = Storage(
             settings.s3_endpoint,
             settings.s3_access_key,
             settings.s3_secret_key.get_secret_value(),
             settings.s3_bucket,
+            patience_seconds=patience,
         )
         bus = Bus(settings.amqp_url.get_secret_value())
         guard = Guard(settings.webhook_networks)
@@ -72,7 +74,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         app.state.watchers = watchers
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
-            relaying = asyncio.create_task(_relay(state, bus, settings.service_user).run())
+            relaying = asyncio.create_task(_relay(state, bus, settings).run())
             yield {
                 "services": Services(
                     settings,
@@ -108,9 +110,10 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         title="Batchyard",
         version=version("batchyard"),
         lifespan=running,
-        # The pages load their scripts from elsewhere; the schema itself stays.
+        # The pages load their scripts from elsewhere; the document itself wants a key, as all does.
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
         redirect_slashes=False,
         generate_unique_id_function=openapi.operation_id,
     )
@@ -154,6 +157,12 @@ async def _connect(state: State, storage: Storage, bus: Bus, *, declares: bool) 
             await bus.connect(declares=declares)
 
 
-def _relay(state: State, bus: Bus, service_user: str) -> Relay:
-    holder = f"gateway:{socket.gethostname()}:{os.getpid()}"
-    return Relay(state, bus, "submissions", holder=holder, service_user=service_user)
+def _relay(state: State, bus: Bus, settings: GatewaySettings) -> Relay:
+    return Relay(
+        state,
+        bus,
+        "submissions",
+        holder=f"gateway:{socket.gethostname()}:{os.getpid()}",
+        service_user=settings.service_user,
+        lease_seconds=settings.lease_seconds,
+    )

@@ -267,6 +267,7 @@ def _manifest(
         key=file.key,
         etag=file.etag,
         size=file.bytes,
+        start=file.start,
         completion_window=wish.completion_window,
         created_at=now,
         expires_at=now + window_seconds(wish.completion_window),

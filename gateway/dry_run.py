@@ -189,7 +189,10 @@ class DryRuns:
             await asyncio.to_thread(partial(tally.add, some, counter))
 
     async def _chunks(self, file: FileRecord) -> AsyncIterator[bytes]:
-        async for chunk in self._storage.stream(file.key, etag=file.etag, bucket=file.bucket):
+        source = self._storage.stream(
+            file.key, start=file.start, end=file.end, etag=file.etag, bucket=file.bucket
+        )
+        async for chunk in source:
             yield chunk
 
     async def _counter(self, name: str) -> Counter:

@@ -26,6 +26,7 @@ Code = Literal[
     "paused",
     "lane_starting",
     "lane_silent",
+    "no_room",
     "engine_starting",
     "engine_failed",
     "others",
@@ -73,6 +74,11 @@ class LaneNow(_Shape):
     batches: int = Field(description="that run or wait, of all tenants")
     missing_rows: int = Field(description="that these have not finished")
     tenants: int
+    runs_on: str | None = Field(
+        default=None,
+        exclude_if=lambda pool: pool is None,
+        description="the pool whose engine takes the rows now, of a model with several pools",
+    )
 
 
 class LaneShare(LaneNow):
@@ -193,7 +199,7 @@ async def explain_batch(batch: OwnBatch, services: Use) -> Explanation:
     return Explanation(
         **told,
         waits_for=waiting,
-        summary=summary(batch, waiting, look.claimed),
+        summary=summary(batch, waiting, look.claimed) + "".join(map(_spilled, standings)),
         slices=SliceCounts(
             total=batch.number("slices_total"),
             pending=sum(one.look.pending for one in standings) if is_open else 0,
@@ -299,12 +305,22 @@ def _not_running(standing: Standing, now: float) -> Waiting:  # noqa: PLR0911  #
             message=f"Other batches have their turn: {_slices(look.lane_claimed)} running, "
             f"{look.ahead.slices} more ahead. Tenants of a lane share it by predicted tokens.",
         )
+    if job.full and not job.runs_on:
+        return Waiting(code="no_room", message=_no_room(job, now))
     if any(one.reason in _ENGINE_TROUBLE for one in look.retries):
         return Waiting(
             code="engine_failed",
             message="The lane's engine died or could not be reached, and is started again.",
         )
     return Waiting(code="engine_starting", message="The lane's engine is starting.")
+
+
+def _no_room(job: JobRecord, now: float) -> str:
+    full = f"Pool {job.full[0]} has" if len(job.full) == 1 else f"Pools {', '.join(job.full)} have"
+    if not job.spills_at:
+        return f"{full} no room for the engine."
+    seconds = max(0.0, job.spills_at - now)
+    return f"{full} no room for the engine; the next pool is asked in {seconds:.0f} seconds."
 
 
 def all_predicted(standings: list[Standing], *, now: float) -> Predicted | None:
@@ -344,6 +360,15 @@ def summary(batch: BatchRecord, waiting: Waiting | None, claimed: int) -> str:
     return f"{_slices(claimed)} running."
 
 
+def _spilled(standing: Standing) -> str:
+    own, pool = standing.lane.rpartition("@")[2], standing.job.runs_on
+    if not standing.running or not pool or pool == own:
+        return ""
+    if own in standing.job.full:
+        return f" On pool {pool}, because pool {own} has no room for the engine."
+    return f" On pool {pool}, while the engine of pool {own} starts."
+
+
 def _done(batch: BatchRecord) -> int:
     return batch.number("completed") + batch.number("failed")
 
@@ -365,6 +390,7 @@ def _lane_now(standing: Standing) -> dict[str, Any]:
         "batches": look.lane_batches,
         "missing_rows": look.lane_rows,
         "tenants": look.tenants,
+        "runs_on": job.runs_on or None,
     }
 
 

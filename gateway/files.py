@@ -143,7 +143,9 @@ async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
 @router.get("/files/{file_id}/content", response_class=StreamingResponse)
 async def download_file(file_id: str, tenant: Tenant, services: Use) -> StreamingResponse:
     file = await live_file(services.state, tenant, file_id)
-    chunks = services.storage.stream(file.key, etag=file.etag, bucket=file.bucket)
+    chunks = services.storage.stream(
+        file.key, start=file.start, end=file.end, etag=file.etag, bucket=file.bucket
+    )
     try:
         # Errors have to come before the answer's first byte.
         first = await anext(chunks, b"")

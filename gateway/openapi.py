@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
+from gateway.auth import Tenant
 from gateway.openapi_words import (
     BODIES,
     CONFLICTS,
@@ -46,7 +48,7 @@ def operation_id(route: APIRoute) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Let the app's document be the complete one."""
+    """Let the app's document be the complete one, served to who has a key."""
     plain = app.openapi
 
     def openapi() -> Json:
@@ -55,6 +57,10 @@ def install(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def document(_: Tenant) -> JSONResponse:
+        return JSONResponse(openapi())
 
 
 def completed(document: Json) -> Json:

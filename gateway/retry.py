@@ -200,7 +200,10 @@ async def _lines(services: Services, batch: BatchRecord) -> AsyncIterator[bytes]
     key, bucket, etag = (batch.fields[name] for name in ("key", "bucket", "etag"))
     rest, is_first = b"", True
     version = batch.fields.get("version_id")
-    source = services.storage.stream(key, etag=etag, bucket=bucket, version_id=version)
+    start, end = batch.input_range
+    source = services.storage.stream(
+        key, start=start, end=end, etag=etag, bucket=bucket, version_id=version
+    )
     async with aclosing(source) as chunks:
         async for chunk in chunks:
             whole = rest + chunk
@@ -235,6 +238,7 @@ def _manifest(
         key=file.key,
         etag=file.etag,
         size=file.bytes,
+        start=file.start,
         completion_window=window,
         created_at=now,
         expires_at=now + window_seconds(window),

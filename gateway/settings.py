@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from shared.settings import THIRTY_DAYS, SharedSettings
+from shared.settings import SharedSettings
 
 CompletionWindow = Annotated[str, Field(pattern="^[1-9][0-9]{0,2}[hd]$")]
 
@@ -23,9 +23,6 @@ class GatewaySettings(SharedSettings):
     )
     upload_seconds: int = Field(
         default=3600, ge=1, le=43_200, description="how long an upload waits for its completion"
-    )
-    file_seconds: int = Field(
-        default=THIRTY_DAYS, ge=3600, description="how long an input file is kept by default"
     )
     completion_windows: tuple[CompletionWindow, ...] = Field(
         default=("24h",), description="a JSON list; 24h is always among them"
@@ -49,6 +46,11 @@ class GatewaySettings(SharedSettings):
     )
     heartbeat_seconds: float = Field(
         default=15.0, gt=0, description="between signs of life on a stream of events"
+    )
+    patience_seconds: float = Field(
+        default=15.0,
+        ge=3,
+        description="how long a call waits for Redis, or for S3, before it is answered with 503",
     )
     grace_seconds: int = Field(default=30, ge=0, description="for running calls at the end")
     metrics_token: SecretStr | None = Field(

@@ -41,6 +41,8 @@ _CONNECTION = "heartbeat=10&reconnect_interval=1"
 #: What aio-pika raises when the connection or channel is gone.
 CONNECTION_ERRORS = (AMQPError, ConnectionError, TimeoutError, RuntimeError)
 
+#: One that is not blocked says so at once.
+_BLOCKED_SECONDS = 0.2
 #: A subscription that was lost in silence is noticed after this.
 _LISTEN_CHECK_SECONDS = 15.0
 
@@ -55,6 +57,10 @@ class RefusedError(TransientError):
     """A queue said no to the message because it is full, or no broker can read its address."""
 
 
+class BlockedError(TransientError):
+    """The broker takes no messages, because its disk or memory alarm is on."""
+
+
 class Bus:
     """Publishing with confirms, and one consumer of batch messages."""
 
@@ -63,7 +69,7 @@ class Bus:
         self._publishing: AbstractRobustConnection | None = None
         self._consuming: AbstractConnection | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._exchanges: dict[str, AbstractExchange] = {}
+        self._channel: AbstractChannel | None = None
         self._direct = _DirectReplies(self._url)
 
     @property
@@ -86,9 +92,7 @@ class Bus:
             if declares:
                 # On the channel that stays: a broker that comes back empty gets it all again.
                 await _declare(channel)
-            for name in topology.EXCHANGE_TYPES:
-                self._exchanges[name] = await channel.get_exchange(name, ensure=False)
-            self._exchanges[""] = channel.default_exchange
+            self._channel = channel
         except (ChannelAccessRefused, ChannelPreconditionFailed) as error:
             await self.close()
             raise SetupError(
@@ -116,11 +120,21 @@ class Bus:
         Raises TransientError when the outcome is unknown (send the same message again), with
         UnroutableError when `mandatory` and no queue took it, and RefusedError when it was full.
         """
+        if self._channel is None:
+            raise TransientError("RabbitMQ is not connected.")
         message = _message(body, properties, headers)
         try:
             with _unasked_cancellation_as(TransientError("RabbitMQ was lost before its confirm.")):
-                await self._exchanges[exchange].publish(
-                    message, routing_key, mandatory=mandatory, timeout=_PATIENCE
+                channel = await self._channel.get_underlay_channel()
+                # An exchange's own `publish` waits for the message to leave before the next one.
+                await channel.basic_publish(
+                    message.body,
+                    exchange=exchange,
+                    routing_key=routing_key,
+                    properties=message.properties,
+                    mandatory=mandatory,
+                    timeout=_PATIENCE,
+                    wait=False,
                 )
         except DeliveryError as error:
             if mandatory and error.frame.name == "Basic.Return":
@@ -238,9 +252,15 @@ class Bus:
         return found.declaration_result.message_count or 0
 
     async def ping(self) -> None:
-        """Raise TransientError when the broker is not connected."""
+        """Raise TransientError when the broker is not connected, BlockedError while it blocks."""
         if self._publishing is None or not self._publishing.connected.is_set():
             raise TransientError("RabbitMQ is not connected.")
+        if (transport := self._publishing.transport) is not None:
+            try:
+                async with asyncio.timeout(_BLOCKED_SECONDS):
+                    await transport.connection.ready()
+            except TimeoutError as error:
+                raise BlockedError("RabbitMQ blocks publishers.") from error
 
     async def close(self) -> None:
         """Stop consuming, then close all connections."""

@@ -102,6 +102,7 @@ class Model(_Strict):
     min_replicas: int = Field(default=0, ge=0)
     max_replicas: int = Field(default=1, ge=1)
     idle_seconds: float = Field(default=300, ge=0)
+    spill_seconds: float = Field(default=300, ge=0)
     max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}
@@ -205,7 +206,8 @@ class Catalog(_Strict):
     def fingerprint(self, lane: Lane) -> str:
         """Ten hex digits that change when anything does that a running engine must be told."""
         entry = self.model(lane.model)
-        what = entry.model_dump(mode="json", exclude={"pools", "endpoints", "max_enqueued_tokens"})
+        not_its_own = {"pools", "endpoints", "max_enqueued_tokens", "spill_seconds"}
+        what = entry.model_dump(mode="json", exclude=not_its_own)
         what["pool"] = self.pools[lane.pool].model_dump(mode="json")
         text = json.dumps(what, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
@@ -213,6 +215,11 @@ class Catalog(_Strict):
     def app_name(self, lane: Lane) -> str:
         """The Serve application of this lane's engine."""
         return f"{lane.name}.{self.fingerprint(lane)}"
+
+
+def catalog_digest(path: Path) -> str:
+    """Sixteen hex digits of the file, to tell whether two processes read the same one."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def load_catalog(path: Path) -> Catalog:

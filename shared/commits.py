@@ -48,8 +48,9 @@ class Commit(msgspec.Struct, kw_only=True):
     output: Assembled | None = None
     error: Assembled | None = None
     files: list[dict[str, str | int]] = []
-    #: The prefix of objects that nobody needs after the end.
+    #: The prefix of objects that nobody needs after the end, and what nobody needs a day later.
     garbage: str | None = None
+    garbage_later: list[str] = []
 
 
 class Cancellation(msgspec.Struct):
@@ -98,6 +99,7 @@ async def carry_out(state: State, storage: Storage, commit: Commit) -> bool:
                 files=commit.files,
                 fields=commit.fields,
                 garbage=commit.garbage,
+                garbage_later=commit.garbage_later,
                 pin=pin,
             )
         except MovedError:

@@ -26,7 +26,6 @@ from shared.topology import EVENTS_EXCHANGE, SUBMIT_EXCHANGE, submit_key
 
 log = structlog.get_logger()
 
-_LEASE_SECONDS = 10.0
 _READ = 200
 #: Progress of one round; states never wait for more than that.
 _MOST_PROGRESS = 100
@@ -44,12 +43,13 @@ class Relay:
         holder: str,
         service_user: str,
         messages: EventMessages | None = None,
+        lease_seconds: float = 10.0,
         progress_seconds: float = 1.0,
     ) -> None:
         self._state = state
         self._bus = bus
         self._box: Box = box
-        self._lease: Lease = state.lease(f"relay:{box}", holder, seconds=_LEASE_SECONDS)
+        self._lease: Lease = state.lease(f"relay:{box}", holder, seconds=lease_seconds)
         self._service_user = service_user
         self._messages = messages or EventMessages()
         self._progress_seconds = progress_seconds
@@ -63,7 +63,7 @@ class Relay:
                     if await self._lease.hold():
                         await self._relay_while_held()
                     else:
-                        await asyncio.sleep(_LEASE_SECONDS / 8)
+                        await asyncio.sleep(self._lease.seconds / 8)
                 except TransientError as error:
                     log.warning("relay.waiting", box=self._box, reason=str(error))
                     await asyncio.sleep(1)
@@ -103,10 +103,10 @@ class Relay:
 
     async def _relay_once(self) -> None:
         if self._box != "events":
-            await self.relay_some(wait_seconds=_LEASE_SECONDS / 4)
+            await self.relay_some(wait_seconds=self._lease.seconds / 4)
             return
         left = self._progress_due - time.monotonic()
-        await self.relay_some(wait_seconds=max(0.0, min(left, _LEASE_SECONDS / 4)))
+        await self.relay_some(wait_seconds=max(0.0, min(left, self._lease.seconds / 4)))
         if time.monotonic() < self._progress_due:
             return
         began = time.monotonic()
@@ -119,7 +119,7 @@ class Relay:
         relaying = asyncio.create_task(self._relay_once())
         try:
             while not relaying.done() and await self._lease.hold():
-                await asyncio.wait([relaying], timeout=_LEASE_SECONDS / 4)
+                await asyncio.wait([relaying], timeout=self._lease.seconds / 4)
         finally:
             relaying.cancel()
             await asyncio.gather(relaying, return_exceptions=True)

@@ -24,6 +24,12 @@ class SharedSettings(BaseSettings):
     s3_bucket: str = "batchyard"
     catalog: Path = Field(description="the YAML file that names models and pools")
     log_level: str = "INFO"
+    lease_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="after so long another process does what one did that died or froze: the "
+        "dispatcher's duties, and the relaying of messages",
+    )
     service_user: str = Field(
         default="batchyard", description="the broker's name for us; it checks every message's"
     )
@@ -31,6 +37,9 @@ class SharedSettings(BaseSettings):
         default=True,
         description="make the exchanges and queues that the broker lacks; `false` only looks for "
         "them, where an operator loads what `batchyard topology --definitions` prints",
+    )
+    file_seconds: int = Field(
+        default=THIRTY_DAYS, ge=3600, description="how long an input file is kept by default"
     )
     output_seconds: int = Field(
         default=THIRTY_DAYS, ge=3600, description="how long output files are kept by default"

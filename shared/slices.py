@@ -1,7 +1,6 @@
 """Slices of a batch and what becomes of them: planned, ready, claimed, committed. Pure values."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -106,34 +105,6 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PartName:
-    """All that Redis knows of a part besides its slice, in the name of its object."""
-
-    index: int
-    epoch: int
-    output_bytes: int
-    rows: int
-    usage: SliceUsage
-    #: The beginning of the content's SHA-256.
-    digest: str
-
-    def key(self, batch_id: str) -> str:
-        """Where the part lies; the keys of a batch are in the order of its slices."""
-        numbers = ".".join(map(str, (self.output_bytes, self.rows, *self.usage)))
-        name = f"{self.index:06d}-{self.epoch}-{numbers}-{self.digest}.jsonl"
-        return f"batches/{batch_id}/parts/{name}"
-
-    @classmethod
-    def read(cls, key: str) -> "PartName | None":
-        """The inverse of `key`; None for a name of another form."""
-        found = re.fullmatch(r"(\d+)-(\d+)-((?:\d+\.){7}\d+)-(\w+)\.jsonl", key.rpartition("/")[2])
-        if not found:
-            return None
-        output_bytes, rows, *usage = map(int, found[3].split("."))
-        return cls(int(found[1]), int(found[2]), output_bytes, rows, SliceUsage(*usage), found[4])
-
-
-@dataclass(frozen=True)
 class PlannedSlice:
     """A slice of a plan, and what was committed for it so far."""
 
@@ -159,3 +130,16 @@ class ReadySlice:
     @property
     def member(self) -> str:
         return f"{self.batch_id}:{self.index}"
+
+
+def label(output_bytes: int, rows: int, usage: SliceUsage) -> str:
+    """What Redis knows of a part and its object does not tell; S3 keeps it beside that."""
+    return " ".join(map(str, (output_bytes, rows, *usage)))
+
+
+def labelled(key: str, etag: str, size: int, text: str) -> Part:
+    """The inverse of `label`, with what a listing says of the object. Raises ValueError."""
+    output_bytes, rows, *usage = map(int, text.split())
+    if len(usage) != len(SliceUsage._fields):
+        raise ValueError(f"The label of {key} is none of a part.")
+    return Part(key, etag, output_bytes, size - output_bytes, rows, SliceUsage(*usage))

@@ -27,6 +27,7 @@ from shared.errors import NotFoundError, SetupError, TransientError
 T = TypeVar("T")
 
 _THREADS = 24
+_READ_SECONDS = 60.0
 #: Of a multipart upload, above S3's least of 5 MiB; one upload keeps a few of them in memory.
 _PART_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
@@ -37,6 +38,7 @@ _MOST_PARTS = 10_000
 _COPIES_AT_ONCE = 4
 #: Of one answer to a listing; S3 gives no more.
 _LISTED = 1000
+_LABEL = "x-amz-meta-label"
 _NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
 #: S3's own words for "not now".
 _BUSY = {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"}
@@ -80,11 +82,24 @@ def why_unreadable(error: NotFoundError) -> Literal["changed", "forbidden", "mis
 
 
 class Storage:
-    """One bucket of an S3 server."""
+    """One bucket of an S3 server.
 
-    def __init__(self, endpoint: str, access_key: str, secret_key: str, bucket: str) -> None:
+    With `patience_seconds`, a call that has no answer by then raises TransientError, whatever it
+    waits for; without, it may take minutes.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        access_key: str,
+        secret_key: str,
+        bucket: str,
+        *,
+        patience_seconds: float | None = None,
+    ) -> None:
         url = urlsplit(endpoint)
         self.bucket = bucket
+        self._patience_seconds = patience_seconds
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="storage")
         self._client = Minio(
             url.netloc,
@@ -95,7 +110,7 @@ class Storage:
             region="us-east-1",
             http_client=urllib3.PoolManager(
                 maxsize=_THREADS,
-                timeout=urllib3.Timeout(connect=5, read=60),
+                timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
                 retries=False,
             ),
         )
@@ -128,7 +143,23 @@ class Storage:
 
     async def create(self, key: str, body: bytes) -> bool:
         """Write a small object if the key is free; False when it is taken: the first one stays."""
-        return await self._call(lambda: self._create(key, body))
+        return await self._call(lambda: self._create(key, body)) is not None
+
+    async def put_once(self, key: str, body: bytes, *, label: str = "") -> Stored | None:
+        """Write a small object that stays as it is; None when the key holds another one.
+
+        `label` is kept beside it.
+
+        One of the same bytes is taken for our own: the answer to a try before may have been lost.
+        """
+        etag = await self._call(lambda: self._create(key, body, label))
+        if etag is not None:
+            return Stored(key, etag, len(body))
+        try:
+            return await self.stat(key) if await self.get(key) == body else None
+        except NotFoundError:
+            # It was removed meanwhile, with what it belonged to.
+            return None
 
     async def get(
         self,
@@ -217,6 +248,11 @@ class Storage:
         etag = await self._in_parts(key, copy_all)
         size = sum(source.size for source in sources)
         return Stored(key, etag or (await self.stat(key)).etag, size)
+
+    async def label(self, key: str) -> str:
+        """What was kept beside an object; empty for none. Raises NotFoundError."""
+        found = await self._call(lambda: self._stat(_Place(self.bucket, key, None)))
+        return (found.metadata or {}).get(_LABEL, "")
 
     async def stat(
         self, key: str, *, bucket: str | None = None, version_id: str | None = None
@@ -334,6 +370,14 @@ class Storage:
             raise
 
     async def _call(self, function: Callable[[], T]) -> T:
+        try:
+            # Also what waits for a thread, where all of them wait for a server that hangs.
+            async with asyncio.timeout(self._patience_seconds):
+                return await self._try(function)
+        except TimeoutError as error:
+            raise TransientError("S3 does not answer.") from error
+
+    async def _try(self, function: Callable[[], T]) -> T:
         async for attempt in stamina.retry_context(
             on=TransientError, attempts=5, timeout=30, wait_initial=0.1, wait_max=2
         ):
@@ -373,23 +417,30 @@ class Storage:
         )
         return Stored(key, written.etag or "", len(body))
 
-    def _create(self, key: str, body: bytes) -> bool:
+    def _create(self, key: str, body: bytes, label: str = "") -> str | None:
+        """The new object's ETag; None where there is one already."""
+        headers: dict[str, str | list[str] | tuple[str]] = {
+            "If-None-Match": "*",
+            "Content-Type": "application/octet-stream",
+        }
+        if label:
+            headers[_LABEL] = label
         try:
             # put_object of the client drops headers that it does not know.
-            self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
+            answer = self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
                 "PUT",
                 bucket_name=self.bucket,
                 object_name=key,
                 body=body,
-                headers={"If-None-Match": "*", "Content-Type": "application/octet-stream"},
+                headers=headers,
             )
         except S3Error as error:
             if error.code == "PreconditionFailed":
-                return False
+                return None
             if error.code == "ConditionalRequestConflict":
                 raise TransientError(f"S3: a race for {key}, to be run again") from error
             raise
-        return True
+        return str(answer.headers.get("etag", "")).strip('"')
 
     def _stat(self, place: "_Place") -> Object:
         try:

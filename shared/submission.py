@@ -1,10 +1,13 @@
 """How a batch comes into being, the same through every door: manifest first, then the record.
 
-The manifest in S3 is created once and for ever: it is the permanent deduplication. Only what a
-client may change of a batch is changed in it.
+The manifest in S3 is created once and for ever. Only what a client may change of a batch is changed
+in it. Batches that come together by the bus share one object, a pack.
 """
 
-from collections.abc import Mapping
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -12,11 +15,17 @@ import msgspec
 from shared import crash
 from shared.errors import ConflictError, NotFoundError
 from shared.messages import READY
-from shared.state import BatchRecord, FileRecord, State
+from shared.slices import Slice
+from shared.state import BatchRecord, FileRecord, NewBatch, Start, State
 from shared.storage import Storage
 
 #: What an idempotency key of HTTP begins with as a message id; no caller needs to see it.
 HTTP_KEY = "http:"
+#: Where packs lie. One has inputs, one after the other, and from the byte in its name on a
+#: PackedBatch a line. It is never changed: what is changed later stands in a batch's own manifest.
+PACKS = "packs/"
+#: Of the manifests that are read together.
+_AT_ONCE = 16
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,13 +57,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     version_id: str = ""
     sha256: str = ""
     output_seconds: int = 0
-    #: Whether the input is an object of the tenant's own that has no file record yet.
+    #: Whether the input is an object that has no file record yet.
     is_foreign: bool = False
+    #: Whether that object is one that we have written, so that it goes with its file record.
+    is_ours: bool = False
+    #: How long that file record lasts; 0 for ever.
+    file_seconds: int = 0
     #: Whether small results are to travel in the last event.
     deliver_results: bool = False
     paused: bool = False
     #: Whether a client has changed it since its creation.
     is_changed: bool = False
+    #: Where the input begins in its object. In a pack the ETag is left out: it is the pack's own.
+    start: int = 0
 
 
 class Accepted(NamedTuple):
@@ -69,9 +84,91 @@ def manifest_key(batch_id: str) -> str:
     return f"batches/{batch_id}/manifest.json"
 
 
-async def read_manifest(storage: Storage, batch_id: str) -> Manifest:
-    """The batch's manifest. Raises NotFoundError."""
-    return msgspec.json.decode(await storage.get(manifest_key(batch_id)), type=Manifest)
+async def read_manifest(storage: Storage, batch_id: str, *, input_key: str = "") -> Manifest:
+    """The batch's manifest. Raises NotFoundError.
+
+    `input_key` is that of its input, if it is known: a pack has the manifest as well.
+    """
+    try:
+        return msgspec.json.decode(await storage.get(manifest_key(batch_id)), type=Manifest)
+    except NotFoundError:
+        if not input_key.startswith(PACKS):
+            raise
+    for batch in await read_pack(storage, input_key):
+        if batch.manifest.id == batch_id:
+            return batch.manifest
+    raise NotFoundError(f"There is no manifest of batch '{batch_id}'.")
+
+
+class PackedPlan(msgspec.Struct, frozen=True):
+    """How a batch was cut, and what its start writes into the record; perhaps it has to wait."""
+
+    fields: Mapping[str, str | int]
+    slices: Sequence[Slice]
+
+
+class PackedBatch(msgspec.Struct, frozen=True):
+    """A line of a pack."""
+
+    manifest: Manifest
+    plan: PackedPlan | None = None
+
+
+def pack_prefix() -> str:
+    """Of a new pack; sorted, packs are in the order in which they were made."""
+    return f"{PACKS}{int(time.time() * 1000):012x}-{secrets.token_hex(8)}/"
+
+
+def placed(
+    prefix: str, bucket: str, batches: Sequence[tuple[Manifest, bytes]]
+) -> list[tuple[Manifest, bytes]]:
+    """The same, with the place that each input has in a pack of them."""
+    key = f"{prefix}{sum(len(body) for _, body in batches)}.jsonl"
+    found, start = [], 0
+    for manifest, body in batches:
+        place = {"bucket": bucket, "key": key, "start": start, "size": len(body)}
+        found.append((msgspec.structs.replace(manifest, **place), body))
+        start += len(body)
+    return found
+
+
+def pack(inputs: Sequence[bytes], batches: Sequence[PackedBatch]) -> bytes:
+    """The object of batches whose places are known."""
+    return b"".join(inputs) + msgspec.json.Encoder().encode_lines(batches)
+
+
+async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
+    """The batches in a pack. Raises NotFoundError."""
+    found = await storage.stat(key)
+    first = int(key.rpartition("/")[2].removesuffix(".jsonl"))
+    lines = await storage.get(key, start=first, end=found.size, etag=found.etag)
+    batches: list[PackedBatch] = msgspec.json.Decoder(PackedBatch).decode_lines(lines)
+    return [
+        PackedBatch(msgspec.structs.replace(batch.manifest, etag=found.etag), batch.plan)
+        for batch in batches
+    ]
+
+
+async def every_manifest(storage: Storage) -> AsyncGenerator[Manifest, None]:
+    """The manifest of each batch of the bucket, once.
+
+    A batch's own counts before one in a pack; of several in packs, the first.
+    """
+    own = [key for key in await storage.keys("batches/") if key.endswith("/manifest.json")]
+    seen = set()
+    for first in range(0, len(own), _AT_ONCE):
+        some = [key.split("/")[1] for key in own[first : first + _AT_ONCE]]
+        for manifest in await asyncio.gather(*(read_manifest(storage, one) for one in some)):
+            seen.add(manifest.id)
+            yield manifest
+    packs = sorted(await storage.keys(PACKS))
+    for first in range(0, len(packs), _AT_ONCE):
+        some = packs[first : first + _AT_ONCE]
+        for batches in await asyncio.gather(*(read_pack(storage, key) for key in some)):
+            for batch in batches:
+                if batch.manifest.id not in seen:
+                    seen.add(batch.manifest.id)
+                    yield batch.manifest
 
 
 async def accept(
@@ -88,16 +185,32 @@ async def accept(
             raise conflict(manifest.message_id)
         manifest = first
     crash.point("submission.manifest_created")
+    batch = new_batch(manifest, reply=reply)
     outcome = await state.batches.accept(
-        manifest.id,
-        manifest.fingerprint,
-        to_record(manifest),
-        input_file=to_input_file(manifest).to_fields() if manifest.is_foreign else None,
+        batch.id,
+        batch.fingerprint,
+        batch.fields,
+        input_file=batch.input_file,
         submission=_message(manifest) if manifest.door == "http" else None,
         reply=reply,
     )
     crash.point("submission.accepted")
     return Accepted(manifest.id, outcome == "duplicate")
+
+
+async def meet(
+    state: State,
+    batch_id: str,
+    message_id: str,
+    fingerprint: str,
+    reply: Mapping[str, str] | None,
+) -> None:
+    """`accept` of a batch that Redis knows. Raises ConflictError."""
+    outcome = await state.batches.accept(
+        batch_id, fingerprint, {}, input_file=None, submission=None, reply=reply
+    )
+    if outcome == "conflict":
+        raise conflict(message_id)
 
 
 async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRecord:
@@ -109,7 +222,8 @@ async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
     record = await state.batches.get(batch_id)
     while True:
         try:
-            manifest = await read_manifest(storage, batch_id)
+            key = record.fields.get("key", "")
+            manifest = await read_manifest(storage, batch_id, input_key=key)
         except NotFoundError:
             # It is lost, and what is left of it in Redis is no reason to refuse the change.
             return record
@@ -121,6 +235,21 @@ async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
         if _changeable(now) == _changeable(record):
             return now
         record = now
+
+
+async def single_out(state: State, storage: Storage, batch_id: str) -> None:
+    """Give the batch a manifest of its own, for there may be another one of it in a pack."""
+    record = await state.batches.get(batch_id)
+    manifest = await read_manifest(storage, batch_id, input_key=record.fields["key"])
+    await storage.create(manifest_key(batch_id), msgspec.json.encode(manifest))
+
+
+def new_batch(
+    manifest: Manifest, *, reply: Mapping[str, str] | None = None, start: Start | None = None
+) -> NewBatch:
+    """What Redis is to know of it."""
+    file = to_input_file(manifest).to_fields() if manifest.is_foreign else None
+    return NewBatch(manifest.id, manifest.fingerprint, to_record(manifest), file, reply, start)
 
 
 def conflict(message_id: str) -> ConflictError:
@@ -145,24 +274,31 @@ def to_record(manifest: Manifest) -> dict[str, str | int]:
     for name in ("fingerprint", "is_foreign", "paused", "is_changed"):
         del fields[name]
     # A flag is there or not; Redis knows texts and numbers only.
-    fields["deliver_results"] = 1 if manifest.deliver_results else ""
+    for name in ("deliver_results", "is_ours"):
+        fields[name] = 1 if fields[name] else ""
+    for name in ("start", "file_seconds"):
+        fields[name] = fields[name] or ""
     return {name: value for name, value in fields.items() if value != ""}
 
 
 def to_input_file(manifest: Manifest) -> FileRecord:
     """The file of an input that came as an object, or in a message."""
+    filename = manifest.key.rpartition("/")[2]
+    if manifest.key.startswith(PACKS):
+        filename = f"input-{manifest.fingerprint[:16]}.jsonl"
     return FileRecord(
         id=manifest.input_file_id,
         tenant=manifest.tenant,
         bytes=manifest.size,
         created_at=manifest.created_at,
-        expires_at=None,
-        filename=manifest.key.rpartition("/")[2],
+        expires_at=manifest.created_at + manifest.file_seconds if manifest.file_seconds else None,
+        filename=filename,
         purpose="batch",
         bucket=manifest.bucket,
         key=manifest.key,
         etag=manifest.etag,
-        owned=False,
+        owned=manifest.is_ours,
+        start=manifest.start,
     )
 
 

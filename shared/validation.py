@@ -91,7 +91,7 @@ def _flawless(endpoint: str, model: str) -> msgspec.json.Decoder[Any]:
 
 
 class Row(msgspec.Struct, gc=False):
-    """A good request: bytes [start, end) of the input, its line feed included.
+    """A good request: bytes [start, end) of the input's object, its line feed included.
 
     `tokens` are predicted, prompt and output together, of which `output` are output: what the
     request asks for at most, or a guess where `limit`, its own limit of one answer, is None.
@@ -144,6 +144,8 @@ class InputCheck:
     #: Whether each line may name a model and an endpoint of its own.
     is_mixed: bool = False
     rows: int = 0
+    #: Where the next line begins in the object.
+    offset: int = 0
     #: Predicted, of all rows.
     prompt_tokens: int = 0
     embedding_inputs: int = 0
@@ -153,7 +155,6 @@ class InputCheck:
     _last: tuple[str, str] | None = None
     _models_seen: set[str] = field(default_factory=set)
     _line_number: int = 0
-    _offset: int = 0
     _rest: bytes = b""
     _is_skipping: bool = False
     _seen: Seen = field(default_factory=Seen)
@@ -183,7 +184,7 @@ class InputCheck:
                 self._report_long_line(self._line_number + 1)
             # The line is refused already; its bytes need not be kept.
             self._is_skipping = True
-            self._offset += len(self._rest)
+            self.offset += len(self._rest)
             self._rest = b""
         return rows
 
@@ -219,7 +220,7 @@ class InputCheck:
         return [] if last is None else [last]
 
     def _line(self, line: bytes, line_feed: int = 1) -> Row | None:
-        start, self._offset = self._offset, self._offset + len(line) + line_feed
+        start, self.offset = self.offset, self.offset + len(line) + line_feed
         self._line_number += 1
         if self._is_skipping:
             self._is_skipping = False
@@ -256,7 +257,7 @@ class InputCheck:
         if not has_output and body.input is not msgspec.UNSET:
             self.embedding_inputs += _count_inputs(body.input)
         url, model = request.url, body.model
-        return Row(self._line_number, start, self._offset, tokens, output, limit, line, url, model)
+        return Row(self._line_number, start, self.offset, tokens, output, limit, line, url, model)
 
     def _flawless_lines(self, lines: list[bytes]) -> list[Row] | None:
         """What `_line` makes of the lines, in a third of the time, if all are flawless.
@@ -284,7 +285,7 @@ class InputCheck:
             return None
         are_new = self._seen.add_all([request.custom_id for request in requests])
         found = []
-        number, end, has_output = self._line_number, self._offset, url != _EMBEDDINGS
+        number, end, has_output = self._line_number, self.offset, url != _EMBEDDINGS
         for line, request, is_new in zip(lines, requests, are_new, strict=True):
             body, size = request.body, len(line)
             limit = body.max_completion_tokens or body.max_tokens or body.max_output_tokens
@@ -295,7 +296,7 @@ class InputCheck:
                 found.append(Row(number, start, end, tokens, output, limit, line, url, model))
             else:
                 self._report_duplicate(number, request.custom_id)
-        self._line_number, self._offset = number, end
+        self._line_number, self.offset = number, end
         self.rows += len(lines)
         self.prompt_tokens += sum([row.tokens - row.output for row in found])
         if not has_output:

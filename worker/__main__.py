@@ -3,8 +3,13 @@
 import argparse
 import logging
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
+
+#: How long a node of Kubernetes may take to put a changed ConfigMap into its volumes.
+_CATALOG_SECONDS = 120.0
+_CATALOG_POLL_SECONDS = 0.5
 
 
 def main() -> int:
@@ -14,6 +19,7 @@ def main() -> int:
     lane = commands.add_parser("lane", help="run the lane job of LANE")
     lane.add_argument("lane")
     lane.add_argument("--job", required=True)
+    lane.add_argument("--catalog", default="", help="what `catalog_digest` says of the right one")
     check = commands.add_parser("check", help="hold CATALOG's engine arguments against vLLM's")
     check.add_argument("catalog", type=Path)
     arguments = parser.parse_args()
@@ -21,10 +27,10 @@ def main() -> int:
         from worker.check import check_catalog
 
         return check_catalog(arguments.catalog)
-    return _run_lane(arguments.lane, arguments.job)
+    return _run_lane(arguments.lane, arguments.job, arguments.catalog)
 
 
-def _run_lane(lane_name: str, job: str) -> NoReturn:
+def _run_lane(lane_name: str, job: str, digest: str) -> NoReturn:
     import ray
 
     from shared import log
@@ -34,9 +40,24 @@ def _run_lane(lane_name: str, job: str) -> NoReturn:
 
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
+    _wait_for_catalog(settings.catalog, digest)
     ray.init(address="auto", logging_level=logging.WARNING, log_to_driver=False)
     prepare_ray_data()
     run_lane_job(settings, lane_name, job)
+
+
+def _wait_for_catalog(path: Path, digest: str) -> None:
+    """Return once the file is the one that the dispatcher reads, or will not become it any more."""
+    import structlog
+
+    from shared.catalog import catalog_digest
+
+    patience = time.monotonic() + _CATALOG_SECONDS
+    while digest and catalog_digest(path) != digest:
+        if time.monotonic() > patience:
+            structlog.get_logger().warning("lane_job.other_catalog", catalog=str(path))
+            return
+        time.sleep(_CATALOG_POLL_SECONDS)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,10 @@ class EngineClient:
             raise
         return [result for chunk in results for result in chunk]
 
+    async def wake(self) -> None:
+        """Return once a replica answers; a sleeping engine is started."""
+        await self._call([])
+
     async def _watch(self, calls: list[asyncio.Task[list[Result]]]) -> list[list[Result]]:
         waiting = set(calls)
         while waiting:

@@ -25,6 +25,7 @@ from worker.engine_client import (
     EngineFailedError,
     ensure_engine,
 )
+from worker.pools import Pools
 from worker.settings import WorkerSettings
 from worker.slice_run import BatchWatch, Outcome, SliceRunner, fetch, settle
 from worker.wave import run_wave
@@ -87,23 +88,19 @@ class LaneJob:
         self._executions = 0
         self._rate = 0.0
         self._measured: tuple[float, int] | None = None
-        self._runner: SliceRunner | None = None
+        self._pools = Pools(catalog, lane)
+        self._watch = BatchWatch(state)
+        self._runners: dict[Lane, SliceRunner] = {}
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
         """Work until the lane has been idle for `linger_seconds`, or another job took it over."""
-        app_name = self._catalog.app_name(self._lane)
         log.info("lane_job.started", lane=self._lane.name, job=self._job)
         beats = asyncio.create_task(self._beats())
         try:
-            await asyncio.to_thread(ensure_engine, self._catalog, self._lane)
-            self._runner = SliceRunner(
-                EngineClient(app_name, rows_per_engine_call=self._settings.rows_per_engine_call),
-                BatchWatch(self._state),
-                rows_in_engine=self._rows_in_engine(),
-                rows_per_engine_call=self._settings.rows_per_engine_call,
-            )
-            await self._work(app_name)
+            if not self._pools.are_several:
+                await asyncio.to_thread(ensure_engine, self._catalog, self._lane)
+            await self._work()
         except SupersededError as error:
             log.warning("lane_job.superseded", lane=self._lane.name, reason=str(error))
         except EngineFailedError as error:
@@ -111,12 +108,15 @@ class LaneJob:
         finally:
             beats.cancel()
 
-    async def _work(self, app_name: str) -> None:
+    async def _work(self) -> None:
         idle_since = time.monotonic()
         async with self._state.bells(f"lane:{self._lane.name}") as bells:
             while True:
                 try:
-                    started = await self._start_direct() + await self._start_wave(app_name)
+                    started = 0
+                    if (engine := await self._engine()) is not None:
+                        started = await self._start_direct(engine)
+                        started += await self._start_wave(engine)
                     if started or self._claims:
                         idle_since = time.monotonic()
                     elif time.monotonic() - idle_since > self._settings.linger_seconds:
@@ -131,7 +131,20 @@ class LaneJob:
                     log.warning("lane_job.waits", lane=self._lane.name, reason=str(error))
                     await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _start_direct(self) -> int:
+    async def _engine(self) -> Lane | None:
+        """Whose engine takes the next rows; None while there is none, or nothing to run."""
+        if not self._pools.are_several or await self._state.lanes.ready_count(self._lane.name):
+            engine = await self._pools.choose()
+        else:
+            engine = None
+            if not self._claims:
+                self._pools.rest()
+        if engine is None:
+            # Who takes nothing must also learn that another job has its place.
+            await self._claim(rows=0)
+        return engine
+
+    async def _start_direct(self, engine: Lane) -> int:
         """Run slices at once, whatever else is under way; returns how many began.
 
         Small ones always find room here; large ones while no wave gives the engine work.
@@ -143,10 +156,10 @@ class LaneJob:
         claims = await self._claim(rows=room)
         for claim in claims:
             self._direct_rows += claim.slice.rows
-            self._keep(self._directs, self._run_direct(claim))
+            self._keep(self._directs, self._run_direct(claim, engine))
         return len(claims)
 
-    async def _start_wave(self, app_name: str) -> int:
+    async def _start_wave(self, engine: Lane) -> int:
         """Start the next wave before the running one drains; returns how many slices it has."""
         if len(self._waves) >= _WAVES:
             return 0
@@ -165,6 +178,7 @@ class LaneJob:
             batches=len(batches),
             tenants=len({claim.tenant for claim in claims}),
         )
+        app_name = self._catalog.app_name(engine)
         self._keep(self._waves, self._run_wave(claims, app_name, self._executions))
         return len(claims)
 
@@ -182,12 +196,10 @@ class LaneJob:
             crash.point("lane_job.claimed")
         return claims
 
-    async def _run_direct(self, claim: Claim) -> None:
-        if self._runner is None:
-            raise RuntimeError("the lane job has no engine yet")
+    async def _run_direct(self, claim: Claim, engine: Lane) -> None:
         try:
             body = await fetch(self._storage, claim)
-            result = await self._runner.run(claim, body)
+            result = await self._runner(engine).run(claim, body)
             await settle(
                 self._state,
                 self._storage,
@@ -204,6 +216,17 @@ class LaneJob:
         finally:
             self._direct_rows -= claim.slice.rows
             await self._let_go([claim])
+
+    def _runner(self, engine: Lane) -> SliceRunner:
+        if engine not in self._runners:
+            calls = self._settings.rows_per_engine_call
+            self._runners[engine] = SliceRunner(
+                EngineClient(self._catalog.app_name(engine), rows_per_engine_call=calls),
+                self._watch,
+                rows_in_engine=self._rows_in_engine(),
+                rows_per_engine_call=calls,
+            )
+        return self._runners[engine]
 
     async def _run_wave(self, claims: list[Claim], app_name: str, wave: int) -> None:
         self._wave_claims.append(claims)
@@ -272,6 +295,7 @@ class LaneJob:
             rows_wanted=2 * self._wave_rows(),
             executions=self._executions,
             rate=self._rate,
+            **self._pools.told(),
         )
 
     async def _measure(self) -> None:

@@ -1,7 +1,6 @@
 """One slice through its stages: fetch, run, settle. Waves and the lane job use the same ones."""
 
 import asyncio
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from shared import crash
 from shared.commits import fail
 from shared.errors import InvalidTransitionError, NotFoundError, TransientError
 from shared.lifecycle import Event, Status
-from shared.slices import Claim, GivenBack, Part, PartName
+from shared.slices import Claim, GivenBack, Part, label
 from shared.state import State
 from shared.storage import Storage
 from worker.engine_client import (
@@ -33,7 +32,6 @@ _WATCH_SECONDS = 1.0
 #: A slice in which the engine died so often gets error results instead of another engine.
 _MOST_STRIKES = 3
 _SERVER_ERROR = 500
-_DIGEST_DIGITS = 8
 _ENGINE_DIED = (
     b'{"error":{"message":"The engine died each time that it ran this request.",'
     b'"type":"server_error","param":null,"code":"engine_died"}}'
@@ -232,18 +230,17 @@ async def _commit(
         await state.slices.release(claim)
         return
     crash.point("sink.rows_run")
-    whole = body.output + body.error
-    name = PartName(
-        claim.index,
-        claim.epoch,
-        len(body.output),
-        body.rows,
-        body.usage,
-        # No other content ever lies under the name.
-        hashlib.sha256(whole).hexdigest()[:_DIGEST_DIGITS],
-    )
-    stored = await storage.put(name.key(claim.batch_id), whole)
+    key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
+    # Ray runs a sink's task again whose worker died, even after its commit, and what came before
+    # it as well if that is lost: other answers to the same rows must not replace the first ones.
+    part_label = label(len(body.output), body.rows, body.usage)
+    stored = await storage.put_once(key, body.output + body.error, label=part_label)
     crash.point("sink.part_written")
+    if stored is None:
+        log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)
+        # If it was not committed, the next claim has a key of its own.
+        await state.slices.release(claim)
+        return
     outcome = await state.slices.commit(
         claim,
         Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage),

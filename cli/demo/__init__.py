@@ -1,5 +1,5 @@
 """`batchyard demo`: the whole fleet, two batches of support tickets, and what comes back."""
 
-from cli.demo.tour import run
+from cli.demo.tour import run, run_here
 
-__all__ = ["run"]
+__all__ = ["run", "run_here"]

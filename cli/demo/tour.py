@@ -1,7 +1,10 @@
 """The demo from beginning to end: start, send, follow, answer, stop."""
 
 import os
+import tempfile
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +12,12 @@ from openai import OpenAI
 
 from cli.demo.batches import Job, create, fetch, follow, upload, write_requests
 from cli.demo.events import Listener
+from cli.demo.here import fleet_here
 from cli.demo.nearest import nearest
 from cli.demo.screen import Screen
 from cli.demo.tickets import QUESTIONS, Ticket, tickets
 from cli.fleet import Fleet, Options, foreground
+from cli.fleet.catalog import CHAT_MODEL
 from cli.fleet.credentials import TENANT
 from cli.servers.process import make_private_directory
 from shared.errors import SetupError
@@ -33,32 +38,52 @@ def run(run_dir: Path) -> None:
     """Show the whole of Batchyard on this machine; everything that was started is stopped again."""
     screen = Screen()
     with foreground(Options(run_dir, settings=_SETTINGS), screen.say) as fleet:
+        tour = _Tour(fleet.run_dir / "results", screen, check=partial(_check, fleet))
         try:
-            _Tour(fleet, screen).run()
+            tour.start(fleet)
+            tour.run(fleet.client_environment())
         except KeyboardInterrupt:
             screen.line("stopping", "interrupted; what the demo started is stopped", "yellow")
             raise
     screen.line("stopped", "every process that the demo started")
 
 
+def run_here() -> None:
+    """Show the fleet whose gateway this process has the environment of; nothing is started."""
+    screen = Screen()
+    with fleet_here() as environment:
+        screen.heading(f"1. The fleet at {environment['OPENAI_BASE_URL']}")
+        results = Path(tempfile.gettempdir(), "batchyard-demo")
+        _Tour(results, screen, check=lambda: None).run(environment)
+
+
 class _Tour:
     """The steps of the demo and how long each of them took."""
 
-    def __init__(self, fleet: Fleet, screen: Screen) -> None:
-        self._fleet = fleet
+    def __init__(self, results: Path, screen: Screen, *, check: Callable[[], None]) -> None:
         self._screen = screen
-        self._results = fleet.run_dir / "results"
+        self._results = results
+        self._check = check
         self._times: list[tuple[str, float]] = []
         installing = float(os.environ.get(_INSTALL_VARIABLE) or 0)
         if installing:
             self._times.append(("install: Python packages", installing))
         self._began = time.monotonic() - installing
 
-    def run(self) -> None:
-        """All steps."""
+    def start(self, fleet: Fleet) -> None:
+        """Bring the fleet up."""
         self._screen.heading("1. The fleet: RabbitMQ, Redis, Ceph S3, Ray, dispatcher, gateway")
-        self._start_fleet()
-        environment = self._fleet.client_environment()
+        began = time.monotonic()
+        if packages := fleet.servers.install():
+            self._screen.line("installed", " ".join(packages))
+            self._times.append(("install: Debian packages", time.monotonic() - began))
+        began = time.monotonic()
+        fleet.start()
+        self._times.append(("servers, Ray, gateway and dispatcher up", time.monotonic() - began))
+        self._screen.line("gateway", fleet.base_url)
+
+    def run(self, environment: Mapping[str, str]) -> None:
+        """All steps that need a fleet."""
         client = OpenAI(
             base_url=environment["OPENAI_BASE_URL"],
             api_key=environment["OPENAI_API_KEY"],
@@ -71,25 +96,15 @@ class _Tour:
             answers = self._ask(client, listener, environment)
             listener.wait_for_ends(5)
         self._show_nearest(client, jobs[0], answers, written)
-        self._show_reply(client, jobs[1], written)
+        self._show_reply(client, jobs[1], written, environment["CHAT_MODEL"])
         self._show_times()
-
-    def _start_fleet(self) -> None:
-        began = time.monotonic()
-        if packages := self._fleet.servers.install():
-            self._screen.line("installed", " ".join(packages))
-            self._times.append(("install: Debian packages", time.monotonic() - began))
-        began = time.monotonic()
-        self._fleet.start()
-        self._times.append(("servers, Ray, gateway and dispatcher up", time.monotonic() - began))
-        self._screen.line("gateway", self._fleet.base_url)
 
     def _send(
         self,
         client: OpenAI,
         listener: Listener,
         written: list[Ticket],
-        environment: dict[str, str],
+        environment: Mapping[str, str],
     ) -> tuple[Job, Job]:
         embed, chat = environment["EMBED_MODEL"], environment["CHAT_MODEL"]
         self._screen.heading(f"2. Two batches of support tickets for {embed} and {chat}")
@@ -139,7 +154,7 @@ class _Tour:
             self._times.append((f"{job.name}: the rest of {job.rows} rows", job.seconds - first))
 
     def _ask(
-        self, client: OpenAI, listener: Listener, environment: dict[str, str]
+        self, client: OpenAI, listener: Listener, environment: Mapping[str, str]
     ) -> list[dict[str, Any]]:
         self._screen.heading("3. Questions as a third batch, on the engine that is warm now")
         path = write_requests(
@@ -179,17 +194,20 @@ class _Tour:
             for similarity, ticket_id in nearest(_vector(answer), vectors, most=_NEAREST):
                 self._screen.say(f"  {similarity:.2f}  {ticket_id}  {texts[ticket_id]}")
 
-    def _show_reply(self, client: OpenAI, job: Job, written: list[Ticket]) -> None:
+    def _show_reply(self, client: OpenAI, job: Job, written: list[Ticket], model: str) -> None:
         results = fetch(client, job, self._results / "chat.replies.jsonl")
         body = results[0]["response"]["body"]
         reply = " ".join(body["choices"][0]["message"]["content"].split())
-        self._screen.heading("5. A reply of the chat model, which is tiny and has random weights")
+        is_tiny = model == CHAT_MODEL
+        what = ", which is tiny and has random weights" if is_tiny else f" {model}"
+        self._screen.heading(f"5. A reply of the chat model{what}")
         self._screen.line("ticket", written[0].text)
         self._screen.line("reply", f"{reply[:100]}…")
-        self._screen.say(
-            "Nonsense, as it must be: the model shows the way, not the wit. "
-            "`batchyard up --model NAME_OR_PATH` serves a real one."
-        )
+        if is_tiny:
+            self._screen.say(
+                "Nonsense, as it must be: the model shows the way, not the wit. "
+                "`batchyard up --model NAME_OR_PATH` serves a real one."
+            )
 
     def _show_times(self) -> None:
         self._screen.heading(f"6. Files, in {self._results}")
@@ -201,14 +219,15 @@ class _Tour:
     def _total(self) -> str:
         return f"{time.monotonic() - self._began:.1f} s"
 
-    def _check(self) -> None:
-        """Raises SetupError when a process of the fleet has died: nothing would move any more."""
-        for child in self._fleet.children():
-            if not child.is_alive():
-                raise SetupError(
-                    f"{child.name} ended with exit code {child.exit_code}. "
-                    f"The end of {child.log_file}:\n{child.tail_of_log()}"
-                )
+
+def _check(fleet: Fleet) -> None:
+    """Raises SetupError when a process of the fleet has died: nothing would move any more."""
+    for child in fleet.children():
+        if not child.is_alive():
+            raise SetupError(
+                f"{child.name} ended with exit code {child.exit_code}. "
+                f"The end of {child.log_file}:\n{child.tail_of_log()}"
+            )
 
 
 def _chat_body(model: str, ticket: Ticket) -> dict[str, Any]:

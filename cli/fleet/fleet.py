@@ -137,8 +137,8 @@ class Fleet:
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.credentials.api_key,
             "BATCHYARD_AMQP_URL": self.addresses.tenant_amqp_url,
-            "CHAT_MODEL": _first_serving(self.catalog, "/v1/chat/completions", CHAT_MODEL),
-            "EMBED_MODEL": _first_serving(self.catalog, "/v1/embeddings", EMBED_MODEL),
+            "CHAT_MODEL": first_serving(self.catalog, "/v1/chat/completions", CHAT_MODEL),
+            "EMBED_MODEL": first_serving(self.catalog, "/v1/embeddings", EMBED_MODEL),
             "BATCHYARD_MODELS": " ".join(served),
         }
 
@@ -201,7 +201,8 @@ class Fleet:
         self._report(f"up         {what} ({time.monotonic() - began:.1f} s)")
 
 
-def _first_serving(catalog: Catalog, endpoint: str, preferred: str) -> str:
+def first_serving(catalog: Catalog, endpoint: str, preferred: str = "") -> str:
+    """A model that answers at this endpoint; empty when there is none."""
     serving = [name for name in catalog.served_names() if endpoint in catalog.model(name).endpoints]
     if preferred in serving:
         return preferred

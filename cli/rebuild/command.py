@@ -31,6 +31,7 @@ from shared.storage import Storage
 _LEASE_SECONDS = 10.0
 #: What is told at the end, in this order, where there is any of it.
 _LINES = (
+    ("packs", "packs, with batches that may have nothing else in S3"),
     ("batches", "batches in S3"),
     ("batches_kept", "had ended in Redis as well, and stay as they are"),
     ("batches_ended", "ended, by their commits"),

@@ -10,7 +10,7 @@ from contextlib import aclosing
 import msgspec
 import stamina
 
-from cli.rebuild.standing import Found, ended, grouped, live
+from cli.rebuild.standing import Found, ended, grouped, live, plan_of
 from shared import crash
 from shared.commits import Cancellation, LaneFailure, read_commit
 from shared.errors import NotFoundError, SetupError
@@ -20,7 +20,7 @@ from shared.plans import read_plan
 from shared.state import FileRecord, State
 from shared.state.restore import EndedBatch, LiveBatch
 from shared.storage import Listed, Storage
-from shared.submission import Manifest, read_manifest
+from shared.submission import PACKS, Manifest, PackedBatch, read_manifest, read_pack
 
 BATCHES, FILES, DELETED = "batches/", "files/", "deleted/"
 #: Each rebuild has a number of its own, so that what it gives out nobody has had.
@@ -31,6 +31,7 @@ STRIDE = 1_000_000
 _SHARDS = "0123456789abcdef"
 #: Batches that are read and written together, of each shard.
 _TOGETHER = 64
+_PACKS_AT_ONCE = 16
 #: Small objects of other kinds that are read together.
 _AT_ONCE = 100
 #: Longer than any dispatcher keeps its lease, which it cannot renew meanwhile.
@@ -63,18 +64,21 @@ class Rebuild:
         await restore.begin()
         crash.point("rebuild.begun")
         await self._still()
+        await restore.forget_notes()
         await self._keys()
         await self._webhooks()
         await self._batches()
         crash.point("rebuild.batches_done")
         await self._files()
         await self._deleted()
-        await restore.forget_seen()
+        await restore.forget_notes()
         crash.point("rebuild.files_done")
         await restore.end()
 
     async def look(self) -> None:
         """Count what `run` would do, and change nothing."""
+        async for page in self._storage.pages(PACKS):
+            self.counts["packs"] += len(page)
         await self._over_batches(self._count)
         for tenant in await self._storage.folders(FILES):
             async for records, _ in self._file_pages(tenant):
@@ -136,7 +140,22 @@ class Rebuild:
         self._told("webhooks", 1.0)
 
     async def _batches(self) -> None:
+        await self._packs()
         await self._over_batches(self._restore)
+        # What is left has nothing but its line in a pack.
+        while batch_ids := await self._state.restore.some_packed(limit=_TOGETHER):
+            await self._restore([Found(batch_id) for batch_id in batch_ids])
+
+    async def _packs(self) -> None:
+        """Lay the manifests and plans in packs by, in Redis: there may be any number."""
+        async for page in self._storage.pages(PACKS):
+            for first in range(0, len(page), _PACKS_AT_ONCE):
+                some = page[first : first + _PACKS_AT_ONCE]
+                packs = await asyncio.gather(*(read_pack(self._storage, one.key) for one in some))
+                # The oldest first: of a batch in several packs, that one counts.
+                for batches in packs:
+                    texts = {one.manifest.id: msgspec.json.encode(one).decode() for one in batches}
+                    await self._state.restore.keep_packed(texts)
 
     async def _over_batches(
         self, act: Callable[[list[Found]], Coroutine[None, None, None]]
@@ -190,6 +209,7 @@ class Rebuild:
                 self.counts["slices"] += len(one.slices)
                 self.counts["parts"] += len(one.parts or {})
                 crash.point("rebuild.live_made")
+        await self._state.restore.drop_packed([found.batch_id for found in some])
 
     async def _keep(self, some: list[Found]) -> None:
         """Batches that have ended in Redis as well: only what a client changed since may lack."""
@@ -213,7 +233,10 @@ class Rebuild:
             # Where it was cancelled while it was written down, the commit never came about.
             if commit.record["status"] in TRANSITIONS[found.commit].sources:
                 return ended(found, commit, manifest, now=now)
-        manifest = await self._manifest(found)
+        packed = None
+        if text := await self._state.restore.packed(found.batch_id):
+            packed = msgspec.json.decode(text, type=PackedBatch)
+        manifest = await self._manifest(found) or (packed and packed.manifest)
         if manifest is None:
             # Its sender got no answer: what lies there is an input at most.
             self._problem(f"{found.batch_id} has no manifest")
@@ -221,6 +244,8 @@ class Rebuild:
         plan = None
         if "plan.json" in found.written:
             plan = await read_plan(self._storage, found.batch_id)
+        elif packed is not None and packed.plan is not None:
+            plan = plan_of(packed.plan, manifest)
         folder = f"{BATCHES}{found.batch_id}/"
         cancellation = None
         if "cancel.json" in found.written:
@@ -230,10 +255,31 @@ class Rebuild:
             msgspec.json.decode(await self._storage.get(f"{folder}{name}"), type=LaneFailure)
             for name in found.lane_failures
         ]
-        name = secrets.token_hex(4)
-        return live(found, manifest, plan, cancellation, failures, plan_name=name, now=now)
+        labels = {} if plan is None else await self._labels(found)
+        return live(
+            found,
+            manifest,
+            plan,
+            cancellation,
+            failures,
+            labels=labels,
+            plan_name=secrets.token_hex(4),
+            now=now,
+        )
+
+    async def _labels(self, found: Found) -> dict[int, str]:
+        labels: dict[int, str] = {}
+        parts = list(found.parts.items())
+        for first in range(0, len(parts), _AT_ONCE):
+            some = parts[first : first + _AT_ONCE]
+            texts = await asyncio.gather(*(self._storage.label(one.key) for _, (_, one) in some))
+            labels |= {index: text for (index, _), text in zip(some, texts, strict=True)}
+        return labels
 
     async def _manifest(self, found: Found) -> Manifest | None:
+        """Its own manifest, if it has one."""
+        if "manifest.json" not in found.written:
+            return None
         try:
             return await read_manifest(self._storage, found.batch_id)
         except NotFoundError:
@@ -245,7 +291,6 @@ class Rebuild:
             self.problems.append(text)
 
     async def _files(self) -> None:
-        await self._state.restore.forget_seen()
         began = time.time()
         for tenant in await self._storage.folders(FILES):
             async for records, orphans in self._file_pages(tenant):

@@ -1,5 +1,6 @@
 """What S3 says of a batch: of its objects' names, and then of what they hold. Does no I/O."""
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -9,11 +10,11 @@ from shared import ids
 from shared.commits import Cancellation, Commit, LaneFailure
 from shared.lifecycle import Event, Status
 from shared.plans import Plan
-from shared.slices import Part, PartName
+from shared.slices import Part, labelled
 from shared.state import FileRecord, Pin
 from shared.state.restore import EndedBatch, LiveBatch, Stage
 from shared.storage import Listed
-from shared.submission import Manifest, to_input_file, to_record
+from shared.submission import Manifest, PackedPlan, to_input_file, to_record
 
 #: Of several commits the first of these happened: what has been cancelled can end in no other way,
 #: and a failure that was written down before a later end never came about.
@@ -36,18 +37,17 @@ class Found:
     batch_id: str
     #: When each was written, in Unix seconds, by its name in the batch's folder; no parts.
     written: dict[str, float] = field(default_factory=dict)
-    #: The part of each slice that counts: that of the last claim.
-    parts: dict[int, tuple[PartName, Listed]] = field(default_factory=dict)
+    #: The part of each slice that counts, that of the last claim: its epoch, and the object.
+    parts: dict[int, tuple[int, Listed]] = field(default_factory=dict)
 
     def add(self, name: str, listed: Listed) -> None:
         """One more object, by its name in the batch's folder."""
         if not name.startswith("parts/"):
             self.written[name] = listed.modified_at
-        elif part := PartName.read(name):
-            known = self.parts.get(part.index)
-            order = (part.epoch, listed.modified_at)
-            if known is None or order > (known[0].epoch, known[1].modified_at):
-                self.parts[part.index] = (part, listed)
+        elif part := re.fullmatch(r"parts/(\d+)-(\d+)\.jsonl", name):
+            index, epoch = map(int, part.groups())
+            if index not in self.parts or epoch > self.parts[index][0]:
+                self.parts[index] = (epoch, listed)
 
     @property
     def commit(self) -> Event | None:
@@ -108,6 +108,7 @@ def ended(found: Found, commit: Commit, manifest: Manifest | None, *, now: float
         fields=commit.fields,
         files=[file for file in commit.files if found.has(str(file["key"]))],
         garbage=commit.garbage or "",
+        garbage_later=commit.garbage_later,
         input_file=to_input_file(first) if is_foreign else None,
         silent=commit.at_ms / 1000 < now - _TOLD_SECONDS,
         metadata=None if manifest is None else manifest.metadata,
@@ -121,10 +122,14 @@ def live(
     cancellation: Cancellation | None,
     lane_failures: Iterable[LaneFailure],
     *,
+    labels: Mapping[int, str],
     plan_name: str,
     now: float,
 ) -> LiveBatch:
-    """A batch that has none; a plan gets a name of its own, as each planner's has."""
+    """A batch that has none, with the labels of its parts, for those that have one.
+
+    A plan gets a name of its own, as each planner's has.
+    """
     first: dict[str, str | int] = {
         "status": Status.VALIDATING,
         "fingerprint": manifest.fingerprint,
@@ -143,11 +148,12 @@ def live(
     stages.append(_stage(start, "batch.in_progress", plan.pin, told=is_told))
     lanes = str(plan.fields["lane"]).split()
     reasons = {failure.lane: failure.reason for failure in lane_failures}
-    whole = {
-        index
-        for index, (name, _) in found.parts.items()
-        if index < len(plan.slices) and name.rows == plan.slices[index].rows
+    there = {
+        index: labelled(one.key, one.etag, one.size, labels[index])
+        for index, (_, one) in found.parts.items()
+        if index < len(plan.slices) and labels.get(index)
     }
+    whole = {index for index, part in there.items() if part.rows == plan.slices[index].rows}
     given_up = frozenset(
         index
         for index, piece in enumerate(plan.slices)
@@ -161,10 +167,9 @@ def live(
     )
     # Rows may be left out of a part once the batch is closing, and only then.
     parts = {
-        index: (_part(name, listed), name.epoch)
-        for index, (name, listed) in found.parts.items()
-        if index in whole
-        or (status is not Status.IN_PROGRESS and index < len(plan.slices) and index not in given_up)
+        index: (part, found.parts[index][0])
+        for index, part in there.items()
+        if index in whole or (status is not Status.IN_PROGRESS and index not in given_up)
     }
     changes: dict[str, str | int] = {"status": status, **last}
     changes |= _counts(plan, parts, lanes, given_up, reasons)
@@ -181,6 +186,16 @@ def live(
         slices=plan.slices,
         parts=parts,
         given_up=given_up,
+    )
+
+
+def plan_of(packed: PackedPlan, manifest: Manifest) -> Plan:
+    """The plan of a batch that started in the step that made it."""
+    return Plan(
+        fields=packed.fields,
+        slices=list(packed.slices),
+        sequence=2,
+        at_ms=manifest.created_at * 1000,
     )
 
 
@@ -244,11 +259,6 @@ def _counts(
             ]
             counts |= {f"slices_left:{lane}": len(left), f"rows_left:{lane}": sum(left)}
     return counts
-
-
-def _part(name: PartName, listed: Listed) -> Part:
-    error_bytes = listed.size - name.output_bytes
-    return Part(listed.key, listed.etag, name.output_bytes, error_bytes, name.rows, name.usage)
 
 
 def _stage(fields: Mapping[str, str | int], kind: str, pin: Pin, *, told: bool) -> Stage:

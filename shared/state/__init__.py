@@ -3,11 +3,19 @@
 An index that can be rebuilt from S3: what must outlive Redis lies there as well.
 """
 
-from shared.state.batches import Acceptance, BatchRecord, Pin
+from shared.state.batches import Acceptance, BatchRecord, NewBatch, PackedAcceptance, Pin, Start
 from shared.state.files import FileRecord
 from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord
-from shared.state.limits import Known, Queue, QueueFullError, Quota, Rate, Standing
+from shared.state.limits import (
+    Known,
+    NewBatchWish,
+    Queue,
+    QueueFullError,
+    Quota,
+    Rate,
+    Standing,
+)
 from shared.state.state import MovedError, State
 from shared.state.uploads import PartRecord, UploadRecord
 
@@ -19,6 +27,9 @@ __all__ = [
     "KeyRecord",
     "Known",
     "MovedError",
+    "NewBatch",
+    "NewBatchWish",
+    "PackedAcceptance",
     "PartRecord",
     "Pin",
     "Queue",
@@ -26,6 +37,7 @@ __all__ = [
     "Quota",
     "Rate",
     "Standing",
+    "Start",
     "State",
     "UploadRecord",
 ]

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from shared.errors import NotFoundError
 from shared.lifecycle import PAUSABLE, Status
@@ -14,10 +16,14 @@ from shared.openai import (
     RequestCounts,
     Usage,
 )
+from shared.slices import Slice
 from shared.state.client import Client
+from shared.state.limits import Quota
 from shared.state.scripts import Scripts
 
 Acceptance = Literal["accepted", "duplicate", "conflict"]
+#: `started` has begun to run as well; `gone` is not made, for its pack is to be swept.
+PackedAcceptance = Literal["accepted", "started", "duplicate", "conflict", "gone"]
 #: OpenAI's fields that the record keeps under the same name.
 _TEXTS = (
     "id",
@@ -49,6 +55,27 @@ class Pin(NamedTuple):
     at_ms: int
 
 
+class Start(NamedTuple):
+    """A batch's whole plan under its name, on one lane, and the other fields of INPUT_ACCEPTED."""
+
+    plan: str
+    lane: str
+    slices: Sequence[Slice]
+    fields: Mapping[str, str | int]
+    quota: Quota
+
+
+class NewBatch(NamedTuple):
+    """What `accept` takes, and a plan if there is one."""
+
+    id: str
+    fingerprint: str
+    fields: Mapping[str, str | int]
+    input_file: Mapping[str, str | int] | None = None
+    reply: Mapping[str, str] | None = None
+    start: Start | None = None
+
+
 class BatchRecord(NamedTuple):
     """All that Redis knows of a batch, as text."""
 
@@ -75,6 +102,12 @@ class BatchRecord(NamedTuple):
     def lanes(self) -> list[str]:
         """Where it runs; none before it has a plan, and as a rule one."""
         return self.fields.get("lane", "").split()
+
+    @property
+    def input_range(self) -> tuple[int, int | None]:
+        """The bytes [start, end) of its object that are its input; for an empty one, all of it."""
+        start = self.number("start")
+        return start, start + self.number("size") or None
 
     def number(self, field: str) -> int:
         """A counter or time; 0 when it was never set."""
@@ -141,17 +174,26 @@ class Batches:
         `fields` need at least id, tenant, input_file_id, created_at and expires_at. Repeating it is
         harmless: the same fingerprint is a `duplicate`, another one a `conflict`.
         """
-        pairs = [str(part) for pair in fields.items() for part in pair]
         outcome: Acceptance = await self._scripts.run(
             "accept",
             batch_id,
             fingerprint,
-            json.dumps(pairs),
+            json.dumps(_pairs(fields)),
             json.dumps(input_file) if input_file else "",
             submission or "",
             json.dumps(dict(reply)) if reply else "",
         )
         return outcome
+
+    async def accept_pack(self, prefix: str, batches: Sequence[NewBatch]) -> list[PackedAcceptance]:
+        """`accept` for the batches of a pack that was reserved under `prefix`, in one step.
+
+        One with a plan starts at once, if its tenant's queue has room. The pack is kept from now on
+        if a new batch is in it, and garbage if none is.
+        """
+        wishes = [msgspec.json.encode(_wish(batch)) for batch in batches]
+        outcomes: list[PackedAcceptance] = await self._scripts.run("accept_pack", prefix, *wishes)
+        return outcomes
 
     async def get(self, batch_id: str) -> BatchRecord:
         """The record. Raises NotFoundError."""
@@ -206,9 +248,41 @@ class Batches:
         """Ids of batches in a status that is not final, the longest there first."""
         return await self._redis.zrange(f"{self._namespace}status:{status}", 0, limit - 1)
 
-    async def past_window(self, *, limit: int = 100) -> list[str]:
-        """Ids of live batches whose completion window has closed."""
+    async def past_window(self, *, first: int = 0, limit: int = 500) -> list[str]:
+        """Ids of live batches whose completion window has closed, the longest ago first.
+
+        They stay among them until they have ended; `first` are passed over.
+        """
         seconds, _ = await self._redis.time()
         return await self._redis.zrangebyscore(
-            f"{self._namespace}deadlines", "-inf", seconds, start=0, num=limit
+            f"{self._namespace}deadlines", "-inf", seconds, start=first, num=limit
         )
+
+
+def _wish(batch: NewBatch) -> dict[str, Any]:
+    """As `accept_pack.lua` takes it; what is not there is left out."""
+    wish: dict[str, Any] = {
+        "id": batch.id,
+        "fingerprint": batch.fingerprint,
+        "fields": _pairs(batch.fields),
+    }
+    if batch.input_file:
+        wish["file"] = batch.input_file
+    if batch.reply:
+        wish["reply"] = batch.reply
+    if batch.start:
+        start = batch.start
+        tokens = (start.quota.tokens, *start.quota.more_tokens)
+        wish["start"] = {
+            "plan": start.plan,
+            "lane": start.lane,
+            "slices": [piece.to_text() for piece in start.slices],
+            "fields": _pairs({"plan": start.plan, **start.fields}),
+            "requests": start.quota.requests,
+            "tokens": " ".join(map(str, tokens)),
+        }
+    return wish
+
+
+def _pairs(fields: Mapping[str, str | int]) -> list[str]:
+    return [str(part) for pair in fields.items() for part in pair]

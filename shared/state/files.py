@@ -12,7 +12,10 @@ from shared.state.scripts import Scripts
 
 
 class FileRecord(NamedTuple):
-    """A file and its object in S3; `owned` objects go when the file is deleted."""
+    """A file and its object in S3; `owned` objects go when the file is deleted.
+
+    It is bytes [start, end) of the object: as a rule all of them.
+    """
 
     id: str
     tenant: str
@@ -25,6 +28,12 @@ class FileRecord(NamedTuple):
     key: str
     etag: str
     owned: bool = True
+    start: int = 0
+
+    @property
+    def end(self) -> int | None:
+        """None for an empty file, so that its object is looked for all the same."""
+        return self.start + self.bytes or None
 
     @property
     def record_key(self) -> str:
@@ -34,7 +43,7 @@ class FileRecord(NamedTuple):
     @property
     def has_record(self) -> bool:
         """Whether it is written beside the object; other files are known by their batch."""
-        return self.owned and self.purpose != "batch_output"
+        return self.owned and self.key.startswith("files/")
 
     @property
     def deleted_key(self) -> str:
@@ -51,6 +60,8 @@ class FileRecord(NamedTuple):
         fields: dict[str, str | int] = {
             name: value for name, value in self._asdict().items() if value is not None
         }
+        if not self.start:
+            del fields["start"]
         return {**fields, "owned": int(self.owned)}
 
     @classmethod
@@ -68,6 +79,7 @@ class FileRecord(NamedTuple):
             key=fields["key"],
             etag=fields["etag"],
             owned=fields["owned"] == "1",
+            start=int(fields.get("start", 0)),
         )
 
     def to_openai(self) -> File:

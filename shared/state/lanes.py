@@ -1,6 +1,7 @@
 """Lanes: their ready lists, and the one lane job that each has while there is work."""
 
 import time
+from itertools import chain
 from typing import NamedTuple
 
 from shared.lifecycle import Status
@@ -11,12 +12,16 @@ from shared.state.slices import pending_key
 
 #: Batches whose records are read in one round trip.
 _BATCHES = 500
+#: Where more than these wait, those whose windows close next and the oldest are looked at besides
+#: the next ones of so many tenants.
+_CLOSING, _OLDEST, _TENANTS = 200, 50, 250
 
 
 class JobRecord(NamedTuple):
     """What is known of a lane's job; times are Unix seconds, 0 when it never happened.
 
-    `rate` is the lane's rows a second; it outlives the job.
+    `rate` is the lane's rows a second; it outlives the job. The last three are of a model with
+    several pools.
     """
 
     id: str
@@ -26,6 +31,12 @@ class JobRecord(NamedTuple):
     rows: int
     executions: int
     rate: float
+    #: The pool whose engine takes the rows now; empty while none does.
+    runs_on: str = ""
+    #: Pools that were asked for an engine and have no room for it.
+    full: tuple[str, ...] = ()
+    #: When the next pool is asked.
+    spills_at: float = 0
 
 
 class Lanes:
@@ -48,9 +59,13 @@ class Lanes:
         """How many batches run on the lane."""
         return await self._redis.zcard(self._key(lane, "active"))
 
-    async def waiting_count(self, lane: str) -> int:
-        """How many of them have slices that are neither ready nor claimed."""
-        return await self._redis.zcard(self._key(lane, "waiting"))
+    async def backlog(self, lane: str) -> tuple[int, int]:
+        """How many batches have slices that are neither ready nor claimed; and the ready slices."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zcard(self._key(lane, "waiting"))
+            pipe.zcard(self._key(lane, "ready"))
+            batches, ready = await pipe.execute()
+        return batches, ready
 
     async def rows_ahead(self, lane: str) -> int:
         """Rows of the lane's running batches that have no result yet."""
@@ -69,12 +84,17 @@ class Lanes:
         """How many slices of the lane are claimed."""
         return await self._redis.zcard(self._key(lane, "claims"))
 
+    async def ready_count(self, lane: str) -> int:
+        """How many slices of the lane are ready to be claimed."""
+        return await self._redis.zcard(self._key(lane, "ready"))
+
     async def candidates(self, lane: str, *, slices_per_batch: int) -> list[ReadySlice]:
-        """The ready slices of the lane and the next pending ones of its oldest waiting batches."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrange(self._key(lane, "ready"), 0, -1)
-            pipe.zrange(self._key(lane, "waiting"), 0, _BATCHES - 1)
-            ready, waiting = await pipe.execute()
+        """The ready slices of the lane and the next pending ones of batches that wait.
+
+        However many wait, the most urgent ones of each tenant are among them, and those whose
+        windows close soonest.
+        """
+        ready, waiting = await self._to_choose_from(lane)
         ids = list(dict.fromkeys([*waiting, *(member.rpartition(":")[0] for member in ready)]))
         fields = ("status", "plan", "tenant", "priority", "created_at", "expires_at", "lane")
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -120,6 +140,28 @@ class Lanes:
             )
         return found
 
+    async def _to_choose_from(self, lane: str) -> tuple[list[str], list[str]]:
+        """The ready slices, and the ids of at most about `_BATCHES` batches that wait."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrange(self._key(lane, "ready"), 0, -1)
+            pipe.zrange(self._key(lane, "waiting"), 0, _BATCHES - 1)
+            pipe.zcard(self._key(lane, "waiting"))
+            ready, waiting, count = await pipe.execute()
+        if count <= len(waiting):
+            return ready, waiting
+        # Any of them, where there are too many: each has its turn within a few rounds.
+        tenants = await self._redis.srandmember(self._key(lane, "tenants"), _TENANTS)
+        closing = await self._redis.zrange(f"{self._namespace}deadlines", 0, _CLOSING - 1)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for tenant in tenants:
+                key = self._key(lane, f"waiting:{tenant}")
+                pipe.zrange(key, 0, max(1, _BATCHES // len(tenants)) - 1)
+            pipe.zmscore(self._key(lane, "waiting"), closing or [""])
+            *chosen, scores = await pipe.execute()
+        urgent = [id_ for id_, score in zip(closing, scores, strict=False) if score is not None]
+        # Whatever else: the oldest of all have their turn.
+        return ready, list(dict.fromkeys([*urgent, *waiting[:_OLDEST], *chain(*chosen)]))
+
     async def feed(self, lane: str, members: list[str]) -> int:
         """Put the ready list (at most 100 members) in this order; returns how many came in."""
         fed: int = await self._scripts.run("feed", lane, *members)
@@ -145,6 +187,9 @@ class Lanes:
             rows=int(fields.get("rows", 0)),
             executions=int(fields.get("executions", 0)),
             rate=float(fields.get("rate", 0)),
+            runs_on=fields.get("runs_on", ""),
+            full=tuple(fields.get("full", "").split()),
+            spills_at=float(fields.get("spills_at", 0)),
         )
 
     async def open_job(self, lane: str, old: str, new: str) -> str:
@@ -156,7 +201,7 @@ class Lanes:
         """Let an idle lane job end; False while the lane has work."""
         return bool(await self._scripts.run("close_job", lane, job))
 
-    async def beat(self, lane: str, job: str, *, rows_wanted: int, **fields: float) -> bool:
+    async def beat(self, lane: str, job: str, *, rows_wanted: int, **fields: float | str) -> bool:
         """A lane job's sign of life and its appetite; False when it was superseded."""
         pairs = [part for pair in fields.items() for part in pair]
         return bool(await self._scripts.run("beat", lane, job, rows_wanted, *pairs))

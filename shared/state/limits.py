@@ -4,7 +4,7 @@ Calls are counted in memory only, by a leaky bucket; the queue lies beside the b
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shared.errors import BatchyardError
 from shared.state.scripts import Scripts
@@ -72,6 +72,22 @@ class Known(NamedTuple):
     fingerprint: str
 
 
+class NewBatchWish(NamedTuple):
+    """A batch that is about to be made, and its limits as `reserve` takes them."""
+
+    tenant: str
+    batch_id: str
+    rate: Rate
+    requests: int
+    tokens: Mapping[str, int]
+
+    @property
+    def arguments(self) -> list[str | int]:
+        """As `reserve_batch.lua` takes it."""
+        pairs = [part for pair in self.tokens.items() for part in pair]
+        return [self.tenant, self.batch_id, *self.rate.arguments, self.requests, *pairs]
+
+
 class Limits:
     """The noun `limit` of State; keys bring their own, so that a call costs one round trip."""
 
@@ -93,17 +109,26 @@ class Limits:
         tokens by model, of those that could run the batch. Returns the queue that is full already
         (of tokens: those of all these models), or how the tenant stands when it has to wait.
         """
-        pairs: Sequence[str | int] = [part for pair in tokens.items() for part in pair]
-        match await self._scripts.run(
-            "reserve_batch", tenant, batch_id, *rate.arguments, requests, *pairs
-        ):
-            case ["known", fingerprint]:
-                return Known(fingerprint)
-            case ["wait", wait, reset]:
-                return Standing(rate, wait, 0, reset)
-            case ["requests"]:
-                return "requests"
-            case ["tokens"]:
-                return "tokens"
-            case _:
-                return None
+        wish = NewBatchWish(tenant, batch_id, rate, requests, tokens)
+        return _reserved(wish, await self._scripts.run("reserve_batch", *wish.arguments))
+
+    async def reserve_all(
+        self, wishes: Sequence[NewBatchWish]
+    ) -> list[Known | Queue | Standing | None]:
+        """`reserve` for each of them, in one round trip."""
+        answers = await self._scripts.run_all("reserve_batch", (wish.arguments for wish in wishes))
+        return [_reserved(*pair) for pair in zip(wishes, answers, strict=True)]
+
+
+def _reserved(wish: NewBatchWish, answer: list[Any]) -> Known | Queue | Standing | None:
+    match answer:
+        case ["known", fingerprint]:
+            return Known(fingerprint)
+        case ["wait", wait, reset]:
+            return Standing(wish.rate, wait, 0, reset)
+        case ["requests"]:
+            return "requests"
+        case ["tokens"]:
+            return "tokens"
+        case _:
+            return None

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 from shared.state.client import Client
 
@@ -11,14 +13,19 @@ from shared.state.client import Client
 Box = Literal["submissions", "events", "replies"]
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True)
+class Entry:
     """One entry; its id orders it within its box."""
 
     id: str
-    fields: dict[str, str]
+    fields: Mapping[str, str]
 
-    def snapshot(self) -> dict[str, str]:
+    def snapshot(self) -> Mapping[str, str]:
         """The batch as it was when the entry was written."""
+        return self._snapshot
+
+    @cached_property
+    def _snapshot(self) -> dict[str, str]:
         snapshot: dict[str, str] = json.loads(self.fields["snapshot"])
         return snapshot
 

@@ -63,6 +63,7 @@ class EndedBatch:
     fields: Mapping[str, str | int]
     files: Sequence[Mapping[str, str | int]]
     garbage: str
+    garbage_later: Sequence[str]
     input_file: FileRecord | None
     #: Whether it ended too long ago to be told again.
     silent: bool
@@ -133,6 +134,7 @@ class Restore:
                             "at_ms": one.pin.at_ms,
                             "files": list(one.files),
                             "garbage": one.garbage,
+                            "garbage_later": list(one.garbage_later),
                             "input_file": _file(one.input_file),
                             "base": base,
                             "silent": one.silent,
@@ -223,9 +225,32 @@ class Restore:
                 ]
                 yield [file for file in found if file.has_record]
 
-    async def forget_seen(self) -> None:
-        """Drop what `see_files` has noted."""
-        await self._redis.unlink(f"{self._namespace}rebuilding:files")
+    async def keep_packed(self, batches: Mapping[str, str]) -> None:
+        """Lay texts by for batches; the first one of each counts."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id, text in batches.items():
+                pipe.hsetnx(f"{self._namespace}rebuilding:packed", batch_id, text)
+            await pipe.execute()
+
+    async def packed(self, batch_id: str) -> str | None:
+        """What was laid by for the batch."""
+        return await self._redis.hget(f"{self._namespace}rebuilding:packed", batch_id)
+
+    async def drop_packed(self, batch_ids: Sequence[str]) -> None:
+        """Forget what was laid by for these batches: they are dealt with."""
+        if batch_ids:
+            await self._redis.hdel(f"{self._namespace}rebuilding:packed", *batch_ids)
+
+    async def some_packed(self, *, limit: int) -> list[str]:
+        """Batches for which something lies by."""
+        found = await self._redis.hrandfield(f"{self._namespace}rebuilding:packed", limit)
+        return found or []
+
+    async def forget_notes(self) -> None:
+        """Drop what `see_files` and `keep_packed` have noted."""
+        await self._redis.unlink(
+            f"{self._namespace}rebuilding:files", f"{self._namespace}rebuilding:packed"
+        )
 
     async def _names(self, what: str) -> AsyncIterator[str]:
         """The keys `what:<tenant>`."""

@@ -25,7 +25,7 @@ class Scripts:
             if path.stem != "prelude"
         }
 
-    async def run(self, name: str, *arguments: str | float) -> Any:
+    async def run(self, name: str, *arguments: str | bytes | float) -> Any:
         """What the script returns, as redis-py decodes it."""
         return await self._scripts[name](keys=[self._namespace], args=list(arguments))
 

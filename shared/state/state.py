@@ -2,11 +2,10 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from redis.asyncio.client import PubSub
-from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -15,7 +14,7 @@ from shared.errors import BatchyardError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
 from shared.state.batches import Batches, Pin
 from shared.state.census import Census
-from shared.state.client import Client, translated
+from shared.state.client import BoundedRetry, Client, translated
 from shared.state.events import Events
 from shared.state.files import Files
 from shared.state.keys import Keys
@@ -42,22 +41,28 @@ class MovedError(BatchyardError):
 
 
 class State:
-    """Redis as the fleet sees it; every status changes through `apply` or a script beside it."""
+    """Redis as the fleet sees it; every status changes through `apply` or a script beside it.
 
-    def __init__(self, url: str, *, namespace: str = NAMESPACE) -> None:
+    A call that has found no answer for `patience_seconds` is not tried again.
+    """
+
+    def __init__(
+        self, url: str, *, namespace: str = NAMESPACE, patience_seconds: float = 30.0
+    ) -> None:
         # Every script may be repeated, so a lost answer is answered by calling again.
         self._redis: Client = Client.from_url(
             url,
             decode_responses=True,
-            socket_timeout=10,
-            socket_connect_timeout=5,
+            socket_timeout=min(10.0, patience_seconds),
+            socket_connect_timeout=min(5.0, patience_seconds),
             health_check_interval=15,
             # At redis-py's own limit of 100, the 101st call of the same moment would be an error.
             max_connections=_MOST_CONNECTIONS,
-            retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), 6),
+            retry=BoundedRetry(ExponentialBackoff(cap=1.0, base=0.05), 6),
             # The last one is uvloop's word for a connection that was reset.
             retry_on_error=[RedisConnectionError, RedisTimeoutError, RuntimeError],
         )
+        self._redis.patience_seconds = patience_seconds
         self._namespace = namespace
         scripts = Scripts(self._redis, namespace)
         self._scripts = scripts
@@ -127,11 +132,13 @@ class State:
         files: list[dict[str, str | int]],
         fields: Mapping[str, str | int],
         garbage: str | None = None,
+        garbage_later: Sequence[str] = (),
         pin: Pin | None = None,
     ) -> bool:
         """`apply` for the end of a batch: its output files appear in the same step as its status.
 
-        `garbage` is the prefix of the objects that nobody needs after it.
+        `garbage` is the prefix of the objects that nobody needs after it; `garbage_later` are
+        objects and prefixes that are swept when a day has passed.
         """
         pairs = [str(part) for pair in fields.items() for part in pair]
         outcome = await self._scripts.run(
@@ -141,6 +148,7 @@ class State:
             json.dumps(files),
             json.dumps(pairs),
             garbage or "",
+            json.dumps(garbage_later),
             *_pin(pin),
         )
         return self._judge(batch_id, event, outcome)

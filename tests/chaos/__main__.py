@@ -26,8 +26,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31))
-    parser.add_argument("--points", action="store_true", help="first die at each named point once")
-    parser.add_argument("--gap", type=float, default=2.0, help="seconds between faults, on average")
+    parser.add_argument(
+        "--points",
+        type=int,
+        nargs="?",
+        const=1,
+        default=0,
+        metavar="N",
+        help="first die at each named point N times: on the first passage, on the second, …",
+    )
+    parser.add_argument(
+        "--kills", type=int, default=0, help="end before the minutes are over, after so many"
+    )
+    parser.add_argument("--gap", type=float, help="seconds between faults, on average: 2, or 10")
+    parser.add_argument(
+        "--engine", choices=("stub", "real"), default="stub", help="made up, or Ray and vLLM"
+    )
     parser.add_argument("--clients", type=int, default=12, help="batches under way at once")
     parser.add_argument("--folder", type=Path, help="where the run directory is made")
     parser.add_argument("--keep", action="store_true", help="keep it even if all is well")
@@ -35,7 +49,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.check:
         evidence = load(options.check)
-        outcome = Outcome(check(evidence), {}, absorbed(evidence), Counter())
+        outcome = Outcome(check(evidence), {}, absorbed(evidence), Counter(), Counter())
         return _tell(outcome, options.check, options.seed)
     # Lane jobs are not our own children: whatever ends a run has to end them too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -50,7 +64,9 @@ def main() -> int:
         seed=options.seed,
         points=options.points,
         at_once=options.clients,
-        gap_seconds=options.gap,
+        gap_seconds=options.gap or (10.0 if options.engine == "real" else 2.0),
+        is_real=options.engine == "real",
+        kills=options.kills,
     )
     outcome = asyncio.run(run(wish, say))
     code = _tell(outcome, folder, options.seed)
@@ -63,6 +79,7 @@ def _tell(outcome: Outcome, folder: Path, seed: int) -> int:
     """The summary table."""
     kinds = Counter(violation.kind for violation in outcome.violations)
     for title, table in (
+        ("faults", outcome.faults),
         ("happened", outcome.counts),
         ("absorbed", outcome.absorbed),
         ("ended by themselves", outcome.odd_ends),

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from shared import ids
 from shared.lifecycle import FINAL, INITIAL, TRANSITIONS, Status
+from shared.submission import PACKS
 from tests.chaos.evidence import Evidence
-from tests.chaos.rows import Answer, expected
+from tests.chaos.rows import expected, is_answer
 
 #: How a batch that was asked for in some way may end.
 _ENDS: Mapping[str, frozenset[str]] = {
@@ -125,6 +126,8 @@ def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
 def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
     record = evidence.redis.get(f"batch:{batch.id}")
     has_manifest = f"batches/{batch.id}/manifest.json" in evidence.objects
+    if record is not None and record["key"].startswith(PACKS):
+        has_manifest |= batch.id in _packed(record["key"], evidence)
     if record is None:
         # An accepted message whose time was over when it came makes no batch.
         may_be_absent = not batch.is_accepted or batch.wish["kind"] == "expiring"
@@ -149,6 +152,13 @@ def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
     yield from _check_results(batch, record, evidence)
 
 
+def _packed(key: str, evidence: Evidence) -> set[str]:
+    """The batches whose manifests are in a pack."""
+    first = int(key.rpartition("/")[2].removesuffix(".jsonl"))
+    lines = evidence.bodies.get(key, b"")[first:].splitlines()
+    return {json.loads(line)["manifest"]["id"] for line in lines}
+
+
 def _check_results(
     batch: Batch, record: Mapping[str, str], evidence: Evidence
 ) -> Iterator[Violation]:
@@ -156,8 +166,8 @@ def _check_results(
     wish = batch.wish
     rows = wish["rows"] if "plan" in record else []
     wanted = list(expected(wish["key"], rows, wish["model"], padding=wish["padding"]))
-    output = yield from _file(batch, record, "output", evidence)
-    error = yield from _file(batch, record, "error", evidence)
+    output = _lines((yield from _file(batch, record, "output", evidence)))
+    error = _lines((yield from _file(batch, record, "error", evidence)))
     answered = yield from _check_lines(batch, record, wanted, "output", output)
     failed = yield from _check_lines(batch, record, wanted, "error", error)
     lines_of = Counter([*answered, *failed])
@@ -170,23 +180,22 @@ def _check_results(
         if int(record.get(name, 0)) != count:
             told = f"{name} is {record.get(name)}, and it has {count}"
             yield Violation("wrong_counts", batch.id, told)
-    tokens = [wanted[row][1].tokens for row in answered if row < len(wanted)]
-    usage = [sum(one for one, _ in tokens), 0, sum(other for _, other in tokens), 0]
+    usage = [sum(tokens) for tokens in zip(*map(_tokens, output), strict=True)] or [0] * 4
     if usage != [int(record.get(name, 0)) for name in _USAGE]:
-        told = f"its lines say {usage}, and it {[record.get(name) for name in _USAGE]}"
-        yield Violation("wrong_usage", batch.id, told)
+        says = f"its lines say {usage}, and it {[record.get(name) for name in _USAGE]}"
+        yield Violation("wrong_usage", batch.id, says)
 
 
 def _check_lines(
     batch: Batch,
     record: Mapping[str, str],
-    wanted: Sequence[tuple[str, Answer]],
+    wanted: Sequence[tuple[str, Mapping[str, Any]]],
     kind: str,
-    body: bytes,
+    lines: Sequence[bytes],
 ) -> Generator[Violation, None, list[int]]:
     """The rows that have a line in this file, as its return value."""
     found: list[int] = []
-    for line in body.split(b"\n")[:-1]:
+    for line in lines:
         row = ids.row_of_result(line)
         if found and row <= found[-1]:
             yield Violation("out_of_order", batch.id, f"row {row} in the {kind} file")
@@ -196,6 +205,17 @@ def _check_lines(
         elif reason := _wrong_line(json.loads(line), *wanted[row], kind, record["status"]):
             yield Violation("wrong_result", batch.id, f"row {row}: {reason}")
     return found
+
+
+def _lines(body: bytes) -> list[bytes]:
+    return body.split(b"\n")[:-1]
+
+
+def _tokens(line: bytes) -> tuple[int, int, int, int]:
+    """As _USAGE has them, of a result line."""
+    usage = ((json.loads(line)["response"] or {}).get("body") or {}).get("usage") or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return usage.get("prompt_tokens", 0), cached, usage.get("completion_tokens", 0), 0
 
 
 def _file(
@@ -226,7 +246,7 @@ def _file(
 
 
 def _wrong_line(
-    line: Mapping[str, Any], custom_id: str, answer: Answer, kind: str, status: str
+    line: Mapping[str, Any], custom_id: str, asked: Mapping[str, Any], kind: str, status: str
 ) -> str:
     """What is wrong with a result or error line; nothing if it is right."""
     if line["custom_id"] != custom_id:
@@ -239,9 +259,8 @@ def _wrong_line(
         return ""
     if (response["status_code"] == _OK) != (kind == "output"):
         return f"{response['status_code']} in the {kind} file"
-    if (response["status_code"], response["body"]) != (answer.status, answer.body):
-        return "it is another row's answer"
-    return ""
+    is_right = is_answer(asked, response["status_code"], response["body"])
+    return "" if is_right else "it is another row's answer"
 
 
 def _invented(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
@@ -256,14 +275,21 @@ def _invented(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Viol
 
 def _run_again(evidence: Evidence) -> Iterator[Violation]:
     """Claims after the commit; what a frozen lane job runs under its old claim is not one."""
-    for run in evidence.runs:
-        parts = evidence.redis.get(f"parts:{run['batch']}", {})
-        if (text := parts.get(str(run["index"]))) is None:
-            continue
-        committed = int(json.loads(text)[0].rpartition("-")[2].removesuffix(".jsonl"))
-        if run["epoch"] > committed:
-            told = f"slice {run['index']} ran under claim {run['epoch']}, committed by {committed}"
-            yield Violation("committed_row_run_again", run["batch"], told)
+    claims = {(run["batch"], str(run["index"]), run["epoch"]) for run in evidence.runs}
+    for key, epochs in evidence.redis.items():
+        if key.startswith("epochs:"):
+            batch_id = key.removeprefix("epochs:")
+            claims |= {(batch_id, index, int(epoch)) for index, epoch in epochs.items()}
+    for batch_id, index, epoch in sorted(claims):
+        text = evidence.redis.get(f"parts:{batch_id}", {}).get(index)
+        committed = _epoch_of(json.loads(text)[0]) if text else epoch
+        if epoch > committed:
+            told = f"slice {index} was claimed as {epoch}, committed as {committed}"
+            yield Violation("committed_row_run_again", batch_id, told)
+
+
+def _epoch_of(part: str) -> int:
+    return int(part.rpartition("-")[2].removesuffix(".jsonl"))
 
 
 def _check_events(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:

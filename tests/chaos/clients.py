@@ -13,17 +13,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import aio_pika
 import httpx
-from aio_pika.abc import AbstractIncomingMessage
+from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import AMQPError
 from redis.asyncio import Redis
 
 from shared import ids, topology
 from shared.state.state import NAMESPACE
-from tests.chaos.fleet import MODELS, TENANTS, ChaosFleet, subscriptions
+from tests.chaos.fleet import TENANTS, ChaosFleet, subscriptions
 from tests.chaos.journal import Journal
 from tests.chaos.plan import GATEWAYS
 from tests.chaos.rows import CHAT, lines, request
@@ -31,6 +32,9 @@ from tests.chaos.rows import CHAT, lines, request
 FINAL = {"completed", "failed", "expired", "cancelled"}
 _PAUSE_SECONDS = 0.2
 _CALL_SECONDS = 10.0
+_CONNECT_SECONDS = 60.0
+#: What tells a client of RabbitMQ that its connection is gone.
+_LOST = (AMQPError, OSError, RuntimeError)
 _TOO_MANY, _SERVER_ERROR = 429, 500
 #: Rows of a batch: mostly few, sometimes enough for waves.
 _SMALL, _LARGE = (1, 60), (150, 400)
@@ -83,6 +87,12 @@ class Clients:
             await self._insist(tenant, "POST", "/v1/webhook_endpoints", json=_hook(hook))
         for tenant, queue in subscriptions():
             await self._subscribe(tenant, queue)
+
+    @property
+    def progress(self) -> tuple[int, ...]:
+        """What grows only while batches move: asking again and again is none of it."""
+        moving = ("lives", "batches", "events", "webhooks", *sorted(FINAL))
+        return tuple(self.counts[name] for name in moving)
 
     async def work(self) -> None:
         """Make batches and see them end, some at a time, until `stopping`."""
@@ -228,7 +238,7 @@ class Clients:
             "tenant": tenant,
             "door": door,
             "kind": kind,
-            "model": dice.choice(MODELS),
+            "model": dice.choice(self._fleet.models),
             "rows": list(range(700 if is_long else dice.randint(*size))),
             "padding": _PADDING if is_long else 0,
         }
@@ -305,7 +315,7 @@ class Clients:
                         message, topology.submit_key(wish["tenant"]), mandatory=True
                     )
                 break
-            except (AMQPError, OSError, TimeoutError, RuntimeError):
+            except _LOST:
                 self.counts["publishes repeated"] += 1
             except asyncio.CancelledError:
                 # aiormq cancels the waiters of a connection that it declares stuck.
@@ -403,36 +413,72 @@ class Clients:
     # Subscribers, as the contract has them: a durable queue, and an ack after the own note.
 
     async def _subscribe(self, tenant: str, queue: str) -> None:
-        url = self._fleet.amqp_url(tenant) + "?heartbeat=10&reconnect_interval=1"
-        connection = await aio_pika.connect_robust(url, timeout=10)
-        self._stack.push_async_callback(connection.close)
-        channel = await connection.channel()
-        await channel.set_qos(prefetch_count=200)
-        declared = await channel.declare_queue(
-            queue, durable=True, arguments={"x-queue-type": "quorum"}
+        """Returns once it listens for the first time."""
+        listening = asyncio.Event()
+        task = asyncio.create_task(self._keep_listening(tenant, queue, listening))
+        self._stack.push_async_callback(_ended, task)
+        await listening.wait()
+
+    async def _keep_listening(self, tenant: str, queue: str, listening: asyncio.Event) -> None:
+        while True:
+            try:
+                await self._listen(tenant, queue, listening)
+            except _LOST:
+                pass
+            except asyncio.CancelledError:
+                # As in `_publish`.
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+            self.counts["subscribed again"] += 1
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _listen(self, tenant: str, queue: str, listening: asyncio.Event) -> None:
+        """Take events until the subscription is lost."""
+        lost = asyncio.Event()
+        # Not aio-pika's robust connection: lost once more while it restores its consumers, it stays
+        # connected, and deaf.
+        connection = await aio_pika.connect(
+            self._fleet.amqp_url(tenant) + "?heartbeat=10", timeout=_CONNECT_SECONDS
         )
-        exchange = await channel.get_exchange(topology.EVENTS_EXCHANGE, ensure=False)
-        await declared.bind(exchange, f"batch.*.{tenant}.*")
-        journal = self.received[queue]
-
-        async def take(message: AbstractIncomingMessage) -> None:
-            event = json.loads(message.body)
-            journal.note(
-                "event",
-                id=event["id"],
-                type=event["type"],
-                sequence=event["sequence"],
-                source=event["source"],
-                data=event["data"],
-                message_id=message.message_id,
-                redelivered=message.redelivered,
+        try:
+            connection.close_callbacks.add(lambda *_: lost.set())
+            channel = await connection.channel()
+            channel.close_callbacks.add(lambda *_: lost.set())
+            await channel.set_qos(prefetch_count=200, timeout=_CONNECT_SECONDS)
+            declared = await channel.declare_queue(
+                queue,
+                durable=True,
+                arguments={"x-queue-type": "quorum"},
+                timeout=_CONNECT_SECONDS,
             )
-            self.counts["events"] += 1
-            with suppress(AMQPError, RuntimeError):
-                # After a lost connection it comes again, as it may.
-                await message.ack()
+            exchange = await channel.get_exchange(topology.EVENTS_EXCHANGE, ensure=False)
+            await declared.bind(exchange, f"batch.*.{tenant}.*", timeout=_CONNECT_SECONDS)
+            await declared.consume(partial(self._take, queue), timeout=_CONNECT_SECONDS)
+            listening.set()
+            # The broker may cancel a consumer and keep its channel.
+            while not lost.is_set() and await _consumers(connection, queue):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(lost.wait(), _CALL_SECONDS)
+        finally:
+            with suppress(*_LOST):
+                await asyncio.wait_for(connection.close(), _CALL_SECONDS)
 
-        await declared.consume(take)
+    async def _take(self, queue: str, message: AbstractIncomingMessage) -> None:
+        event = json.loads(message.body)
+        self.received[queue].note(
+            "event",
+            id=event["id"],
+            type=event["type"],
+            sequence=event["sequence"],
+            source=event["source"],
+            data=event["data"],
+            message_id=message.message_id,
+            redelivered=message.redelivered,
+        )
+        self.counts["events"] += 1
+        with suppress(*_LOST):
+            # After a lost connection it comes again, as it may.
+            await message.ack()
 
     async def _receive_webhooks(self) -> str:
         """The URL of a receiver that takes all of them."""
@@ -479,6 +525,17 @@ async def all_clients(
                 await work
     finally:
         await clients.close()
+
+
+async def _consumers(connection: AbstractConnection, queue: str) -> int:
+    async with await connection.channel() as channel:
+        found = await channel.declare_queue(queue, passive=True, timeout=_CONNECT_SECONDS)
+        return found.declaration_result.consumer_count or 0
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _input(wish: dict[str, Any]) -> bytes:

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from shared import topology
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
+from shared.submission import PACKS
 from tests.chaos.fleet import ChaosFleet, subscriptions
 from tests.chaos.journal import read
 
@@ -62,7 +63,12 @@ async def collect(fleet: ChaosFleet) -> None:
         # A part that was adopted as the output lies among the parts.
         named = _named_parts(redis)
         listing = await asyncio.to_thread(_listing, fleet.s3)
-        for names in _chunks([name for name in listing if name.endswith(_READ) or name in named]):
+        wanted = [
+            name
+            for name in listing
+            if name.endswith(_READ) or name in named or name.startswith(PACKS)
+        ]
+        for names in _chunks(wanted):
             await asyncio.gather(*(_fetch(storage, name, folder / "s3") for name in names))
     finally:
         storage.close()
@@ -98,7 +104,7 @@ def load(run_dir: Path) -> Evidence:
 async def queue_lengths(fleet: ChaosFleet) -> dict[str, int]:
     """Messages that wait in each queue."""
     names = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions())]
-    async with await aio_pika.connect(fleet.service_amqp_url, timeout=10) as connection:
+    async with await aio_pika.connect(fleet.service_amqp_url, timeout=60) as connection:
         channel = await connection.channel()
         lengths = {}
         for name in names:

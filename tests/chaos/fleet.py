@@ -9,22 +9,24 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 import httpx
 
 from cli.servers import CephS3, Child, Ports, RabbitMQ, Redis, User
-from cli.servers.process import make_private_directory, wait_ready
+from cli.servers.process import RUN_DIR_VARIABLE, make_private_directory, wait_ready
 from shared import topology
+from shared.errors import SetupError
 from shared.state import State
+from tests.chaos.forked import Forked, Room, forks
 from tests.chaos.journal import Journal
-from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, LINKS, Fault
+from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, RAY_TARGETS, STUB, Fault
 
-MODELS = ("alpha", "beta")
 TENANTS = ("acme", "globex")
 SUBSCRIBERS = ("one", "two")
 BUCKET = "batchyard"
@@ -45,10 +47,9 @@ SETTINGS = {
     "BATCHYARD_GRACE_SECONDS": "2",
     "BATCHYARD_HEARTBEAT_SECONDS": "2",
 }
-_CATALOG = "pools:\n  cpu: {resources: {CPU: 1}}\nmodels:\n" + "".join(
-    f"  {name}: {{pools: [cpu], engine: {{max_num_seqs: 64}}}}\n" for name in MODELS
-)
+RAY_TOKEN = "token"
 _ROOT = Path(__file__).parents[2]
+_PYTHON = (sys.executable, "-m")
 _POLL_SECONDS = 0.1
 _START_SECONDS = 600.0
 #: A process that cannot start is not started in a circle.
@@ -58,6 +59,14 @@ _RESTART_PAUSE_SECONDS = 0.5
 class ChaosFleet:
     """The processes of one run directory. To be used in the main thread's event loop."""
 
+    aims = STUB
+    models: Sequence[str] = ("alpha", "beta")
+    settings: Mapping[str, str] = SETTINGS
+    servers: Sequence[str] = ("redis", "rabbitmq", "ceph")
+    #: A run in which nothing moves for so long is over, whatever is still open: longer than the
+    #: pause after a webhook's second attempt.
+    stall_seconds = 400.0
+
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         make_private_directory(run_dir)
@@ -66,11 +75,13 @@ class ChaosFleet:
         self.crash_log = run_dir / "journal" / "crashes"
         #: Where a process dies that is started now, as BATCHYARD_CRASH_AT has it.
         self.arming: Callable[[str], str] = lambda process: ""
-        #: Where those that run will die.
-        self.armed: dict[str, set[str]] = {}
+        #: Where those that run will die, and the how many-th time that they come by.
+        self.armed: dict[str, dict[str, int]] = {}
         #: Ends that nobody has asked for, by process and exit code.
         self.odd_ends: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
+        #: What was done to whom, and how often.
+        self.hit: Counter[str] = Counter()
         self._service = User("batchyard", secrets.token_urlsafe(16), tenant=False)
         self._users = {name: User(name, secrets.token_urlsafe(16), tenant=True) for name in TENANTS}
         self.redis = Redis(run_dir / "redis", secrets.token_urlsafe(16))
@@ -79,7 +90,8 @@ class ChaosFleet:
         self.ceph = CephS3(run_dir / "s3", *keys)
         self._s3_keys = keys
         self.catalog = run_dir / "catalog.yaml"
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, Child | Forked] = {}
+        self._forks = forks()
         self._next: dict[str, str] = {}
         self._down: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -105,19 +117,48 @@ class ChaosFleet:
     def start(self) -> None:
         """Start everything; returns when it serves."""
         began = time.monotonic()
-        self.catalog.write_text(_CATALOG)
+        self.write_catalog()
         for server in (self.rabbitmq, self.redis, self.ceph):
             server.launch()
         self._make_children()
-        for name in ("proxy", "cluster", "engine"):
-            self._children[name].start()
+        self._proxy.start()
+        self.launch_ray()
         for server in (self.redis, self.ceph, self.rabbitmq):
             # A busy machine takes its time.
             server.wait(_START_SECONDS)
         for name in (*GATEWAYS, *DISPATCHERS):
             self._start(name)
-        wait_ready(self._is_up, [self._children["proxy"]], timeout_seconds=_START_SECONDS)
+        wait_ready(self._is_up, [self._proxy], timeout_seconds=_START_SECONDS)
         self.counts["seconds to start"] = round(time.monotonic() - began)
+
+    def write_catalog(self) -> None:
+        """The models that there are."""
+        models = "".join(
+            f"  {name}: {{pools: [cpu], engine: {{max_num_seqs: 64}}}}\n" for name in self.models
+        )
+        self.catalog.write_text(f"pools:\n  cpu: {{resources: {{CPU: 1}}}}\nmodels:\n{models}")
+
+    def launch_ray(self) -> None:
+        """Start what stands for Ray: something that runs lane jobs, and an engine for them."""
+        journal = self.run_dir / "journal" / "engine.jsonl"
+        engine = [str(self.ports.get("engine")), str(journal)]
+        self._child("engine", [*_PYTHON, "tests.chaos.engine", *engine], {})
+        cluster = [str(self.ray_port), str(self.run_dir)]
+        self._child(
+            "cluster",
+            [*_PYTHON, "tests.chaos.cluster", *cluster],
+            {
+                **self.environment(LANE_JOB),
+                "CHAOS_ENGINE_PORT": str(self.link(LANE_JOB, "engine")),
+            },
+        )
+        for name in ("cluster", "engine"):
+            self._children[name].start()
+
+    @property
+    def ray_port(self) -> int:
+        """Where Ray's API for jobs answers."""
+        return self.ports.get("cluster")
 
     def stop(self) -> None:
         """Stop everything that was started."""
@@ -142,13 +183,21 @@ class ChaosFleet:
             await state.close()
 
     async def do(self, fault: Fault) -> None:
-        """Let it happen, and be over."""
-        if fault.kind in ("kill", "freeze") and not self._is_serving(fault.target):
-            # Killed again and again while it starts, a broker never comes back.
+        """Let it happen, and be over. What cannot be done on a busy machine is left out."""
+        try:
+            await self._do(fault)
+        except (OSError, SetupError, TimeoutExpired) as error:
+            self.odd_ends[f"{fault.kind} {fault.target}: {error}"[:200]] += 1
+
+    async def _do(self, fault: Fault) -> None:
+        is_of_process = fault.kind in ("kill", "freeze", "cut_off")
+        # Killed again and again while it starts, a broker never comes back.
+        if is_of_process and not (self._is_serving(fault.target) and self.pids(fault.target)):
             self.counts["faults left out"] += 1
             return
         self.faults.note("fault", **fault._asdict())
         self.counts[fault.kind] += 1
+        self.hit[f"{fault.kind} {fault.target}"] += 1
         match fault.kind:
             case "kill":
                 await self._kill(fault)
@@ -174,7 +223,7 @@ class ChaosFleet:
         for name in (*GATEWAYS, *DISPATCHERS):
             self._children[name].kill()
             self._start(name)
-        for pid in self._lane_jobs():
+        for pid in self.lane_jobs():
             _signal(pid, signal.SIGKILL)
 
     async def order(self, order: dict[str, Any]) -> None:
@@ -183,6 +232,11 @@ class ChaosFleet:
         writer.write(json.dumps(order).encode() + b"\n")
         await reader.readline()
         writer.close()
+
+    @property
+    def kills(self) -> int:
+        """SIGKILLs so far, from outside and at points."""
+        return self.counts["kill"] + len(self.crashes())
 
     def crashes(self) -> list[str]:
         """Points at which processes have died so far, in order."""
@@ -195,15 +249,15 @@ class ChaosFleet:
     def pids(self, name: str) -> list[int]:
         """The processes behind a name."""
         if name == LANE_JOB:
-            return self._lane_jobs()
-        children = self._server_children(name) or [self._children[name]]
+            return self.lane_jobs()
+        children = self.server_children(name) or [self._children[name]]
         return [child.pid for child in children if child.is_alive() and child.pid]
 
     async def _kill(self, fault: Fault) -> None:
         if fault.target == LANE_JOB and fault.point:
             self.crash_lane_jobs_at(f"{fault.point}:{fault.nth}")
-        if fault.target == LANE_JOB:
-            for pid in self._lane_jobs():
+        if fault.target in RAY_TARGETS:
+            for pid in self.pids(fault.target):
                 _signal(pid, signal.SIGKILL)
         elif fault.target == "rabbitmq":
             self.rabbitmq.child.kill()
@@ -234,7 +288,7 @@ class ChaosFleet:
         mark = self.run_dir / "cut-off"
         mark.touch()
         try:
-            await self._freeze(LANE_JOB, seconds + float(SETTINGS["BATCHYARD_CLAIM_SECONDS"]))
+            await self._freeze(LANE_JOB, seconds + float(self.settings["BATCHYARD_CLAIM_SECONDS"]))
         finally:
             mark.unlink(missing_ok=True)
 
@@ -244,9 +298,9 @@ class ChaosFleet:
             for name, child in list(self._children.items()):
                 if not child.is_alive():
                     await self._survive(name, partial(self._again, name))
-            for name in ("redis", "rabbitmq", "ceph"):
-                if any(not child.is_alive() for child in self._server_children(name)):
-                    await self._survive(name, partial(self._serve_again, name))
+            for name in self.servers:
+                if any(not child.is_alive() for child in self.server_children(name)):
+                    await self._survive(name, partial(self.serve_again, name))
 
     async def _survive(self, name: str, start: Callable[[], Awaitable[None]]) -> None:
         # A port that is still held, for one: it is tried again.
@@ -268,7 +322,8 @@ class ChaosFleet:
         self._start(name)
         self.counts["restarts"] += 1
 
-    async def _serve_again(self, name: str) -> None:
+    async def serve_again(self, name: str) -> None:
+        """Start what is dead of one of `servers`."""
         self.counts["restarts"] += 1
         if name == "rabbitmq":
             self.rabbitmq.launch()
@@ -296,7 +351,8 @@ class ChaosFleet:
             return False
         return True
 
-    def _server_children(self, name: str) -> list[Child]:
+    def server_children(self, name: str) -> list[Child]:
+        """The processes of one of `servers`, or of the S3 gateway alone; none for others."""
         match name:
             case "redis":
                 return [self.redis.child]
@@ -311,66 +367,72 @@ class ChaosFleet:
 
     def _start(self, name: str) -> None:
         points = self._next.pop(name, "") or self.arming(name)
-        self.armed[name] = {point.partition(":")[0] for point in points.split(",")}
+        named = (point.partition(":") for point in points.split(",") if point)
+        self.armed[name] = {point: int(nth or 1) for point, _, nth in named}
         self._children[name] = self._children[name].with_environment({"BATCHYARD_CRASH_AT": points})
         self._children[name].start()
 
-    def _lane_jobs(self) -> list[int]:
+    def lane_jobs(self) -> list[int]:
+        """The processes of the lane jobs that run."""
         try:
             running: dict[str, int] = json.loads((self.run_dir / "jobs.json").read_text())
         except FileNotFoundError:
             return []
-        return list(running.values())
+        # A dead head's list is an old one, and its numbers may be others' by now.
+        return [pid for pid in running.values() if self._is_ours(pid)]
+
+    def _is_ours(self, pid: int) -> bool:
+        mark = f"{RUN_DIR_VARIABLE}={self.run_dir.resolve()}".encode()
+        try:
+            return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
 
     def _make_children(self) -> None:
-        python = [sys.executable, "-m"]
-        targets = {name: self.ports.get(name) for name in (*GATEWAYS, "cluster", "engine")}
+        targets = {name: self.ports.get(name) for name in (*GATEWAYS, "engine")}
         targets |= {
+            "cluster": self.ray_port,
             "redis": _port(self.redis.url),
             "rabbitmq": _port(self.service_amqp_url),
             "s3": _port(self.ceph.endpoint),
         }
         links = {
             f"{client}>{server}": (self.link(client, server), targets[server])
-            for client, servers in LINKS.items()
+            for client, servers in self.aims.links.items()
             for server in servers
         }
         proxy = [str(self.ports.get("proxy")), json.dumps(links)]
-        self._child("proxy", [*python, "tests.chaos.proxy", *proxy], {})
-        engine = [str(targets["engine"]), str(self.run_dir / "journal" / "engine.jsonl")]
-        self._child("engine", [*python, "tests.chaos.engine", *engine], {})
-        cluster = [str(targets["cluster"]), str(self.run_dir)]
-        self._child(
-            "cluster",
-            [*python, "tests.chaos.cluster", *cluster],
-            {
-                **self._environment(LANE_JOB),
-                "CHAOS_ENGINE_PORT": str(self.link(LANE_JOB, "engine")),
-            },
-        )
+        self._proxy = self._child("proxy", [*_PYTHON, "tests.chaos.proxy", *proxy], {})
         for name in GATEWAYS:
-            environment = {**self._environment(name), "BATCHYARD_PORT": str(targets[name])}
-            self._child(name, [*python, "gateway"], environment)
+            environment = {**self.environment(name), "BATCHYARD_PORT": str(targets[name])}
+            self._fork(name, "gateway", environment)
         for name in DISPATCHERS:
             environment = {
-                **self._environment(name),
+                **self.environment(name),
                 "BATCHYARD_RAY_ADDRESS": f"http://127.0.0.1:{self.link(name, 'cluster')}",
-                "BATCHYARD_RAY_TOKEN": "token",
+                "BATCHYARD_RAY_TOKEN": RAY_TOKEN,
             }
-            self._child(name, [*python, "dispatcher"], environment)
+            self._fork(name, "dispatcher", environment)
 
-    def _child(self, name: str, command: list[str], environment: dict[str, str]) -> None:
-        inherited = {key: text for key, text in os.environ.items() if "BATCHYARD" not in key}
-        # The rooms are found from the root of the tree, wherever the run was begun.
-        inherited["PYTHONPATH"] = str(_ROOT)
-        self._children[name] = Child(
-            name, command, self.run_dir, environment={**inherited, **environment}
+    def _fork(self, name: str, room: Room, environment: dict[str, str]) -> None:
+        self._children[name] = Forked(
+            self._forks, name, room, self.run_dir, {**_inherited(), **environment}
         )
 
-    def _environment(self, client: str) -> dict[str, str]:
-        amqp = "rabbitmq" if "rabbitmq" in LINKS[client] else None
+    def _child(self, name: str, command: list[str], environment: dict[str, str]) -> Child:
+        child = Child(name, command, self.run_dir, environment={**_inherited(), **environment})
+        self._children[name] = child
+        return child
+
+    def whole_environment(self, client: str) -> dict[str, str]:
+        """`environment`, with what every process needs."""
+        return {**_inherited(), **self.environment(client)}
+
+    def environment(self, client: str) -> dict[str, str]:
+        """What a process is told that reaches the others by the links of `client`."""
+        amqp = "rabbitmq" if "rabbitmq" in self.aims.links[client] else None
         return {
-            **SETTINGS,
+            **self.settings,
             "BATCHYARD_AMQP_URL": _through(
                 self.service_amqp_url, self.link(client, amqp) if amqp else 1
             ),
@@ -412,6 +474,12 @@ class ChaosFleet:
 def subscriptions() -> list[tuple[str, str]]:
     """Tenant and queue of every subscriber."""
     return [(tenant, f"sub.{tenant}.{name}") for tenant in TENANTS for name in SUBSCRIBERS]
+
+
+def _inherited() -> dict[str, str]:
+    inherited = {key: text for key, text in os.environ.items() if "BATCHYARD" not in key}
+    # The rooms are found from the root of the tree, wherever the run was begun.
+    return {**inherited, "PYTHONPATH": str(_ROOT)}
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

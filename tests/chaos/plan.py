@@ -7,16 +7,19 @@ from typing import Literal, NamedTuple, TypeVar
 from tests.chaos.points import POINTS
 
 T = TypeVar("T")
+K = TypeVar("K", bound=str)
 Kind = Literal["kill", "freeze", "cut_off", "cut", "slow", "hang", "refuse"]
 
 GATEWAYS = ("gateway-1", "gateway-2")
 DISPATCHERS = ("dispatcher-1", "dispatcher-2")
 LANE_JOB = "lane-job"
-#: What each process talks to, by a link of its own.
-LINKS: dict[str, tuple[str, ...]] = {
+#: What dies of a real cluster, besides: the engine's core and its replica, what runs in a wave, the
+#: node's daemon, and the head's own store.
+RAY_TARGETS = (LANE_JOB, "engine-core", "wave", "replica", "raylet", "gcs")
+_LINKS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GATEWAYS, ("redis", "rabbitmq", "s3")),
     **dict.fromkeys(DISPATCHERS, ("redis", "rabbitmq", "s3", "cluster")),
-    LANE_JOB: ("redis", "s3", "engine"),
+    LANE_JOB: ("redis", "s3"),
     "clients": (*GATEWAYS, "rabbitmq"),
 }
 #: How often each process is hit, compared with the others. A broker or a whole Ceph takes seconds
@@ -52,8 +55,33 @@ _KINDS: dict[Kind, int] = {
     "hang": 2,
     "refuse": 2,
 }
+
+
+class Aims(NamedTuple):
+    """What there is to be hit, and how often each compared with the others."""
+
+    killed: Mapping[str, int]
+    frozen: Mapping[str, int]
+    kinds: Mapping[Kind, int]
+    #: What each process talks to, by a link of its own.
+    links: Mapping[str, tuple[str, ...]]
+
+
+def _without(weights: Mapping[K, int], *names: K) -> dict[K, int]:
+    return {name: weight for name, weight in weights.items() if name not in names}
+
+
+#: The fleet on a made-up engine and a made-up Ray.
+STUB = Aims(_KILLED, _FROZEN, _KINDS, {**_LINKS, LANE_JOB: (*_LINKS[LANE_JOB], "engine")})
+#: On a real Ray, whose own processes are hit one after the other beside this.
+REAL = Aims(
+    _without(_KILLED, LANE_JOB, "engine", "cluster"),
+    _without(_FROZEN, "engine", "cluster"),
+    _without(_KINDS, "cut_off"),
+    _LINKS,
+)
 #: A killed process of ours dies once more at a named point, after so many passages at most.
-_MOST_PASSAGES = 12
+_MOST_PASSAGES = 4
 #: Every lease of a run is shorter; see `tests.chaos.fleet`.
 _FREEZE_SECONDS = (1.0, 9.0)
 #: As of a machine that was suspended: longer than the storage daemons' own leases by default.
@@ -88,33 +116,35 @@ def room(process: str) -> str:
     return process.rpartition("-")[0] if process != LANE_JOB else "lane_job"
 
 
-def plan(seed: int, seconds: float, *, gap_seconds: float = 2.0) -> list[Fault]:
+def plan(seed: int, seconds: float, *, gap_seconds: float = 2.0, aims: Aims = STUB) -> list[Fault]:
     """The faults of a run of so many seconds, in the order of time."""
     dice = random.Random(seed)
     points = {name: _turns(dice, names) for name, names in POINTS.items()}
     faults, at = [], 0.0
     while (at := at + dice.expovariate(1 / gap_seconds)) < seconds - _CALM_SECONDS:
-        faults.append(_fault(dice, round(at, 2), points))
+        faults.append(_fault(dice, round(at, 2), points, aims))
     return faults
 
 
-def _fault(dice: random.Random, at: float, points: dict[str, Iterator[str]]) -> Fault:
-    kind = _one_of(dice, _KINDS)
+def _fault(dice: random.Random, at: float, points: dict[str, Iterator[str]], aims: Aims) -> Fault:
+    kind = _one_of(dice, aims.kinds)
     match kind:
         case "kill":
-            target = _one_of(dice, _KILLED)
+            target = _one_of(dice, aims.killed)
             if room(target) not in points:
                 return Fault(at, kind, target)
             nth = dice.randint(1, _MOST_PASSAGES)
             return Fault(at, kind, target, point=next(points[room(target)]), nth=nth)
         case "freeze":
-            target = _one_of(dice, _FROZEN)
+            target = _one_of(dice, aims.frozen)
             limits = _PAUSE_SECONDS if target == "ceph" else _FREEZE_SECONDS
             return Fault(at, kind, target, _seconds(dice, limits))
         case "cut_off":
             return Fault(at, kind, LANE_JOB, _seconds(dice, _FREEZE_SECONDS))
         case _:
-            link = dice.choice([f"{one}>{other}" for one, all_ in LINKS.items() for other in all_])
+            link = dice.choice(
+                [f"{one}>{other}" for one in aims.links for other in aims.links[one]]
+            )
             seconds = 0.0 if kind == "cut" else _seconds(dice, _LINK_SECONDS)
             value = (round(dice.uniform(0.02, 0.3), 3), round(dice.uniform(5e3, 5e5)))
             return Fault(at, kind, link, seconds, value=value if kind == "slow" else (0.0, 0.0))

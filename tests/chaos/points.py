@@ -31,7 +31,8 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     ),
     "dispatcher": (
         "intake.begin",
-        "intake.input_stored",
+        "intake.packed",
+        "intake.accepted",
         "intake.done",
         "intake.acknowledged",
         "planner.begin",
@@ -52,7 +53,6 @@ POINTS: Mapping[str, tuple[str, ...]] = {
         "reaper.swept",
         "reaper.records_removed",
         "dispatcher.webhook_sent",
-        *_BATCHES,
         *_RELAY,
     ),
     "lane_job": (

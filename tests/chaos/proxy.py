@@ -24,6 +24,11 @@ class FaultProxy:
         self.latency = 0.0
         #: Bytes a second; 0 for no limit.
         self.rate = 0.0
+        #: Bytes that go out together; 0 for as many as come.
+        self.piece = 0
+        #: After so many answers, so many are lost, each with its connection: what they were about
+        #: the server has done.
+        self.answers_to_pass, self.answers_to_lose = 0, 0
         #: New connections are refused at once.
         self.refuses = False
         #: While it is not set, nothing arrives any more, and nobody is told.
@@ -48,6 +53,7 @@ class FaultProxy:
     def heal(self) -> None:
         """Nothing is wrong any more."""
         self.latency, self.rate, self.refuses = 0.0, 0.0, False
+        self.piece, self.answers_to_pass, self.answers_to_lose = 0, 0, 0
         self._flows.set()
 
     def hang(self) -> None:
@@ -59,6 +65,13 @@ class FaultProxy:
         if self._server is not None:
             self._server.close()
         self.cut()
+
+    def _maybe_lose(self) -> None:
+        if self.answers_to_pass:
+            self.answers_to_pass -= 1
+        elif self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise ConnectionResetError
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refuses:
@@ -72,7 +85,9 @@ class FaultProxy:
         both = {writer, far_writer}
         self._connections |= both
         try:
-            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+            await asyncio.gather(
+                self._pump(reader, far_writer), self._pump(far_reader, writer, is_answer=True)
+            )
         except OSError:
             for one in both:
                 _reset(one)
@@ -81,8 +96,16 @@ class FaultProxy:
             for one in both:
                 one.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while chunk := await reader.read(_CHUNK_BYTES):
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        is_answer: bool = False,
+    ) -> None:
+        while chunk := await reader.read(self.piece or _CHUNK_BYTES):
+            if is_answer:
+                self._maybe_lose()
             if self.latency:
                 await asyncio.sleep(self.latency)
             if self.rate:

@@ -1,15 +1,19 @@
-"""Made-up requests, and the answer that the made-up engine gives to each. Pure."""
+"""Made-up requests, the made-up engine's answer to each, and what a real one's must be. Pure."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 CHAT = "/v1/chat/completions"
+#: The model of a real engine: nobody knows its words, but how many they have to be.
+REAL_MODEL = "tiny-chat"
+_MOST_TOKENS = 24
 #: How a prompt begins that the engine refuses.
 _REFUSE = "refuse"
 #: Of a batch's rows, about one in so many is refused.
 _REFUSED_EVERY = 9
+_OK, _REFUSED = 200, 400
 
 
 class Answer(NamedTuple):
@@ -18,24 +22,21 @@ class Answer(NamedTuple):
     status: int
     body: dict[str, Any]
 
-    @property
-    def tokens(self) -> tuple[int, int]:
-        """Input and output tokens that count for it."""
-        usage = self.body.get("usage", {})
-        return usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
-
 
 def request(key: str, row: int, model: str, *, padding: int = 0) -> dict[str, Any]:
     """The request number `row` of the batch `key`: always the same one."""
     digest = hashlib.sha256(f"{key} {row}".encode()).hexdigest()
+    if model == REAL_MODEL:
+        asked = {"model": model, "messages": [{"role": "user", "content": f"{digest} {row}"}]}
+        length = {"max_tokens": 1 + int(digest[:4], 16) % _MOST_TOKENS, "ignore_eos": True}
+        return _line(key, row, {**asked, **length})
     verb = _REFUSE if int(digest[:4], 16) % _REFUSED_EVERY == 0 else "answer"
     words = " ".join([verb, digest, *["word"] * (int(digest[4:6], 16) % 12), "x" * padding])
-    return {
-        "custom_id": f"{key}.{row}",
-        "method": "POST",
-        "url": CHAT,
-        "body": {"model": model, "messages": [{"role": "user", "content": words}]},
-    }
+    return _line(key, row, {"model": model, "messages": [{"role": "user", "content": words}]})
+
+
+def _line(key: str, row: int, body: dict[str, Any]) -> dict[str, Any]:
+    return {"custom_id": f"{key}.{row}", "method": "POST", "url": CHAT, "body": body}
 
 
 def lines(key: str, rows: Sequence[int], model: str, *, padding: int = 0) -> bytes:
@@ -45,17 +46,17 @@ def lines(key: str, rows: Sequence[int], model: str, *, padding: int = 0) -> byt
     )
 
 
-def answer(body: dict[str, Any]) -> Answer:
+def answer(body: Mapping[str, Any]) -> Answer:
     """What the engine says to a request's body."""
     words = body["messages"][-1]["content"]
     if words.startswith(_REFUSE):
         error = {"message": "Refused.", "type": "invalid_request_error", "param": None}
-        return Answer(400, {"error": {**error, "code": "refused"}})
+        return Answer(_REFUSED, {"error": {**error, "code": "refused"}})
     count = words.count(" ") + 1
     # As long as it was asked, so that outputs may be large.
     said = hashlib.sha256(words.encode()).hexdigest() + words[-1] * (len(words) // 2)
     return Answer(
-        200,
+        _OK,
         {
             "id": "chatcmpl-1",
             "object": "chat.completion",
@@ -79,8 +80,22 @@ def answer(body: dict[str, Any]) -> Answer:
 
 def expected(
     key: str, rows: Sequence[int], model: str, *, padding: int = 0
-) -> Iterator[tuple[str, Answer]]:
-    """Custom id and answer of each row, in order."""
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Custom id and body of each row, in order."""
     for row in rows:
         asked = request(key, row, model, padding=padding)
-        yield asked["custom_id"], answer(asked["body"])
+        yield asked["custom_id"], asked["body"]
+
+
+def is_answer(asked: Mapping[str, Any], status: int, body: Mapping[str, Any]) -> bool:
+    """Whether this is what an engine says to the body of this very request."""
+    if asked["model"] != REAL_MODEL:
+        return (status, body) == answer(asked)
+    # No two rows of a batch are sure to differ in length, but mixed-up ones would soon show.
+    return (
+        status == _OK
+        and body["model"] == REAL_MODEL
+        and len(body["choices"]) == 1
+        and body["choices"][0]["finish_reason"] == "length"
+        and body["usage"]["completion_tokens"] == asked["max_tokens"]
+    )

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,17 +22,17 @@ from tests.chaos.checker import Violation, absorbed, check
 from tests.chaos.clients import Clients, all_clients
 from tests.chaos.evidence import collect, load, queue_lengths
 from tests.chaos.fleet import ChaosFleet
-from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, Fault, plan, room
+from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, RAY_TARGETS, Fault, plan, room
 from tests.chaos.points import POINTS
+from tests.chaos.real import RealFleet
 
 Report = Callable[[str], None]
 
-#: A run in which nothing moves for so long is over, whatever is still open.
-_STALL_SECONDS = 180.0
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 5.0
 #: With no more points left than this, both processes of a room are to die at all of them.
 _SHARED = 4
+_BEFORE_COMMIT = ("lane_job.claimed", "sink.rows_run", "sink.part_written")
 #: In which armed processes should have come by one of their points.
 _PATIENCE_SECONDS = 15.0
 
@@ -42,10 +43,14 @@ class Options(NamedTuple):
     run_dir: Path
     seconds: float
     seed: int
-    #: Whether all named points are passed first, each of them once at least.
-    points: bool = False
+    #: So often somebody dies at each of the named points first: the nth time on the nth passage.
+    points: int = 0
     at_once: int = 12
     gap_seconds: float = 2.0
+    #: On a real Ray and a real engine.
+    is_real: bool = False
+    #: Once so many processes were killed, it is enough.
+    kills: int = 0
 
 
 class Outcome(NamedTuple):
@@ -55,11 +60,13 @@ class Outcome(NamedTuple):
     counts: dict[str, int]
     absorbed: dict[str, int]
     odd_ends: Counter[str]
+    #: Each kind of fault on each process or link, and the deaths at each named point.
+    faults: Counter[str]
 
 
 async def run(options: Options, report: Report) -> Outcome:
     """Run it to its end."""
-    fleet = ChaosFleet(options.run_dir)
+    fleet = (RealFleet if options.is_real else ChaosFleet)(options.run_dir)
     try:
         fleet.start()
         report(f"the fleet is up after {fleet.counts['seconds to start']} s")
@@ -67,15 +74,18 @@ async def run(options: Options, report: Report) -> Outcome:
             clients,
             work,
         ):
-            await _until(fleet.are_queues_registered, 30)
+            await _until(fleet.are_queues_registered, 300)
             fleet.guard()
             screen = asyncio.create_task(_show(fleet, clients, report))
             began = time.monotonic()
             missed: list[str] = []
             try:
                 if options.points:
-                    missed = await _pass_all_points(fleet, work, report)
-                await _break(fleet, work, options)
+                    missed = await _pass_all_points(fleet, work, options.points, report)
+                if options.is_real:
+                    missed += await _strike_ray(fleet, work, options, report)
+                else:
+                    await _break(fleet, work, options)
                 broken = time.monotonic() - began
                 report("healed; waiting for the end of everything")
                 clients.stopping.set()
@@ -91,41 +101,50 @@ async def run(options: Options, report: Report) -> Outcome:
     evidence = load(options.run_dir)
     violations = [Violation("point_missed", name, "nobody died there") for name in missed]
     if stalled:
-        violations.append(Violation("stalled", "the run", f"nothing moved for {_STALL_SECONDS} s"))
+        told = f"nothing moved for {fleet.stall_seconds} s"
+        violations.append(Violation("stalled", "the run", told))
     violations += check(evidence)
     counts |= {
         "seconds of faults": round(broken),
         "seconds in all": round(time.monotonic() - began),
+        "died at crash points": len(fleet.crashes()),
         "crash points passed": len(set(fleet.crashes())),
+        "killed in all": fleet.kills,
     }
-    return Outcome(violations, counts, absorbed(evidence), fleet.odd_ends)
+    faults = fleet.hit + Counter(f"die at {name}" for name in fleet.crashes())
+    return Outcome(violations, counts, absorbed(evidence), fleet.odd_ends, faults)
 
 
-async def _pass_all_points(
-    fleet: ChaosFleet, work: "asyncio.Task[None]", report: Report
+async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
+    fleet: ChaosFleet, work: "asyncio.Task[None]", times: int, report: Report
 ) -> list[str]:
     """Let our processes die at every named point; returns those that nobody came by."""
     everywhere = {name for names in POINTS.values() for name in names}
 
     def arming(process: str) -> str:
-        passed = set(fleet.crashes())
-        left = [name for name in POINTS.get(room(process), ()) if name not in passed]
+        deaths = Counter(fleet.crashes())
+        left = [name for name in POINTS.get(room(process), ()) if deaths[name] < times]
         if len(left) > _SHARED and process[-1].isdigit():
             # Two that die at the same point would be one death too many.
             left = left[int(process[-1]) % 2 :: 2]
-        return ",".join(left)
+        return ",".join(f"{name}:{deaths[name] + _first(name)}" for name in left)
 
     fleet.arming = arming
     victims = (*GATEWAYS, *DISPATCHERS, LANE_JOB)
     for name in victims:
         await fleet.do(Fault(0, "kill", name))
-    last, patience, passed = time.monotonic(), _PATIENCE_SECONDS, set[str]()
+    last, patience, deaths = time.monotonic(), _PATIENCE_SECONDS, Counter[str]()
     again = last + patience
-    while passed < everywhere and time.monotonic() - last < _STALL_SECONDS and not work.done():
+    while time.monotonic() - last < fleet.stall_seconds and not work.done():
+        left = {name for name in everywhere if deaths[name] < times}
+        if not left:
+            break
         fleet.crash_lane_jobs_at(arming(LANE_JOB))
         await asyncio.sleep(_POLL_SECONDS)
-        if (now := set(fleet.crashes())) != passed:
-            last, patience, passed = time.monotonic(), _PATIENCE_SECONDS, now
+        if (now := Counter(fleet.crashes())) != deaths:
+            for name in now - deaths:
+                fleet.faults.note("died", point=name)
+            last, patience, deaths = time.monotonic(), _PATIENCE_SECONDS, now
             again = last + patience
         is_stuck = time.monotonic() > again
         if is_stuck:
@@ -133,24 +152,73 @@ async def _pass_all_points(
             patience *= 2
             again = time.monotonic() + patience
         for name in (*GATEWAYS, *DISPATCHERS):
-            if arming(name) and (is_stuck or not fleet.armed[name] - passed - {""}):
+            may_die = any(deaths[point] < nth for point, nth in fleet.armed[name].items())
+            if arming(name) and (is_stuck or not may_die):
                 await fleet.do(Fault(0, "kill", name))
-    report(f"{len(passed)} of {len(everywhere)} crash points passed")
+    report(f"{len(everywhere) - len(left)} of {len(everywhere)} crash points passed")
     fleet.arming = lambda process: ""
     (fleet.run_dir / "next-crash").unlink(missing_ok=True)
-    return sorted(everywhere - passed)
+    return sorted(left)
+
+
+def _first(point: str) -> int:
+    """On which passage somebody dies there for the first time."""
+    # A lane waits ever longer after jobs that die before they have committed anything.
+    return 2 if point in _BEFORE_COMMIT else 1
 
 
 async def _break(fleet: ChaosFleet, work: "asyncio.Task[None]", options: Options) -> None:
     """Let the plan happen, beside the clients' work."""
     began = time.monotonic()
+    faults = plan(options.seed, options.seconds, gap_seconds=options.gap_seconds, aims=fleet.aims)
     async with asyncio.TaskGroup() as group:
-        for fault in plan(options.seed, options.seconds, gap_seconds=options.gap_seconds):
+        for fault in faults:
             await asyncio.sleep(max(0.0, fault.at - (time.monotonic() - began)))
-            if work.done():
+            if work.done() or 0 < options.kills <= fleet.kills:
                 return
             group.create_task(fleet.do(fault))
         await asyncio.sleep(max(0.0, options.seconds - (time.monotonic() - began)))
+
+
+async def _strike_ray(
+    fleet: ChaosFleet, work: "asyncio.Task[None]", options: Options, report: Report
+) -> list[str]:
+    """Beside the plan, kill one part of Ray after the other, each while rows come out of it.
+
+    Returns those that were never there to be killed.
+    """
+    redis: Redis[str] = Redis.from_url(fleet.redis.url, decode_responses=True)
+    began = time.monotonic()
+    left = list(RAY_TARGETS)
+    breaking = asyncio.create_task(_break(fleet, work, options))
+    try:
+        for target in cycle(RAY_TARGETS):
+            if not left and time.monotonic() - began > options.seconds:
+                break
+            if not await _rows_come(fleet, redis, target):
+                break
+            report(f"killing {target}")
+            await fleet.do(Fault(0, "kill", target))
+            left = [name for name in left if name != target]
+        await breaking
+    finally:
+        breaking.cancel()
+        await redis.aclose()
+    return left
+
+
+async def _rows_come(fleet: ChaosFleet, redis: "Redis[str]", target: str) -> bool:
+    """Wait until rows were committed since now, and `target` is there; False if it takes ages."""
+    began, before = time.monotonic(), None
+    while time.monotonic() - began < fleet.stall_seconds:
+        with suppress(RedisError):
+            [lane] = await redis.smembers(f"{NAMESPACE}lanes") or [""]
+            job = await redis.hmget(f"{NAMESPACE}lane:{lane}:job", "id", "rows")
+            before = before or job
+            if job != before and int(job[1] or 0) and fleet.pids(target):
+                return True
+        await asyncio.sleep(_POLL_SECONDS)
+    return False
 
 
 async def _settle(
@@ -160,13 +228,13 @@ async def _settle(
     redis: Redis[str] = Redis.from_url(fleet.redis.url, decode_responses=True)
     last, before = time.monotonic(), None
     try:
-        while time.monotonic() - last < _STALL_SECONDS:
+        while time.monotonic() - last < fleet.stall_seconds:
             with suppress(OSError, RedisError, AMQPError):
                 now = await _under_way(fleet, redis)
                 if work.done() and not any(now.values()):
                     await work
                     return True
-                if (state := (now, sum(clients.counts.values()))) != before:
+                if (state := (now, clients.progress)) != before:
                     last, before = time.monotonic(), state
             await asyncio.sleep(_POLL_SECONDS)
         report(f"stalled: {before}")
@@ -213,7 +281,7 @@ async def _show(fleet: ChaosFleet, clients: Clients, report: Report) -> None:
         report(
             f"{time.monotonic() - began:5.0f} s  batches {counts['batches']} "
             f"(open {len(clients.open)})  rows {counts['rows']}  events {counts['events']}  "
-            f"kills {counts['kill'] + len(fleet.crashes())} ({len(set(fleet.crashes()))} points)  "
+            f"kills {fleet.kills} ({len(set(fleet.crashes()))} points)  "
             f"freezes {counts['freeze'] + counts['cut_off']}  "
             f"links {sum(counts[kind] for kind in ('cut', 'slow', 'hang', 'refuse'))}"
         )

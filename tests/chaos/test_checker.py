@@ -11,7 +11,7 @@ import pytest
 from shared import ids
 from tests.chaos.checker import absorbed, check
 from tests.chaos.evidence import Evidence
-from tests.chaos.rows import expected, lines
+from tests.chaos.rows import REAL_MODEL, answer, expected, is_answer, lines, request
 
 TENANT, MODEL, KEY = "acme", "alpha", "run-1"
 BATCH = ids.batch_id(TENANT, f"http:{KEY}")
@@ -27,17 +27,19 @@ def in_order() -> Evidence:
     """A run in which one batch of two slices has ended as it should."""
     results: dict[str, list[bytes]] = {"output": [], "error": []}
     tokens = [0, 0]
-    for row, (custom_id, answer) in enumerate(expected(KEY, ROWS, MODEL)):
-        kind = "output" if answer.status == 200 else "error"
+    for row, (custom_id, asked) in enumerate(expected(KEY, ROWS, MODEL)):
+        said = answer(asked)
+        kind = "output" if said.status == 200 else "error"
         line = {
             "id": ids.result_id(BATCH, row),
             "custom_id": custom_id,
-            "response": {"status_code": answer.status, "request_id": "r", "body": answer.body},
+            "response": {"status_code": said.status, "request_id": "r", "body": said.body},
             "error": None,
         }
         results[kind].append(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-        tokens[0] += answer.tokens[0]
-        tokens[1] += answer.tokens[1]
+        usage = said.body.get("usage", {"prompt_tokens": 0, "completion_tokens": 0})
+        tokens[0] += usage["prompt_tokens"]
+        tokens[1] += usage["completion_tokens"]
     bodies = {
         f"{FOLDER}/output_committed/{kind}.jsonl": b"".join(found)
         for kind, found in results.items()
@@ -252,6 +254,10 @@ _PLANTED: dict[str, tuple[str, Plant]] = {
         "committed_row_run_again",
         lambda found: found.runs.append({"batch": BATCH, "index": 1, "epoch": 3, "rows": []}),
     ),
+    "a slice that was claimed after its commit and did not run": (
+        "committed_row_run_again",
+        lambda found: found.redis[f"epochs:{BATCH}"].update({"1": "3"}),
+    ),
     "an end that a subscriber never heard of": (
         "event_missing",
         lambda found: found.received[QUEUE].pop(1),
@@ -351,6 +357,20 @@ def test_a_planted_violation_is_found(kind: str, plant: Plant) -> None:
     plant(evidence)
 
     assert kind in {violation.kind for violation in check(evidence)}
+
+
+def test_a_real_engines_answer_is_known_by_its_length() -> None:
+    asked = request(KEY, 1, REAL_MODEL)["body"]
+    body = {
+        "model": REAL_MODEL,
+        "choices": [{"finish_reason": "length", "message": {"content": "nonsense"}}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": asked["max_tokens"]},
+    }
+    shorter = {**body, "usage": {"prompt_tokens": 9, "completion_tokens": asked["max_tokens"] - 1}}
+
+    assert is_answer(asked, 200, body)
+    assert not is_answer(asked, 200, shorter)
+    assert not is_answer(asked, 400, {"error": {}})
 
 
 def _counts(results: dict[str, list[bytes]]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 from collections import Counter
 
-from tests.chaos.plan import LINKS, plan
+from tests.chaos.plan import REAL, STUB, plan
 from tests.chaos.points import POINTS
 
 HOUR = 3600.0
@@ -23,7 +23,7 @@ def test_an_hour_has_every_kind_of_fault_on_everything() -> None:
     targets = Counter((fault.kind, fault.target) for fault in faults)
 
     for kind in ("cut", "slow", "hang", "refuse"):
-        for client, servers in LINKS.items():
+        for client, servers in STUB.links.items():
             for server in servers:
                 assert targets[kind, f"{client}>{server}"] > 0
     for process in ("gateway-1", "dispatcher-2", "lane-job", "engine", "redis", "rabbitmq", "s3"):
@@ -32,6 +32,13 @@ def test_an_hour_has_every_kind_of_fault_on_everything() -> None:
     assert {fault.point for fault in faults if fault.point} == {
         name for names in POINTS.values() for name in names
     }
+
+
+def test_a_real_engines_plan_leaves_out_what_only_a_made_up_one_has() -> None:
+    targets = {fault.target for fault in plan(7, HOUR, aims=REAL)}
+
+    assert {"gateway-1", "dispatcher-2", "redis", "rabbitmq", "ceph", "lane-job>s3"} <= targets
+    assert not targets & {"engine", "cluster", "lane-job>engine"}
 
 
 def test_faults_come_in_order_and_leave_the_last_moments_alone() -> None:

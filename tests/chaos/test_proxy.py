@@ -89,6 +89,26 @@ async def test_a_slow_link_takes_at_least_its_time(proxy: FaultProxy, streams: S
     assert loop.time() - began >= 0.1
 
 
+async def test_what_comes_in_pieces_arrives_whole(proxy: FaultProxy, streams: Streams) -> None:
+    proxy.piece = 7
+
+    assert await _echoed(streams, b"0123456789" * 100) == b"0123456789" * 100
+
+
+async def test_a_lost_answer_ends_its_connection_and_the_next_one_comes(
+    proxy: FaultProxy, streams: Streams
+) -> None:
+    await _echoed(streams, b"hello")
+    proxy.answers_to_lose = 1
+
+    with pytest.raises(ConnectionResetError):
+        await _echoed(streams, b"lost")
+
+    again = await asyncio.open_connection(*streams[1].get_extra_info("peername"))
+    assert await _echoed(again, b"hello") == b"hello"
+    again[1].close()
+
+
 async def test_both_ends_learn_that_the_other_has_closed(
     proxy: FaultProxy, streams: Streams
 ) -> None:

@@ -102,6 +102,10 @@ def _closed(name: str, service: dict[str, Any]) -> Iterator[str]:
         yield f"{name}: keeps capabilities"
     if "no-new-privileges:true" not in service.get("security_opt", []):
         yield f"{name}: may gain privileges"
+    for place in service.get("tmpfs", []):
+        # At its second start a container has the folder, of root's, and Docker takes after it.
+        if not place.startswith("/tmp") and "uid=" not in place:
+            yield f"{name}: {place} is root's from the second start on"
     # A server of somebody else's choice may write where it likes.
     if name != "s3" and service.get("read_only") is not True:
         yield f"{name}: its root can be written"

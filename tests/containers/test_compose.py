@@ -69,6 +69,10 @@ PLANTED: dict[str, tuple[Callable[[Compose], object], str]] = {
         lambda c: c["services"]["worker"].update(read_only=False),
         "worker: its root can be written",
     ),
+    "a folder in memory without an owner": (
+        lambda c: c["services"]["redis"].update(tmpfs=["/run/redis"]),
+        "redis: /run/redis is root's",
+    ),
     "all rights": (
         lambda c: c["services"]["worker"].update(privileged=True),
         "worker: privileged",

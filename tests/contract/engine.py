@@ -13,7 +13,7 @@ from typing import Any
 
 from shared.errors import TransientError
 from shared.lifecycle import Status
-from shared.slices import Claim, Part, PartName
+from shared.slices import Claim, Part
 from shared.state import State
 from shared.state.slices import SupersededError
 from shared.storage import Storage
@@ -103,8 +103,7 @@ class Engine:
         if not body.rows:
             await state.slices.release(claim)
             return
-        name = PartName(claim.index, claim.epoch, len(body.output), body.rows, body.usage, "0" * 8)
-        key = name.key(claim.batch_id)
+        key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
         etag = (await storage.put(key, body.output + body.error)).etag
         part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)
         await state.slices.commit(claim, part)

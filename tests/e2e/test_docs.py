@@ -1,7 +1,6 @@
 """The examples in README and docs that are marked `python run` do run, against a whole fleet."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,21 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import RunningFleet
-
-_ROOT = Path(__file__).parents[2]
-_EXAMPLE = re.compile(r"^```python run\n(.*?)^```", re.MULTILINE | re.DOTALL)
+from tests.examples import examples
 
 
-def _examples() -> dict[str, str]:
-    """Their texts by page and number."""
-    return {
-        f"{page.name}-{number}": found[1]
-        for page in (_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md")))
-        for number, found in enumerate(_EXAMPLE.finditer(page.read_text()), start=1)
-    }
-
-
-@pytest.mark.parametrize("example", _examples().values(), ids=_examples().keys())
+@pytest.mark.parametrize("example", examples().values(), ids=examples().keys())
 def test_the_example_runs(
     warm_chat: RunningFleet, warm_embeddings: RunningFleet, example: str, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import secrets
 from collections import Counter
 from itertools import count
@@ -11,12 +12,12 @@ import aio_pika
 import psutil
 import pytest
 
-from shared import topology
+from shared import dead_letters, topology
 from shared.messages import SUBMIT
 from tests.contract.processes import Process
 from tests.eventually import eventually
 from tests.faults.conftest import Yard, submission
-from tests.servers import TENANT
+from tests.servers import SERVICE, TENANT
 
 # With the servers' own start, on a machine that has much else to do.
 pytestmark = pytest.mark.timeout(600)
@@ -73,6 +74,7 @@ async def test_while_the_disk_is_full_http_answers_and_messages_in_the_queue_are
         made = [await yard.create(f"{run}-{number}") for number in range(5)]
         yard.dispatcher.thaw()
 
+        await eventually(lambda: _says_that_it_is_blocked(yard), 30)
         # Acks are not blocked, and the dispatcher finds batches of HTTP without their message.
         await yard.until_planned([*queued, *made])
         assert not publishing.done()
@@ -121,6 +123,47 @@ async def test_a_dispatcher_killed_before_its_ack_makes_the_batch_once_and_repli
     assert sent.count("batch.accepted") == 1
 
 
+async def test_a_message_that_kills_the_dispatcher_each_time_ends_with_the_dead_letters(
+    yard: Yard,
+) -> None:
+    # As the queue's own limit, and lower: RabbitMQ goes by the least.
+    limit = {"delivery-limit": 2}
+    queue = f"^{re.escape(topology.SUBMIT_QUEUE)}$"
+    few = ("--priority", "9", "--apply-to", "queues", "soon-dead", queue, json.dumps(limit))
+    yard.dispatcher.stop()
+    yard.rabbitmq.ctl("set_policy", *few)
+    doomed = Process(
+        "dispatcher",
+        {**yard.environment, "BATCHYARD_CRASH_AT": "intake.begin"},
+        yard.dispatcher.folder,
+    )
+    deaths, message_id = 0, f"deadly.{secrets.token_hex(4)}"
+    batch_id = await yard.publish(message_id)
+
+    async def is_back() -> bool:
+        return await yard.count(topology.SUBMIT_QUEUE) + await yard.count(topology.DEAD_QUEUE) == 1
+
+    try:
+        while await yard.count(topology.DEAD_QUEUE) == 0:
+            doomed.start()
+            await eventually(lambda: doomed.child.poll() is not None, 60)
+            deaths += 1
+            await eventually(is_back, 30)
+    finally:
+        doomed.stop()
+        yard.rabbitmq.ctl("clear_policy", "soon-dead")
+        yard.dispatcher.start()
+
+    assert deaths == limit["delivery-limit"] + 1
+    [message] = await yard.taken(topology.DEAD_QUEUE)
+    letter = dead_letters.read(message, service_user=SERVICE.name)
+    assert (letter.by, [reason.code for reason in letter.reasons]) == ("broker", ["delivery_limit"])
+    assert (letter.user, letter.properties["message_id"]) == (TENANT.name, message_id)
+    assert letter.body == submission()
+    assert await yard.state.batches.statuses([batch_id]) == {}
+    await yard.until_planned([await yard.publish(f"next.{message_id}")])
+
+
 async def test_a_flood_of_messages_keeps_http_answering(yard: Yard) -> None:
     await _flood(yard, messages=150)
 
@@ -132,6 +175,12 @@ async def test_a_flood_of_ten_thousand_messages_in_bounded_memory(yard: Yard) ->
 
     print("flood:", json.dumps(figures))  # noqa: T201  # what the run is for
     assert figures["dispatcher_growth_mb"] < 200
+
+
+async def _says_that_it_is_blocked(yard: Yard) -> bool:
+    ready = await yard.http.get("/readyz")
+    told = ready.json()["rabbitmq"]
+    return ready.status_code == 503 and told == "takes no messages: its alarm is on"
 
 
 async def _flood(yard: Yard, *, messages: int) -> dict[str, float]:

@@ -3,8 +3,9 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -38,11 +39,18 @@ def read(text: str) -> list[Document]:
     return [document for document in yaml.load_all(text, _Loader) if document]  # a safe loader
 
 
-def render(overlay: str, scratch: Path) -> list[Document]:
-    """What `kubectl apply -k` would send. `scratch` is an empty folder."""
+def render(
+    overlay: str, scratch: Path, *, changes: Mapping[str, str] = MappingProxyType({})
+) -> list[Document]:
+    """What `kubectl apply -k` would send. `scratch` is an empty folder.
+
+    `changes` are files with another text than ours.
+    """
     # It runs the kustomize of any kubectl; Debian 12 has one that knows older words only.
     manifests = scratch / "k8s"
     shutil.copytree(MANIFESTS, manifests)
+    for file, text in changes.items():
+        (manifests / file).write_text(text)
     done = _kustomize(manifests / "overlays" / overlay)
     if done.returncode:
         for file in manifests.rglob("kustomization.yaml"):

@@ -8,7 +8,7 @@ from shared.catalog import load_catalog
 from tests.k8s import rules, schemas
 from tests.k8s.network import flows
 from tests.k8s.pods import pods, title
-from tests.k8s.rendering import MANIFESTS, OVERLAYS, ROOT, Document, read
+from tests.k8s.rendering import MANIFESTS, OVERLAYS, ROOT, Document, read, render
 
 _RAY = ("ray-head", "ray-h100", "ray-a100", "ray-l4", "ray-cpu")
 _OURS = ("gateway", "dispatcher")
@@ -86,7 +86,7 @@ def test_the_overlays_have_what_they_are_for(overlays: dict[str, list[Document]]
 def test_every_pool_of_the_catalog_is_a_worker_group(
     overlays: dict[str, list[Document]], tmp_path: Path
 ) -> None:
-    [found] = [d for d in overlays["production"] if title(d) == "ConfigMap/catalog"]
+    [found] = [d for d in overlays["production"] if title(d) == "ConfigMap/ray-catalog"]
     (tmp_path / "catalog.yaml").write_text(found["data"]["catalog.yaml"])
     catalog = load_catalog(tmp_path / "catalog.yaml")
     groups = {g["groupName"]: g for g in _ray(overlays["production"])["spec"]["workerGroupSpecs"]}
@@ -97,6 +97,26 @@ def test_every_pool_of_the_catalog_is_a_worker_group(
         accelerator = groups[name]["labels"].get("ray.io/accelerator-type")
         assert pool.accelerator_type == accelerator
         assert pool.label_selector.items() <= groups[name]["labels"].items()
+
+
+def test_a_changed_catalog_rolls_who_reads_it_at_the_start_and_no_pod_of_rays(
+    documents: list[Document], tmp_path: Path
+) -> None:
+    changed = render("production", tmp_path, changes={"base/catalog.yaml": "pools: {}\n"})
+
+    before, after = (
+        {
+            pod.name: volume["configMap"]["name"]
+            for pod in pods(rendered)
+            for volume in pod.spec["volumes"]
+            if volume["name"] == "catalog"
+        }
+        for rendered in (documents, changed)
+    )
+    rolled = {name for name in before if before[name] != after[name]}
+    assert rolled == {"gateway", "dispatcher"}
+    assert len({before[name] for name in rolled}) == 1
+    assert {before[name] for name in before.keys() - rolled} == {"ray-catalog"}
 
 
 def test_an_engine_leaves_room_for_what_feeds_it(documents: list[Document]) -> None:

@@ -1,16 +1,27 @@
-"""A container engine for the tests: the one that runs, or Debian's own, started for them alone."""
+"""A container engine for the tests: the one that runs, or Debian's own, started for them alone.
 
+What our own engine has built and made stays in a folder for the next run: `TEST_STACK_CACHE`, else
+one in the user's cache.
+"""
+
+import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from cli.servers import install
+from shared.errors import SetupError
 from tests.eventually import wait_until
 
-#: The engine itself is what docker-compose recommends.
-_PACKAGES = ("docker-compose", "mmdebstrap")
+_PACKAGES = {"dockerd": "docker.io", "docker-compose": "docker-compose", "mmdebstrap": "mmdebstrap"}
+#: Debian's client goes with Debian's daemon; a newer one in front of it cannot build with it.
+_CLIENTS = ("/usr/bin/docker", "docker")
+_CACHE = "~/.cache/batchyard-stack"
 
 
 class NoEngineError(Exception):
@@ -18,19 +29,35 @@ class NoEngineError(Exception):
 
 
 class Engine:
-    """`docker` against one daemon."""
+    """`docker` and `docker compose` against one daemon."""
 
-    def __init__(self, host: str | None) -> None:
+    def __init__(self, client: str, host: str | None, folder: Path) -> None:
+        self._client = client
         self._environment = {
             **os.environ,
             "DOCKER_BUILDKIT": "1",
             **({"DOCKER_HOST": host} if host else {}),
         }
+        self.host = host
+        #: Where the tests may keep what takes long to make.
+        self.folder = folder
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether nobody else uses it: stand-ins may have the names of real images there."""
+        return self.host is not None
+
+    @property
+    def compose(self) -> list[str]:
+        """The command of Compose: the client's plugin, or Debian's program."""
+        if self.run("compose", "version", check=False).returncode == 0:
+            return [self._client, "compose"]
+        return ["docker-compose"]
 
     def run(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """`docker …`; raises AssertionError with its words."""
         done = subprocess.run(
-            ["docker", *arguments],
+            [self._client, *arguments],
             env=self._environment,
             capture_output=True,
             text=True,
@@ -40,46 +67,71 @@ class Engine:
             raise AssertionError(f"docker {' '.join(arguments)}: {done.stderr[-3000:]}")
         return done
 
+    def ask(self, *arguments: str) -> str:
+        """The words of `docker …` on its output."""
+        return self.run(*arguments).stdout.strip()
+
     def answers(self) -> bool:
         return self.run("version", check=False).returncode == 0
 
     def has_image(self, name: str) -> bool:
         return self.run("image", "inspect", name, check=False).returncode == 0
 
+    def pull(self, name: str) -> bool:
+        """Whether the image could be had under its own name."""
+        return self.run("pull", "--quiet", name, check=False).returncode == 0
+
+    def image_bytes(self, name: str) -> int:
+        return int(self.ask("image", "inspect", "--format={{.Size}}", name))
+
     def import_image(self, archive: Path, name: str) -> None:
         """An image of one layer, from a tar of a root."""
         self.run("import", str(archive), name)
 
+    def build(self, tag: str, context: Path, *options: str) -> None:
+        """By the machine's own network: where it has a package index, the build has it as well."""
+        began = time.monotonic()
+        self.run("build", "--network=host", f"--tag={tag}", *options, str(context))
+        told(f"built {tag} in {time.monotonic() - began:.0f} s")
+
 
 @contextmanager
-def some_engine(folder: Path) -> Iterator[Engine]:
-    """The engine that answers, else one that lives as long as this and keeps all in `folder`.
-
-    Raises NoEngineError.
-    """
-    if shutil.which("docker") and (running := Engine(None)).answers():
-        yield running
-        return
+def some_engine() -> Iterator[Engine]:
+    """The engine that answers, else one that lives as long as this. Raises NoEngineError."""
+    folder = Path(os.environ.get("TEST_STACK_CACHE") or _CACHE).expanduser().resolve()
+    for client in _CLIENTS:
+        if shutil.which(client) and (running := Engine(client, None, folder)).answers():
+            yield running
+            return
     if os.geteuid() != 0:
         raise NoEngineError("no container engine answers, and starting one takes root")
     _install()
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NoEngineError(f"another run uses {folder}") from None
+        with _daemon(folder) as engine:
+            yield engine
+
+
+@contextmanager
+def _daemon(folder: Path) -> Iterator[Engine]:
     socket = folder / "docker.sock"
+    command: Sequence[str | Path] = (
+        "dockerd",
+        f"--data-root={folder / 'data'}",
+        f"--exec-root={folder / 'exec'}",
+        f"--pidfile={folder / 'pid'}",
+        f"--host=unix://{socket}",
+    )
+    (folder / "pid").unlink(missing_ok=True)
     with (folder / "log").open("wb") as log:
         daemon = subprocess.Popen(
-            [
-                "dockerd",
-                f"--data-root={folder / 'data'}",
-                f"--exec-root={folder / 'exec'}",
-                f"--pidfile={folder / 'pid'}",
-                f"--host=unix://{socket}",
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-    engine = Engine(f"unix://{socket}")
+    engine = Engine(_CLIENTS[0], f"unix://{socket}", folder)
     try:
         wait_until(lambda: daemon.poll() is not None or engine.answers(), timeout=60)
         if daemon.poll() is not None:
@@ -90,16 +142,14 @@ def some_engine(folder: Path) -> Iterator[Engine]:
         daemon.wait(60)
 
 
+def told(text: str) -> None:
+    """Say it at once, whatever pytest does with the output of tests."""
+    print(f"stack      {text}", file=sys.__stderr__, flush=True)
+
+
 def _install() -> None:
-    if shutil.which("dockerd") and shutil.which("mmdebstrap"):
-        return
-    for command in (["update"], ["install", "-y", "--install-recommends", *_PACKAGES]):
-        done = subprocess.run(
-            ["apt-get", "-qq", *command],
-            env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise NoEngineError(f"apt-get {command[0]}: {done.stderr[-1000:]}")
+    missing = [package for program, package in _PACKAGES.items() if not shutil.which(program)]
+    try:
+        install(missing, report=told)
+    except SetupError as error:
+        raise NoEngineError(str(error)) from error

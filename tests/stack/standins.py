@@ -1,15 +1,20 @@
-"""Base images of Debian packages, under the names that our files use, where none can be pulled.
+"""Images of Debian packages, under the names that our files use, where none can be pulled.
 
-They are older than what users get, so they prove nothing of RabbitMQ 4 or Redis 8.
+They are older than what users get, so they prove nothing of RabbitMQ 4, Redis 8 or MinIO; the S3
+server is Ceph's.
 """
 
 import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.stack.engine import Engine
+from cli.credentials import compose_variables
+from tests.containers import compose
+from tests.k8s.rendering import ROOT
+from tests.stack.engine import Engine, NoEngineError
 
 PYTHON = "python:3.11-slim-bookworm"
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -21,12 +26,37 @@ COPY ca-certificates.crt {_AUTHORITIES}
 ENV PIP_CERT={_AUTHORITIES}
 RUN ln -s /usr/bin/python3.11 /usr/local/bin/python
 """
+#: Services of compose.yaml whose images are somebody else's: the files of their stand-ins.
+_FILES: Mapping[str, Sequence[Path]] = {
+    "redis": (),
+    "rabbitmq": (),
+    "s3": (ROOT / "cli/__init__.py", ROOT / "cli/servers", ROOT / "shared"),
+}
+_HERE = Path(__file__).parent / "standin"
 
 
-def make_python(engine: Engine) -> None:
-    """The base of all our images; a download of about 80 MB."""
-    if engine.has_image(PYTHON):
-        return
+def make_images(engine: Engine) -> None:
+    """The base of our images, and the servers' images. Raises NoEngineError."""
+    if not _can_be_had(engine, PYTHON):
+        _make_python(engine)
+    fleet = compose.interpolated(compose.load(compose.FILE.read_text()), compose_variables())
+    for service, needs in _FILES.items():
+        image = fleet["services"][service]["image"]
+        if not _can_be_had(engine, image):
+            _make_server(engine, service, image, needs)
+
+
+def _can_be_had(engine: Engine, image: str) -> bool:
+    """Raises NoEngineError where it cannot, and a stand-in would be in somebody's way."""
+    if engine.has_image(image) or (not engine.is_ours and engine.pull(image)):
+        return True
+    if not engine.is_ours:
+        raise NoEngineError(f"the engine that runs cannot pull {image}")
+    return False
+
+
+def _make_python(engine: Engine) -> None:
+    """A download of about 80 MB."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         root = folder / "root.tar"
@@ -35,12 +65,25 @@ def make_python(engine: Engine) -> None:
         root.unlink()
         shutil.copy(_AUTHORITIES, folder / "ca-certificates.crt")
         (folder / "Dockerfile").write_text(_PYTHON_FILE)
-        engine.run("build", "--network=host", "-t", PYTHON, str(folder))
+        engine.build(PYTHON, folder)
+
+
+def _make_server(engine: Engine, service: str, image: str, needs: Sequence[Path]) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        shutil.copytree(_HERE / service, folder, dirs_exist_ok=True)
+        for path in needs:
+            target = folder / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if path.is_dir() else shutil.copy)(path, target)
+        engine.build(image, folder)
 
 
 def _bootstrap(packages: str, archive: Path) -> None:
     """A Debian 12 with these packages, as a tar."""
-    command = ["mmdebstrap", "-q", "--variant=minbase", f"--include={packages}", "bookworm"]
+    # A bootstrap that is interrupted is begun anew: nothing needs to be on disk on the way.
+    options = ["--variant=minbase", "--dpkgopt=force-unsafe-io", f"--include={packages}"]
+    command = ["mmdebstrap", "-q", *options, "bookworm"]
     done = subprocess.run(
         [*command, str(archive), _mirror()], capture_output=True, text=True, check=False
     )

@@ -1,48 +1,71 @@
+import json
+
 import pytest
 
-from tests.containers.test_images import IMAGES
 from tests.k8s.rendering import ROOT
-from tests.stack.engine import Engine
-
-pytestmark = pytest.mark.timeout(1800)
+from tests.stack.engine import Engine, told
+from tests.stack.standins import PYTHON
 
 #: As compose.yaml and Kubernetes run them.
 _CLOSED = ("--rm", "--read-only", "--cap-drop=ALL", "--tmpfs=/tmp", "--network=none")
+_SIZES = ROOT / "benchmarks" / "images.json"
+_MEGABYTE = 1_000_000
+_LIGHT = ("gateway", "dispatcher")
+
+every_image = pytest.mark.parametrize("name", [*_LIGHT, "worker-cpu"])
+light_images = pytest.mark.parametrize("name", _LIGHT)
 
 
-@pytest.fixture(scope="session", params=["gateway", "dispatcher"])
-def image(engine: Engine, request: pytest.FixtureRequest) -> str:
-    """Built from our unchanged Dockerfile; its name."""
-    name: str = request.param
-    tag = f"batchyard/{name}:tested"
-    engine.run(
-        "build", "--network=host", f"--file={ROOT / IMAGES[name].file}", f"--tag={tag}", str(ROOT)
-    )
-    return tag
-
-
-def test_without_settings_it_says_what_is_missing(engine: Engine, image: str) -> None:
-    done = engine.run("run", *_CLOSED, image, check=False)
+@light_images
+def test_without_settings_it_says_what_is_missing(
+    engine: Engine, images: dict[str, str], name: str
+) -> None:
+    done = engine.run("run", *_CLOSED, images[name], check=False)
 
     assert done.returncode == 2
     assert "amqp_url" in done.stderr.lower()
 
 
-def test_it_is_nobody_and_cannot_write(engine: Engine, image: str) -> None:
-    assert engine.run("run", *_CLOSED, image, "id", "-u").stdout.strip() == "10001"
+@every_image
+def test_it_is_nobody_and_cannot_write(engine: Engine, images: dict[str, str], name: str) -> None:
+    image = images[name]
+
+    assert engine.ask("run", *_CLOSED, image, "id", "-u") == "10001"
     assert engine.run("run", *_CLOSED, image, "touch", "/opt/x", check=False).returncode == 1
 
 
-def test_neither_torch_nor_ray_is_in_it(engine: Engine, image: str) -> None:
+@light_images
+def test_neither_torch_nor_ray_is_in_it(engine: Engine, images: dict[str, str], name: str) -> None:
     for module in ("torch", "ray", "vllm", "numpy"):
-        done = engine.run("run", *_CLOSED, image, "python", "-c", f"import {module}", check=False)
+        done = engine.run(
+            "run", *_CLOSED, images[name], "python", "-c", f"import {module}", check=False
+        )
         assert "ModuleNotFoundError" in done.stderr
 
 
-def test_keys_can_be_made_where_the_gateway_runs(engine: Engine) -> None:
-    if not engine.has_image("batchyard/gateway:tested"):
-        pytest.skip("the gateway's image was not chosen")
-
-    done = engine.run("run", *_CLOSED, "batchyard/gateway:tested", "batchyard", "keys", "--help")
+def test_keys_can_be_made_where_the_gateway_runs(engine: Engine, images: dict[str, str]) -> None:
+    done = engine.run("run", *_CLOSED, images["gateway"], "batchyard", "keys", "--help")
 
     assert "create" in done.stdout
+
+
+def test_the_worker_holds_a_catalog_against_its_own_vllm(
+    engine: Engine, images: dict[str, str]
+) -> None:
+    catalog = f"--volume={ROOT / 'k8s/base/catalog.yaml'}:/etc/batchyard/catalog.yaml:ro"
+    check = ("python", "-m", "worker", "check", "/etc/batchyard/catalog.yaml")
+
+    done = engine.run("run", *_CLOSED, catalog, images["worker-cpu"], *check)
+
+    assert done.stdout.splitlines()[-1] == "ok"
+
+
+@every_image
+def test_its_size_is_the_one_that_is_kept(
+    engine: Engine, images: dict[str, str], name: str
+) -> None:
+    kept = json.loads(_SIZES.read_text())["megabytes_above_base"]
+    size = (engine.image_bytes(images[name]) - engine.image_bytes(PYTHON)) / _MEGABYTE
+    told(f"{name}: {size:.0f} MB above its base")
+
+    assert size == pytest.approx(kept[name], rel=0.05), f"write {size:.0f} into {_SIZES.name}"

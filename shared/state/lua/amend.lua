@@ -18,7 +18,10 @@ if is_reordered then
   -- What is ready gets its place anew.
   local lanes = words(values[4])
   if status == 'in_progress' then
-    for _, lane in ipairs(lanes) do unready(id, lane, lanes, values[5]) end
+    for _, lane in ipairs(lanes) do
+      unready(id, lane, lanes, values[5])
+      if redis.call('ZSCORE', lane_key(lane, 'waiting'), id) then wait(lane, id) end
+    end
   end
   ring('dispatcher')
 end

@@ -3,22 +3,12 @@
 -- pairs
 -- Returns what `transition` does, or 'requests', or 'tokens' with the model's place (from 1), for the
 -- queue that has no room for the batch.
-local id, event, fields, told = ARGV[1], ARGV[2], {}, {}
-for i = 7, #ARGV, 2 do
-  fields[#fields + 1] = ARGV[i]
-  fields[#fields + 1] = ARGV[i + 1]
-  told[ARGV[i]] = ARGV[i + 1]
-end
+local id, event, fields = ARGV[1], ARGV[2], {}
+for i = 7, #ARGV do fields[#fields + 1] = ARGV[i] end
 local is_start = event == 'input_accepted'
 if is_start and redis.call('HGET', batch_key(id), 'status') == 'validating' then
-  local tenant, most = redis.call('HGET', batch_key(id), 'tenant'), tonumber(ARGV[3])
-  local models, limits, shares = words(told.queued_model), words(ARGV[4]), words(told.prompt_tokens)
-  for i = 1, math.max(#models, 1) do
-    local requests, tokens = enqueued(tenant, models[i] or '')
-    if i == 1 and most > 0 and requests + tonumber(told.total or 0) > most then return 'requests' end
-    local limit = tonumber(limits[i] or 0)
-    if limit > 0 and tokens + tonumber(shares[i] or 0) > limit then return 'tokens ' .. i end
-  end
+  local full = full_queue(id, fields, tonumber(ARGV[3]), ARGV[4])
+  if full then return full end
 end
 local outcome = transition(id, event, fields, pin_of(ARGV[5], ARGV[6]))
 if outcome == 'ok' and is_start then

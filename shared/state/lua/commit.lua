@@ -34,7 +34,7 @@ if redis.call('SREM', inflight, index) == 0 and batch[4] then
   -- It was given back to a batch that was paused, or put in a new order, since.
   local pending = pending_key(id, batch[4], words(batch[2]), lane)
   if redis.call('ZREM', pending, index) == 1 and redis.call('ZCARD', pending) == 0 then
-    redis.call('ZREM', lane_key(lane, 'waiting'), id)
+    unwait(lane, id)
   end
 end
 local rows, done = tonumber(ARGV[6]) + tonumber(ARGV[7]), 0

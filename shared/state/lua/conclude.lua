@@ -1,8 +1,8 @@
 -- Ends a batch with its files, in one step. ARGV: batch id, event, files (JSON list),
--- fields (JSON list), prefix of objects that nobody needs after it ('' for none), number and time of
--- its event ('' for the next and now)
+-- fields (JSON list), prefix of objects that nobody needs after it ('' for none), objects and prefixes
+-- that nobody needs a day later (JSON list), number and time of its event ('' for the next and now)
 local row = TRANSITIONS[ARGV[2]]
-local pin = pin_of(ARGV[6], ARGV[7])
+local pin = pin_of(ARGV[7], ARGV[8])
 local values = redis.call('HMGET', batch_key(ARGV[1]), 'status', 'sequence')
 local status = values[1]
 if status and row.sources[status] then
@@ -12,6 +12,9 @@ if status and row.sources[status] then
   if ARGV[5] ~= '' then
     -- And once more when nobody is alive any more who was frozen over a part and then died.
     redis.call('ZADD', ns .. 'garbage', now, ARGV[5], int(now + 86400), ARGV[5] .. '/')
+  end
+  for _, member in ipairs(cjson.decode(ARGV[6])) do
+    redis.call('ZADD', ns .. 'garbage', int(now + 86400), member)
   end
 end
 return transition(ARGV[1], ARGV[2], cjson.decode(ARGV[4]), pin)

@@ -17,7 +17,7 @@ redis.call('HSET', key, 'lane_failed:' .. lane, ARGV[3], 'first_error', ARGV[3],
 redis.call('HINCRBY', key, 'given_up', left[2])
 local given_up = redis.call('HINCRBY', key, 'slices_given_up', left[1])
 redis.call('ZREM', lane_key(lane, 'active'), id)
-redis.call('ZREM', lane_key(lane, 'waiting'), id)
+unwait(lane, id)
 redis.call('DEL', pending_key(id, batch[3], words(batch[2]), lane))
 for _, list in ipairs({'ready', 'claims'}) do
   for _, member in ipairs(redis.call('ZRANGE', lane_key(lane, list), 0, -1)) do

@@ -13,7 +13,7 @@ for rank = 2, #ARGV do
     if batch[1] and not batch[2] and redis.call('ZREM', pending, index) == 1 then
       redis.call('ZADD', ready, rank, member)
       fed = fed + 1
-      if redis.call('ZCARD', pending) == 0 then redis.call('ZREM', lane_key(lane, 'waiting'), id) end
+      if redis.call('ZCARD', pending) == 0 then unwait(lane, id) end
     end
   end
 end

@@ -4,6 +4,7 @@ local current = redis.call('HGET', key, 'id') or ''
 if current == ARGV[2] then
   redis.call('HSET', key, 'id', ARGV[3], 'opened_at_ms', int(now_ms), 'beat_at_ms', '0',
     'rows', '0', 'slices', '0', 'executions', '0')
+  redis.call('HDEL', key, 'runs_on', 'full', 'spills_at')
   return ARGV[3]
 end
 return current

@@ -13,13 +13,13 @@ if status == 'in_progress' then
   for _, lane in ipairs(lanes) do
     if ARGV[2] == '1' then
       redis.call('ZREM', lane_key(lane, 'active'), id)
-      redis.call('ZREM', lane_key(lane, 'waiting'), id)
+      unwait(lane, id)
       unready(id, lane, lanes, values[4])
     -- Not to a lane that has nothing left of it.
     elseif #lanes == 1 or tonumber(redis.call('HGET', key, 'slices_left:' .. lane)) > 0 then
       redis.call('ZADD', lane_key(lane, 'active'), values[5], id)
       if redis.call('ZCARD', pending_key(id, values[4], lanes, lane)) > 0 then
-        redis.call('ZADD', lane_key(lane, 'waiting'), values[5], id)
+        wait(lane, id)
       end
     end
   end

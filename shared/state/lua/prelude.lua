@@ -13,7 +13,12 @@ local function words(text)
   for word in string.gmatch(text or '', '%S+') do found[#found + 1] = word end
   return found
 end
-local function ring(whom) redis.call('PUBLISH', ns .. 'bell:' .. whom, '1') end
+-- Once a script: whoever hears it looks at all there is.
+local rung = {}
+local function ring(whom)
+  if not rung[whom] then redis.call('PUBLISH', ns .. 'bell:' .. whom, '1') end
+  rung[whom] = true
+end
 
 -- The small state that every event carries.
 local SNAPSHOT = {
@@ -135,6 +140,9 @@ local function pending_key(id, plan, lanes, lane)
   return ns .. 'pending:' .. id .. ':' .. plan .. (lane == lanes[1] and '' or ':' .. lane)
 end
 
+-- How long that is kept which only a live batch needs.
+local ENDED_SECONDS = 86400
+
 -- Lets go of everything that only a live batch needs.
 local function retire(id)
   local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id', 'lane')
@@ -145,10 +153,10 @@ local function retire(id)
     suffixes[#suffixes + 1] = 'plan:' .. id .. ':' .. values[1]
     local lanes = words(values[3])
     for _, lane in ipairs(lanes) do
-      redis.call('EXPIRE', pending_key(id, values[1], lanes, lane), 86400)
+      redis.call('EXPIRE', pending_key(id, values[1], lanes, lane), ENDED_SECONDS)
     end
   end
-  for _, suffix in ipairs(suffixes) do redis.call('EXPIRE', ns .. suffix, 86400) end
+  for _, suffix in ipairs(suffixes) do redis.call('EXPIRE', ns .. suffix, ENDED_SECONDS) end
   local readers = ns .. 'readers:' .. values[2]
   redis.call('SREM', readers, id)
   local garbage = redis.call('HGET', ns .. 'deleted', values[2])
@@ -225,6 +233,30 @@ local function fail_delivery(delivery)
   redis.call('EXPIRE', delivery_key(delivery), FINISHED_DELIVERY_SECONDS)
 end
 
+-- A batch waits on a lane while it has slices there that are neither ready nor claimed. `waiting` has
+-- all of them, and besides each tenant has its own, the most urgent first, as dispatcher/ordering.py
+-- ages priorities: so nobody is behind what another one has waiting.
+local AGEING_SECONDS = 600
+
+local function waiting_key(lane, tenant) return lane_key(lane, 'waiting:' .. tenant) end
+
+local function wait(lane, id)
+  local values = redis.call('HMGET', batch_key(id), 'tenant', 'created_at', 'priority')
+  local place = tonumber(values[2]) - AGEING_SECONDS * tonumber(values[3] or 0)
+  redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
+  redis.call('ZADD', waiting_key(lane, values[1]), int(place), id)
+  redis.call('SADD', lane_key(lane, 'tenants'), values[1])
+end
+
+local function unwait(lane, id)
+  if redis.call('ZREM', lane_key(lane, 'waiting'), id) == 0 then return end
+  local tenant = redis.call('HGET', batch_key(id), 'tenant')
+  redis.call('ZREM', waiting_key(lane, tenant), id)
+  if redis.call('EXISTS', waiting_key(lane, tenant)) == 0 then
+    redis.call('SREM', lane_key(lane, 'tenants'), tenant)
+  end
+end
+
 -- The only place where a status is written after a batch's creation. Returns 'ok', 'repeat' when
 -- the batch is there already, 'missing', 'moved' when another event has the number of `pin`, or the
 -- status that rules the event out. What is pinned `silent` happened too long ago to be told again.
@@ -247,17 +279,21 @@ local function transition(id, event, fields, pin)
       redis.call('SADD', ns .. 'lanes', lane)
       if not values[3] then
         redis.call('ZADD', lane_key(lane, 'active'), values[2], id)
-        redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
+        wait(lane, id)
       end
     else
       redis.call('ZREM', lane_key(lane, 'active'), id)
-      redis.call('ZREM', lane_key(lane, 'waiting'), id)
+      unwait(lane, id)
     end
   end
   if not pin or not pin.silent then announce(id, 'batch.' .. row.target, pin) end
   if FINAL[row.target] then
     redis.call('HINCRBY', ns .. 'ended', row.target, 1)
     if not pin or not pin.silent then notify(id, 'batch.' .. row.target, at) end
+  end
+  -- Its results so far can be read for as long as their places are known.
+  if row.target == 'failed' and redis.call('HEXISTS', key, 'plan') == 1 then
+    redis.call('ZADD', ns .. 'garbage', int(now + ENDED_SECONDS), 'batches/' .. id .. '/parts/')
   end
   if FINAL[row.target] then retire(id) else redis.call('ZADD', ns .. 'status:' .. row.target, now, id) end
   ring('dispatcher')
@@ -304,8 +340,15 @@ local function unready(id, lane, lanes, plan)
       taken = taken + 1
     end
   end
-  local score = redis.call('ZSCORE', lane_key(lane, 'active'), id)
-  if score and taken > 0 then redis.call('ZADD', lane_key(lane, 'waiting'), score, id) end
+  if taken > 0 and redis.call('ZSCORE', lane_key(lane, 'active'), id) then wait(lane, id) end
+end
+
+-- The pack in which a batch's input lies is not to be swept any more.
+local function keep_pack(id)
+  local pack = string.match(redis.call('HGET', batch_key(id), 'key') or '', '^packs/[^/]+/')
+  if pack then
+    for _, set in ipairs({'garbage', 'doomed'}) do redis.call('ZREM', ns .. set, pack) end
+  end
 end
 
 -- Takes a live batch out of everything that leads to it, for S3 says what it is.
@@ -316,7 +359,7 @@ local function leave(id)
   local lanes = words(values[3])
   for _, lane in ipairs(lanes) do
     redis.call('ZREM', lane_key(lane, 'active'), id)
-    redis.call('ZREM', lane_key(lane, 'waiting'), id)
+    unwait(lane, id)
     for _, list in ipairs({'ready', 'claims'}) do
       for _, member in ipairs(redis.call('ZRANGE', lane_key(lane, list), 0, -1)) do
         if string.match(member, '^(.*):%d+$') == id then redis.call('ZREM', lane_key(lane, list), member) end
@@ -341,6 +384,61 @@ local function write_file(file, is_old)
   local index = ns .. 'files:' .. file.tenant
   redis.call('ZADD', index, is_old and past_score(index, file.created_at, file.id) or next_score(index), file.id)
   if file.expires_at then redis.call('ZADD', ns .. 'expiring', file.expires_at, file.id) end
+end
+
+-- The queue of its tenant that has no room for a batch that would start with these fields: 'requests',
+-- or 'tokens' with the model's place (from 1); nil where there is room. Limits as for `apply`.
+local function full_queue(id, fields, most, limits)
+  local told = {}
+  for i = 1, #fields, 2 do told[fields[i]] = fields[i + 1] end
+  local tenant = redis.call('HGET', batch_key(id), 'tenant')
+  local models, shares = words(told.queued_model), words(told.prompt_tokens)
+  limits = words(limits)
+  for i = 1, math.max(#models, 1) do
+    local requests, tokens = enqueued(tenant, models[i] or '')
+    if i == 1 and most > 0 and requests + tonumber(told.total or 0) > most then return 'requests' end
+    local limit = tonumber(limits[i] or 0)
+    if limit > 0 and tokens + tonumber(shares[i] or 0) > limit then return 'tokens ' .. i end
+  end
+end
+
+-- Makes the batch as `validating`, with its events, once; without fields it is only met. `input_file`
+-- and `submission` may be nil, and `told`, which is who gets a reply.
+-- Returns 'accepted', 'duplicate' or 'conflict'.
+local function accept_batch(id, fingerprint, fields, input_file, submission, told)
+  local key = batch_key(id)
+  -- With the batch in one step: no crash can make a batch whose sender is never told.
+  local function reply(is_duplicate)
+    if not told then return end
+    local values = redis.call('HMGET', key, 'status', 'created_at', 'expires_at')
+    redis.call('XADD', ns .. 'outbox:replies', '*', 'to', told.to, 'message_id', told.message_id,
+      'correlation_id', told.correlation_id, 'body', cjson.encode({
+        status = 'accepted', duplicate = is_duplicate, batch = {id = id, object = 'batch',
+          status = values[1], created_at = tonumber(values[2]), expires_at = tonumber(values[3])}}))
+  end
+  local seen = redis.call('HGET', key, 'fingerprint')
+  if seen then
+    if seen ~= fingerprint then return 'conflict' end
+    reply(true)
+    return 'duplicate'
+  end
+  if #fields == 0 then error('There is no batch ' .. id .. ' to meet.') end
+  redis.call('HSET', key, 'status', 'validating', 'fingerprint', fingerprint, unpack(fields))
+  if input_file then write_file(input_file) end
+  local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at', 'key')
+  local pack = string.match(values[4] or '', '^packs/[^/]+/')
+  if pack then redis.call('ZREM', ns .. 'garbage', pack) end
+  local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
+  redis.call('ZADD', ns .. 'batches:' .. values[1], score, id)
+  redis.call('ZADD', ns .. 'status:validating', now, id)
+  redis.call('ZADD', ns .. 'deadlines', values[3], id)
+  redis.call('SADD', ns .. 'readers:' .. values[2], id)
+  if submission then redis.call('XADD', ns .. 'outbox:submissions', '*', 'message', submission) end
+  reply(false)
+  -- As its manifest says: made again from that, it is the same event.
+  announce(id, 'batch.accepted', pin_of('1', redis.call('HGET', key, 'created_at') .. '000'))
+  ring('dispatcher')
+  return 'accepted'
 end
 
 -- nil when there is none. Its time is over at once, not only when the reaper comes.

@@ -16,6 +16,7 @@ for _, stage in ipairs(told.stages) do
   end
 end
 redis.call('HSET', key, 'sequence', int(told.base))
+keep_pack(id)
 local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at', 'lane', 'plan', 'paused',
   'created_at')
 local index = ns .. 'batches:' .. values[1]
@@ -32,7 +33,7 @@ if values[5] then
     redis.call('SADD', ns .. 'lanes', lane)
     if told.status == 'in_progress' and not values[6] and told.left[lane] > 0 then
       redis.call('ZADD', lane_key(lane, 'active'), values[7], id)
-      if told.pending[lane] > 0 then redis.call('ZADD', lane_key(lane, 'waiting'), values[7], id) end
+      if told.pending[lane] > 0 then wait(lane, id) end
     end
   end
   if told.status == 'in_progress' then enqueue(id, 1) end

@@ -1,6 +1,6 @@
 -- Lets a batch have ended as its commit in S3 says.
 -- ARGV: batch id, and as JSON: `record` and `fields` (field and value pairs before and of its end),
--- `event`, `sequence` and `at_ms`, `files`, `garbage`, `input_file`,
+-- `event`, `sequence` and `at_ms`, `files`, `garbage`, `garbage_later`, `input_file`,
 -- `base` (more than any number that an event has had), `silent` (whether nobody is to be told),
 -- `metadata` (what a client made of it since; null for nothing)
 -- Returns 'made', 'mended' or 'ended': what has ended stays so.
@@ -11,6 +11,7 @@ if old then leave(id) end
 redis.call('DEL', key)
 redis.call('HSET', key, unpack(told.record))
 local values = redis.call('HMGET', key, 'status', 'tenant', 'created_at')
+keep_pack(id)
 -- Its end takes it out again.
 if values[1] == 'in_progress' then enqueue(id, 1) end
 local index = ns .. 'batches:' .. values[2]
@@ -27,6 +28,9 @@ if told.silent then
 end
 if told.garbage ~= '' then
   redis.call('ZADD', ns .. 'garbage', now, told.garbage, int(now + 86400), told.garbage .. '/')
+end
+for _, member in ipairs(told.garbage_later) do
+  redis.call('ZADD', ns .. 'garbage', int(now + 86400), member)
 end
 redis.call('HSET', key, 'sequence', int(told.base))
 -- Its end is told as it was.

@@ -1,14 +1,16 @@
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
 from dispatcher import health
+from dispatcher.cluster import Cluster
 from shared.bus import Bus
 from shared.state import State
+from shared.storage import Storage
 from shared.topology import DEAD_EXCHANGE, DEAD_KEY, DEAD_QUEUE
 from tests.batches import in_progress
 from tests.eventually import eventually
@@ -16,12 +18,15 @@ from tests.eventually import eventually
 _TOKEN = "a token of this test"
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-async def test_a_well_dispatcher_says_so_to_anybody(state: State, bus: Bus, path: str) -> None:
+async def test_a_well_dispatcher_says_so_to_anybody(state: State, bus: Bus) -> None:
     async with _http(state, bus) as http:
-        answer = await http.get(path)
+        alive, ready = await asyncio.gather(http.get("/healthz"), http.get("/readyz"))
 
-    assert (answer.status_code, answer.text) == (200, "ok\n")
+    assert (alive.status_code, alive.text) == (200, "ok\n")
+    assert (ready.status_code, ready.json()) == (
+        200,
+        {"status": "ok", "redis": "ok", "rabbitmq": "ok"},
+    )
 
 
 async def test_without_redis_it_lives_and_is_not_ready(bus: Bus) -> None:
@@ -31,6 +36,29 @@ async def test_without_redis_it_lives_and_is_not_ready(bus: Bus) -> None:
 
     await gone.close()
     assert (alive.status_code, ready.status_code) == (200, 503)
+    assert ready.json() == {"status": "not ready", "redis": "does not answer", "rabbitmq": "ok"}
+
+
+async def test_without_s3_and_ray_it_names_them_and_no_address(
+    state: State, bus: Bus, storage: Storage
+) -> None:
+    ray = Cluster("http://127.0.0.1:1", "token")
+    silent = Storage("http://127.0.0.1:1", "a", "b", "c")
+    others = {"s3": silent.ping, "ray": ray.ping, "own": storage.ping}
+    async with _http(state, bus, others=others) as http:
+        ready = await http.get("/readyz")
+
+    await ray.close()
+    silent.close()
+    assert ready.status_code == 503
+    assert ready.json() == {
+        "status": "not ready",
+        "redis": "ok",
+        "rabbitmq": "ok",
+        "s3": "does not answer",
+        "ray": "does not answer",
+        "own": "ok",
+    }
 
 
 async def test_its_numbers_are_for_the_bearer_of_the_token(state: State, bus: Bus) -> None:
@@ -92,9 +120,16 @@ async def _has_dead_letters(bus: Bus) -> bool:
 
 @asynccontextmanager
 async def _http(
-    state: State, bus: Bus, *, token: str | None = _TOKEN, patience_seconds: float = 60
+    state: State,
+    bus: Bus,
+    *,
+    token: str | None = _TOKEN,
+    patience_seconds: float = 60,
+    others: Mapping[str, Callable[[], Awaitable[None]]] | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
-    ready, metrics = health.look(state, bus, lambda: True, patience_seconds=patience_seconds)
+    ready, metrics = health.look(
+        state, bus, lambda: True, others=others, patience_seconds=patience_seconds
+    )
     async with (
         health.serving(
             "127.0.0.1", 0, ready=ready, metrics=metrics, token=token, patience_seconds=60

@@ -39,9 +39,9 @@ from shared.events import to_event
 from shared.lifecycle import Event, Status
 from shared.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
 from shared.relay import Relay
-from shared.state import FileRecord, State
+from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
-from shared.submission import Manifest, accept, manifest_key
+from shared.submission import Manifest, accept, every_manifest, manifest_key
 from tests.batches import in_status, validating
 from tests.conftest import a_bucket, minio_client
 from tests.eventually import eventually
@@ -215,7 +215,7 @@ async def test_an_inline_message_becomes_a_batch(
     assert (record.tenant, record.fields["priority"]) == (acme.tenant, "7")
     assert record.fields["correlation_id"] == "c-1"
     assert record.to_openai().metadata == {"k": "ü"}
-    body = await storage.get(record.fields["key"], etag=record.fields["etag"])
+    body = await _input(record, storage)
     assert [json.loads(text) for text in body.splitlines()] == [json.loads(line("a"))]
     file = await state.files.get(acme.tenant, record.fields["input_file_id"])
     assert (file.purpose, file.bytes) == ("batch", len(body))
@@ -322,7 +322,7 @@ async def test_another_body_under_the_same_id_is_refused_and_spoils_nothing(
     batch_id = await acme.send(_body(), message_id="twice")
     await acme.settle()
     record = await state.batches.get(batch_id)
-    before = await storage.get(record.fields["key"])
+    before = await _input(record, storage)
 
     await acme.send(_body(custom_id="other"), message_id="twice")
     await acme.settle(2)
@@ -331,8 +331,10 @@ async def test_another_body_under_the_same_id_is_refused_and_spoils_nothing(
     reply, _ = await acme.reply()
     assert (reply["status"], reply["error"]["code"]) == ("rejected", "idempotency_conflict")
     assert await state.batches.get(batch_id) == record
-    assert await storage.get(record.fields["key"], etag=record.fields["etag"]) == before
-    assert len([key for key in await storage.keys(f"batches/{batch_id}/") if "input" in key]) == 1
+    assert await _input(record, storage) == before
+    assert [one.fingerprint async for one in every_manifest(storage)] == [
+        record.fields["fingerprint"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -1107,6 +1109,11 @@ def _intake(
         quota=NewBatchQuota(_CATALOG, batches_per_hour, 1000, 1000),
         replay=Replay(state, bus, EventMessages(storage=storage)),
     )
+
+
+async def _input(record: BatchRecord, storage: Storage) -> bytes:
+    start, end = record.input_range
+    return await storage.get(record.fields["key"], start=start, end=end, etag=record.fields["etag"])
 
 
 def _body(*, custom_id: str = "a", **changes: Any) -> bytes:

@@ -34,6 +34,26 @@ async def test_a_good_input_is_cut_into_slices_that_cover_all_of_it(yard: Yard) 
     assert await yard.events(batch_id) == ["batch.accepted", "batch.in_progress"]
 
 
+async def test_an_input_may_lie_in_the_middle_of_an_object(yard: Yard) -> None:
+    around, body = b"not ours\n" * 50, lines(5)
+    stored = await yard.storage.put("files/shared", around + body + around)
+    place = {"key": stored.key, "etag": stored.etag, "start": len(around), "size": len(body)}
+
+    batch_id = await yard.plan(b"", **place)
+
+    slices = await yard.slices(batch_id)
+    whole = [
+        piece._replace(start=piece.start - len(around), end=piece.end - len(around))
+        for piece in slices
+    ]
+    _assert_covers(whole, body, rows=5)
+    await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
+    await yard.finaliser.finish(batch_id)
+    ended = (await yard.state.batches.get(batch_id)).to_openai()
+    left_out = await yard.parsed(ended.error_file_id)
+    assert [result["custom_id"] for result in left_out] == [f"row-{row}" for row in range(5)]
+
+
 async def test_an_accepted_plan_stays(yard: Yard, plans: PlanKeys) -> None:
     batch_id = await yard.plan(lines(10))
 

@@ -75,6 +75,57 @@ async def test_it_says_how_far_the_lanes_start_has_come(
     }
 
 
+async def test_it_says_which_pool_is_full_and_where_the_rows_run_instead(
+    acme: Caller, gateway_state: State, lane: str
+) -> None:
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, lane=lane)
+    await feed(gateway_state, batch_id, slices=1, lane=lane)
+    await gateway_state.lanes.open_job(lane, "", JOB)
+    pool = lane.removeprefix("m@")
+
+    async def told(**fields: float | str) -> dict[str, Any]:
+        await gateway_state.lanes.beat(lane, JOB, rows_wanted=64, **fields)
+        return await _explained(acme, batch_id)
+
+    full = await told(runs_on="", full=pool, spills_at=time.time() + 3600)
+    both = await told(runs_on="", full=f"{pool} l4", spills_at=0)
+    await claim(gateway_state, lane=lane)
+    spilled = await told(runs_on="l4", full=pool, spills_at=0)
+    warm = await told(runs_on="l4", full="", spills_at=0)
+    at_home = await told(runs_on=pool, full="", spills_at=0)
+
+    code, message = _waits(full)
+    assert code == "no_room"
+    assert message.startswith(f"Pool {pool} has no room for the engine; the next pool is asked in ")
+    assert "runs_on" not in full["lane"]
+    assert _waits(both) == ("no_room", f"Pools {pool}, l4 have no room for the engine.")
+    assert spilled["waits_for"] is None
+    assert spilled["summary"] == (
+        f"1 slice running. On pool l4, because pool {pool} has no room for the engine."
+    )
+    assert spilled["lane"]["runs_on"] == "l4"
+    assert (
+        warm["summary"] == f"1 slice running. On pool l4, while the engine of pool {pool} starts."
+    )
+    assert at_home["summary"] == "1 slice running."
+
+
+async def test_another_lane_job_knows_nothing_of_the_last_ones_pools(
+    gateway_state: State, lane: str
+) -> None:
+    await gateway_state.lanes.open_job(lane, "", JOB)
+    await gateway_state.lanes.beat(
+        lane, JOB, rows_wanted=64, runs_on="l4", full="h100", spills_at=9
+    )
+    told = await gateway_state.lanes.job(lane)
+
+    await gateway_state.lanes.open_job(lane, JOB, "job-2")
+    after = await gateway_state.lanes.job(lane)
+
+    assert (told.runs_on, told.full, told.spills_at) == ("l4", ("h100",), 9)
+    assert (after.runs_on, after.full, after.spills_at) == ("", (), 0)
+
+
 async def test_it_says_that_a_lane_job_is_silent(
     acme: Caller, gateway_state: State, behind: "Redis[str]", lane: str
 ) -> None:

@@ -26,6 +26,7 @@ CALLS = [
     ("GET", "/v1/batches/batch_x/results"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/tiny"),
+    ("GET", "/openapi.json"),
 ]
 
 

@@ -1,7 +1,11 @@
 """What clients and probes see while a service is away."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -9,8 +13,45 @@ import pytest
 from cli import servers
 from gateway.settings import GatewaySettings
 from shared.state import State
+from tests.chaos.proxy import FaultProxy
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller, Gateway, calling, running
+
+_PATIENCE_SECONDS = 3.0
+
+
+class Linked(NamedTuple):
+    """A caller of a gateway whose links to Redis and S3 can fail."""
+
+    caller: Caller
+    redis: FaultProxy
+    s3: FaultProxy
+
+
+@pytest.fixture
+async def linked(settings: GatewaySettings) -> AsyncIterator[Linked]:
+    urls = {"redis_url": settings.redis_url.get_secret_value(), "s3_endpoint": settings.s3_endpoint}
+    proxies, changes = [], dict[str, str | float](patience_seconds=_PATIENCE_SECONDS)
+    for name, url in urls.items():
+        parts = urlsplit(url)
+        proxy = FaultProxy((parts.hostname or "", parts.port or 0))
+        login = parts.netloc.rpartition("@")[0]
+        address = f"127.0.0.1:{await proxy.start()}"
+        changes[name] = parts._replace(netloc=f"{login}@{address}" if login else address).geturl()
+        proxies.append(proxy)
+    state = State(urls["redis_url"])
+    with ExitStack() as stack:
+        # In a thread, so that the proxies work meanwhile.
+        own = GatewaySettings.model_validate({**settings.model_dump(), **changes})
+        gateway = await asyncio.to_thread(stack.enter_context, running(own))
+        async with calling(gateway, state) as caller:
+            yield Linked(caller, *proxies)
+        for proxy in proxies:
+            proxy.heal()
+        await asyncio.to_thread(stack.close)
+    for proxy in proxies:
+        await proxy.close()
+    await state.close()
 
 
 @pytest.fixture
@@ -78,3 +119,79 @@ async def test_without_redis_calls_ask_to_come_back_and_then_succeed(
         return (await caller.http.get("/v1/models")).status_code == 200
 
     await eventually(is_served, timeout=20)
+
+
+@pytest.mark.parametrize("fault", ["silent", "refused"])
+async def test_a_redis_that_never_answers_is_named_and_calls_ask_to_come_back(
+    fault: str, linked: Linked
+) -> None:
+    http = linked.caller.http
+    _begin(linked.redis, fault)
+
+    answers = await asyncio.gather(http.get("/v1/models"), _upload(http), http.get("/readyz"))
+
+    _assert_come_back(*answers[:2])
+    assert answers[2].json()["redis"] == "does not answer"
+    linked.redis.heal()
+    await eventually(lambda: _is_well(http), 60)
+
+
+@pytest.mark.parametrize("fault", ["silent", "refused", "busy"])
+async def test_an_s3_that_is_away_is_named_and_what_needs_it_asks_to_come_back(
+    fault: str, linked: Linked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = linked.caller.http
+    busy = await asyncio.start_server(_answer_busy, "127.0.0.1", 0)
+    if fault == "busy":
+        monkeypatch.setattr(linked.s3, "_target", busy.sockets[0].getsockname())
+        linked.s3.cut()
+    else:
+        _begin(linked.s3, fault)
+
+    # More at once than the gateway has threads for S3.
+    *uploads, ready, models = await asyncio.gather(
+        *(_upload(http) for _ in range(40)), http.get("/readyz"), http.get("/v1/models")
+    )
+
+    _assert_come_back(*uploads)
+    assert (ready.status_code, ready.json()["s3"]) == (503, "does not answer")
+    assert models.status_code == 200
+    monkeypatch.undo()
+    busy.close()
+    linked.s3.heal()
+    await eventually(lambda: _is_well(http), 60)
+    assert (await _upload(http)).status_code == 200
+
+
+def _begin(proxy: FaultProxy, fault: str) -> None:
+    if fault == "silent":
+        proxy.hang()
+    else:
+        proxy.refuses = True
+        proxy.cut()
+
+
+async def _answer_busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """As S3 does that has too much to do."""
+    body = b"<Error><Code>SlowDown</Code><Message>Busy.</Message></Error>"
+    asked = (await reader.readuntil(b"\r\n\r\n")).lower()
+    length = asked.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+    await reader.readexactly(int(length or 0))
+    head = b"HTTP/1.1 503 Slow Down\r\nconnection: close\r\ncontent-type: application/xml\r\n"
+    writer.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+    await writer.drain()
+    writer.close()
+
+
+def _assert_come_back(*answers: httpx.Response) -> None:
+    assert {answer.status_code for answer in answers} == {503}
+    assert {answer.headers["retry-after"] for answer in answers} == {"5"}
+
+
+async def _upload(http: httpx.AsyncClient) -> httpx.Response:
+    files, data = {"file": ("in.jsonl", b"{}\n")}, {"purpose": "batch"}
+    return await http.post("/v1/files", files=files, data=data)
+
+
+async def _is_well(http: httpx.AsyncClient) -> bool:
+    return (await http.get("/readyz")).status_code == 200

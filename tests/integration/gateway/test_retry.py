@@ -1,14 +1,21 @@
 """Running again what failed: the right lines, once, with every reason why it cannot be."""
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import BadRequestError, ConflictError
 from openai.types import Batch
 
+from dispatcher.packing import InlineBatch, Packer
+from shared import ids
+from shared.admission import NewBatchQuota
+from shared.catalog import load_catalog
 from shared.lifecycle import Event, Status
 from shared.state import State
+from shared.submission import Manifest
 from tests.integration.dispatcher.conftest import (
     Result,
     Yard,
@@ -46,6 +53,36 @@ async def test_the_new_batch_runs_just_the_lines_that_failed(acme: Caller, yard:
     assert done.status == "completed"
     results = (await acme.openai.files.content(done.output_file_id or "")).text.splitlines()
     assert [json.loads(result)["custom_id"] for result in results] == ["ü-0", "ü-4", "ü-8"]
+
+
+async def test_an_input_that_came_by_the_bus_with_others_is_read_alone(
+    acme: Caller, yard: Yard, catalog: Path
+) -> None:
+    quota = NewBatchQuota(load_catalog(catalog), 1000, 1000, 1_000_000)
+    packer = Packer(yard.state, yard.storage, quota=quota, planner=yard.planner)
+    bodies = [lines(rows, user=f"{rows}") for rows in (2, 3, 4)]
+    made = [_inline(acme, f"m-{len(body)}", body) for body in bodies]
+    await asyncio.gather(*map(packer.make, made))
+    source = made[1].manifest.id
+    await yard.run(source, lambda row: good() if row else bad())
+    await yard.finaliser.finish(source)
+    ended = await acme.openai.batches.retrieve(source)
+
+    content = await acme.openai.files.content(ended.input_file_id)
+    retry = await acme.openai.post(f"/batches/{source}/retry", cast_to=Batch)
+    again = await acme.openai.batches.create(
+        input_file_id=ended.input_file_id,
+        endpoint="/v1/chat/completions",
+        completion_window="24h",
+    )
+
+    assert content.content == bodies[1]
+    assert content.response.headers["content-length"] == str(len(bodies[1]))
+    retried = (await acme.openai.files.content(retry.input_file_id)).content
+    assert retried == bodies[1].splitlines(keepends=True)[0]
+    await yard.planner.plan(again.id)
+    assert (await yard.state.batches.get(again.id)).number("total") == 3
+    assert await yard.slices(again.id) == await yard.slices(source)
 
 
 async def test_the_same_call_again_is_the_same_batch_and_another_is_another(
@@ -199,3 +236,25 @@ async def _ended(yard: Yard, caller: Caller, body: bytes, result: Any) -> str:
     await yard.finaliser.finish(batch_id)
     assert (await yard.state.batches.get(batch_id)).status is Status.COMPLETED
     return batch_id
+
+
+def _inline(acme: Caller, message_id: str, body: bytes) -> InlineBatch:
+    batch_id = ids.batch_id(acme.tenant, message_id)
+    manifest = Manifest(
+        id=batch_id,
+        tenant=acme.tenant,
+        message_id=message_id,
+        fingerprint="print",
+        door="bus",
+        endpoint="/v1/chat/completions",
+        input_file_id=ids.input_file_id(batch_id),
+        bucket="",
+        key="",
+        etag="",
+        size=0,
+        completion_window="24h",
+        created_at=1_795_165_000,
+        expires_at=4_000_000_000,
+        is_foreign=True,
+    )
+    return InlineBatch(manifest, body, None)

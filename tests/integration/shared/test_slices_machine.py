@@ -1,6 +1,7 @@
 """Slices on a real Redis against a model in Python: nothing is ever lost or done twice."""
 
 import asyncio
+import os
 import secrets
 from collections import Counter
 from collections.abc import Coroutine
@@ -28,6 +29,9 @@ from tests.batches import JOB, LANE, ROWS_A_SLICE, feed, in_progress, part
 
 T = TypeVar("T")
 
+#: Of each commit's run; the variable makes a longer one.
+_FEW = 40
+_EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", _FEW))
 OTHER_LANE = "other@gpu"
 LANES = (LANE, OTHER_LANE)
 _ENDINGS = {Status.FINALIZING: Event.OUTPUT_COMMITTED, Status.CANCELLING: Event.CANCEL_COMMITTED}
@@ -441,14 +445,15 @@ class _Machine(RuleBasedStateMachine):
         return self._loop.run_until_complete(call)
 
 
+@pytest.mark.timeout(120 * max(1, _EXAMPLES // _FEW))
 def test_slices_are_never_lost_and_never_committed_twice(redis_url: str) -> None:
     run_state_machine_as_test(
         lambda: _Machine(redis_url),  # type: ignore[arg-type]  # any callable will do
         settings=settings(
-            max_examples=40,
-            stateful_step_count=40,
+            max_examples=_EXAMPLES,
+            stateful_step_count=40 if _EXAMPLES == _FEW else 50,
             deadline=None,
-            derandomize=True,
+            derandomize=_EXAMPLES == _FEW,
             # Shrinking a failure would outlast the test's timeout; its steps are printed as is.
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),

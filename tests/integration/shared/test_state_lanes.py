@@ -1,7 +1,11 @@
 import asyncio
 
+import pytest
+from redis.asyncio import Redis
+
 from shared.lifecycle import Event
 from shared.state import State
+from shared.state import lanes as lanes_module
 from tests.batches import JOB, LANE, claim, claimed, feed, in_progress, part, validating
 
 
@@ -42,14 +46,14 @@ async def test_candidates_are_the_ready_ones_and_the_next_pending_of_each_batch(
 async def test_a_batch_waits_until_its_last_slice_is_ready_or_it_ends(state: State) -> None:
     first = await in_progress(state, slices=2)
     second = await in_progress(state, slices=1)
-    assert await state.lanes.waiting_count(LANE) == 2
+    assert (await state.lanes.backlog(LANE))[0] == 2
 
     await state.lanes.feed(LANE, [f"{first}:0"])
-    assert await state.lanes.waiting_count(LANE) == 2
+    assert (await state.lanes.backlog(LANE))[0] == 2
     await state.lanes.feed(LANE, [f"{first}:0", f"{first}:1"])
-    assert await state.lanes.waiting_count(LANE) == 1
+    assert (await state.lanes.backlog(LANE))[0] == 1
     await state.apply(second, Event.CANCEL_REQUESTED)
-    assert await state.lanes.waiting_count(LANE) == 0
+    assert (await state.lanes.backlog(LANE))[0] == 0
 
     await state.apply(first, Event.CANCEL_REQUESTED)
     assert await state.lanes.candidates(LANE, slices_per_batch=9) == []
@@ -60,14 +64,14 @@ async def test_what_goes_back_to_a_batch_makes_it_wait_again_unless_it_is_paused
 ) -> None:
     batch = await in_progress(state, slices=2)
     await state.lanes.feed(LANE, [f"{batch}:0", f"{batch}:1"])
-    assert await state.lanes.waiting_count(LANE) == 0
+    assert (await state.lanes.backlog(LANE))[0] == 0
 
     await state.live.amend(batch, priority=9)
-    assert await state.lanes.waiting_count(LANE) == 1
+    assert (await state.lanes.backlog(LANE))[0] == 1
     await state.live.pause(batch)
-    assert await state.lanes.waiting_count(LANE) == 0
+    assert (await state.lanes.backlog(LANE))[0] == 0
     await state.live.resume(batch)
-    assert await state.lanes.waiting_count(LANE) == 1
+    assert (await state.lanes.backlog(LANE))[0] == 1
     assert len(await state.lanes.candidates(LANE, slices_per_batch=9)) == 2
 
 
@@ -244,3 +248,67 @@ async def test_rows_ahead_are_those_of_running_batches_without_a_result(state: S
 
     assert 10 + 30 == await state.lanes.rows_ahead(LANE)
     assert 0 == await state.lanes.rows_ahead("nobody@gpu")
+
+
+async def test_nobody_is_hidden_behind_what_another_tenant_has_waiting(
+    state: State, few_at_once: None
+) -> None:
+    for number in range(20):
+        await in_progress(state, slices=1, created_at=number, expires_at=10_000_000_000)
+    lone = await in_progress(
+        state, slices=1, created_at=99, expires_at=10_000_000_000, tenant="globex"
+    )
+
+    found = await state.lanes.candidates(LANE, slices_per_batch=2)
+
+    assert lone in {one.batch_id for one in found}
+    assert len(found) < 21
+
+
+async def test_neither_is_what_its_own_tenant_wants_first(state: State, few_at_once: None) -> None:
+    for number in range(20):
+        await in_progress(state, slices=1, created_at=number, expires_at=10_000_000_000)
+    changed = await in_progress(state, slices=1, created_at=98, expires_at=10_000_000_000)
+    wanted = await in_progress(
+        state, slices=1, created_at=99, expires_at=10_000_000_000, priority=9
+    )
+    await state.live.amend(changed, priority=8)
+
+    found = await state.lanes.candidates(LANE, slices_per_batch=2)
+
+    assert {wanted, changed} <= {one.batch_id for one in found}
+
+
+async def test_neither_is_what_has_to_end_soon(state: State, few_at_once: None) -> None:
+    for number in range(20):
+        await in_progress(state, slices=1, created_at=number, expires_at=10_000_000_000)
+    hurried = await in_progress(state, slices=1, created_at=99, expires_at=9_000_000_000)
+    elsewhere = await in_progress(state, slices=1, expires_at=8_000_000_000, lane="m@other")
+
+    found = {one.batch_id for one in await state.lanes.candidates(LANE, slices_per_batch=2)}
+
+    assert hurried in found
+    assert elsewhere not in found
+
+
+async def test_of_what_waited_of_a_tenant_nothing_is_left_once_it_does_not_wait(
+    state: State, redis: "Redis[str]", namespace: str
+) -> None:
+    ready, paused, ended = [await in_progress(state, slices=1) for _ in range(3)]
+    tenants = f"{namespace}lane:{LANE}:tenants"
+    waiting = f"{namespace}lane:{LANE}:waiting:acme"
+    assert await redis.smembers(tenants) == {"acme"}
+    assert sorted(await redis.zrange(waiting, 0, -1)) == sorted([ready, paused, ended])
+
+    await feed(state, ready, slices=1)
+    await state.live.pause(paused)
+    await state.apply(ended, Event.CANCEL_REQUESTED)
+
+    assert not await redis.exists(tenants, waiting)
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as are looked at together are soon too many."""
+    for name, number in {"_BATCHES": 8, "_CLOSING": 4, "_OLDEST": 2}.items():
+        monkeypatch.setattr(lanes_module, name, number)

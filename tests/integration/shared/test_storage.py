@@ -34,6 +34,16 @@ async def test_a_put_replaces_and_a_create_does_not(storage: Storage) -> None:
     assert await storage.get("key") == b"second"
 
 
+async def test_what_is_put_once_stays(storage: Storage) -> None:
+    first = await storage.put_once("key", b"first")
+
+    assert first == await storage.stat("key")
+    # As of a call whose answer was lost.
+    assert await storage.put_once("key", b"first") == first
+    assert await storage.put_once("key", b"other") is None
+    assert await storage.get("key") == b"first"
+
+
 async def test_a_removed_key_can_be_created_again(storage: Storage) -> None:
     await storage.create("key", b"first")
     await storage.remove(["key"])

@@ -1,6 +1,7 @@
 """What a rebuild makes of the objects of a batch."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pytest
 
@@ -8,7 +9,7 @@ from cli.rebuild.standing import Found, live
 from shared.commits import Cancellation, LaneFailure
 from shared.lifecycle import Status
 from shared.plans import Plan
-from shared.slices import PartName, Slice, SliceUsage
+from shared.slices import Slice, SliceUsage, label
 from shared.state.restore import LiveBatch
 from shared.storage import Listed
 from shared.submission import Manifest
@@ -17,18 +18,28 @@ BATCH = "batch_1"
 NOW = 2_000.0
 
 
-def _found(*names: str, parts: Iterable[PartName] = ()) -> Found:
+class _Made(NamedTuple):
+    index: int
+    epoch: int
+    rows: int
+
+    @property
+    def label(self) -> str:
+        return label(5, self.rows, SliceUsage(self.rows - 1, 1, 30, 2, 20, 3))
+
+
+def _found(*names: str, parts: Iterable[_Made] = ()) -> Found:
     found = Found(BATCH)
     for at, name in enumerate(["manifest.json", *names]):
         found.add(name, Listed(f"batches/{BATCH}/{name}", "e", 1, float(at)))
     for part in parts:
-        key = part.key(BATCH)
-        found.add(key.removeprefix(f"batches/{BATCH}/"), Listed(key, "e", 7, NOW))
+        name = f"parts/{part.index:06d}-{part.epoch}.jsonl"
+        found.add(name, Listed(f"batches/{BATCH}/{name}", part.label, 7, NOW))
     return found
 
 
-def _part(index: int, *, epoch: int = 1, rows: int = 10) -> PartName:
-    return PartName(index, epoch, 5, rows, SliceUsage(rows - 1, 1, 30, 2, 20, 3), "0a1b2c3d")
+def _part(index: int, *, epoch: int = 1, rows: int = 10) -> _Made:
+    return _Made(index, epoch, rows)
 
 
 def _plan(lanes: str = "a@x", *numbers: int) -> Plan:
@@ -65,7 +76,11 @@ def _live(
         paused=paused,
         is_changed=paused,
     )
-    return live(found, manifest, plan, cancellation, failures, plan_name="p", now=NOW)
+    # What stands in for the ETag is the label.
+    labels = {index: listed.etag for index, (_, listed) in found.parts.items()}
+    return live(
+        found, manifest, plan, cancellation, failures, labels=labels, plan_name="p", now=NOW
+    )
 
 
 def _record(batch: LiveBatch) -> dict[str, str | int]:
@@ -97,15 +112,7 @@ def test_a_refusal_of_a_batch_that_has_run_since_did_not_come_about() -> None:
 def test_the_part_of_the_last_claim_counts() -> None:
     found = _found(parts=[_part(0, epoch=10), _part(0, epoch=9), _part(1)])
 
-    assert {index: name.epoch for index, (name, _) in found.parts.items()} == {0: 10, 1: 1}
-
-
-def test_a_parts_name_says_what_redis_knew() -> None:
-    part = _part(7, epoch=3)
-
-    assert PartName.read(part.key(BATCH)) == part
-    assert part.key(BATCH).startswith(f"batches/{BATCH}/parts/000007-3-")
-    assert PartName.read("batches/b/parts/000007-3.jsonl") is None
+    assert {index: epoch for index, (epoch, _) in found.parts.items()} == {0: 10, 1: 1}
 
 
 def test_without_a_plan_it_waits_for_one() -> None:

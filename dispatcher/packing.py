@@ -1,0 +1,232 @@
+"""Inline messages become batches together: one object in S3 and one step in Redis for all of them.
+
+What has arrived by the time is taken, and nobody waits for more.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from dispatcher.planning import Planner
+from shared import crash
+from shared.admission import FullQueue, NewBatchQuota, refusal_text
+from shared.errors import NotFoundError, TransientError
+from shared.messages import Reason, RejectedError
+from shared.state import Known, NewBatch, PackedAcceptance, Standing, Start, State
+from shared.storage import Storage
+from shared.submission import (
+    Manifest,
+    PackedBatch,
+    PackedPlan,
+    conflict,
+    new_batch,
+    pack,
+    pack_prefix,
+    placed,
+    single_out,
+)
+
+log = structlog.get_logger()
+
+#: Of one pack, whose batches hold up Redis for as long as its script runs.
+_MOST_BATCHES = 64
+_MOST_BYTES = 4 * 1024 * 1024
+#: While one pack is on its way, the next one is made.
+_AT_ONCE = 2
+#: Larger inputs are planned in a thread.
+_QUICK_BYTES = 64 * 1024
+#: What a death leaves in S3 is swept after this: longer than any call takes.
+_RESERVED_SECONDS = 86_400
+
+
+class InlineBatch(NamedTuple):
+    """A batch that is to be made; its manifest does not know yet where the input is to lie."""
+
+    manifest: Manifest
+    body: bytes
+    reply: Mapping[str, str] | None
+
+
+_Waiting = tuple[InlineBatch, asyncio.Future[None]]
+
+
+class Packer:
+    """Makes batches of inline messages; those with a good input start at once, with a planner."""
+
+    def __init__(
+        self, state: State, storage: Storage, *, quota: NewBatchQuota, planner: Planner | None
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._quota = quota
+        self._planner = planner
+        self._waiting: deque[_Waiting] = deque()
+        self._in_hand: set[str] = set()
+        self._workers: set[asyncio.Task[None]] = set()
+        self._working = 0
+
+    async def make(self, batch: InlineBatch) -> None:
+        """Return when the batch is durable, also if it was before.
+
+        Raises RejectedError, and TransientError while Redis or S3 is away.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((batch, done))
+        if self._working < _AT_ONCE:
+            self._working += 1
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+        await done
+
+    async def make_alone(self, batch: InlineBatch) -> None:
+        """`make` in a pack of its own: it may be what kills us."""
+        [error] = await self._commit([batch])
+        if error is not None:
+            raise error
+
+    async def _work(self) -> None:
+        try:
+            while group := self._next():
+                try:
+                    await self._settle(group)
+                finally:
+                    self._in_hand.difference_update(batch.manifest.id for batch, _ in group)
+        finally:
+            self._working -= 1
+
+    def _next(self) -> list[_Waiting]:
+        """The first that wait; whoever waits for a batch that is in hand comes after it."""
+        group, later, size = list[_Waiting](), list[_Waiting](), 0
+        while self._waiting and len(group) < _MOST_BATCHES:
+            batch, _ = one = self._waiting[0]
+            size += len(batch.body)
+            if group and size > _MOST_BYTES:
+                break
+            self._waiting.popleft()
+            # One message twice, or two that contradict each other: a pack names a batch once.
+            is_in_hand = batch.manifest.id in self._in_hand
+            (later if is_in_hand else group).append(one)
+            self._in_hand.add(batch.manifest.id)
+        self._waiting.extendleft(reversed(later))
+        return group
+
+    async def _settle(self, group: Sequence[_Waiting]) -> None:
+        """Commit the group, and tell each of it how it went."""
+        batches = [batch for batch, _ in group]
+        [outcomes] = await asyncio.gather(self._commit(batches), return_exceptions=True)
+        if isinstance(outcomes, TransientError):
+            outcomes = [TransientError(str(outcomes)) for _ in group]
+        elif isinstance(outcomes, BaseException) and len(group) == 1:
+            outcomes = [outcomes]
+        elif isinstance(outcomes, BaseException):
+            # A fault of ours: whoever brings it on shall not take the others along.
+            for one in group:
+                await self._settle([one])
+            return
+        for (_, done), error in zip(group, outcomes, strict=True):
+            if done.cancelled():
+                continue
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+    async def _commit(self, batches: Sequence[InlineBatch]) -> Sequence[BaseException | None]:
+        """Of each batch why it was not made, or None."""
+        prefix = pack_prefix()
+        wanted = [(one.manifest.tenant, one.manifest.id, one.manifest.endpoint) for one in batches]
+        reserved, _ = await asyncio.gather(
+            self._quota.reserve_all(self._state, wanted),
+            self._state.files.reserve(prefix, seconds=_RESERVED_SECONDS),
+        )
+        new, wishes = [], []
+        errors: dict[str, BaseException] = {}
+        for batch, outcome in zip(batches, reserved, strict=True):
+            manifest = batch.manifest
+            match outcome:
+                case None:
+                    new.append(batch)
+                case Known():
+                    wishes.append(
+                        NewBatch(manifest.id, manifest.fingerprint, {}, reply=batch.reply)
+                    )
+                case _:
+                    errors[manifest.id] = _refusal(manifest.tenant, outcome)
+        if new:
+            wishes += await self._store(prefix, new)
+        else:
+            await self._state.files.unreserve(prefix)
+            prefix = ""
+        outcomes = await self._state.batches.accept_pack(prefix, wishes) if wishes else []
+        crash.point("intake.accepted")
+        for wish, accepted in zip(wishes, outcomes, strict=True):
+            if (error := await self._error(wish, accepted, batches)) is not None:
+                errors[wish.id] = error
+        return [errors.get(batch.manifest.id) for batch in batches]
+
+    async def _store(self, prefix: str, batches: Sequence[InlineBatch]) -> list[NewBatch]:
+        """Put inputs, manifests and plans into S3."""
+        given = [(batch.manifest, batch.body) for batch in batches]
+        is_quick = sum(len(body) for _, body in given) <= _QUICK_BYTES
+        made = partial(self._packed, placed(prefix, self._storage.bucket, given))
+        body, starts = made() if is_quick else await asyncio.to_thread(made)
+        stored = await self._storage.put(starts[0][0].key, body)
+        crash.point("intake.packed")
+        return [
+            new_batch(
+                msgspec.structs.replace(manifest, etag=stored.etag), reply=batch.reply, start=start
+            )
+            for (manifest, start), batch in zip(starts, batches, strict=True)
+        ]
+
+    def _packed(
+        self, batches: Sequence[tuple[Manifest, bytes]]
+    ) -> tuple[bytes, list[tuple[Manifest, Start | None]]]:
+        """The pack's bytes, and each manifest with its batch's plan if it can start at once."""
+        starts = [(manifest, self._start(manifest, body)) for manifest, body in batches]
+        lines = [
+            PackedBatch(manifest, start and PackedPlan(start.fields, start.slices))
+            for manifest, start in starts
+        ]
+        return pack([body for _, body in batches], lines), starts
+
+    def _start(self, manifest: Manifest, body: bytes) -> Start | None:
+        if self._planner is None:
+            return None
+        return self._planner.sketch(manifest.endpoint, body, offset=manifest.start)
+
+    async def _error(
+        self, wish: NewBatch, outcome: PackedAcceptance, batches: Sequence[InlineBatch]
+    ) -> BaseException | None:
+        match outcome:
+            case "gone":
+                return TransientError("A pack took longer than its reservation.")
+            case "conflict":
+                # It may stand in this pack, or in that of a life before, as something else.
+                with suppress(NotFoundError):
+                    await single_out(self._state, self._storage, wish.id)
+                [message_id] = [
+                    batch.manifest.message_id for batch in batches if batch.manifest.id == wish.id
+                ]
+                reason = Reason("idempotency_conflict", str(conflict(message_id)), "message_id")
+                return RejectedError([reason])
+            case "started" if wish.start is not None:
+                log.info(
+                    "batch.planned",
+                    batch_id=wish.id,
+                    lane=wish.start.lane,
+                    requests=wish.start.fields["total"],
+                    slices=len(wish.start.slices),
+                )
+        return None
+
+
+def _refusal(tenant: str, refused: FullQueue | Standing) -> RejectedError:
+    return RejectedError([Reason("quota_exceeded", refusal_text(tenant, refused))])

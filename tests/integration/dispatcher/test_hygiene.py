@@ -1,0 +1,344 @@
+"""What lies in Redis and in S3 after many batches: each key and object has an owner and an end."""
+
+import json
+import re
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from redis.asyncio import Redis
+
+from dispatcher.inputs import Inputs
+from dispatcher.reaper import Reaper
+from shared import ids
+from shared.bus import Bus
+from shared.lifecycle import FINAL, Event, Status
+from shared.messages import InlineInput
+from shared.relay import Relay
+from shared.state import FileRecord, PartRecord, State, UploadRecord
+from shared.state.outbox import Box
+from shared.submission import Manifest, accept
+from tests.batches import JOB, LANE
+from tests.eventually import eventually
+from tests.integration.dispatcher.conftest import (
+    CHAT,
+    ROWS_A_SLICE,
+    Yard,
+    bad,
+    good,
+    line,
+    lines,
+)
+from tests.receiver import receiving
+from tests.webhooks import an_endpoint, delivering
+
+_LONG_AGO = 1
+_TENANT = "acme"
+#: Each batch has one of these for ever: they are the batch.
+_EACH = {"batch", "manifest.json", "commit.json"}
+#: Of these there is a fixed number, of a tenant, a lane or the fleet.
+_FIXED = {
+    "batches", "changes", "ended", "lanes", "lane:job", "lane:served", "outbox", "webhook",
+    "webhooks",
+}  # fmt: skip
+
+
+class Lives:
+    """Batches from their input to their end, one life of each kind after the other."""
+
+    def __init__(self, yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._yard = yard
+        self._monkeypatch = monkeypatch
+        self._inputs = Inputs(
+            yard.state,
+            yard.storage,
+            tenant_prefix="inbox/{tenant}/",
+            places={},
+            max_bytes=1_000_000,
+            file_seconds=3600,
+        )
+
+    def all(self) -> list[Callable[[], Awaitable[object]]]:
+        """Each kind."""
+        return [
+            self.completed,
+            self.completed_in_one_slice,
+            self.refused,
+            self.cancelled_before_its_plan,
+            self.cancelled_while_it_runs,
+            self.cancelled_while_it_is_finished,
+            self.expired,
+            self.lane_failed,
+            self.input_lost,
+            self.inline,
+            self.inline_and_refused,
+            self.of_an_upload,
+            self.of_a_deleted_file,
+            self.paused_and_claimed_again,
+        ]
+
+    async def completed(self) -> str:
+        batch_id = await self._planned(2 * ROWS_A_SLICE)
+        await self._yard.run(batch_id, lambda row: good() if row % 2 else bad())
+        await self._finish(batch_id)
+        return batch_id
+
+    async def completed_in_one_slice(self) -> str:
+        batch_id = await self._planned(1)
+        await self._yard.run(batch_id, lambda row: good())
+        await self._finish(batch_id)
+        return batch_id
+
+    async def refused(self) -> str:
+        return await self._planned_with(b"{}\n")
+
+    async def cancelled_before_its_plan(self) -> None:
+        batch_id = await self._submitted(lines(1))
+        await self._yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
+        await self._finish(batch_id)
+
+    async def cancelled_while_it_runs(self) -> None:
+        batch_id = await self._half_run()
+        await self._yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
+        await self._finish(batch_id)
+
+    async def cancelled_while_it_is_finished(self) -> None:
+        """By a finaliser that has written everything when the cancellation comes."""
+        state = self._yard.state
+        batch_id = await self._planned(2 * ROWS_A_SLICE)
+        await self._yard.run(batch_id, lambda row: good() if row % 2 else bad())
+        conclude = state.conclude
+
+        async def too_late(*args: Any, **kwargs: Any) -> bool:
+            await state.apply(batch_id, Event.CANCEL_REQUESTED)
+            return await conclude(*args, **kwargs)
+
+        with self._monkeypatch.context() as patch:
+            patch.setattr(state, "conclude", too_late)
+            await self._yard.finaliser.finish(batch_id)
+        await self._finish(batch_id)
+
+    async def expired(self) -> None:
+        batch_id = await self._half_run()
+        await self._yard.state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
+        await self._finish(batch_id)
+
+    async def lane_failed(self) -> None:
+        """With a part that is there, and one that comes after the end."""
+        state = self._yard.state
+        batch_id = await self._planned(3 * ROWS_A_SLICE)
+        first, second, third = await self._yard.claim(batch_id)
+        await self._yard.commit(first, [good()] * ROWS_A_SLICE)
+        await state.fail_lane(LANE, batch_id, "no engine", {"first_error": "no engine"})
+        with pytest.raises(AssertionError):
+            await self._yard.commit(second, [good()] * ROWS_A_SLICE)
+        await state.slices.release(second)
+        await state.slices.release(third, strikes=1)
+
+    async def input_lost(self) -> None:
+        batch_id = await self._planned(2 * ROWS_A_SLICE)
+        first, second = await self._yard.claim(batch_id)
+        await self._yard.commit(first, [good()] * ROWS_A_SLICE)
+        await self._yard.state.apply(batch_id, Event.INPUT_LOST)
+        await self._yard.state.slices.release(second)
+
+    async def inline(self) -> None:
+        batch_id = _new_id()
+        await accept(self._yard.state, self._yard.storage, await self._inline(batch_id))
+        await self._yard.planner.plan(batch_id)
+        await self._yard.run(batch_id, lambda row: good())
+        await self._finish(batch_id)
+
+    async def inline_and_refused(self) -> None:
+        """As where the intake dies, and the message is refused when it comes again."""
+        await self._inline(_new_id())
+
+    async def of_an_upload(self) -> None:
+        state, upload_id = self._yard.state, f"upload_{secrets.token_hex(12)}"
+        now = int(time.time())
+        upload = UploadRecord(upload_id, _TENANT, 1, now, now + 3600, "in.jsonl", "batch")
+        await state.uploads.create(upload)
+        stored = await self._yard.storage.put(f"{upload.prefix}part_1", b"x")
+        part = PartRecord("part_1", stored.key, stored.etag, 1)
+        await state.uploads.add_part(upload_id, part, most_bytes=9, most_parts=9)
+
+    async def of_a_deleted_file(self) -> None:
+        batch_id = await self._planned(1)
+        file_id = (await self._yard.state.batches.get(batch_id)).fields["input_file_id"]
+        await self._yard.storage.remove([f"files/{_TENANT}/{file_id}.json"])
+        await self._yard.state.files.delete(_TENANT, file_id)
+        await self._yard.run(batch_id, lambda row: good())
+        await self._finish(batch_id)
+
+    async def paused_and_claimed_again(self) -> None:
+        state = self._yard.state
+        batch_id = await self._planned(2 * ROWS_A_SLICE)
+        for claim in await self._yard.claim(batch_id):
+            await state.slices.release(claim, strikes=1)
+        await state.live.pause(batch_id)
+        await state.live.resume(batch_id)
+        await self._yard.run(batch_id, lambda row: good())
+        await self._finish(batch_id)
+
+    async def _half_run(self) -> str:
+        batch_id = await self._planned(2 * ROWS_A_SLICE)
+        first, second = await self._yard.claim(batch_id)
+        await self._yard.commit(first, [good()] * ROWS_A_SLICE)
+        await self._yard.state.slices.release(second)
+        return batch_id
+
+    async def _finish(self, batch_id: str) -> None:
+        await self._yard.finaliser.finish(batch_id)
+        assert (await self._yard.state.batches.get(batch_id)).status in FINAL
+
+    async def _planned(self, rows: int) -> str:
+        batch_id = await self._planned_with(lines(rows))
+        assert (await self._yard.state.batches.get(batch_id)).status is Status.IN_PROGRESS
+        return batch_id
+
+    async def _planned_with(self, body: bytes) -> str:
+        batch_id = await self._submitted(body)
+        await self._yard.planner.plan(batch_id)
+        return batch_id
+
+    async def _submitted(self, body: bytes) -> str:
+        """As by HTTP: the file first, and then the batch."""
+        state, storage = self._yard.state, self._yard.storage
+        file_id, now = ids.new_file_id(), int(time.time())
+        key = f"files/{_TENANT}/{file_id}"
+        await state.files.reserve(key, f"{key}.json", seconds=3600)
+        stored = await storage.put(key, body)
+        file = FileRecord(
+            id=file_id,
+            tenant=_TENANT,
+            bytes=len(body),
+            created_at=now,
+            expires_at=now + 3600,
+            filename="in.jsonl",
+            purpose="batch",
+            bucket=storage.bucket,
+            key=key,
+            etag=stored.etag,
+        )
+        await storage.put(file.record_key, b"{}")
+        assert await state.files.keep(file)
+        batch_id = _new_id()
+        source = {"input_file_id": file_id, "key": key, "etag": stored.etag, "size": len(body)}
+        manifest = _manifest(batch_id, door="http", bucket=storage.bucket, **source)
+        await accept(state, storage, manifest)
+        return batch_id
+
+    async def _inline(self, batch_id: str) -> Manifest:
+        wanted = InlineInput.model_validate(
+            {"kind": "inline", "requests": [json.loads(line("row-0"))]}
+        )
+        source = await self._inputs.store(batch_id, wanted, batch_id[6:])
+        return _manifest(batch_id, door="bus", **source)
+
+
+@pytest.mark.parametrize(
+    "batches", [28, pytest.param(1000, marks=[pytest.mark.on_demand, pytest.mark.timeout(1800)])]
+)
+async def test_after_many_batches_there_is_nothing_left_but_the_batches(
+    batches: int,
+    yard: Yard,
+    bus: Bus,
+    amqp_url: str,
+    redis: "Redis[str]",
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives(yard, monkeypatch).all()
+    async with receiving() as receiver, delivering(yard.state):
+        endpoint = await an_endpoint(yard.state, receiver.url)
+        counts = []
+        # What there is for the first batch only is no leak.
+        for more in (len(lives), batches):
+            for number in range(more):
+                await lives[number % len(lives)]()
+            await _relay_all(yard.state, bus, amqp_url)
+            await eventually(lambda: _is_delivered(redis, namespace, endpoint.id), 60)
+            await _let_a_month_pass(yard, redis, namespace)
+            counts.append(await _count(yard, redis, namespace))
+
+    before, after = counts
+    ended = await redis.zcard(f"{namespace}batches:{_TENANT}")
+    assert set(after) == _EACH | _FIXED
+    assert {name: after[name] for name in _FIXED} == {name: before[name] for name in _FIXED}
+    assert after["batch"] == after["manifest.json"] == ended
+    assert after["commit.json"] < ended
+
+
+async def _relay_all(state: State, bus: Bus, amqp_url: str) -> None:
+    user = unquote(urlsplit(amqp_url).username or "")
+    for box in ("submissions", "events", "replies"):
+        relay = Relay(state, bus, cast("Box", box), holder="test", service_user=user)
+        while await state.outbox.length(cast("Box", box)):
+            await relay.relay_some(wait_seconds=0.1)
+    while await state.events.take_progress(limit=100):
+        pass
+
+
+async def _is_delivered(redis: "Redis[str]", namespace: str, endpoint: str) -> bool:
+    waiting = [f"{namespace}webhook-{what}:{endpoint}" for what in ("queue", "claims")]
+    return not any([await redis.zcard(key) for key in waiting])
+
+
+async def _let_a_month_pass(yard: Yard, redis: "Redis[str]", namespace: str) -> None:
+    """Let all be due that has an end, and the dispatcher do its duties."""
+    # A lane job drops what is ready of batches that have ended.
+    await yard.state.lanes.open_job(LANE, "", JOB)
+    assert await yard.state.slices.claim(LANE, JOB, lease_seconds=9, slices=99, rows=99) == []
+    reaper = Reaper(yard.state, yard.storage)
+    # The second time for what is garbage a day after the first.
+    for _ in range(2):
+        for due in ("garbage", "expiring", "uploads"):
+            key = f"{namespace}{due}"
+            for member in await redis.zrange(key, 0, -1):
+                await redis.zadd(key, {member: _LONG_AGO})
+                if due == "uploads":
+                    await redis.hset(f"{namespace}upload:{member}", "expires_at", _LONG_AGO)
+        await reaper.expire()
+        await reaper.sweep()
+    await reaper.sweep_abandoned(older_than_seconds=-3600)
+    async for key in redis.scan_iter(match=f"{namespace}*", count=1000):
+        if await redis.ttl(key) > 0:
+            await redis.delete(key)
+
+
+async def _count(yard: Yard, redis: "Redis[str]", namespace: str) -> Counter[str]:
+    """Keys and objects by kind."""
+    keys = [key.removeprefix(namespace) async for key in redis.scan_iter(match=f"{namespace}*")]
+    kinds = Counter(_kind(key) for key in keys)
+    objects = [name.rpartition("/")[2] for name in await yard.storage.keys("")]
+    return kinds + Counter(re.sub(r"^commit-\w+", "commit", name) for name in objects)
+
+
+def _kind(key: str) -> str:
+    head, _, rest = key.partition(":")
+    return f"{head}:{rest.rpartition(':')[2]}" if head in ("lane", "lease") else head
+
+
+def _new_id() -> str:
+    return f"batch_{secrets.token_hex(16)}"
+
+
+def _manifest(batch_id: str, **changes: Any) -> Manifest:
+    now = int(time.time())
+    return Manifest(
+        **{
+            "id": batch_id,
+            "tenant": _TENANT,
+            "message_id": batch_id,
+            "fingerprint": batch_id,
+            "endpoint": CHAT,
+            "completion_window": "24h",
+            "created_at": now,
+            "expires_at": now + 86_400,
+            **changes,
+        }
+    )

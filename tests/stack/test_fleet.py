@@ -1,0 +1,236 @@
+"""compose.yaml, unchanged and brought up: both doors, deaths, cut networks, an upgrade, its end."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai.types import Batch
+
+from tests.containers.test_images import IMAGES
+from tests.eventually import wait_until
+from tests.examples import examples
+from tests.k8s.rendering import ROOT
+from tests.stack.engine import Engine
+from tests.stack.images import VERSION, build
+from tests.stack.stack import (
+    CHAT,
+    EMBED,
+    Stack,
+    assert_whole,
+    chat_lines,
+    embedding_lines,
+    has_begun,
+    running,
+)
+
+_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+CATALOG: dict[str, Any] = {
+    "pools": {"cpu": {"resources": {"CPU": 1}, "label_selector": {"pool": "cpu"}}},
+    "models": {
+        CHAT: {
+            "source": f"/models/{CHAT}",
+            "pools": ["cpu"],
+            "engine": {"max_model_len": 1024, "max_num_seqs": 64, "enforce_eager": True},
+            "env": _CPU,
+        },
+        EMBED: {
+            "source": f"/models/{EMBED}",
+            "pools": ["cpu"],
+            "engine": {"runner": "pooling", "max_num_seqs": 128, "enforce_eager": True},
+            "env": _CPU,
+        },
+    },
+}
+#: Enough for a death in the middle.
+_ROWS = 600
+_NEXT_VERSION = "0.1.1"
+README = {name: text for name, text in examples().items() if name.startswith("README")}
+
+
+@pytest.fixture(scope="module")
+def stack(
+    engine: Engine, images: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    assert images
+    with running(Stack(engine, tmp_path_factory.mktemp("stack"), CATALOG)) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def warm(stack: Stack) -> Stack:
+    """With engines that have answered."""
+    batches = [
+        stack.submit(chat_lines(1), "/v1/chat/completions"),
+        stack.submit(embedding_lines(["hello"]), "/v1/embeddings"),
+    ]
+    assert [stack.ended(batch).status for batch in batches] == ["completed", "completed"]
+    return stack
+
+
+def test_nothing_is_open_to_the_network_and_only_s3_may_write_to_its_root(stack: Stack) -> None:
+    for service in stack.services_named():
+        found = stack.look(stack.container(service))
+        ports = [
+            port for ports in found["NetworkSettings"]["Ports"].values() for port in ports or ()
+        ]
+
+        assert {port["HostIp"] for port in ports} <= {"127.0.0.1"}
+        assert found["HostConfig"]["ReadonlyRootfs"] is (service != "s3")
+        assert found["HostConfig"]["CapDrop"] == ["ALL"]
+
+
+def test_a_batch_by_the_official_client(warm: Stack) -> None:
+    batch = warm.ended(warm.submit(chat_lines(20), "/v1/chat/completions"))
+
+    assert_whole(warm, batch, 20)
+
+
+@pytest.mark.parametrize("example", README.values(), ids=README.keys())
+def test_a_batch_by_each_door_as_readme_shows_it(warm: Stack, example: str, tmp_path: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example],
+        env={**clean, **warm.client_environment()},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert "completed" in ended.stdout
+
+
+def test_the_demo_runs_on_the_fleet_in_containers(warm: Stack) -> None:
+    shown = warm.run_in("gateway", "batchyard", "demo", "--here")
+
+    assert "The tickets nearest in meaning" in shown
+    assert "300/300" in shown
+
+
+@pytest.mark.parametrize(
+    "service", ["gateway", "dispatcher", "redis", "rabbitmq", "s3", "worker", "ray-head"]
+)
+def test_a_container_that_dies_comes_back_and_nothing_is_lost(warm: Stack, service: str) -> None:
+    batch = warm.submit(chat_lines(_ROWS, tokens=32), "/v1/chat/completions")
+    warm.until(batch, has_begun)
+
+    warm.crash(service)
+    ended = warm.ended(batch)
+
+    assert_whole(warm, ended, _ROWS)
+    warm.wait_well()
+
+
+@pytest.mark.parametrize("service", ["redis", "s3", "rabbitmq"])
+def test_a_server_that_cannot_be_reached_is_named_and_work_goes_on_afterwards(
+    warm: Stack, service: str
+) -> None:
+    batch = warm.submit(chat_lines(_ROWS, tokens=32), "/v1/chat/completions")
+    warm.until(batch, has_begun)
+
+    with warm.cut_off(service):
+        wait_until(lambda: _report(warm).get(service) == "does not answer", timeout=120)
+
+    assert_whole(warm, warm.ended(batch), _ROWS)
+    warm.wait_well()
+
+
+def test_a_machine_that_is_cut_off_is_replaced_by_itself(warm: Stack) -> None:
+    batch = warm.submit(chat_lines(_ROWS, tokens=32), "/v1/chat/completions")
+    warm.until(batch, has_begun)
+    before = warm.look(warm.container("worker"))["State"]["StartedAt"]
+
+    # Ray gives it up, and it ends itself when it finds that out.
+    with warm.cut_off("worker"):
+        wait_until(lambda: _alive_nodes(warm) == 1, timeout=180)
+    wait_until(
+        lambda: warm.look(warm.container("worker"))["State"]["StartedAt"] != before, timeout=180
+    )
+    ended = warm.ended(batch)
+
+    assert_whole(warm, ended, _ROWS)
+    warm.wait_well()
+
+
+def test_upgrade_and_rollback_lose_no_running_batch(
+    warm: Stack, engine: Engine, tmp_path: Path
+) -> None:
+    context = tmp_path / "next"
+    shutil.copytree(ROOT, context, ignore=_but_what_images_are_made_of)
+    project = context / "pyproject.toml"
+    project.write_text(project.read_text().replace(f'"{VERSION}"', f'"{_NEXT_VERSION}"'))
+    for room in ("gateway", "dispatcher"):
+        build(engine, room, version=_NEXT_VERSION, context=context)
+    sent: list[Batch] = []
+    for version in (_NEXT_VERSION, VERSION):
+        large = warm.submit(chat_lines(2 * _ROWS, tokens=48), "/v1/chat/completions")
+        warm.until(large, has_begun)
+        committed = asyncio.run(_epochs(warm, large))
+        began = len(sent)
+
+        warm.up("--no-build", "--no-deps", "gateway", "dispatcher", TAG=version)
+        sent += [warm.submit(chat_lines(10), "/v1/chat/completions") for _ in range(5)]
+        warm.wait_well("gateway", "dispatcher")
+
+        for service in ("gateway", "dispatcher"):
+            assert _version(warm, service) == version
+        assert_whole(warm, warm.ended(large), 2 * _ROWS)
+        again = asyncio.run(_epochs(warm, large))
+        assert committed
+        assert {index: again[index] for index in committed} == committed
+        for batch in sent[began:]:
+            assert_whole(warm, warm.ended(batch), 10)
+
+
+def test_nothing_is_left_after_down(stack: Stack, engine: Engine) -> None:
+    stack.down()
+
+    project = f"--filter=label=com.docker.compose.project={stack.project}"
+    for what in ("container", "network", "volume"):
+        names = engine.ask(what, "ls", "-q", *(["-a"] if what == "container" else []), project)
+        assert names == "", what
+
+
+def _report(stack: Stack) -> dict[str, str]:
+    """The gateway's own words about the servers; none while it has no time for them."""
+    try:
+        report: dict[str, str] = httpx.get(f"{stack.base_url[:-3]}/readyz", timeout=30).json()
+    except httpx.HTTPError:
+        return {}
+    return report
+
+
+def _alive_nodes(stack: Stack) -> int:
+    """As the head sees them."""
+    code = "import ray; ray.init('auto'); print(sum(node['Alive'] for node in ray.nodes()))"
+    return int(stack.run_in("ray-head", "python", "-c", code).split()[-1])
+
+
+def _version(stack: Stack, service: str) -> str:
+    code = "from importlib.metadata import version; print(version('batchyard'))"
+    return stack.run_in(service, "python", "-c", code)
+
+
+def _but_what_images_are_made_of(folder: str, names: list[str]) -> list[str]:
+    """What stays behind when the tree is copied."""
+    if Path(folder) != ROOT:
+        return [name for name in names if name == "__pycache__"]
+    kept = {"pyproject.toml", "README.md", ".dockerignore", "locks", *IMAGES["gateway"].rooms}
+    return [name for name in names if name not in kept | {"dispatcher", "worker"}]
+
+
+async def _epochs(stack: Stack, batch: Batch) -> dict[int, int]:
+    """How often each slice was claimed that is committed by now."""
+    state = stack.state()
+    parts, epochs = await state.slices.parts(batch.id), await state.slices.epochs(batch.id)
+    await state.close()
+    return {index: epochs[index] for index in parts}
