@@ -9,6 +9,7 @@ from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
 from shared.state import State
 from shared.storage import Storage
+from shared.submission import is_pack, keep_manifests
 
 log = structlog.get_logger()
 
@@ -65,6 +66,8 @@ class Reaper:
     async def sweep(self) -> None:
         """Delete objects, and everything under prefixes, that nothing refers to any more."""
         while garbage := await self._state.files.garbage():
+            for key in filter(is_pack, garbage):
+                await keep_manifests(self._storage, key)
             doomed = [key for key in garbage if not key.endswith("/")]
             for prefix in garbage:
                 if prefix.endswith("/"):

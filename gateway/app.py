@@ -31,6 +31,7 @@ from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
+from gateway.upload_room import UploadRoom
 from gateway.watchers import Watchers
 from shared.admission import NewBatchQuota
 from shared.bus import Bus
@@ -94,6 +95,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                         mixed_batches=settings.mixed_batches,
                     ),
                     watchers,
+                    UploadRoom(settings.upload_memory_bytes),
                 )
             }
             relaying.cancel()

@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 
 from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
+from gateway.upload_room import UploadRoom
 from gateway.watchers import Watchers
 from shared.admission import NewBatchQuota
 from shared.bus import Bus
@@ -33,6 +34,7 @@ class Services:
     guard: Guard
     dry_runs: DryRuns
     watchers: Watchers
+    upload_room: UploadRoom
 
 
 # Async, since FastAPI runs what is not in a thread.

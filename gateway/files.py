@@ -72,14 +72,15 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
     file_id = ids.new_file_id()
     key = f"files/{tenant}/{file_id}"
     files = services.state.files
-    await reserve(services, key)
-    crash.point("files.reserved")
-    try:
-        # Whatever is wrong with the form is raised while it is read, so no object comes to be.
-        stored = await services.storage.upload(key, _file_bytes(form, request.stream()))
-    except (CallerError, ClientDisconnect):
-        await files.unreserve(*objects(key))
-        raise
+    with services.upload_room.taken(request):
+        await reserve(services, key)
+        crash.point("files.reserved")
+        try:
+            # Whatever is wrong with the form is raised while it is read, so no object comes to be.
+            stored = await services.storage.upload(key, _file_bytes(form, request.stream()))
+        except (CallerError, ClientDisconnect):
+            await files.unreserve(*objects(key))
+            raise
     crash.point("files.stored")
     now, fields = int(time.time()), form.fields()
     seconds = seconds_kept(expires_after(fields), fields["purpose"], services)

@@ -15,6 +15,12 @@ class GatewaySettings(SharedSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=1, le=65_535)
     max_upload_bytes: int = Field(default=209_715_200, ge=1, description="of a file in one call")
+    upload_memory_bytes: int = Field(
+        default=536_870_912,
+        ge=1,
+        description="of all uploads under way in one gateway, which take 24 MiB each, or their "
+        "size; more at once are refused with 429",
+    )
     max_assembled_bytes: int = Field(
         default=8_589_934_592,
         ge=1,

@@ -205,7 +205,9 @@ async def create_upload_part(
         max_file_bytes=MAX_PART_BYTES,
     )
     part_id = ids.new_part_id()
-    stored = await storage.upload(f"{upload.prefix}{part_id}", _part_bytes(form, request.stream()))
+    with services.upload_room.taken(request):
+        chunks = _part_bytes(form, request.stream())
+        stored = await storage.upload(f"{upload.prefix}{part_id}", chunks)
     crash.point("uploads.part_stored")
     outcome = await uploads.add_part(
         upload_id,

@@ -30,6 +30,8 @@ _THREADS = 24
 _READ_SECONDS = 60.0
 #: Of a multipart upload, above S3's least of 5 MiB; one upload keeps a few of them in memory.
 _PART_BYTES = 8 * 1024 * 1024
+#: The most that an upload keeps in memory: a part on its way, a copy of it, and the next one.
+UPLOAD_BYTES = 3 * _PART_BYTES
 _CHUNK_BYTES = 1024 * 1024
 #: What S3 asks of every part of a multipart upload but the last, and how many it takes.
 _LEAST_PART_BYTES = 5 * 1024 * 1024

@@ -8,6 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -59,8 +60,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     output_seconds: int = 0
     #: Whether the input is an object that has no file record yet.
     is_foreign: bool = False
-    #: Whether that object is one that we have written, so that it goes with its file record.
-    is_ours: bool = False
     #: How long that file record lasts; 0 for ever.
     file_seconds: int = 0
     #: Whether small results are to travel in the last event.
@@ -138,8 +137,12 @@ def pack(inputs: Sequence[bytes], batches: Sequence[PackedBatch]) -> bytes:
 
 
 async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
-    """The batches in a pack. Raises NotFoundError."""
-    found = await storage.stat(key)
+    """The batches in a pack, also when its inputs are gone. Raises NotFoundError."""
+    try:
+        found = await storage.stat(key)
+    except NotFoundError:
+        key = _without_inputs(key)
+        found = await storage.stat(key)
     first = int(key.rpartition("/")[2].removesuffix(".jsonl"))
     lines = await storage.get(key, start=first, end=found.size, etag=found.etag)
     batches: list[PackedBatch] = msgspec.json.Decoder(PackedBatch).decode_lines(lines)
@@ -147,6 +150,21 @@ async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
         PackedBatch(msgspec.structs.replace(batch.manifest, etag=found.etag), batch.plan)
         for batch in batches
     ]
+
+
+async def keep_manifests(storage: Storage, key: str) -> None:
+    """Write a pack's manifests apart, so that the pack can be removed; safe to repeat."""
+    with suppress(NotFoundError):
+        await storage.put(_without_inputs(key), pack((), await read_pack(storage, key)))
+
+
+def is_pack(key: str) -> bool:
+    """Whether it is an object with inputs that must not go without `keep_manifests`."""
+    return key.startswith(PACKS) and not key.endswith("/") and key != _without_inputs(key)
+
+
+def _without_inputs(key: str) -> str:
+    return f"{key.rpartition('/')[0]}/0.jsonl"
 
 
 async def every_manifest(storage: Storage) -> AsyncGenerator[Manifest, None]:
@@ -274,8 +292,7 @@ def to_record(manifest: Manifest) -> dict[str, str | int]:
     for name in ("fingerprint", "is_foreign", "paused", "is_changed"):
         del fields[name]
     # A flag is there or not; Redis knows texts and numbers only.
-    for name in ("deliver_results", "is_ours"):
-        fields[name] = 1 if fields[name] else ""
+    fields["deliver_results"] = 1 if manifest.deliver_results else ""
     for name in ("start", "file_seconds"):
         fields[name] = fields[name] or ""
     return {name: value for name, value in fields.items() if value != ""}
@@ -297,7 +314,7 @@ def to_input_file(manifest: Manifest) -> FileRecord:
         bucket=manifest.bucket,
         key=manifest.key,
         etag=manifest.etag,
-        owned=manifest.is_ours,
+        owned=False,
         start=manifest.start,
     )
 

@@ -77,7 +77,7 @@ class Clients:
             self._http[tenant] = [
                 await self._stack.enter_async_context(
                     httpx.AsyncClient(
-                        base_url=f"http://127.0.0.1:{self._fleet.link('clients', gateway)}",
+                        base_url=self._fleet.url(self._fleet.link("clients", gateway)),
                         headers={"authorization": f"Bearer {key}"},
                         timeout=_CALL_SECONDS,
                     )
@@ -504,8 +504,8 @@ class Clients:
             writer.close()
 
         port = self._fleet.ports.get("webhooks")
-        self._receiver = await asyncio.start_server(serve, "127.0.0.1", port)
-        return f"http://127.0.0.1:{port}/hook"
+        self._receiver = await asyncio.start_server(serve, self._fleet.host, port)
+        return f"{self._fleet.url(port)}/hook"
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Stands where Ray's head stands: `python -m tests.chaos.cluster PORT FOLDER`.
+"""Stands where Ray's head stands: `python -m tests.chaos.cluster HOST PORT FOLDER`.
 
 Speaks Ray's Jobs API and runs lane jobs as processes, which die with it. `FOLDER/jobs.json` has
 the pids of those that run; `FOLDER/next-crash` says where the next one is to die.
@@ -113,7 +113,7 @@ def _run_lane_job(lane: str, job: str, environment: dict[str, str]) -> None:
     main(lane, job, environment)
 
 
-async def serve(port: int, folder: Path) -> None:
+async def serve(host: str, port: int, folder: Path) -> None:
     """Answer until killed."""
     jobs = Jobs(folder)
     app = web.Application()
@@ -122,9 +122,9 @@ async def serve(port: int, folder: Path) -> None:
     app.router.add_post("/api/jobs/{job}/stop", jobs.stop)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, host, port).start()
     await jobs.watch()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), Path(sys.argv[2])))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))

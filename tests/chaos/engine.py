@@ -1,4 +1,4 @@
-"""The made-up engine: `python -m tests.chaos.engine PORT JOURNAL`.
+"""The made-up engine: `python -m tests.chaos.engine HOST PORT JOURNAL`.
 
 Stands where Ray Serve and vLLM stand: a process of its own, with rows in it when it dies. It notes
 each row that it runs, and the claim under which it was sent.
@@ -19,7 +19,7 @@ _LIMIT = 64 * 1024 * 1024
 _SECONDS = 0.05
 
 
-async def serve(port: int, journal: IO[str]) -> None:
+async def serve(host: str, port: int, journal: IO[str]) -> None:
     """Answer until killed."""
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,10 +40,10 @@ async def serve(port: int, journal: IO[str]) -> None:
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(take, "127.0.0.1", port, limit=_LIMIT)
+    server = await asyncio.start_server(take, host, port, limit=_LIMIT)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    with Path(sys.argv[2]).open("a") as file:
-        asyncio.run(serve(int(sys.argv[1]), file))
+    with Path(sys.argv[3]).open("a") as file:
+        asyncio.run(serve(sys.argv[1], int(sys.argv[2]), file))

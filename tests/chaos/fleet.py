@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -71,6 +72,8 @@ class ChaosFleet:
         self.run_dir = run_dir
         make_private_directory(run_dir)
         self.ports = Ports(run_dir)
+        # Ports that are free for a moment, while their process is dead, are nobody else's there.
+        self.host = f"127.{1 + secrets.randbelow(254)}.{1 + secrets.randbelow(254)}.1"
         self.faults = Journal(run_dir / "journal" / "faults.jsonl")
         self.crash_log = run_dir / "journal" / "crashes"
         #: Where a process dies that is started now, as BATCHYARD_CRASH_AT has it.
@@ -100,9 +103,14 @@ class ChaosFleet:
         """The port at which `client` finds `server`."""
         return self.ports.get(f"{client}>{server}")
 
+    def url(self, port: int) -> str:
+        """Of a port of the run's own address."""
+        return f"http://{self.host}:{port}"
+
     def amqp_url(self, tenant: str) -> str:
         """Of a tenant, through the clients' own link."""
-        return _through(self.rabbitmq.url(self._users[tenant]), self.link("clients", "rabbitmq"))
+        url = self.rabbitmq.url(self._users[tenant])
+        return self._through(url, self.link("clients", "rabbitmq"))
 
     @property
     def service_amqp_url(self) -> str:
@@ -141,14 +149,15 @@ class ChaosFleet:
     def launch_ray(self) -> None:
         """Start what stands for Ray: something that runs lane jobs, and an engine for them."""
         journal = self.run_dir / "journal" / "engine.jsonl"
-        engine = [str(self.ports.get("engine")), str(journal)]
+        engine = [self.host, str(self.ports.get("engine")), str(journal)]
         self._child("engine", [*_PYTHON, "tests.chaos.engine", *engine], {})
-        cluster = [str(self.ray_port), str(self.run_dir)]
+        cluster = [*map(str, self.ray_address), str(self.run_dir)]
         self._child(
             "cluster",
             [*_PYTHON, "tests.chaos.cluster", *cluster],
             {
                 **self.environment(LANE_JOB),
+                "CHAOS_ENGINE_HOST": self.host,
                 "CHAOS_ENGINE_PORT": str(self.link(LANE_JOB, "engine")),
             },
         )
@@ -156,9 +165,9 @@ class ChaosFleet:
             self._children[name].start()
 
     @property
-    def ray_port(self) -> int:
+    def ray_address(self) -> tuple[str, int]:
         """Where Ray's API for jobs answers."""
-        return self.ports.get("cluster")
+        return self.host, self.ports.get("cluster")
 
     def stop(self) -> None:
         """Stop everything that was started."""
@@ -228,7 +237,7 @@ class ChaosFleet:
 
     async def order(self, order: dict[str, Any]) -> None:
         """Tell the proxies."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.ports.get("proxy"))
+        reader, writer = await asyncio.open_connection(self.host, self.ports.get("proxy"))
         writer.write(json.dumps(order).encode() + b"\n")
         await reader.readline()
         writer.close()
@@ -389,27 +398,31 @@ class ChaosFleet:
             return False
 
     def _make_children(self) -> None:
-        targets = {name: self.ports.get(name) for name in (*GATEWAYS, "engine")}
+        targets = {name: (self.host, self.ports.get(name)) for name in (*GATEWAYS, "engine")}
         targets |= {
-            "cluster": self.ray_port,
-            "redis": _port(self.redis.url),
-            "rabbitmq": _port(self.service_amqp_url),
-            "s3": _port(self.ceph.endpoint),
+            "cluster": self.ray_address,
+            "redis": ("127.0.0.1", _port(self.redis.url)),
+            "rabbitmq": ("127.0.0.1", _port(self.service_amqp_url)),
+            "s3": ("127.0.0.1", _port(self.ceph.endpoint)),
         }
         links = {
             f"{client}>{server}": (self.link(client, server), targets[server])
             for client, servers in self.aims.links.items()
             for server in servers
         }
-        proxy = [str(self.ports.get("proxy")), json.dumps(links)]
+        proxy = [self.host, str(self.ports.get("proxy")), json.dumps(links)]
         self._proxy = self._child("proxy", [*_PYTHON, "tests.chaos.proxy", *proxy], {})
         for name in GATEWAYS:
-            environment = {**self.environment(name), "BATCHYARD_PORT": str(targets[name])}
+            environment = {
+                **self.environment(name),
+                "BATCHYARD_HOST": self.host,
+                "BATCHYARD_PORT": str(self.ports.get(name)),
+            }
             self._fork(name, "gateway", environment)
         for name in DISPATCHERS:
             environment = {
                 **self.environment(name),
-                "BATCHYARD_RAY_ADDRESS": f"http://127.0.0.1:{self.link(name, 'cluster')}",
+                "BATCHYARD_RAY_ADDRESS": self.url(self.link(name, "cluster")),
                 "BATCHYARD_RAY_TOKEN": RAY_TOKEN,
             }
             self._fork(name, "dispatcher", environment)
@@ -433,11 +446,11 @@ class ChaosFleet:
         amqp = "rabbitmq" if "rabbitmq" in self.aims.links[client] else None
         return {
             **self.settings,
-            "BATCHYARD_AMQP_URL": _through(
+            "BATCHYARD_AMQP_URL": self._through(
                 self.service_amqp_url, self.link(client, amqp) if amqp else 1
             ),
-            "BATCHYARD_REDIS_URL": _through(self.redis.url, self.link(client, "redis")),
-            "BATCHYARD_S3_ENDPOINT": _through(self.ceph.endpoint, self.link(client, "s3")),
+            "BATCHYARD_REDIS_URL": self._through(self.redis.url, self.link(client, "redis")),
+            "BATCHYARD_S3_ENDPOINT": self._through(self.ceph.endpoint, self.link(client, "s3")),
             "BATCHYARD_S3_ACCESS_KEY": self._s3_keys[0],
             "BATCHYARD_S3_SECRET_KEY": self._s3_keys[1],
             "BATCHYARD_S3_BUCKET": BUCKET,
@@ -446,12 +459,18 @@ class ChaosFleet:
             "BATCHYARD_CRASH_LOG": str(self.crash_log),
         }
 
+    def _through(self, url: str, port: int) -> str:
+        """The URL by a link instead."""
+        parts = urlsplit(url)
+        login, at, _ = parts.netloc.rpartition("@")
+        return parts._replace(netloc=f"{login}{at}{self.host}:{port}").geturl()
+
     def _is_up(self) -> bool:
         if not all("dispatcher.ready" in self._log(name) for name in DISPATCHERS):
             return False
         with suppress(httpx.HTTPError):
             return all(
-                httpx.get(f"http://127.0.0.1:{self.ports.get(name)}/readyz", timeout=5).is_success
+                httpx.get(f"{self.url(self.ports.get(name))}/readyz", timeout=5).is_success
                 for name in GATEWAYS
             )
         return False
@@ -489,10 +508,3 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 def _port(url: str) -> int:
     return int(url.rpartition(":")[2].partition("/")[0])
-
-
-def _through(url: str, port: int) -> str:
-    """The URL with another port."""
-    head, _, tail = url.rpartition(":")
-    _, slash, path = tail.partition("/")
-    return f"{head}:{port}{slash}{path}"

@@ -31,7 +31,7 @@ class MadeUpEngineClient:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 reader, writer = await asyncio.open_connection(
-                    "127.0.0.1", self._port, limit=_LIMIT
+                    os.environ["CHAOS_ENGINE_HOST"], self._port, limit=_LIMIT
                 )
         except (OSError, TimeoutError) as error:
             raise EngineUnavailableError("the engine cannot be reached") from error

@@ -1,7 +1,8 @@
-"""TCP proxies that can be told to fail: `python -m tests.chaos.proxy PORT LINKS`.
+"""TCP proxies that can be told to fail: `python -m tests.chaos.proxy HOST PORT LINKS`.
 
-LINKS is a JSON object: the name of each link, where it listens and where it leads. PORT takes
-orders, one JSON object a line: `{"link": …, "fault": …, "value": …}`, each answered by a line.
+LINKS is a JSON object: the name of each link, at which port of HOST it listens and where it leads.
+PORT takes orders, one JSON object a line: `{"link": …, "fault": …, "value": …}`, each answered by a
+line.
 """
 
 import asyncio
@@ -37,9 +38,9 @@ class FaultProxy:
         self._connections: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
-    async def start(self, port: int = 0) -> int:
+    async def start(self, port: int = 0, *, host: str = "127.0.0.1") -> int:
         """Listen; returns the port."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._serve, host, port)
         number: int = self._server.sockets[0].getsockname()[1]
         return number
 
@@ -149,11 +150,11 @@ def obey(proxies: dict[str, FaultProxy], order: dict[str, Any]) -> int:
     return 1
 
 
-async def serve(port: int, links: dict[str, tuple[int, int]]) -> None:
+async def serve(host: str, port: int, links: dict[str, tuple[int, tuple[str, int]]]) -> None:
     """Proxy and take orders until killed."""
-    proxies = {name: FaultProxy(("127.0.0.1", target)) for name, (_, target) in links.items()}
+    proxies = {name: FaultProxy((target[0], target[1])) for name, (_, target) in links.items()}
     for name, (listen, _) in links.items():
-        await proxies[name].start(listen)
+        await proxies[name].start(listen, host=host)
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -161,9 +162,9 @@ async def serve(port: int, links: dict[str, tuple[int, int]]) -> None:
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(take, "127.0.0.1", port)
+    server = await asyncio.start_server(take, host, port)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), json.loads(sys.argv[2])))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])))

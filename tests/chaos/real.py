@@ -46,8 +46,8 @@ class RealFleet(ChaosFleet):
         self._ray.wait(600)
 
     @property
-    def ray_port(self) -> int:
-        return self.ports.get("ray-dashboard-port")
+    def ray_address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.ports.get("ray-dashboard-port")
 
     def stop(self) -> None:
         super().stop()

@@ -343,11 +343,17 @@ local function unready(id, lane, lanes, plan)
   if taken > 0 and redis.call('ZSCORE', lane_key(lane, 'active'), id) then wait(lane, id) end
 end
 
--- The pack in which a batch's input lies is not to be swept any more.
-local function keep_pack(id)
-  local pack = string.match(redis.call('HGET', batch_key(id), 'key') or '', '^packs/[^/]+/')
-  if pack then
-    for _, set in ipairs({'garbage', 'doomed'}) do redis.call('ZREM', ns .. set, pack) end
+-- Lets the pack in which a batch's input lies stay for as long as somebody may want that.
+local function keep_pack(id, input_file)
+  local values = redis.call('HMGET', batch_key(id), 'key', 'expires_at')
+  local pack = string.match(values[1] or '', '^packs/[^/]+/')
+  if not pack then return end
+  for _, set in ipairs({'garbage', 'doomed'}) do redis.call('ZREM', ns .. set, pack) end
+  -- Its inputs go when no file of them is left, and nobody reads them.
+  local ends = tonumber(values[2])
+  if input_file then ends = math.max(ends, tonumber(input_file.expires_at or math.huge)) end
+  if ends < math.huge then
+    redis.call('ZADD', ns .. 'garbage', 'GT', int(ends + ENDED_SECONDS), values[1])
   end
 end
 
@@ -425,9 +431,8 @@ local function accept_batch(id, fingerprint, fields, input_file, submission, tol
   if #fields == 0 then error('There is no batch ' .. id .. ' to meet.') end
   redis.call('HSET', key, 'status', 'validating', 'fingerprint', fingerprint, unpack(fields))
   if input_file then write_file(input_file) end
-  local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at', 'key')
-  local pack = string.match(values[4] or '', '^packs/[^/]+/')
-  if pack then redis.call('ZREM', ns .. 'garbage', pack) end
+  local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at')
+  keep_pack(id, input_file)
   local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
   redis.call('ZADD', ns .. 'batches:' .. values[1], score, id)
   redis.call('ZADD', ns .. 'status:validating', now, id)

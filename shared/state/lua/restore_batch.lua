@@ -16,7 +16,7 @@ for _, stage in ipairs(told.stages) do
   end
 end
 redis.call('HSET', key, 'sequence', int(told.base))
-keep_pack(id)
+keep_pack(id, told.input_file ~= '' and told.input_file or nil)
 local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at', 'lane', 'plan', 'paused',
   'created_at')
 local index = ns .. 'batches:' .. values[1]

@@ -11,7 +11,7 @@ if old then leave(id) end
 redis.call('DEL', key)
 redis.call('HSET', key, unpack(told.record))
 local values = redis.call('HMGET', key, 'status', 'tenant', 'created_at')
-keep_pack(id)
+keep_pack(id, told.input_file ~= '' and told.input_file or nil)
 -- Its end takes it out again.
 if values[1] == 'in_progress' then enqueue(id, 1) end
 local index = ns .. 'batches:' .. values[2]

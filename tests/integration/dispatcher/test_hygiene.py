@@ -1,26 +1,26 @@
 """What lies in Redis and in S3 after many batches: each key and object has an owner and an end."""
 
-import json
 import re
 import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from redis.asyncio import Redis
 
-from dispatcher.inputs import Inputs
+from dispatcher.packing import InlineBatch, Packer
 from dispatcher.reaper import Reaper
 from shared import ids
+from shared.admission import NewBatchQuota
 from shared.bus import Bus
+from shared.catalog import Catalog
+from shared.errors import TransientError
 from shared.lifecycle import FINAL, Event, Status
-from shared.messages import InlineInput
 from shared.relay import Relay
-from shared.state import FileRecord, PartRecord, State, UploadRecord
-from shared.state.outbox import Box
+from shared.state import FileRecord, PackedAcceptance, PartRecord, State, UploadRecord
 from shared.submission import Manifest, accept
 from tests.batches import JOB, LANE
 from tests.eventually import eventually
@@ -30,7 +30,6 @@ from tests.integration.dispatcher.conftest import (
     Yard,
     bad,
     good,
-    line,
     lines,
 )
 from tests.receiver import receiving
@@ -39,7 +38,7 @@ from tests.webhooks import an_endpoint, delivering
 _LONG_AGO = 1
 _TENANT = "acme"
 #: Each batch has one of these for ever: they are the batch.
-_EACH = {"batch", "manifest.json", "commit.json"}
+_EACH = {"batch", "manifest.json", "0.jsonl", "commit.json"}
 #: Of these there is a fixed number, of a tenant, a lane or the fleet.
 _FIXED = {
     "batches", "changes", "ended", "lanes", "lane:job", "lane:served", "outbox", "webhook",
@@ -50,17 +49,11 @@ _FIXED = {
 class Lives:
     """Batches from their input to their end, one life of each kind after the other."""
 
-    def __init__(self, yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, yard: Yard, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
         self._yard = yard
         self._monkeypatch = monkeypatch
-        self._inputs = Inputs(
-            yard.state,
-            yard.storage,
-            tenant_prefix="inbox/{tenant}/",
-            places={},
-            max_bytes=1_000_000,
-            file_seconds=3600,
-        )
+        quota = NewBatchQuota(catalog, batches_per_hour=9999, requests=9999, tokens=99_999)
+        self._packer = Packer(yard.state, yard.storage, quota=quota, planner=None)
 
     def all(self) -> list[Callable[[], Awaitable[object]]]:
         """Each kind."""
@@ -147,15 +140,22 @@ class Lives:
         await self._yard.state.slices.release(second)
 
     async def inline(self) -> None:
-        batch_id = _new_id()
-        await accept(self._yard.state, self._yard.storage, await self._inline(batch_id))
+        batch = self._inline()
+        await self._packer.make(batch)
+        batch_id = batch.manifest.id
         await self._yard.planner.plan(batch_id)
         await self._yard.run(batch_id, lambda row: good())
         await self._finish(batch_id)
 
     async def inline_and_refused(self) -> None:
         """As where the intake dies, and the message is refused when it comes again."""
-        await self._inline(_new_id())
+
+        async def gone(*_: object) -> list[PackedAcceptance]:
+            raise TransientError("Redis is away.")
+
+        with self._monkeypatch.context() as patch, pytest.raises(TransientError):
+            patch.setattr(self._yard.state.batches, "accept_pack", gone)
+            await self._packer.make(self._inline())
 
     async def of_an_upload(self) -> None:
         state, upload_id = self._yard.state, f"upload_{secrets.token_hex(12)}"
@@ -232,12 +232,15 @@ class Lives:
         await accept(state, storage, manifest)
         return batch_id
 
-    async def _inline(self, batch_id: str) -> Manifest:
-        wanted = InlineInput.model_validate(
-            {"kind": "inline", "requests": [json.loads(line("row-0"))]}
+    @staticmethod
+    def _inline() -> InlineBatch:
+        batch_id = _new_id()
+        unplaced = {"bucket": "", "key": "", "etag": "", "size": 0, "file_seconds": 3600}
+        file_id = ids.input_file_id(batch_id)
+        manifest = _manifest(
+            batch_id, door="bus", input_file_id=file_id, is_foreign=True, **unplaced
         )
-        source = await self._inputs.store(batch_id, wanted, batch_id[6:])
-        return _manifest(batch_id, door="bus", **source)
+        return InlineBatch(manifest, lines(1), None)
 
 
 @pytest.mark.parametrize(
@@ -246,13 +249,14 @@ class Lives:
 async def test_after_many_batches_there_is_nothing_left_but_the_batches(
     batches: int,
     yard: Yard,
+    catalog: Catalog,
     bus: Bus,
     amqp_url: str,
     redis: "Redis[str]",
     namespace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lives = Lives(yard, monkeypatch).all()
+    lives = Lives(yard, catalog, monkeypatch).all()
     async with receiving() as receiver, delivering(yard.state):
         endpoint = await an_endpoint(yard.state, receiver.url)
         counts = []
@@ -269,15 +273,15 @@ async def test_after_many_batches_there_is_nothing_left_but_the_batches(
     ended = await redis.zcard(f"{namespace}batches:{_TENANT}")
     assert set(after) == _EACH | _FIXED
     assert {name: after[name] for name in _FIXED} == {name: before[name] for name in _FIXED}
-    assert after["batch"] == after["manifest.json"] == ended
+    assert after["batch"] == after["manifest.json"] + after["0.jsonl"] == ended
     assert after["commit.json"] < ended
 
 
 async def _relay_all(state: State, bus: Bus, amqp_url: str) -> None:
     user = unquote(urlsplit(amqp_url).username or "")
     for box in ("submissions", "events", "replies"):
-        relay = Relay(state, bus, cast("Box", box), holder="test", service_user=user)
-        while await state.outbox.length(cast("Box", box)):
+        relay = Relay(state, bus, box, holder="test", service_user=user)
+        while await state.outbox.length(box):
             await relay.relay_some(wait_seconds=0.1)
     while await state.events.take_progress(limit=100):
         pass

@@ -1,21 +1,25 @@
 """What a sink does when Ray runs it again, on real Redis and S3."""
 
+import pytest
+
 from shared.slices import Claim, SliceUsage
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import claim, claimed
 from worker.rows import PartBody
-from worker.slice_run import Outcome, SliceResult, settle
+
+# Ray warns about itself, when it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 async def test_a_sink_that_runs_again_with_other_answers_leaves_the_committed_part_alone(
     state: State, storage: Storage
 ) -> None:
     [first, _] = await claimed(state)
-    await settle(state, storage, first, _answers(b"first"))
+    await _settle(state, storage, first, b"first")
     before = await state.batches.get(first.batch_id)
 
-    await settle(state, storage, first, _answers(b"other"))
+    await _settle(state, storage, first, b"other")
 
     part = (await state.slices.parts(first.batch_id))[first.index]
     assert await storage.get(part.key, etag=part.etag) == b"first\n" * 3
@@ -28,7 +32,7 @@ async def test_a_sink_that_runs_again_before_its_commit_commits_what_it_has_writ
     [first, _] = await claimed(state)
     await storage.put(_key(first), b"first\n" * 3)
 
-    await settle(state, storage, first, _answers(b"first"))
+    await _settle(state, storage, first, b"first")
 
     part = (await state.slices.parts(first.batch_id))[first.index]
     assert part.key == _key(first)
@@ -41,7 +45,7 @@ async def test_of_two_sets_of_answers_neither_is_committed_and_the_slice_runs_ag
     [first, _] = await claimed(state)
     await storage.put(_key(first), b"first\n" * 3)
 
-    await settle(state, storage, first, _answers(b"other"))
+    await _settle(state, storage, first, b"other")
 
     assert await state.slices.parts(first.batch_id) == {}
     assert await state.slices.inflight(first.batch_id) == 1
@@ -50,8 +54,11 @@ async def test_of_two_sets_of_answers_neither_is_committed_and_the_slice_runs_ag
     assert (again.index, again.epoch) == (first.index, first.epoch + 1)
 
 
-def _answers(word: bytes) -> SliceResult:
-    return SliceResult(Outcome.DONE, PartBody((word + b"\n") * 3, b"", SliceUsage(completed=3)))
+async def _settle(state: State, storage: Storage, claim: Claim, word: bytes) -> None:
+    from worker.slice_run import Outcome, SliceResult, settle
+
+    body = PartBody((word + b"\n") * 3, b"", SliceUsage(completed=3))
+    await settle(state, storage, claim, SliceResult(Outcome.DONE, body))
 
 
 def _key(claim: Claim) -> str:
