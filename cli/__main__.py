@@ -10,6 +10,7 @@ import typer
 
 from cli.dead_letters import app as dead_letters
 from cli.keys import app as keys
+from cli.rebuild import run as rebuild
 from cli.topology import run as topology
 from cli.users import app as users
 from shared.errors import BatchyardError
@@ -23,6 +24,7 @@ app = typer.Typer(
 
 app.add_typer(keys, name="keys")
 app.command("topology")(topology)
+app.command("rebuild")(rebuild)
 app.add_typer(users, name="users")
 app.add_typer(dead_letters, name="dead-letters")
 

@@ -1,4 +1,4 @@
-"""`batchyard keys`: who may call. Works on the fleet's Redis, and gateways need no restart."""
+"""`batchyard keys`: who may call. Works on the fleet's Redis and S3; gateways need no restart."""
 
 import asyncio
 import json
@@ -11,27 +11,26 @@ import typer
 from cli.options import (
     HERE,
     AsJson,
+    RedisUrl,
     RunDir,
+    S3AccessKey,
+    S3Bucket,
+    S3Endpoint,
+    S3SecretKey,
     echo_secret,
     echo_table,
     require_tenant,
     time_text,
 )
 from shared.errors import InvalidInputError, SetupError, TransientError
+from shared.keepsakes import create_key, revoke_key
 from shared.state import KeyRecord, State
+from shared.storage import Storage
 
 T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
 
-RedisUrl = Annotated[
-    str | None,
-    typer.Option(
-        envvar="BATCHYARD_REDIS_URL",
-        help="The fleet's Redis, where it is not in the folder.",
-        show_envvar=True,
-    ),
-]
 _MAX_NAME_CHARACTERS = 100
 
 
@@ -42,6 +41,10 @@ def create(
     *,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
+    s3_endpoint: S3Endpoint = None,
+    s3_access_key: S3AccessKey = None,
+    s3_secret_key: S3SecretKey = None,
+    s3_bucket: S3Bucket = "batchyard",
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it, this once."""
@@ -49,8 +52,11 @@ def create(
     if len(name) > _MAX_NAME_CHARACTERS or not name.isprintable():
         raise InvalidInputError(f"--name: at most {_MAX_NAME_CHARACTERS} printable characters.")
 
+    storage = _storage(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
+
     async def make(state: State) -> tuple[str, KeyRecord]:
-        key = await state.keys.create(tenant, name=name)
+        await storage.prepare()
+        key = await create_key(state, storage, tenant, name=name)
         return key, await state.keys.get(key)
 
     key, record = _with_state(make, run_dir, redis_url)
@@ -95,14 +101,27 @@ def revoke(
     *,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
+    s3_endpoint: S3Endpoint = None,
+    s3_access_key: S3AccessKey = None,
+    s3_secret_key: S3SecretKey = None,
+    s3_bucket: S3Bucket = "batchyard",
     as_json: AsJson = False,
 ) -> None:
     """Refuse a key from now on, at every gateway; its batches run on."""
-    is_new = _with_state(lambda state: state.keys.revoke(key_id), run_dir, redis_url)
+    storage = _storage(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
+    is_new = _with_state(lambda state: revoke_key(state, storage, key_id), run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps({"id": key_id, "revoked": True, "was_revoked": not is_new}))
     else:
         typer.echo(f"revoked  {key_id}" if is_new else f"{key_id} was revoked already")
+
+
+def _storage(
+    run_dir: Path, endpoint: str | None, access_key: str | None, secret_key: str | None, bucket: str
+) -> Storage:
+    from cli.fleet.running import s3_place
+
+    return Storage(*s3_place(run_dir, endpoint, access_key, secret_key), bucket)
 
 
 def _with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str | None) -> T:
@@ -116,8 +135,8 @@ def _with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str |
             return await work(state)
         except TransientError as error:
             raise SetupError(
-                f"The fleet's Redis does not answer ({error}). Start the fleet, or set "
-                "BATCHYARD_REDIS_URL to where its Redis is."
+                f"The fleet's Redis or S3 does not answer ({error}). Start the fleet, or set "
+                "BATCHYARD_REDIS_URL and BATCHYARD_S3_ENDPOINT to where they are."
             ) from error
         finally:
             await state.close()

@@ -222,6 +222,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
             lanes=LaneKeeper(
                 state,
+                storage,
                 cluster,
                 ready_rows=settings.ready_rows,
                 silence_seconds=settings.lane_job_silence_seconds,

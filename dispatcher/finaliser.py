@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from shared import crash, ids
+from shared.commits import Assembled, Commit, carry_out, commit_key, keep_commit
 from shared.errors import BatchyardError, InvalidTransitionError
 from shared.lifecycle import Event, Status
 from shared.merging import chunked, given, merged, read_lines, stretches
@@ -53,27 +54,6 @@ class _CustomId(msgspec.Struct):
     custom_id: str
 
 
-class Assembled(msgspec.Struct):
-    """One written object, as the commit object remembers it."""
-
-    key: str
-    etag: str
-    size: int
-    sha256: str
-    rows: int
-    file_id: str
-
-
-class Commit(msgspec.Struct):
-    """The result of a batch, created once in S3: what it says is what the result is."""
-
-    batch_id: str
-    event: str
-    output: Assembled | None
-    error: Assembled | None
-    finished_at: int
-
-
 class Finaliser:
     """Ends batches that have nothing left to run."""
 
@@ -102,10 +82,10 @@ class Finaliser:
             error = await self._write(record, event, "error", self._errors(record, rows, missing))
         rows.check(batch_id)
         crash.point("finaliser.assembled")
-        commit = await self._commit(record, event, output, error)
+        commit = await self._commit(batch_id, event, output, error)
         crash.point("finaliser.committed")
         try:
-            is_ours = await self._conclude(record, commit, has_run=has_run)
+            is_ours = await carry_out(self._state, self._storage, commit)
             crash.point("finaliser.concluded")
         except InvalidTransitionError as late:
             # Cancelled between the commit and here: the next round ends it as cancelled.
@@ -301,37 +281,26 @@ class Finaliser:
 
     async def _commit(
         self,
-        record: BatchRecord,
+        batch_id: str,
         event: Event,
         output: Assembled | None,
         error: Assembled | None,
     ) -> Commit:
         """Create the commit object, or read the one that was first."""
-        commit = Commit(
-            batch_id=record.id,
-            event=event,
-            output=output,
-            error=error,
-            finished_at=record.number(f"{record.status}_at"),
-        )
-        key = _commit_key(record.id, event)
-        if await self._storage.create(key, msgspec.json.encode(commit)):
-            return commit
-        return msgspec.json.decode(await self._storage.get(key), type=Commit)
-
-    async def _conclude(self, record: BatchRecord, commit: Commit, *, has_run: bool) -> bool:
+        record, pin = await self._state.batches.pinned(batch_id)
         fields: dict[str, str | int] = {
-            "completed": commit.output.rows if commit.output else 0,
-            "failed": commit.error.rows if commit.error else 0,
+            "completed": output.rows if output else 0,
+            "failed": error.rows if error else 0,
         }
         if record.number("given_up"):
             # They stand among the failed ones now.
             fields["given_up"] = 0
         files = []
-        for kind, written in (("output", commit.output), ("error", commit.error)):
+        finished_at = record.number(f"{record.status}_at")
+        for kind, written in (("output", output), ("error", error)):
             if written is None:
                 continue
-            files.append(self._file(record, kind, written, commit.finished_at).to_fields())
+            files.append(self._file(record, kind, written, finished_at).to_fields())
             fields[f"{kind}_file_id"] = written.file_id
             fields[f"{kind}_object"] = json.dumps(
                 {
@@ -344,18 +313,22 @@ class Finaliser:
             )
         parts = f"batches/{record.id}/parts/"
         is_adopted = any(
-            written is not None and written.key.startswith(parts)
-            for written in (commit.output, commit.error)
+            written is not None and written.key.startswith(parts) for written in (output, error)
         )
-        return await self._state.conclude(
-            record.id,
-            Event(commit.event),
-            files=files,
+        commit = Commit(
+            batch_id=record.id,
+            event=event,
+            record=record.fields,
             fields=fields,
+            output=output,
+            error=error,
+            files=files,
             # Also where no part was committed: one may have been written by a job that then died.
-            garbage=parts if has_run and not is_adopted else None,
-            garbage_later=_overtaken(record),
+            garbage=parts if "plan" in record.fields and not is_adopted else None,
+            garbage_later=list(_overtaken(record)),
+            **pin._asdict(),
         )
+        return await keep_commit(self._storage, commit)
 
     def _file(
         self, record: BatchRecord, kind: str, written: Assembled, created_at: int
@@ -440,11 +413,7 @@ def _overtaken(record: BatchRecord) -> Sequence[str]:
     if record.status is not Status.CANCELLING or "finalizing_at" not in record.fields:
         return ()
     event = _end_of_running(record)
-    return f"batches/{record.id}/{event}/", _commit_key(record.id, event)
-
-
-def _commit_key(batch_id: str, event: Event) -> str:
-    return f"batches/{batch_id}/commit-{event}.json"
+    return f"batches/{record.id}/{event}/", commit_key(record.id, event)
 
 
 def _split(body: bytes) -> list[bytes]:

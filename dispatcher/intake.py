@@ -33,6 +33,7 @@ from dispatcher.replay import Replay
 from shared import crash, ids, messages, replays
 from shared.admission import FullQueue, NewBatchQuota, refusal_text
 from shared.bus import CONNECTION_ERRORS, Bus
+from shared.commits import cancel
 from shared.dead_letters import (
     DEAD,
     REPLAY,
@@ -48,7 +49,7 @@ from shared.errors import (
     NotFoundError,
     TransientError,
 )
-from shared.lifecycle import Event, Status
+from shared.lifecycle import Status
 from shared.messages import (
     InlineInput,
     Reason,
@@ -334,7 +335,7 @@ class Intake:
         wish = _checked(envelope, body, decode_cancellation)
         record = await self._own_batch(envelope.tenant, wish.batch_id)
         try:
-            is_new = await self._state.apply(record.id, Event.CANCEL_REQUESTED)
+            is_new = await cancel(self._state, self._storage, record.id)
         except InvalidTransitionError as error:
             # To ask again for what has happened is no error.
             if error.status != Status.CANCELLED:
@@ -351,6 +352,8 @@ class Intake:
             record = await self._state.batches.get(batch_id)
         except NotFoundError:
             record = None
+        if record is None and await self._state.restore.is_under_way():
+            raise TransientError("The index of this fleet is being made again.")
         if record is None or record.tenant != tenant:
             text = f"batch_id: No batch found with id '{batch_id}'."
             raise RejectedError([Reason("unknown_batch", text, "batch_id")])

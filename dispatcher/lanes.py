@@ -1,9 +1,11 @@
 """Keeps one lane job running per lane with work, and the lane's ready list short and in order."""
 
+import asyncio
 import json
 import secrets
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 
 import structlog
@@ -11,8 +13,11 @@ import structlog
 from dispatcher.cluster import Cluster
 from dispatcher.ordering import order
 from shared import crash
+from shared.commits import fail, keep_lane_failure
 from shared.errors import InvalidTransitionError, TransientError
+from shared.lifecycle import Event
 from shared.state import JobRecord, State
+from shared.storage import Storage
 
 log = structlog.get_logger()
 
@@ -23,6 +28,8 @@ _START_SECONDS = 180.0
 _LONGEST_PAUSE_SECONDS = 60.0
 #: Slices in a ready list: the most that one script call puts in order.
 _MOST_READY = 100
+#: Each costs a call to S3.
+_FAILED_AT_ONCE = 12
 #: What Ray runs for a lane; its jobs find everything else in their environment.
 ENTRYPOINT = "python -m worker lane {lane} --job {job}"
 
@@ -33,6 +40,7 @@ class LaneKeeper:
     def __init__(
         self,
         state: State,
+        storage: Storage,
         cluster: Cluster,
         *,
         ready_rows: int,
@@ -41,6 +49,7 @@ class LaneKeeper:
         entrypoint: str = ENTRYPOINT,
     ) -> None:
         self._state = state
+        self._storage = storage
         self._cluster = cluster
         self._ready_rows = ready_rows
         self._silence_seconds = silence_seconds
@@ -170,13 +179,23 @@ class LaneKeeper:
         }
         fields = {"errors": json.dumps([problem]), "first_error": reason}
         while batches := await self._state.lanes.active(lane):
-            for batch_id in batches:
-                try:
-                    await self._state.fail_lane(lane, batch_id, reason, fields)
-                except InvalidTransitionError as error:
-                    log.warning("lane.fail_late", batch_id=batch_id, status=error.status)
+            for first in range(0, len(batches), _FAILED_AT_ONCE):
+                some = batches[first : first + _FAILED_AT_ONCE]
+                await asyncio.gather(*(self._fail_batch(lane, one, reason, fields) for one in some))
         await self._state.lanes.clear_failure(lane)
         log.error("lane.failed", lane=lane, reason=reason)
+
+    async def _fail_batch(
+        self, lane: str, batch_id: str, reason: str, fields: Mapping[str, str | int]
+    ) -> None:
+        try:
+            if (await self._state.batches.get(batch_id)).lanes == [lane]:
+                await fail(self._state, self._storage, batch_id, Event.LANE_FAILED, fields)
+            else:
+                await keep_lane_failure(self._storage, batch_id, lane, reason)
+                await self._state.fail_lane(lane, batch_id, reason, fields)
+        except InvalidTransitionError as error:
+            log.warning("lane.fail_late", batch_id=batch_id, status=error.status)
 
 
 def _per_batch(rows: int, batches: int) -> int:

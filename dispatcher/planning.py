@@ -7,7 +7,8 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -15,12 +16,22 @@ import structlog
 from dispatcher.slicing import SliceLimits, Slicer
 from shared import crash
 from shared.catalog import Catalog, Model
+from shared.commits import carry_out, fail, read_commit
 from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
 from shared.limits import queue_code, queue_text
 from shared.openai import BatchError
+from shared.plans import Plan, keep_plan, pin_plan
 from shared.slices import Slice
-from shared.state import BatchRecord, Queue, QueueFullError, Quota, Start, State
+from shared.state import (
+    BatchRecord,
+    MovedError,
+    Queue,
+    QueueFullError,
+    Quota,
+    Start,
+    State,
+)
 from shared.storage import ChangedError, Storage, why_unreadable
 from shared.validation import InputCheck, Limits, Row, unreadable
 
@@ -67,11 +78,12 @@ class Planner:
         plan = _new_plan()
         check = self._check(record.fields["endpoint"], offset=record.number("start"))
         shares = _Shares(self._catalog)
+        slices: list[Slice] = []
         if record.number("size") > self._max_input_bytes:
             check.problems = [self._too_large(record)]
         else:
             try:
-                await self._read(record, check, plan, shares)
+                slices = await self._read(record, check, plan, shares)
             except NotFoundError as error:
                 file_id, why = record.fields["input_file_id"], why_unreadable(error)
                 check.problems = [unreadable(file_id, tenant=record.tenant, why=why)]
@@ -80,7 +92,7 @@ class Planner:
             if check.problems:
                 await self._refuse(batch_id, check)
             else:
-                await self._start(record, check, plan, shares)
+                await self._start(record, check, plan, shares, slices)
             crash.point("planner.applied")
         except InvalidTransitionError as error:
             # Cancelled meanwhile, or planned by another: both leave nothing to do.
@@ -114,9 +126,10 @@ class Planner:
 
     async def _read(
         self, record: BatchRecord, check: InputCheck, plan: str, shares: "_Shares"
-    ) -> None:
+    ) -> list[Slice]:
         """Stream the input once and store its slices, of which `shares` keeps count."""
         slicer, waiting = Slicer(self._slice_limits), list[Slice]()
+        written: list[Slice] = []
 
         async def write(least: int) -> None:
             """Store what waits, while at least `least` do."""
@@ -129,6 +142,7 @@ class Planner:
                     record.id, plan, shares.slices, some, lanes=shares.lanes
                 )
                 shares.count(some)
+                written.extend(some)
                 del waiting[:_WRITE]
 
         async for chunk in self._chunks(record):
@@ -140,6 +154,7 @@ class Planner:
         waiting += shares.cut(slicer, check.finish())
         waiting += slicer.finish()
         await write(1)
+        return written
 
     async def _chunks(self, record: BatchRecord) -> AsyncIterator[bytes]:
         key, bucket, etag = (record.fields[name] for name in ("key", "bucket", "etag"))
@@ -166,16 +181,17 @@ class Planner:
             raise ChangedError(f"The object {key} has another SHA-256 than its batch was told.")
 
     async def _start(
-        self, record: BatchRecord, check: InputCheck, plan: str, shares: "_Shares"
+        self,
+        record: BatchRecord,
+        check: InputCheck,
+        plan: str,
+        shares: "_Shares",
+        slices: list[Slice],
     ) -> None:
         quota = self._quota_of(shares)
         try:
-            is_ours = await self._state.apply(
-                record.id,
-                Event.INPUT_ACCEPTED,
-                {"plan": plan, **self._fields(check, shares)},
-                quota=quota,
-            )
+            fields = self._fields(check, shares)
+            is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:
             full = shares.all[error.number]
             share, limit = check.rows, quota.requests
@@ -193,6 +209,50 @@ class Planner:
                 requests=check.rows,
                 slices=shares.slices,
             )
+
+    async def _apply(
+        self,
+        batch_id: str,
+        name: str,
+        fields: Mapping[str, str | int],
+        slices: list[Slice],
+        quota: Quota,
+    ) -> bool:
+        """INPUT_ACCEPTED with the plan that S3 keeps: this one, unless another was first.
+
+        Raises as `State.apply` does.
+        """
+        _, pin = await self._state.batches.pinned(batch_id)
+        wanted = Plan(fields=fields, slices=slices, **pin._asdict())
+        plan = await keep_plan(self._storage, batch_id, wanted)
+        crash.point("planner.kept")
+        if plan is not wanted:
+            with suppress(NotFoundError):
+                # Whoever was first found no room in the queue.
+                refusal = await read_commit(self._storage, batch_id, Event.INPUT_REJECTED)
+                await carry_out(self._state, self._storage, refusal)
+                return False
+            if plan.slices != slices:
+                name = secrets.token_hex(4)
+                await self._store(batch_id, name, plan)
+        while True:
+            try:
+                return await self._state.apply(
+                    batch_id,
+                    Event.INPUT_ACCEPTED,
+                    {**plan.fields, "plan": name},
+                    quota=quota,
+                    pin=plan.pin,
+                )
+            except MovedError:
+                _, pin = await self._state.batches.pinned(batch_id)
+                plan = await pin_plan(self._storage, batch_id, plan, pin)
+
+    async def _store(self, batch_id: str, name: str, plan: Plan) -> None:
+        lanes = str(plan.fields["lane"]).split()
+        for first in range(0, len(plan.slices), _WRITE):
+            some = plan.slices[first : first + _WRITE]
+            await self._state.slices.plan(batch_id, name, first, some, lanes=lanes)
 
     def _quota_of(self, shares: "_Shares") -> Quota:
         # Adapters share their model's engine, and so its queue.
@@ -223,11 +283,8 @@ class Planner:
 
     async def _refuse(self, batch_id: str, check: InputCheck) -> None:
         problems = [problem.model_dump() for problem in check.problems]
-        await self._state.apply(
-            batch_id,
-            Event.INPUT_REJECTED,
-            {"errors": json.dumps(problems), "first_error": problems[0]["message"]},
-        )
+        fields = {"errors": json.dumps(problems), "first_error": problems[0]["message"]}
+        await fail(self._state, self._storage, batch_id, Event.INPUT_REJECTED, fields)
         log.info("batch.refused", batch_id=batch_id, problems=check.problem_count or len(problems))
 
 

@@ -55,7 +55,7 @@ class Reaper:
                 log.info("upload.expired", upload_id=upload_id)
         while files := await self._state.files.expired():
             # Before the records: a rebuild of Redis would bring back what has one in S3.
-            await self._storage.remove(file.record_key for file in files if file.owned)
+            await self._storage.remove(file.record_key for file in files if file.has_record)
             crash.point("reaper.records_removed")
             for file in files:
                 # Its owner may have been quicker.

@@ -22,8 +22,9 @@ from gateway.files import live_file
 from gateway.limits import reserve_batch
 from gateway.settings import GatewaySettings
 from shared import crash, ids
+from shared.commits import cancel
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
-from shared.lifecycle import Event, Status
+from shared.lifecycle import Status
 from shared.messages import Deliver, window_seconds
 from shared.openai import ENDPOINTS, Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
@@ -163,7 +164,7 @@ async def retrieve_batch(batch: OwnBatch) -> Batch:
 @router.post("/batches/{batch_id}/cancel")  # noqa: FAST003  # as above
 async def cancel_batch(batch: OwnBatch, services: Use) -> Batch:
     try:
-        await services.state.apply(batch.id, Event.CANCEL_REQUESTED)
+        await cancel(services.state, services.storage, batch.id)
         crash.point("gateway.cancelled")
     except InvalidTransitionError as error:
         # To ask again for what has happened is no error.

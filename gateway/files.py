@@ -130,10 +130,12 @@ async def retrieve_file(file_id: str, tenant: Tenant, services: Use) -> File:
 @router.delete("/files/{file_id}")
 async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
     file = await live_file(services.state, tenant, file_id)
-    if file.owned:
-        # First of all: a rebuild of Redis would bring back what still has its record in S3.
+    # First of all: a rebuild of Redis would bring back what S3 still knows of.
+    if file.has_record:
         await services.storage.remove([file.record_key])
-        crash.point("files.record_removed")
+    else:
+        await services.storage.put(file.deleted_key, b"")
+    crash.point("files.record_removed")
     await services.state.files.delete(tenant, file_id)
     crash.point("files.deleted")
     return Deleted(id=file_id)

@@ -37,14 +37,14 @@ async def pause_batch(batch: OwnBatch, services: Use) -> Batch:
     changes nothing. The batch has `paused: true` until it is resumed.
     """
     _require_open(await services.state.live.pause(batch.id), "pause")
-    return (await services.state.batches.get(batch.id)).to_openai()
+    return (await keep_changes(services.state, services.storage, batch.id)).to_openai()
 
 
 @router.post("/batches/{batch_id}/resume", openapi_extra={"x-batchyard": _OURS})  # noqa: FAST003  # as above
 async def resume_batch(batch: OwnBatch, services: Use) -> Batch:
     """Let a paused batch go on; one that is not paused stays as it is."""
     _require_open(await services.state.live.resume(batch.id), "resume")
-    return (await services.state.batches.get(batch.id)).to_openai()
+    return (await keep_changes(services.state, services.storage, batch.id)).to_openai()
 
 
 @router.post(

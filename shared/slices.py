@@ -130,3 +130,16 @@ class ReadySlice:
     @property
     def member(self) -> str:
         return f"{self.batch_id}:{self.index}"
+
+
+def label(output_bytes: int, rows: int, usage: SliceUsage) -> str:
+    """What Redis knows of a part and its object does not tell; S3 keeps it beside that."""
+    return " ".join(map(str, (output_bytes, rows, *usage)))
+
+
+def labelled(key: str, etag: str, size: int, text: str) -> Part:
+    """The inverse of `label`, with what a listing says of the object. Raises ValueError."""
+    output_bytes, rows, *usage = map(int, text.split())
+    if len(usage) != len(SliceUsage._fields):
+        raise ValueError(f"The label of {key} is none of a part.")
+    return Part(key, etag, output_bytes, size - output_bytes, rows, SliceUsage(*usage))

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
@@ -37,6 +38,9 @@ _LEAST_PART_BYTES = 5 * 1024 * 1024
 _MOST_PARTS = 10_000
 #: Each keeps a thread for as long as S3 takes, and others need threads as well.
 _COPIES_AT_ONCE = 4
+#: Of one answer to a listing; S3 gives no more.
+_LISTED = 1000
+_LABEL = "x-amz-meta-label"
 _NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
 #: S3's own words for "not now".
 _BUSY = {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"}
@@ -49,6 +53,15 @@ class Stored(NamedTuple):
     key: str
     etag: str
     size: int
+
+
+class Listed(NamedTuple):
+    """An object as a listing names it; the time in Unix seconds."""
+
+    key: str
+    etag: str
+    size: int
+    modified_at: float
 
 
 class ChangedError(NotFoundError):
@@ -134,12 +147,14 @@ class Storage:
         """Write a small object if the key is free; False when it is taken: the first one stays."""
         return await self._call(lambda: self._create(key, body)) is not None
 
-    async def put_once(self, key: str, body: bytes) -> Stored | None:
+    async def put_once(self, key: str, body: bytes, *, label: str = "") -> Stored | None:
         """Write a small object that stays as it is; None when the key holds another one.
+
+        `label` is kept beside it.
 
         One of the same bytes is taken for our own: the answer to a try before may have been lost.
         """
-        etag = await self._call(lambda: self._create(key, body))
+        etag = await self._call(lambda: self._create(key, body, label))
         if etag is not None:
             return Stored(key, etag, len(body))
         try:
@@ -236,6 +251,11 @@ class Storage:
         size = sum(source.size for source in sources)
         return Stored(key, etag or (await self.stat(key)).etag, size)
 
+    async def label(self, key: str) -> str:
+        """What was kept beside an object; empty for none. Raises NotFoundError."""
+        found = await self._call(lambda: self._stat(_Place(self.bucket, key, None)))
+        return (found.metadata or {}).get(_LABEL, "")
+
     async def stat(
         self, key: str, *, bucket: str | None = None, version_id: str | None = None
     ) -> Stored:
@@ -250,6 +270,27 @@ class Storage:
             lambda: [
                 item.object_name or ""
                 for item in self._client.list_objects(self.bucket, prefix, recursive=True)
+            ]
+        )
+
+    async def pages(self, prefix: str) -> AsyncGenerator[list[Listed], None]:
+        """The objects whose keys begin with `prefix`, in order, a thousand at a time."""
+        after: str | None = None
+        while True:
+            page = await self._call(partial(self._page, prefix, after))
+            if page:
+                yield page
+            if len(page) < _LISTED:
+                return
+            after = page[-1].key
+
+    async def folders(self, prefix: str) -> list[str]:
+        """What follows `prefix` up to the next slash, each once."""
+        return await self._call(
+            lambda: [
+                (item.object_name or "").removeprefix(prefix).rstrip("/")
+                for item in self._client.list_objects(self.bucket, prefix)
+                if item.is_dir
             ]
         )
 
@@ -358,6 +399,19 @@ class Storage:
                 if error.code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
                     raise
 
+    def _page(self, prefix: str, after: str | None) -> list[Listed]:
+        found = self._client.list_objects(self.bucket, prefix, recursive=True, start_after=after)
+        return [
+            Listed(
+                item.object_name or "",
+                (item.etag or "").strip('"'),
+                item.size or 0,
+                item.last_modified.timestamp() if item.last_modified else 0.0,
+            )
+            # The client would go on by itself, and begin anew where it breaks off.
+            for item in islice(found, _LISTED)
+        ]
+
     def _put(self, key: str, body: bytes) -> Stored:
         # In one piece: of an upload in parts, Ceph does not tell the ETag.
         written = self._client.put_object(
@@ -365,8 +419,14 @@ class Storage:
         )
         return Stored(key, written.etag or "", len(body))
 
-    def _create(self, key: str, body: bytes) -> str | None:
+    def _create(self, key: str, body: bytes, label: str = "") -> str | None:
         """The new object's ETag; None where there is one already."""
+        headers: dict[str, str | list[str] | tuple[str]] = {
+            "If-None-Match": "*",
+            "Content-Type": "application/octet-stream",
+        }
+        if label:
+            headers[_LABEL] = label
         try:
             # put_object of the client drops headers that it does not know.
             answer = self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
@@ -374,7 +434,7 @@ class Storage:
                 bucket_name=self.bucket,
                 object_name=key,
                 body=body,
-                headers={"If-None-Match": "*", "Content-Type": "application/octet-stream"},
+                headers=headers,
             )
         except S3Error as error:
             if error.code == "PreconditionFailed":

@@ -64,6 +64,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     file_seconds: int = 0
     #: Whether small results are to travel in the last event.
     deliver_results: bool = False
+    paused: bool = False
+    #: Whether a client has changed it since its creation.
+    is_changed: bool = False
     #: Where the input begins in its object. In a pack the ETag is left out: it is the pack's own.
     start: int = 0
 
@@ -229,7 +232,7 @@ async def meet(
 
 
 async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRecord:
-    """Write the batch's priority and metadata, as they are by now, into its manifest as well.
+    """Write priority, metadata and pause, as they are by now, into the batch's manifest as well.
 
     Of two that change a batch at once, the later one's wish stands in the end; safe to repeat.
     Returns the record. Raises NotFoundError when there is no such batch.
@@ -244,6 +247,7 @@ async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
             return record
         changed = msgspec.structs.replace(manifest, **_changeable(record))
         if changed != manifest:
+            changed = msgspec.structs.replace(changed, is_changed=True)
             await storage.put(manifest_key(batch_id), msgspec.json.encode(changed))
         now = await state.batches.get(batch_id)
         if _changeable(now) == _changeable(record):
@@ -262,8 +266,8 @@ def new_batch(
     manifest: Manifest, *, reply: Mapping[str, str] | None = None, start: Start | None = None
 ) -> NewBatch:
     """What Redis is to know of it."""
-    file = _input_file(manifest).to_fields() if manifest.is_foreign else None
-    return NewBatch(manifest.id, manifest.fingerprint, _record(manifest), file, reply, start)
+    file = to_input_file(manifest).to_fields() if manifest.is_foreign else None
+    return NewBatch(manifest.id, manifest.fingerprint, to_record(manifest), file, reply, start)
 
 
 def conflict(message_id: str) -> ConflictError:
@@ -274,25 +278,28 @@ def conflict(message_id: str) -> ConflictError:
     )
 
 
-def _changeable(record: BatchRecord) -> dict[str, str | int]:
+def _changeable(record: BatchRecord) -> dict[str, str | int | bool]:
     return {
         "priority": record.number("priority"),
         "metadata": record.fields.get("metadata", ""),
+        "paused": "paused" in record.fields,
     }
 
 
-def _record(manifest: Manifest) -> dict[str, str | int]:
+def to_record(manifest: Manifest) -> dict[str, str | int]:
+    """What the record of a new batch has of its manifest."""
     fields = msgspec.to_builtins(manifest)
-    for name in ("fingerprint", "is_foreign", "file_seconds"):
+    for name in ("fingerprint", "is_foreign", "paused", "is_changed"):
         del fields[name]
     # A flag is there or not; Redis knows texts and numbers only.
     fields["deliver_results"] = 1 if manifest.deliver_results else ""
-    if not manifest.start:
-        del fields["start"]
+    for name in ("start", "file_seconds"):
+        fields[name] = fields[name] or ""
     return {name: value for name, value in fields.items() if value != ""}
 
 
-def _input_file(manifest: Manifest) -> FileRecord:
+def to_input_file(manifest: Manifest) -> FileRecord:
+    """The file of an input that came as an object, or in a message."""
     filename = manifest.key.rpartition("/")[2]
     if manifest.key.startswith(PACKS):
         filename = f"input-{manifest.fingerprint[:16]}.jsonl"

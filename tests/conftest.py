@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aio_pika
 import pytest
+from hypothesis import HealthCheck, settings
 from minio import Minio
 from redis.asyncio import Redis
 
@@ -17,6 +18,10 @@ from shared.state import State
 from shared.storage import Storage
 from tests.eventually import wait_until
 from tests.servers import S3, own_rabbitmq, own_redis, some_rabbitmq, some_redis, some_s3
+
+# How fast a machine is makes no test fail.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import structlog
 
 from shared import crash
+from shared.commits import fail
 from shared.errors import InvalidTransitionError, NotFoundError, TransientError
 from shared.lifecycle import Event, Status
-from shared.slices import Claim, GivenBack, Part
+from shared.slices import Claim, GivenBack, Part, label
 from shared.state import State
 from shared.storage import Storage
 from worker.engine_client import (
@@ -197,13 +198,13 @@ async def settle(
             await state.lanes.fail(claim.lane, result.reason)
             await state.slices.release(claim, reason=GivenBack.ENGINE_FAILED)
         case Outcome.INPUT_LOST:
-            await _fail(state, claim)
+            await _fail(state, storage, claim)
             await state.slices.release(claim, reason=GivenBack.INPUT_LOST)
         case Outcome.DONE:
             await _commit(state, storage, claim, result.body, slice_events=slice_events)
 
 
-async def _fail(state: State, claim: Claim) -> None:
+async def _fail(state: State, storage: Storage, claim: Claim) -> None:
     problem = {
         "code": "input_changed",
         "line": None,
@@ -211,7 +212,9 @@ async def _fail(state: State, claim: Claim) -> None:
         "message": "The input file was replaced or deleted while the batch ran.",
     }
     try:
-        await state.apply(
+        await fail(
+            state,
+            storage,
             claim.batch_id,
             Event.INPUT_LOST,
             {"errors": json.dumps([problem]), "first_error": str(problem["message"])},
@@ -230,7 +233,8 @@ async def _commit(
     key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
     # Ray runs a sink's task again whose worker died, even after its commit, and what came before
     # it as well if that is lost: other answers to the same rows must not replace the first ones.
-    stored = await storage.put_once(key, body.output + body.error)
+    part_label = label(len(body.output), body.rows, body.usage)
+    stored = await storage.put_once(key, body.output + body.error, label=part_label)
     crash.point("sink.part_written")
     if stored is None:
         log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)
@@ -239,7 +243,7 @@ async def _commit(
         return
     outcome = await state.slices.commit(
         claim,
-        Part(key, stored.etag, len(body.output), len(body.error), body.rows, body.usage),
+        Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage),
         announced=slice_events,
     )
     crash.point("sink.committed")

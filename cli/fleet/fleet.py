@@ -19,7 +19,10 @@ from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.servers import Child, Ports
 from cli.servers.process import make_private_directory, wait_ready
 from shared.catalog import Catalog, load_catalog
+from shared.keepsakes import add_key
+from shared.settings import SharedSettings
 from shared.state import State
+from shared.storage import Storage
 
 #: A process that dies is started again, but not faster than this.
 _RESTART_PAUSE_SECONDS = 2.0
@@ -177,7 +180,15 @@ class Fleet:
 
     async def _let_in(self) -> None:
         state = State(self.addresses.redis_url)
-        await state.keys.add(TENANT, self.credentials.api_key, name="batchyard up")
+        addresses = self.addresses
+        default = SharedSettings.model_fields["s3_bucket"].default
+        bucket = (self._options.settings or {}).get("BATCHYARD_S3_BUCKET", default)
+        storage = Storage(
+            addresses.s3_endpoint, addresses.s3_access_key, addresses.s3_secret_key, bucket
+        )
+        await storage.prepare()
+        await add_key(state, storage, TENANT, self.credentials.api_key, name="batchyard up")
+        storage.close()
         await state.close()
 
     def _is_ready(self) -> bool:

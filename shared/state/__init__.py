@@ -3,7 +3,7 @@
 An index that can be rebuilt from S3: what must outlive Redis lies there as well.
 """
 
-from shared.state.batches import Acceptance, BatchRecord, NewBatch, PackedAcceptance, Start
+from shared.state.batches import Acceptance, BatchRecord, NewBatch, PackedAcceptance, Pin, Start
 from shared.state.files import FileRecord
 from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord
@@ -16,7 +16,7 @@ from shared.state.limits import (
     Rate,
     Standing,
 )
-from shared.state.state import State
+from shared.state.state import MovedError, State
 from shared.state.uploads import PartRecord, UploadRecord
 
 __all__ = [
@@ -26,10 +26,12 @@ __all__ = [
     "JobRecord",
     "KeyRecord",
     "Known",
+    "MovedError",
     "NewBatch",
     "NewBatchWish",
     "PackedAcceptance",
     "PartRecord",
+    "Pin",
     "Queue",
     "QueueFullError",
     "Quota",

@@ -48,6 +48,13 @@ _NULLABLE = (
 )
 
 
+class Pin(NamedTuple):
+    """The number of an event and its time (Unix milliseconds), given to it before it happens."""
+
+    sequence: int
+    at_ms: int
+
+
 class Start(NamedTuple):
     """A batch's whole plan under its name, on one lane, and the other fields of INPUT_ACCEPTED."""
 
@@ -194,6 +201,17 @@ class Batches:
         if not fields:
             raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
         return BatchRecord(fields)
+
+    async def pinned(self, batch_id: str) -> tuple[BatchRecord, Pin]:
+        """The record, and what its next event would be if it happened now. Raises NotFoundError."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hgetall(f"{self._namespace}batch:{batch_id}")
+            pipe.time()
+            fields, (seconds, micros) = await pipe.execute()
+        if not fields:
+            raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
+        record = BatchRecord(fields)
+        return record, Pin(record.number("sequence") + 1, seconds * 1000 + micros // 1000)
 
     async def exists(self, batch_id: str) -> bool:
         """Whether there is a record."""

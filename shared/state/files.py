@@ -41,6 +41,16 @@ class FileRecord(NamedTuple):
         return f"{self.key}.json"
 
     @property
+    def has_record(self) -> bool:
+        """Whether it is written beside the object; other files are known by their batch."""
+        return self.owned and self.key.startswith("files/")
+
+    @property
+    def deleted_key(self) -> str:
+        """Where it is kept that a file without a record of its own was deleted."""
+        return f"deleted/{self.tenant}/{self.id}"
+
+    @property
     def has_expired(self) -> bool:
         """Whether its time is over; nobody gets to see it then."""
         return self.expires_at is not None and self.expires_at <= time.time()

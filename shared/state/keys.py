@@ -1,10 +1,11 @@
 """API keys: which tenant a key stands for. Only a digest of a key is ever stored."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shared import ids
-from shared.errors import NotFoundError
+from shared.errors import NotFoundError, TransientError
 from shared.state.batches import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Rate, Standing
@@ -47,11 +48,15 @@ class Keys:
         self._scripts = scripts
         self._namespace = namespace
 
-    async def add(self, tenant: str, key: str, *, name: str = "") -> str:
+    async def add(
+        self, tenant: str, key: str, *, name: str = "", created_at: int | None = None
+    ) -> str:
         """Let `key` act for `tenant`; a key that is known stays as it is. Returns the key's id."""
         digest = ids.api_key_digest(key)
         key_id = ids.api_key_id(digest)
-        fields = ("tenant", tenant, "name", name, "prefix", _prefix(key))
+        fields = ["tenant", tenant, "name", name, "prefix", shown_prefix(key)]
+        if created_at is not None:
+            fields += ["created_at", str(created_at)]
         await self._scripts.run("add_key", key_id, digest, *fields)
         return key_id
 
@@ -74,11 +79,13 @@ class Keys:
         """Whose call it is, counted if all `rates` leave room for it, in one round trip.
 
         The batch that the call is about, of whichever tenant, is read in the same. None for a key
-        that is unknown or revoked.
+        that is unknown or revoked. Raises TransientError while Redis is made again from S3.
         """
         arguments = [part for rate in rates for part in (rate.name, *rate.arguments)]
         digest = ids.api_key_digest(key)
         found = await self._scripts.run("admit", digest, batch_id, *arguments)
+        if found == "rebuilding":
+            raise TransientError("The index of this fleet is being made again.")
         if not found:
             return None
         tenant, place, wait, left, reset, flat = found
@@ -93,14 +100,25 @@ class Keys:
             raise NotFoundError("There is no such key.")
         return _record(ids.api_key_id(digest), fields)
 
-    async def revoke(self, key_id: str) -> bool:
+    async def find(self, key_id: str) -> KeyRecord:
+        """What is known of the key with this id. Raises NotFoundError."""
+        fields = await self._redis.hgetall(self._key(await self.digest(key_id)))
+        return _record(key_id, fields)
+
+    async def digest(self, key_id: str) -> str:
+        """The digest of the key with this id. Raises NotFoundError."""
+        digest: str | None = await self._redis.hget(f"{self._namespace}keys", key_id)
+        if digest is None:
+            raise NotFoundError(f"There is no key with the id '{key_id}'.")
+        return digest
+
+    async def revoke(self, key_id: str, *, at: int | None = None) -> bool:
         """Refuse the key from now on, everywhere. Returns False when it was refused already.
 
         Raises NotFoundError.
         """
-        if not await self._redis.hexists(f"{self._namespace}keys", key_id):
-            raise NotFoundError(f"There is no key with the id '{key_id}'.")
-        return bool(await self._scripts.run("revoke_key", key_id))
+        await self.digest(key_id)
+        return bool(await self._scripts.run("revoke_key", key_id, at or int(time.time())))
 
     async def all(self, tenant: str | None = None) -> list[KeyRecord]:
         """All keys, or one tenant's, the oldest first; the revoked ones too."""
@@ -131,5 +149,6 @@ def _record(key_id: str, fields: Mapping[str, str]) -> KeyRecord:
     )
 
 
-def _prefix(key: str) -> str:
+def shown_prefix(key: str) -> str:
+    """So much of a key as may be shown."""
     return key[: len(ids.API_KEY_PREFIX) + _SHOWN] if len(key) >= _SHORTEST_SHOWN else ""

@@ -10,9 +10,9 @@ from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from shared.errors import InvalidTransitionError, NotFoundError
+from shared.errors import BatchyardError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
-from shared.state.batches import Batches
+from shared.state.batches import Batches, Pin
 from shared.state.census import Census
 from shared.state.client import BoundedRetry, Client, translated
 from shared.state.events import Events
@@ -23,6 +23,7 @@ from shared.state.leases import Lease
 from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.live import Live
 from shared.state.outbox import Outbox
+from shared.state.restore import Restore
 from shared.state.scripts import Scripts
 from shared.state.slices import Slices
 from shared.state.uploads import Uploads
@@ -33,6 +34,10 @@ from shared.state.webhooks import Webhooks
 NAMESPACE = "{batchyard}:"
 #: Of one process; each takes a file descriptor, of which processes often have 1024.
 _MOST_CONNECTIONS = 500
+
+
+class MovedError(BatchyardError):
+    """Another event of the batch has got the number that was pinned."""
 
 
 class State:
@@ -72,6 +77,7 @@ class State:
         self.events = Events(self._redis, scripts, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
         self.live = Live(self._redis, scripts, namespace)
+        self.restore = Restore(self._redis, scripts, namespace)
         self.census = Census(self._redis, namespace)
 
     async def apply(
@@ -81,6 +87,7 @@ class State:
         fields: Mapping[str, str | int] | None = None,
         *,
         quota: Quota | None = None,
+        pin: Pin | None = None,
     ) -> bool:
         """Let `event` happen to the batch: status, time, indexes and outbox entry in one step.
 
@@ -89,13 +96,14 @@ class State:
         models and their tokens stand there with blanks between, as do several lanes in `lane`.
         Returns False when the batch is in the event's target status already. Raises
         InvalidTransitionError when its status rules the event out, NotFoundError when there is no
-        such batch, and QueueFullError when it would start and has no room within `quota`.
+        such batch, QueueFullError when it would start and has no room within `quota`, and
+        MovedError when another event has the number of `pin`.
         """
         pairs = [part for pair in (fields or {}).items() for part in pair]
         limits = (quota.tokens, *quota.more_tokens) if quota else (0,)
         tokens = " ".join(map(str, limits))
         outcome = await self._scripts.run(
-            "apply", batch_id, event, quota.requests if quota else 0, tokens, *pairs
+            "apply", batch_id, event, quota.requests if quota else 0, tokens, *_pin(pin), *pairs
         )
         match outcome.split():
             case ["requests"]:
@@ -125,6 +133,7 @@ class State:
         fields: Mapping[str, str | int],
         garbage: str | None = None,
         garbage_later: Sequence[str] = (),
+        pin: Pin | None = None,
     ) -> bool:
         """`apply` for the end of a batch: its output files appear in the same step as its status.
 
@@ -140,6 +149,7 @@ class State:
             json.dumps(pairs),
             garbage or "",
             json.dumps(garbage_later),
+            *_pin(pin),
         )
         return self._judge(batch_id, event, outcome)
 
@@ -171,6 +181,10 @@ class State:
         """Raise TransientError when Redis cannot be reached."""
         await self._redis.ping()
 
+    async def ready(self) -> None:
+        """Raise TransientError when Redis cannot be reached, or takes no writes."""
+        await self._redis.set(f"{self._namespace}ready", "1", px=60_000)
+
     async def close(self) -> None:
         """Let go of the connections."""
         await self._redis.aclose()
@@ -182,10 +196,16 @@ class State:
                 return True
             case "repeat":
                 return False
+            case "moved":
+                raise MovedError(f"Batch {batch_id} has another event of this number.")
             case "missing":
                 raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
             case _:
                 raise InvalidTransitionError(batch_id, event, outcome)
+
+
+def _pin(pin: Pin | None) -> tuple[str | int, str | int]:
+    return pin or ("", "")
 
 
 class Bells:

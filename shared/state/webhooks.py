@@ -146,6 +146,14 @@ class Webhooks:
         if not await self._scripts.run("delete_webhook", tenant, endpoint_id):
             raise _no_endpoint(endpoint_id)
 
+    async def fields(self, endpoint_id: str) -> dict[str, str]:
+        """All that S3 keeps of the endpoint, its secrets too; nothing when there is none."""
+        fields: dict[str, str] = await self._redis.hgetall(
+            f"{self._namespace}webhook:{endpoint_id}"
+        )
+        # What its receiver has asked for passes.
+        return {name: fields[name] for name in fields if name not in ("slow", "paused_until_ms")}
+
     async def page(
         self, tenant: str, *, after: str | None, limit: int
     ) -> tuple[list[EndpointRecord], bool]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.chaos.points import POINTS
+from tests.chaos.points import POINTS, REBUILD_POINTS
 
 _ROOT = Path(__file__).parents[2]
 _ROOMS = ("gateway", "dispatcher", "worker", "cli", "shared")
@@ -14,10 +14,11 @@ _RUN = "--points"
 
 
 def test_each_point_of_the_code_has_a_test_that_dies_there() -> None:
-    tested = {name for names in POINTS.values() for name in names}
+    tested = {name for names in (*POINTS.values(), REBUILD_POINTS) for name in names}
 
     assert set(_points()) == tested
     assert f'"{_RUN}"' in (_ROOT / "tests/chaos/test_chaos.py").read_text()
+    assert "REBUILD_POINTS" in (_ROOT / "tests/integration/cli/test_rebuild.py").read_text()
 
 
 def test_a_name_stands_for_one_place() -> None:

@@ -401,11 +401,15 @@ def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
     waiting = {name for name, _ in evidence.redis.get("garbage", [])}
     waiting |= {f"uploads/{name}/" for name, _ in evidence.redis.get("uploads", [])}
     for key, content in evidence.redis.items():
+        if key.startswith("webhook:"):
+            wanted.add(f"webhooks/{content['tenant']}/{key.removeprefix('webhook:')}.json")
         if key.startswith("file:"):
             wanted |= {content["key"], f"{content['key']}.json"}
         if key.startswith("batch:"):
             wanted |= {
                 f"batches/{content['id']}/manifest.json",
+                f"batches/{content['id']}/plan.json",
+                f"batches/{content['id']}/cancel.json",
                 f"batches/{content['id']}/commit-{_commit_of(content['status'])}.json",
                 content["key"],
             }
@@ -427,7 +431,8 @@ def _is_committed(part: str, evidence: Evidence) -> bool:
 
 def _commit_of(status: str) -> str:
     events = {"completed": "output", "expired": "expiry", "cancelled": "cancel"}
-    return f"{events.get(status)}_committed"
+    # Rows that the engine could not run are results: a batch fails by its input alone.
+    return f"{events[status]}_committed" if status in events else "input_rejected"
 
 
 def _left_in_queues(evidence: Evidence) -> Iterator[Violation]:

@@ -24,6 +24,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
         "uploads.completed",
         "gateway.accepted",
         "gateway.cancelled",
+        "commits.cancelled",
         "gateway.retried",
         *_BATCHES,
         *_RELAY,
@@ -36,6 +37,8 @@ POINTS: Mapping[str, tuple[str, ...]] = {
         "intake.acknowledged",
         "planner.begin",
         "planner.sliced",
+        "planner.kept",
+        "commits.failure_kept",
         "planner.applied",
         "lanes.opened",
         "lanes.submitted",
@@ -61,3 +64,12 @@ POINTS: Mapping[str, tuple[str, ...]] = {
         "sink.committed",
     ),
 }
+
+#: Of `batchyard rebuild`, in its order; tests/integration/cli/test_rebuild.py dies at each.
+REBUILD_POINTS = (
+    "rebuild.begun",
+    "rebuild.ended_made",
+    "rebuild.live_made",
+    "rebuild.batches_done",
+    "rebuild.files_done",
+)

@@ -16,7 +16,9 @@ local function start(id, wish)
     redis.call('HSET', ns .. 'plan:' .. id .. ':' .. wish.plan, i - 1, slice)
     redis.call('ZADD', pending, i - 1, i - 1)
   end
-  return transition(id, 'input_accepted', wish.fields) == 'ok'
+  -- Number and time are those that a rebuild finds out: the second event, at once.
+  local pin = pin_of('2', redis.call('HGET', batch_key(id), 'created_at') .. '000')
+  return transition(id, 'input_accepted', wish.fields, pin) == 'ok'
 end
 
 for i = 2, #ARGV do

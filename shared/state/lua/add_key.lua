@@ -1,7 +1,7 @@
 -- Makes a key known; of one that is known nothing changes, so one that was revoked stays so.
 -- ARGV: key id, digest, then field and value pairs
 local key = ns .. 'key:' .. ARGV[2]
-redis.call('HSETNX', key, 'created_at', now)
 for i = 3, #ARGV, 2 do redis.call('HSETNX', key, ARGV[i], ARGV[i + 1]) end
+redis.call('HSETNX', key, 'created_at', now)
 redis.call('HSET', ns .. 'keys', ARGV[1], ARGV[2])
 return 1

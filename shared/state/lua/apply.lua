@@ -1,15 +1,16 @@
 -- ARGV: batch id, event, most enqueued requests, most enqueued prompt tokens of each of the batch's
--- models (0 for any number), field and value pairs
+-- models (0 for any number), number and time of its event ('' for the next and now), field and value
+-- pairs
 -- Returns what `transition` does, or 'requests', or 'tokens' with the model's place (from 1), for the
 -- queue that has no room for the batch.
 local id, event, fields = ARGV[1], ARGV[2], {}
-for i = 5, #ARGV do fields[#fields + 1] = ARGV[i] end
+for i = 7, #ARGV do fields[#fields + 1] = ARGV[i] end
 local is_start = event == 'input_accepted'
 if is_start and redis.call('HGET', batch_key(id), 'status') == 'validating' then
   local full = full_queue(id, fields, tonumber(ARGV[3]), ARGV[4])
   if full then return full end
 end
-local outcome = transition(id, event, fields)
+local outcome = transition(id, event, fields, pin_of(ARGV[5], ARGV[6]))
 if outcome == 'ok' and is_start then
   local values = redis.call('HMGET', batch_key(id), 'plan', 'lane')
   redis.call('PERSIST', ns .. 'plan:' .. id .. ':' .. values[1])

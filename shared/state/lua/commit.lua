@@ -57,7 +57,7 @@ if batch[2] and batch[2] ~= lane then
 end
 if ARGV[12] ~= '' then
   local sequence, text = next_event(id)
-  put_out('slice.committed', sequence, text, 'slice', ARGV[12])
+  put_out('slice.committed', sequence, int(now_ms), text, 'slice', ARGV[12])
 end
 if status == 'in_progress' then
   local values = redis.call('HMGET', key, 'slices_total', 'slices_given_up')

@@ -37,9 +37,24 @@ local function next_score(index)
   return string.format('%.0f', math.max(tonumber(clock[1]) * 1000000 + tonumber(clock[2]), last + 1))
 end
 
+-- As `next_score`, for what happened in that second long ago.
+local function past_score(index, seconds, id)
+  local score = seconds * 1000000 + tonumber(string.sub(redis.sha1hex(id), 1, 8), 16) % 1000000
+  while redis.call('ZCOUNT', index, int(score), int(score)) > 0 do score = score + 1 end
+  return int(score)
+end
+
+-- What an event is called that S3 knows of before it happens, so that it is the same one after Redis
+-- was lost: its number, and its time in milliseconds. nil where `sequence` is ''.
+local function pin_of(sequence, at_ms)
+  if sequence == '' then return nil end
+  return {sequence = int(tonumber(sequence)), at_ms = int(tonumber(at_ms))}
+end
+
 -- The batch's next event: its number, and the state that it carries.
-local function next_event(id)
-  local sequence = redis.call('HINCRBY', batch_key(id), 'sequence', 1)
+local function next_event(id, pin)
+  if pin then redis.call('HSET', batch_key(id), 'sequence', pin.sequence) end
+  local sequence = pin and pin.sequence or redis.call('HINCRBY', batch_key(id), 'sequence', 1)
   local values, snapshot = redis.call('HMGET', batch_key(id), unpack(SNAPSHOT)), {}
   for i, field in ipairs(SNAPSHOT) do
     if values[i] then snapshot[field] = values[i] end
@@ -48,25 +63,26 @@ local function next_event(id)
 end
 
 -- Tells those who watch this very batch now; what they miss is in the record. Returns what it told.
-local function show(id, kind, sequence, text)
-  local event = sequence .. ' ' .. int(now_ms) .. ' ' .. kind .. ' ' .. text
+local function show(id, kind, sequence, at_ms, text)
+  local event = sequence .. ' ' .. at_ms .. ' ' .. kind .. ' ' .. text
   redis.call('PUBLISH', ns .. 'watch:' .. id, event)
   return event
 end
 
-local function put_out(kind, sequence, text, ...)
+local function put_out(kind, sequence, at_ms, text, ...)
   redis.call('XADD', ns .. 'outbox:events', '*', 'type', kind, 'sequence', sequence,
-    'at_ms', int(now_ms), 'snapshot', text, ...)
+    'at_ms', at_ms, 'snapshot', text, ...)
 end
 
 -- How long a batch's events can be asked for again after its end, and how many of them.
 local HISTORY_SECONDS, MOST_EVENTS = 604800, 100
 
-local function announce(id, kind)
-  local sequence, text, snapshot = next_event(id)
-  put_out(kind, sequence, text)
+local function announce(id, kind, pin)
+  local sequence, text, snapshot = next_event(id, pin)
+  local at_ms = pin and pin.at_ms or int(now_ms)
+  put_out(kind, sequence, at_ms, text)
   local history = ns .. 'events:' .. id
-  if redis.call('RPUSH', history, show(id, kind, sequence, text)) > MOST_EVENTS then
+  if redis.call('RPUSH', history, show(id, kind, sequence, at_ms, text)) > MOST_EVENTS then
     redis.call('LTRIM', history, -MOST_EVENTS, -1)
   end
   if FINAL[snapshot.status] then redis.call('EXPIRE', history, HISTORY_SECONDS) end
@@ -90,7 +106,7 @@ local function progress(id)
   end
   redis.call('HSET', batch_key(id), 'progress_ms', int(now_ms))
   local sequence, text = next_event(id)
-  local event = show(id, 'batch.progress', sequence, text)
+  local event = show(id, 'batch.progress', sequence, int(now_ms), text)
   redis.set_repl(redis.REPL_NONE)
   redis.call('HSET', ns .. 'progress', id, event)
   redis.call('SREM', ns .. 'progress-late', id)
@@ -152,6 +168,7 @@ end
 
 -- Webhooks: an endpoint's deliveries wait in its queue by the time of their next attempt, and move
 -- to its claims by the end of their lease. `webhooks-due` has the endpoints by when to look next.
+local DELIVERY_TRIED_SECONDS = 259200
 local DELIVERY_SECONDS, FINISHED_DELIVERY_SECONDS = 864000, 604800
 
 local function webhook_key(id) return ns .. 'webhook:' .. id end
@@ -166,7 +183,9 @@ end
 
 -- One delivery for each of the tenant's endpoints that wants to know of it. The id is always the
 -- same for the same end of a batch.
-local function notify(id, kind)
+local function notify(id, kind, at)
+  -- For a batch that is made again long after its end: by now they would have been given up.
+  if at < now - DELIVERY_TRIED_SECONDS then return end
   local batch = redis.call('HMGET', batch_key(id), 'tenant', 'sequence')
   for _, endpoint in ipairs(redis.call('ZRANGE', ns .. 'webhooks:' .. batch[1], 0, -1)) do
     local wish = redis.call('HMGET', webhook_key(endpoint), 'event_types', 'disabled_at')
@@ -174,7 +193,7 @@ local function notify(id, kind)
       local delivery = 'wh_' .. string.sub(redis.sha1hex(endpoint .. ':' .. id .. ':' .. kind), 1, 32)
       local index = ns .. 'webhook-deliveries:' .. endpoint
       redis.call('HSET', delivery_key(delivery), 'endpoint', endpoint, 'type', kind, 'batch', id,
-        'sequence', batch[2], 'created_at', int(now), 'state', 'pending',
+        'sequence', batch[2], 'created_at', int(at), 'state', 'pending',
         'since_ms', int(now_ms), 'next_at_ms', int(now_ms), 'tries', '0', 'claims', '0')
       redis.call('ZADD', index, int(now_ms), delivery)
       redis.call('ZREMRANGEBYSCORE', index, '-inf', int(now_ms - 1000 * DELIVERY_SECONDS * 3))
@@ -239,16 +258,19 @@ local function unwait(lane, id)
 end
 
 -- The only place where a status is written after a batch's creation. Returns 'ok', 'repeat' when
--- the batch is there already, 'missing', or the status that rules the event out.
-local function transition(id, event, fields)
+-- the batch is there already, 'missing', 'moved' when another event has the number of `pin`, or the
+-- status that rules the event out. What is pinned `silent` happened too long ago to be told again.
+local function transition(id, event, fields, pin)
   local key, row = batch_key(id), TRANSITIONS[event]
-  local values = redis.call('HMGET', key, 'status', 'created_at', 'paused')
+  local values = redis.call('HMGET', key, 'status', 'created_at', 'paused', 'sequence')
   local status = values[1]
   if not status then return 'missing' end
   if status == row.target then return 'repeat' end
   if not row.sources[status] then return status end
+  if pin and tonumber(values[4] or 0) >= tonumber(pin.sequence) then return 'moved' end
+  local at = pin and math.floor(tonumber(pin.at_ms) / 1000) or now
   if fields and #fields > 0 then redis.call('HSET', key, unpack(fields)) end
-  redis.call('HSET', key, 'status', row.target, row.target .. '_at', now)
+  redis.call('HSET', key, 'status', row.target, row.target .. '_at', int(at))
   redis.call('ZREM', ns .. 'status:' .. status, id)
   if row.target == 'in_progress' then enqueue(id, 1) end
   if status == 'in_progress' then enqueue(id, -1) end
@@ -264,10 +286,10 @@ local function transition(id, event, fields)
       unwait(lane, id)
     end
   end
-  announce(id, 'batch.' .. row.target)
+  if not pin or not pin.silent then announce(id, 'batch.' .. row.target, pin) end
   if FINAL[row.target] then
     redis.call('HINCRBY', ns .. 'ended', row.target, 1)
-    notify(id, 'batch.' .. row.target)
+    if not pin or not pin.silent then notify(id, 'batch.' .. row.target, at) end
   end
   -- Its results so far can be read for as long as their places are known.
   if row.target == 'failed' and redis.call('HEXISTS', key, 'plan') == 1 then
@@ -321,7 +343,42 @@ local function unready(id, lane, lanes, plan)
   if taken > 0 and redis.call('ZSCORE', lane_key(lane, 'active'), id) then wait(lane, id) end
 end
 
-local function write_file(file)
+-- Lets the pack in which a batch's input lies stay for as long as somebody may want that.
+local function keep_pack(id, input_file)
+  local values = redis.call('HMGET', batch_key(id), 'key', 'expires_at')
+  local pack = string.match(values[1] or '', '^packs/[^/]+/')
+  if not pack then return end
+  for _, set in ipairs({'garbage', 'doomed'}) do redis.call('ZREM', ns .. set, pack) end
+  -- Its inputs go when no file of them is left, and nobody reads them.
+  local ends = tonumber(values[2])
+  if input_file then ends = math.max(ends, tonumber(input_file.expires_at or math.huge)) end
+  if ends < math.huge then
+    redis.call('ZADD', ns .. 'garbage', 'GT', int(ends + ENDED_SECONDS), values[1])
+  end
+end
+
+-- Takes a live batch out of everything that leads to it, for S3 says what it is.
+local function leave(id)
+  local values = redis.call('HMGET', batch_key(id), 'status', 'plan', 'lane')
+  redis.call('ZREM', ns .. 'status:' .. values[1], id)
+  if values[1] == 'in_progress' then enqueue(id, -1) end
+  local lanes = words(values[3])
+  for _, lane in ipairs(lanes) do
+    redis.call('ZREM', lane_key(lane, 'active'), id)
+    unwait(lane, id)
+    for _, list in ipairs({'ready', 'claims'}) do
+      for _, member in ipairs(redis.call('ZRANGE', lane_key(lane, list), 0, -1)) do
+        if string.match(member, '^(.*):%d+$') == id then redis.call('ZREM', lane_key(lane, list), member) end
+      end
+    end
+    redis.call('UNLINK', pending_key(id, values[2], lanes, lane))
+  end
+  if values[2] then redis.call('UNLINK', ns .. 'plan:' .. id .. ':' .. values[2]) end
+  redis.call('UNLINK', ns .. 'inflight:' .. id)
+end
+
+-- One that is only now written, and is older, gets its place by its time.
+local function write_file(file, is_old)
   local fields = {}
   for name, value in pairs(file) do
     fields[#fields + 1] = name
@@ -331,7 +388,7 @@ local function write_file(file)
   if redis.call('EXISTS', key) == 1 then return end
   redis.call('HSET', key, unpack(fields))
   local index = ns .. 'files:' .. file.tenant
-  redis.call('ZADD', index, next_score(index), file.id)
+  redis.call('ZADD', index, is_old and past_score(index, file.created_at, file.id) or next_score(index), file.id)
   if file.expires_at then redis.call('ZADD', ns .. 'expiring', file.expires_at, file.id) end
 end
 
@@ -374,17 +431,8 @@ local function accept_batch(id, fingerprint, fields, input_file, submission, tol
   if #fields == 0 then error('There is no batch ' .. id .. ' to meet.') end
   redis.call('HSET', key, 'status', 'validating', 'fingerprint', fingerprint, unpack(fields))
   if input_file then write_file(input_file) end
-  local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at', 'key')
-  local pack = string.match(values[4] or '', '^packs/[^/]+/')
-  if pack then
-    redis.call('ZREM', ns .. 'garbage', pack)
-    -- Its inputs go when no file of them is left, and nobody reads them.
-    local ends = tonumber(values[3])
-    if input_file then ends = math.max(ends, tonumber(input_file.expires_at or math.huge)) end
-    if ends < math.huge then
-      redis.call('ZADD', ns .. 'garbage', 'GT', int(ends + ENDED_SECONDS), values[4])
-    end
-  end
+  local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at')
+  keep_pack(id, input_file)
   local score = string.format('%.0f', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
   redis.call('ZADD', ns .. 'batches:' .. values[1], score, id)
   redis.call('ZADD', ns .. 'status:validating', now, id)
@@ -392,7 +440,8 @@ local function accept_batch(id, fingerprint, fields, input_file, submission, tol
   redis.call('SADD', ns .. 'readers:' .. values[2], id)
   if submission then redis.call('XADD', ns .. 'outbox:submissions', '*', 'message', submission) end
   reply(false)
-  announce(id, 'batch.accepted')
+  -- As its manifest says: made again from that, it is the same event.
+  announce(id, 'batch.accepted', pin_of('1', redis.call('HGET', key, 'created_at') .. '000'))
   ring('dispatcher')
   return 'accepted'
 end

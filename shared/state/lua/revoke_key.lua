@@ -1,4 +1,4 @@
--- ARGV: key id. Returns 1, or 0 when there is none, or it is revoked already.
+-- ARGV: key id, when (Unix seconds). Returns 1, or 0 when there is none, or it is revoked already.
 local digest = redis.call('HGET', ns .. 'keys', ARGV[1])
 if not digest then return 0 end
-return redis.call('HSETNX', ns .. 'key:' .. digest, 'revoked_at', now)
+return redis.call('HSETNX', ns .. 'key:' .. digest, 'revoked_at', ARGV[2])

@@ -14,6 +14,7 @@ from cli.__main__ import app
 from cli.fleet.credentials import read_credentials
 from shared.errors import BatchyardError, InvalidInputError, NotFoundError, SetupError
 from shared.state import Rate, State
+from tests.servers import S3
 
 T = TypeVar("T")
 
@@ -34,8 +35,12 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _no_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def _bucket(monkeypatch: pytest.MonkeyPatch, s3: S3) -> None:
+    """No Redis but the folder's, and a bucket where the keys are kept."""
     monkeypatch.delenv("BATCHYARD_REDIS_URL", raising=False)
+    told = zip(("ENDPOINT", "ACCESS_KEY", "SECRET_KEY"), s3, strict=True)
+    for name, text in (*told, ("BUCKET", "keys")):
+        monkeypatch.setenv(f"BATCHYARD_S3_{name}", text)
 
 
 def test_a_key_is_made_shown_once_used_listed_and_revoked(run_dir: Path) -> None:
@@ -98,6 +103,15 @@ def test_what_is_wrong_is_said_in_one_message(
 ) -> None:
     with pytest.raises(error, match=said):
         _run(*arguments, run_dir=run_dir)
+
+
+def test_without_an_s3_no_key_is_made(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BATCHYARD_S3_ENDPOINT")
+
+    with pytest.raises(SetupError, match="BATCHYARD_S3_ENDPOINT"):
+        _run("create", "--tenant", "nowhere", run_dir=run_dir)
+
+    assert _json("list", "--tenant", "nowhere", run_dir=run_dir) == []
 
 
 def test_without_a_fleet_it_says_what_to_set(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dispatcher.finaliser import Finaliser
 from dispatcher.planning import Planner
 from dispatcher.slicing import SliceLimits
 from shared.catalog import Catalog, load_catalog
-from shared.slices import Claim, Part, Slice
+from shared.slices import Claim, Part, Slice, label
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB, validating
@@ -117,7 +117,10 @@ class Yard:
         source = await self.storage.get(claim.key, start=claim.slice.start, end=claim.slice.end)
         body = assemble(claim.batch_id, claim.slice, requests(claim.slice, source), results)
         key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        etag = (await self.storage.put(key, body.output + body.error)).etag
+        told = label(len(body.output), body.rows, body.usage)
+        stored = await self.storage.put_once(key, body.output + body.error, label=told)
+        assert stored is not None
+        etag = stored.etag
         part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)
         assert await self.state.slices.commit(claim, part) == "ok"
 

@@ -143,7 +143,7 @@ async def test_the_only_part_of_a_small_batch_becomes_its_file_without_a_copy(
     assert (file.key, file.etag) == (part.key, (await yard.storage.stat(part.key)).etag)
     assert len(await yard.parsed(file.id)) == 3
     assert [
-        key for key in await yard.storage.keys(f"batches/{batch_id}/") if "commit" not in key
+        key for key in await yard.storage.keys(f"batches/{batch_id}/") if key.endswith(".jsonl")
     ] == [part.key]
 
 

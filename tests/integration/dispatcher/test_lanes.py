@@ -75,17 +75,19 @@ def jobs(ray: RayNode, tmp_path: Path) -> Jobs:
 
 
 @pytest.fixture
-async def keeper(state: State, cluster: Cluster, jobs: Jobs) -> AsyncIterator[LaneKeeper]:
-    yield _keeper(state, cluster, entrypoint=jobs.entrypoint)
+async def keeper(
+    state: State, storage: Storage, cluster: Cluster, jobs: Jobs
+) -> AsyncIterator[LaneKeeper]:
+    yield _keeper(state, storage, cluster, entrypoint=jobs.entrypoint)
     for job in await jobs.submitted():
         await cluster.stop(job)
 
 
 @pytest.fixture
-async def feeder(state: State) -> AsyncIterator[LaneKeeper]:
+async def feeder(state: State, storage: Storage) -> AsyncIterator[LaneKeeper]:
     """A keeper of ready lists: there is no Ray where it looks."""
     cluster = Cluster(f"http://127.0.0.1:{free_port()}", "token")
-    yield _keeper(state, cluster)
+    yield _keeper(state, storage, cluster)
     await cluster.close()
 
 
@@ -332,9 +334,11 @@ async def test_a_ready_list_never_holds_more_than_a_hundred_and_stays_in_order(
     assert [one.index for one in got[30:]] == list(range(30, 100))
 
 
-async def test_two_keepers_feed_each_slice_once(state: State, feeder: LaneKeeper) -> None:
+async def test_two_keepers_feed_each_slice_once(
+    state: State, storage: Storage, feeder: LaneKeeper
+) -> None:
     batch_ids = [await in_progress(state, slices=20) for _ in range(4)]
-    other = _keeper(state, Cluster("http://127.0.0.1:9", "token"))
+    other = _keeper(state, storage, Cluster("http://127.0.0.1:9", "token"))
 
     got = []
     for _ in range(6):
@@ -348,10 +352,10 @@ async def test_two_keepers_feed_each_slice_once(state: State, feeder: LaneKeeper
 
 
 async def test_two_keepers_open_one_job(
-    state: State, keeper: LaneKeeper, cluster: Cluster, jobs: Jobs
+    state: State, storage: Storage, keeper: LaneKeeper, cluster: Cluster, jobs: Jobs
 ) -> None:
     await in_progress(state)
-    other = _keeper(state, cluster, entrypoint=jobs.entrypoint)
+    other = _keeper(state, storage, cluster, entrypoint=jobs.entrypoint)
 
     await asyncio.gather(keeper.keep(LANE), other.keep(LANE))
 
@@ -386,7 +390,7 @@ async def test_a_ray_that_hangs_holds_up_neither_planning_nor_feeding_nor_finish
 
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
         cluster = Cluster(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token")
-        dispatcher = _dispatcher(state, storage, catalog, _keeper(state, cluster))
+        dispatcher = _dispatcher(state, storage, catalog, _keeper(state, storage, cluster))
         leading = asyncio.create_task(dispatcher.lead())
         await yard.submit(lines(3))
         await eventually(lambda: calls > 0)
@@ -417,10 +421,11 @@ async def test_a_batch_that_cannot_be_finished_stops_no_other_and_is_not_tried_i
 
 
 def _keeper(
-    state: State, cluster: Cluster, *, entrypoint: str = "false {lane} {job}"
+    state: State, storage: Storage, cluster: Cluster, *, entrypoint: str = "false {lane} {job}"
 ) -> LaneKeeper:
     return LaneKeeper(
         state,
+        storage,
         cluster,
         ready_rows=512,
         silence_seconds=60,

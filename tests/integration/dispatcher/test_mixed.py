@@ -177,7 +177,9 @@ async def test_the_keeper_fails_a_lanes_own_batches_and_lets_others_go_on(mixed:
     several, alone = await mixed.plan(BODY), await mixed.plan(lines(2))
     # Nothing listens there, and nobody is asked.
     cluster = Cluster("http://127.0.0.1:9", "token")
-    keeper = LaneKeeper(mixed.state, cluster, ready_rows=64, silence_seconds=60, attempts=5)
+    keeper = LaneKeeper(
+        mixed.state, mixed.storage, cluster, ready_rows=64, silence_seconds=60, attempts=5
+    )
     await mixed.state.lanes.fail(LANE, "out of memory")
 
     await keeper.keep(LANE)

@@ -1,0 +1,171 @@
+"""`batchyard rebuild` at a terminal."""
+
+import asyncio
+import json
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated
+
+import stamina
+import typer
+
+from cli.options import (
+    HERE,
+    AsJson,
+    RedisUrl,
+    RunDir,
+    S3AccessKey,
+    S3Bucket,
+    S3Endpoint,
+    S3SecretKey,
+)
+from cli.rebuild.rebuild import Rebuild, Told
+from shared.errors import SetupError, TransientError
+from shared.state import State
+from shared.state.leases import Lease
+from shared.storage import Storage
+
+_LEASE_SECONDS = 10.0
+#: What is told at the end, in this order, where there is any of it.
+_LINES = (
+    ("packs", "packs, with batches that may have nothing else in S3"),
+    ("batches", "batches in S3"),
+    ("batches_kept", "had ended in Redis as well, and stay as they are"),
+    ("batches_ended", "ended, by their commits"),
+    ("batches_running", "run on"),
+    ("slices", "slices of these"),
+    ("parts", "have their results already"),
+    ("files_made", "files were missing"),
+    ("files_deleted", "files had been deleted"),
+    ("keys", "API keys"),
+    ("webhook_endpoints", "webhook endpoints"),
+    ("webhook_endpoints_deleted", "webhook endpoints had been deleted"),
+    ("objects_orphaned", "objects that no file has, to be swept"),
+    ("problems", "batches were left out"),
+)
+
+
+def run(
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would be done, and change nothing.")
+    ] = False,
+    run_dir: RunDir = HERE,
+    redis_url: RedisUrl = None,
+    s3_endpoint: S3Endpoint = None,
+    s3_access_key: S3AccessKey = None,
+    s3_secret_key: S3SecretKey = None,
+    s3_bucket: S3Bucket = "batchyard",
+    as_json: AsJson = False,
+) -> None:
+    """Make the index in Redis again from S3, after Redis was lost or put back to an older state.
+
+    Callers get 503 and no dispatcher leads until it is done; if it is killed, run it again.
+    """
+    from cli.fleet.running import redis_url as find_redis
+    from cli.fleet.running import s3_place
+
+    redis = find_redis(run_dir, redis_url)
+    place = s3_place(run_dir, s3_endpoint, s3_access_key, s3_secret_key)
+    began = time.monotonic()
+    with _progress(is_shown=not as_json) as told:
+        rebuild = asyncio.run(_run(redis, (*place, s3_bucket), told, dry_run=dry_run))
+    seconds = time.monotonic() - began
+    if as_json:
+        counts = {name: rebuild.counts[name] for name, _ in _LINES}
+        typer.echo(
+            json.dumps(
+                {
+                    **counts,
+                    "dry_run": dry_run,
+                    "seconds": round(seconds, 1),
+                    "left_out": rebuild.problems,
+                }
+            )
+        )
+        return
+    for line in _report(rebuild.counts):
+        typer.echo(line)
+    for problem in rebuild.problems:
+        typer.echo(f"left out: {problem}", err=True)
+    typer.echo(f"{'counted' if dry_run else 'done'} in {seconds:.1f} s")
+
+
+async def _run(redis_url: str, place: tuple[str, ...], told: Told, *, dry_run: bool) -> Rebuild:
+    endpoint, access_key, secret_key, bucket = place
+    state, storage = State(redis_url), Storage(endpoint, access_key, secret_key, bucket)
+    rebuild = Rebuild(state, storage, told=told)
+    broken: Exception | None = None
+    try:
+        await state.ping()
+        if dry_run:
+            await rebuild.look()
+        else:
+            await _alone(state, rebuild)
+    except* TransientError as errors:
+        broken = errors.exceptions[0]
+    finally:
+        storage.close()
+        await state.close()
+    # What is raised inside `except*` becomes one of a group.
+    if broken is not None:
+        raise SetupError(
+            f"Redis or S3 did not answer ({broken}). Run it again: what is half done does no harm."
+        ) from broken
+    return rebuild
+
+
+async def _alone(state: State, rebuild: Rebuild) -> None:
+    """Run it while no other one may."""
+    lease = state.lease("rebuild", secrets.token_hex(8), seconds=_LEASE_SECONDS)
+    await _take(lease)
+    holding = asyncio.create_task(_hold(lease))
+    try:
+        await rebuild.run()
+    finally:
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+        await lease.let_go()
+
+
+async def _take(lease: Lease) -> None:
+    """Be the only rebuild. One that was killed a moment ago still has its lease."""
+    async for attempt in stamina.retry_context(
+        on=SetupError, attempts=None, timeout=2 * _LEASE_SECONDS, wait_initial=0.5, wait_max=1
+    ):
+        with attempt:
+            if not await lease.hold():
+                raise SetupError("Another rebuild of this fleet is under way.")
+
+
+async def _hold(lease: Lease) -> None:
+    while True:
+        await asyncio.sleep(lease.seconds / 4)
+        await lease.hold()
+
+
+@contextmanager
+def _progress(*, is_shown: bool) -> Iterator[Told]:
+    """Bars on a terminal, nothing anywhere else."""
+    if not is_shown or not sys.stderr.isatty():
+        yield lambda _step, _share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<10}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        tasks = {
+            step: progress.add_task(step, total=1.0)
+            for step in ("keys", "webhooks", "batches", "files")
+        }
+        yield lambda step, share: progress.update(tasks[step], completed=share)
+
+
+def _report(counts: Mapping[str, int]) -> Iterator[str]:
+    for name, text in _LINES:
+        if counts[name]:
+            yield f"{counts[name]:>9,}  {text}"

@@ -1,0 +1,282 @@
+"""What S3 says of a batch: of its objects' names, and then of what they hold. Does no I/O."""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from shared import ids
+from shared.commits import Cancellation, Commit, LaneFailure
+from shared.lifecycle import Event, Status
+from shared.plans import Plan
+from shared.slices import Part, labelled
+from shared.state import FileRecord, Pin
+from shared.state.restore import EndedBatch, LiveBatch, Stage
+from shared.storage import Listed
+from shared.submission import Manifest, PackedPlan, to_input_file, to_record
+
+#: Of several commits the first of these happened: what has been cancelled can end in no other way,
+#: and a failure that was written down before a later end never came about.
+_COMMITS = (
+    Event.CANCEL_COMMITTED,
+    Event.OUTPUT_COMMITTED,
+    Event.EXPIRY_COMMITTED,
+    Event.LANE_FAILED,
+    Event.INPUT_LOST,
+    Event.INPUT_REJECTED,
+)
+#: How long events can be asked for again.
+_TOLD_SECONDS = 604_800
+
+
+@dataclass
+class Found:
+    """The objects of one batch."""
+
+    batch_id: str
+    #: When each was written, in Unix seconds, by its name in the batch's folder; no parts.
+    written: dict[str, float] = field(default_factory=dict)
+    #: The part of each slice that counts, that of the last claim: its epoch, and the object.
+    parts: dict[int, tuple[int, Listed]] = field(default_factory=dict)
+
+    def add(self, name: str, listed: Listed) -> None:
+        """One more object, by its name in the batch's folder."""
+        if not name.startswith("parts/"):
+            self.written[name] = listed.modified_at
+        elif part := re.fullmatch(r"parts/(\d+)-(\d+)\.jsonl", name):
+            index, epoch = map(int, part.groups())
+            if index not in self.parts or epoch > self.parts[index][0]:
+                self.parts[index] = (epoch, listed)
+
+    @property
+    def commit(self) -> Event | None:
+        """How it ended; None if it has not."""
+        for event in _COMMITS:
+            if f"commit-{event}.json" not in self.written:
+                continue
+            # It was refused, and that did not come about: it has run since.
+            is_undone = event is Event.INPUT_REJECTED and self.parts
+            # Cancelled after that had been written, and before it happened.
+            is_late = event is not Event.CANCEL_COMMITTED and "cancel.json" in self.written
+            return None if is_undone or is_late else event
+        return None
+
+    @property
+    def lane_failures(self) -> list[str]:
+        """The names of what tells of lanes that were given up."""
+        return [name for name in self.written if name.startswith("lane-failed-")]
+
+    def has_changed_since(self, event: Event) -> bool:
+        """Whether a client may have changed it since it was about to end."""
+        manifest = self.written.get("manifest.json", 0.0)
+        return manifest >= self.written[f"commit-{event}.json"]
+
+    def has(self, key: str) -> bool:
+        """Whether the object is there."""
+        name = key.removeprefix(f"batches/{self.batch_id}/")
+        return name in self.written or any(one.key == key for _, one in self.parts.values())
+
+
+async def grouped(
+    pages: AsyncIterator[list[Listed]], *, size: int
+) -> AsyncGenerator[list[Found], None]:
+    """The batches of a listing in order, `size` at a time."""
+    groups: list[Found] = []
+    async for page in pages:
+        for listed in page:
+            _, batch_id, name = listed.key.split("/", 2)
+            if not groups or groups[-1].batch_id != batch_id:
+                if len(groups) >= size:
+                    yield groups
+                    groups = []
+                groups.append(Found(batch_id))
+            groups[-1].add(name, listed)
+    if groups:
+        yield groups
+
+
+def ended(found: Found, commit: Commit, manifest: Manifest | None, *, now: float) -> EndedBatch:
+    """A batch that has a commit; the manifest if that was changed since."""
+    first = msgspec.convert(dict(commit.record), Manifest, strict=False)
+    is_foreign = first.input_file_id == ids.input_file_id(found.batch_id)
+    return EndedBatch(
+        id=found.batch_id,
+        record=commit.record,
+        event=commit.event,
+        pin=Pin(commit.sequence, commit.at_ms),
+        fields=commit.fields,
+        files=[file for file in commit.files if found.has(str(file["key"]))],
+        garbage=commit.garbage or "",
+        garbage_later=commit.garbage_later,
+        input_file=to_input_file(first) if is_foreign else None,
+        silent=commit.at_ms / 1000 < now - _TOLD_SECONDS,
+        metadata=None if manifest is None else manifest.metadata,
+    )
+
+
+def live(
+    found: Found,
+    manifest: Manifest,
+    plan: Plan | None,
+    cancellation: Cancellation | None,
+    lane_failures: Iterable[LaneFailure],
+    *,
+    labels: Mapping[int, str],
+    plan_name: str,
+    now: float,
+) -> LiveBatch:
+    """A batch that has none, with the labels of its parts, for those that have one.
+
+    A plan gets a name of its own, as each planner's has.
+    """
+    first: dict[str, str | int] = {
+        "status": Status.VALIDATING,
+        "fingerprint": manifest.fingerprint,
+        **to_record(manifest),
+    }
+    is_told = not manifest.is_changed
+    stages = [_stage(first, "batch.accepted", Pin(1, manifest.created_at * 1000), told=is_told)]
+    if plan is None:
+        return _unplanned(found, manifest, cancellation, stages)
+    start = {
+        **plan.fields,
+        "plan": plan_name,
+        "status": Status.IN_PROGRESS,
+        "in_progress_at": plan.at_ms // 1000,
+    }
+    stages.append(_stage(start, "batch.in_progress", plan.pin, told=is_told))
+    lanes = str(plan.fields["lane"]).split()
+    reasons = {failure.lane: failure.reason for failure in lane_failures}
+    there = {
+        index: labelled(one.key, one.etag, one.size, labels[index])
+        for index, (_, one) in found.parts.items()
+        if index < len(plan.slices) and labels.get(index)
+    }
+    whole = {index for index, part in there.items() if part.rows == plan.slices[index].rows}
+    given_up = frozenset(
+        index
+        for index, piece in enumerate(plan.slices)
+        if lanes[piece.lane] in reasons and index not in whole
+    )
+    status, last = _status(
+        cancellation,
+        has_all=len(whole) + len(given_up) == len(plan.slices),
+        is_over=manifest.expires_at <= now,
+        now=int(now),
+    )
+    # Rows may be left out of a part once the batch is closing, and only then.
+    parts = {
+        index: (part, found.parts[index][0])
+        for index, part in there.items()
+        if index in whole or (status is not Status.IN_PROGRESS and index not in given_up)
+    }
+    changes: dict[str, str | int] = {"status": status, **last}
+    changes |= _counts(plan, parts, lanes, given_up, reasons)
+    changes |= _paused(manifest, status)
+    stages.append(Stage(changes))
+    return LiveBatch(
+        id=found.batch_id,
+        status=status,
+        stages=stages,
+        last=_last(manifest, status),
+        input_file=_input_file(manifest),
+        plan=plan_name,
+        lanes=lanes,
+        slices=plan.slices,
+        parts=parts,
+        given_up=given_up,
+    )
+
+
+def plan_of(packed: PackedPlan, manifest: Manifest) -> Plan:
+    """The plan of a batch that started in the step that made it."""
+    return Plan(
+        fields=packed.fields,
+        slices=list(packed.slices),
+        sequence=2,
+        at_ms=manifest.created_at * 1000,
+    )
+
+
+def _unplanned(
+    found: Found, manifest: Manifest, cancellation: Cancellation | None, stages: list[Stage]
+) -> LiveBatch:
+    status = Status.VALIDATING
+    changes: dict[str, str | int] = {}
+    if cancellation is not None:
+        status = Status.CANCELLING
+        changes = {"cancelling_at": cancellation.cancelling_at}
+    changes |= {"status": status, **_paused(manifest, status)}
+    return LiveBatch(
+        id=found.batch_id,
+        status=status,
+        stages=[*stages, Stage(changes)],
+        last=_last(manifest, status),
+        input_file=_input_file(manifest),
+    )
+
+
+def _status(
+    cancellation: Cancellation | None, *, has_all: bool, is_over: bool, now: int
+) -> tuple[Status, dict[str, str | int]]:
+    """Where the batch stands, and what says so in its record."""
+    if cancellation is not None:
+        return Status.CANCELLING, {"cancelling_at": cancellation.cancelling_at}
+    if has_all:
+        return Status.FINALIZING, {"finalizing_at": now}
+    if is_over:
+        return Status.FINALIZING, {"finalizing_at": now, "window_closed": 1}
+    return Status.IN_PROGRESS, {}
+
+
+def _counts(
+    plan: Plan,
+    parts: Mapping[int, tuple[Part, int]],
+    lanes: list[str],
+    given_up: frozenset[int],
+    reasons: Mapping[str, str],
+) -> dict[str, str | int]:
+    """What commits, and lanes that were given up, have written into the record."""
+    counts: dict[str, str | int] = {}
+    if parts:
+        sums = [sum(column) for column in zip(*(p.usage for p, _ in parts.values()), strict=True)]
+        names = next(iter(parts.values()))[0].usage._fields
+        counts = {**dict(zip(names, sums, strict=True)), "slices_committed": len(parts)}
+    if reasons:
+        counts |= {f"lane_failed:{lane}": reason for lane, reason in reasons.items()}
+        counts |= {
+            "first_error": next(iter(reasons.values())),
+            "slices_given_up": len(given_up),
+            "given_up": sum(plan.slices[index].rows for index in given_up),
+        }
+    if len(lanes) > 1:
+        for number, lane in enumerate(lanes):
+            left = [
+                piece.rows
+                for index, piece in enumerate(plan.slices)
+                if piece.lane == number and index not in parts and index not in given_up
+            ]
+            counts |= {f"slices_left:{lane}": len(left), f"rows_left:{lane}": sum(left)}
+    return counts
+
+
+def _stage(fields: Mapping[str, str | int], kind: str, pin: Pin, *, told: bool) -> Stage:
+    """A change that is told again with its old number, unless the record then was another."""
+    return Stage(fields, kind, pin) if told else Stage(fields)
+
+
+def _paused(manifest: Manifest, status: Status) -> dict[str, str | int]:
+    is_paused = manifest.paused and status in (Status.VALIDATING, Status.IN_PROGRESS)
+    return {"paused": 1} if is_paused else {}
+
+
+def _last(manifest: Manifest, status: Status) -> str:
+    """The event that tells of the status, where no event of before does."""
+    if status in (Status.FINALIZING, Status.CANCELLING):
+        return f"batch.{status}"
+    return "batch.updated" if manifest.is_changed else ""
+
+
+def _input_file(manifest: Manifest) -> FileRecord | None:
+    return to_input_file(manifest) if manifest.is_foreign else None

@@ -1,0 +1,110 @@
+"""API keys and webhook endpoints as S3 keeps them, for a Redis that has to be made again.
+
+Of a key only its digest. Signing secrets lie there as they are, as they do in Redis: whoever can
+read the bucket can read every prompt as well.
+"""
+
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from shared import ids
+from shared.state import KeyRecord, State
+from shared.state.keys import shown_prefix
+from shared.storage import Storage
+
+KEYS, WEBHOOKS = "keys/", "webhooks/"
+
+
+class KeptKey(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key without the key. Times are Unix seconds."""
+
+    id: str
+    digest: str
+    tenant: str
+    name: str
+    prefix: str
+    created_at: int
+    revoked_at: int | None = None
+
+
+def key_key(key_id: str) -> str:
+    """Where an API key's record lies."""
+    return f"{KEYS}{key_id}.json"
+
+
+def webhook_key(tenant: str, endpoint_id: str) -> str:
+    """Where a webhook endpoint lies."""
+    return f"{WEBHOOKS}{tenant}/{endpoint_id}.json"
+
+
+async def create_key(state: State, storage: Storage, tenant: str, *, name: str = "") -> str:
+    """A new API key, which cannot be read back."""
+    key = ids.new_api_key()
+    await add_key(state, storage, tenant, key, name=name)
+    return key
+
+
+async def add_key(state: State, storage: Storage, tenant: str, key: str, *, name: str = "") -> None:
+    """Let `key` act for `tenant`; one that is known stays as it is, also if it is revoked."""
+    digest = ids.api_key_digest(key)
+    kept = KeptKey(
+        id=ids.api_key_id(digest),
+        digest=digest,
+        tenant=tenant,
+        name=name,
+        prefix=shown_prefix(key),
+        created_at=int(time.time()),
+    )
+    await storage.create(key_key(kept.id), msgspec.json.encode(kept))
+    await state.keys.add(tenant, key, name=name, created_at=kept.created_at)
+
+
+async def revoke_key(state: State, storage: Storage, key_id: str) -> bool:
+    """Refuse the key from now on, for ever. Returns False when it was refused already.
+
+    Raises NotFoundError.
+    """
+    record = await state.keys.find(key_id)
+    kept = _kept(record, await state.keys.digest(key_id))
+    if record.revoked_at is None:
+        kept = msgspec.structs.replace(kept, revoked_at=int(time.time()))
+    await storage.put(key_key(key_id), msgspec.json.encode(kept))
+    return await state.keys.revoke(key_id, at=kept.revoked_at)
+
+
+async def keep_webhook(state: State, storage: Storage, tenant: str, endpoint_id: str) -> None:
+    """Write the endpoint, as it is by now, to S3.
+
+    Of two that change it at once, the later one's wish stands in the end.
+    """
+    fields = await state.webhooks.fields(endpoint_id)
+    while fields:
+        await storage.put(webhook_key(tenant, endpoint_id), msgspec.json.encode(fields))
+        now = await state.webhooks.fields(endpoint_id)
+        if now == fields:
+            return
+        fields = now
+    await storage.remove([webhook_key(tenant, endpoint_id)])
+
+
+async def forget_webhook(storage: Storage, tenant: str, endpoint_id: str) -> None:
+    """Take the endpoint from S3, before it goes from Redis."""
+    await storage.remove([webhook_key(tenant, endpoint_id)])
+
+
+def read_key(body: bytes) -> KeptKey:
+    """An API key as it was kept."""
+    return msgspec.json.decode(body, type=KeptKey)
+
+
+def read_webhook(body: bytes) -> Mapping[str, str]:
+    """The fields of a webhook endpoint as they were kept."""
+    return msgspec.json.decode(body, type=dict[str, str])
+
+
+def _kept(record: KeyRecord, digest: str) -> KeptKey:
+    fields = record._asdict()
+    del fields["used_at"]
+    return KeptKey(digest=digest, **fields)

@@ -1,0 +1,308 @@
+"""Puts back into Redis what S3 says: batches, files, keys and webhook endpoints.
+
+Everything here may be repeated, and what is newer in Redis stays.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from shared.lifecycle import Status
+from shared.slices import Part, Slice
+from shared.state.batches import Pin
+from shared.state.client import Client
+from shared.state.files import FileRecord
+from shared.state.scripts import Scripts
+from shared.state.slices import pending_key
+
+Restored = Literal["made", "mended", "ended"]
+#: Slices written in one command.
+_MANY = 500
+#: A plan whose batch was never made disappears after this.
+_PLAN_SECONDS = 86_400
+#: As long as an upload is reserved.
+_ORPHAN_SECONDS = 86_400
+
+
+class Stage(NamedTuple):
+    """What one change wrote into a record, and its event if that is to be told as it was."""
+
+    fields: Mapping[str, str | int]
+    kind: str = ""
+    pin: Pin = Pin(0, 0)
+
+
+@dataclass(frozen=True)
+class LiveBatch:
+    """A batch that has not ended, with as much of its plan as it has."""
+
+    id: str
+    status: Status
+    stages: Sequence[Stage]
+    #: What is told if the status is news to Redis.
+    last: str = ""
+    input_file: FileRecord | None = None
+    plan: str = ""
+    lanes: Sequence[str] = ()
+    slices: Sequence[Slice] = ()
+    #: Of each slice that has one: its part, and the epoch of that.
+    parts: Mapping[int, tuple[Part, int]] | None = None
+    #: Slices that nobody runs any more.
+    given_up: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class EndedBatch:
+    """A batch as its commit has it."""
+
+    id: str
+    record: Mapping[str, str | int]
+    event: str
+    pin: Pin
+    fields: Mapping[str, str | int]
+    files: Sequence[Mapping[str, str | int]]
+    garbage: str
+    garbage_later: Sequence[str]
+    input_file: FileRecord | None
+    #: Whether it ended too long ago to be told again.
+    silent: bool
+    #: What a client made of it since (JSON; empty for none); None where that is nothing.
+    metadata: str | None = None
+
+
+class Restore:
+    """What a rebuild does to State. `base` is more than any number that was given out before."""
+
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._namespace = namespace
+
+    async def begin(self) -> None:
+        """Hold up who would work on what is not all there: callers, and whoever leads."""
+        await self._redis.set(f"{self._namespace}rebuilding", "1")
+
+    async def is_under_way(self) -> bool:
+        """Whether a rebuild began that has not ended."""
+        return bool(await self._redis.exists(f"{self._namespace}rebuilding"))
+
+    async def end(self) -> None:
+        """Let everybody go on."""
+        await self._redis.delete(f"{self._namespace}rebuilding")
+        await self._redis.publish(f"{self._namespace}bell:dispatcher", "1")
+
+    async def has_leader(self) -> bool:
+        """Whether a dispatcher does its duties, or may still do so for a moment."""
+        return bool(await self._redis.exists(f"{self._namespace}lease:dispatcher"))
+
+    async def statuses(self, batch_ids: Sequence[str]) -> list[Status | None]:
+        """What Redis says, in order; None for a batch that it does not know."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id in batch_ids:
+                pipe.hget(f"{self._namespace}batch:{batch_id}", "status")
+            return [Status(status) if status else None for status in await pipe.execute()]
+
+    async def raise_numbers(self, batch_ids: Sequence[str], base: int) -> None:
+        """Let the next event of batches that have ended have a number that none has had."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id in batch_ids:
+                pipe.hset(f"{self._namespace}batch:{batch_id}", "sequence", base)
+            await pipe.execute()
+
+    async def set_metadata(self, batch_id: str, metadata: str) -> None:
+        """The metadata (JSON; empty for none) of a batch that has ended."""
+        key = f"{self._namespace}batch:{batch_id}"
+        if metadata:
+            await self._redis.hset(key, "metadata", metadata)
+        else:
+            await self._redis.hdel(key, "metadata")
+
+    async def ended(self, batches: Sequence[EndedBatch], *, base: int) -> list[Restored]:
+        """Let the batches have ended, in one round trip."""
+        return await self._scripts.run_all(
+            "restore_ended",
+            [
+                (
+                    one.id,
+                    json.dumps(
+                        {
+                            "record": _pairs(one.record),
+                            "fields": _pairs(one.fields),
+                            "event": one.event,
+                            "sequence": one.pin.sequence,
+                            "at_ms": one.pin.at_ms,
+                            "files": list(one.files),
+                            "garbage": one.garbage,
+                            "garbage_later": list(one.garbage_later),
+                            "input_file": _file(one.input_file),
+                            "base": base,
+                            "silent": one.silent,
+                            "metadata": one.metadata,
+                        }
+                    ),
+                )
+                for one in batches
+            ],
+        )
+
+    async def live(self, batch: LiveBatch, *, base: int) -> Restored:
+        """Make the batch what S3 says it is; what was claimed of it is not any more."""
+        pending = await self._slices(batch, base)
+        left = {
+            lane: sum(
+                piece.lane == number and index not in (batch.parts or {})
+                for index, piece in enumerate(batch.slices)
+                if index not in batch.given_up
+            )
+            for number, lane in enumerate(batch.lanes)
+        }
+        told = {
+            "status": batch.status,
+            "stages": [
+                {"fields": _pairs(stage.fields), "kind": stage.kind, **stage.pin._asdict()}
+                for stage in batch.stages
+            ],
+            "last": batch.last,
+            "base": base,
+            "input_file": _file(batch.input_file),
+            # An empty object would become a list.
+            "left": left or {"": 0},
+            "pending": {lane: len(pending[lane]) for lane in batch.lanes} or {"": 0},
+        }
+        return await self._scripts.run("restore_batch", batch.id, json.dumps(told))
+
+    async def files(self, files: Sequence[FileRecord]) -> int:
+        """Make files; returns how many Redis did not know."""
+        calls = [(json.dumps(file.to_fields()),) for file in files]
+        return sum(await self._scripts.run_all("restore_file", calls))
+
+    async def known_files(self, file_ids: Sequence[str]) -> list[bool]:
+        """Whether Redis has each of the files."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for file_id in file_ids:
+                pipe.exists(f"{self._namespace}file:{file_id}")
+            return [bool(found) for found in await pipe.execute()]
+
+    async def orphans(self, files: Sequence[tuple[str, str]]) -> None:
+        """Have objects swept, as file id and key, that no file has."""
+        calls = [(file_id, key, _ORPHAN_SECONDS) for file_id, key in files]
+        await self._scripts.run_all("restore_orphan", calls)
+
+    async def key(self, key_id: str, digest: str, fields: Mapping[str, str | int]) -> bool:
+        """Make an API key; False when Redis knew it. One that is revoked in one place is so."""
+        return bool(await self._scripts.run("restore_key", key_id, digest, *_pairs(fields)))
+
+    async def webhook(self, tenant: str, endpoint_id: str, fields: Mapping[str, str]) -> bool:
+        """Make a webhook endpoint; False when Redis had it."""
+        arguments = (tenant, endpoint_id, *_pairs(fields))
+        return bool(await self._scripts.run("restore_webhook", *arguments))
+
+    async def webhooks(self) -> AsyncIterator[tuple[str, str]]:
+        """Tenant and id of every endpoint that Redis has."""
+        async for key in self._names("webhooks"):
+            for endpoint_id in await self._redis.zrange(key, 0, -1):
+                yield key.rpartition(":")[2], endpoint_id
+
+    async def see_files(self, file_ids: Sequence[str]) -> None:
+        """Note that S3 has the records of these files."""
+        if file_ids:
+            await self._redis.sadd(f"{self._namespace}rebuilding:files", *file_ids)
+
+    async def unseen_files(self) -> AsyncIterator[list[FileRecord]]:
+        """Files that have a record in S3 as long as they live, and were not noted."""
+        async for key in self._names("files"):
+            async for page in self._file_pages(key):
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for file_id in page:
+                        pipe.sismember(f"{self._namespace}rebuilding:files", file_id)
+                        pipe.hgetall(f"{self._namespace}file:{file_id}")
+                    answers = await pipe.execute()
+                found = [
+                    FileRecord.from_fields(fields)
+                    for is_seen, fields in zip(answers[::2], answers[1::2], strict=True)
+                    if fields and not is_seen
+                ]
+                yield [file for file in found if file.has_record]
+
+    async def keep_packed(self, batches: Mapping[str, str]) -> None:
+        """Lay texts by for batches; the first one of each counts."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id, text in batches.items():
+                pipe.hsetnx(f"{self._namespace}rebuilding:packed", batch_id, text)
+            await pipe.execute()
+
+    async def packed(self, batch_id: str) -> str | None:
+        """What was laid by for the batch."""
+        return await self._redis.hget(f"{self._namespace}rebuilding:packed", batch_id)
+
+    async def drop_packed(self, batch_ids: Sequence[str]) -> None:
+        """Forget what was laid by for these batches: they are dealt with."""
+        if batch_ids:
+            await self._redis.hdel(f"{self._namespace}rebuilding:packed", *batch_ids)
+
+    async def some_packed(self, *, limit: int) -> list[str]:
+        """Batches for which something lies by."""
+        found = await self._redis.hrandfield(f"{self._namespace}rebuilding:packed", limit)
+        return found or []
+
+    async def forget_notes(self) -> None:
+        """Drop what `see_files` and `keep_packed` have noted."""
+        await self._redis.unlink(
+            f"{self._namespace}rebuilding:files", f"{self._namespace}rebuilding:packed"
+        )
+
+    async def _names(self, what: str) -> AsyncIterator[str]:
+        """The keys `what:<tenant>`."""
+        async for key in self._redis.scan_iter(match=f"{self._namespace}{what}:*", count=1000):
+            yield key
+
+    async def _file_pages(self, index: str) -> AsyncIterator[list[str]]:
+        last = "-inf"
+        while page := await self._redis.zrange(
+            index, last, "+inf", byscore=True, offset=0, num=_MANY, withscores=True
+        ):
+            yield [file_id for file_id, _ in page]
+            last = f"({page[-1][1]:.0f}"
+
+    async def _slices(self, batch: LiveBatch, base: int) -> dict[str, list[int]]:
+        """Write slices, parts and epochs. Returns the slices that are to be run, by lane."""
+        parts, ns = batch.parts or {}, self._namespace
+        pending: dict[str, list[int]] = {lane: [] for lane in batch.lanes}
+        before = 0
+        for first in range(0, len(batch.slices), _MANY):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                numbered = list(enumerate(batch.slices[first : first + _MANY], start=first))
+                plan = f"{ns}plan:{batch.id}:{batch.plan}"
+                pipe.hset(plan, mapping={str(i): piece.to_text() for i, piece in numbered})
+                pipe.expire(plan, _PLAN_SECONDS)
+                epochs: dict[str, int] = {}
+                commits: dict[str, int] = {}
+                for index, piece in numbered:
+                    lane = batch.lanes[piece.lane]
+                    if index in parts:
+                        part, epochs[str(index)] = parts[index]
+                        commits[str(index)] = before
+                        before += part.rows
+                        pipe.hset(f"{ns}parts:{batch.id}", str(index), json.dumps(part))
+                        continue
+                    # More than any claim has had: whoever still runs it comes too late.
+                    epochs[str(index)] = base
+                    if index not in batch.given_up:
+                        pending[lane].append(index)
+                        key = ns + pending_key(batch.id, batch.plan, batch.lanes, lane)
+                        pipe.zadd(key, {str(index): index})
+                        pipe.expire(key, _PLAN_SECONDS)
+                pipe.hset(f"{ns}epochs:{batch.id}", mapping=epochs)
+                if commits:
+                    pipe.zadd(f"{ns}commits:{batch.id}", commits)
+                await pipe.execute()
+        return pending
+
+
+def _pairs(fields: Mapping[str, Any]) -> list[str]:
+    return [str(part) for pair in fields.items() for part in pair]
+
+
+def _file(file: FileRecord | None) -> dict[str, str | int] | str:
+    return file.to_fields() if file else ""

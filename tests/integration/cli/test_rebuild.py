@@ -1,0 +1,656 @@
+"""`batchyard rebuild`: Redis emptied, or put back to an older state, and an S3 that knows all."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+from typer.testing import CliRunner
+
+from cli import servers
+from cli.__main__ import app
+from cli.rebuild.rebuild import STRIDE, Rebuild
+from dispatcher.finaliser import Finaliser
+from dispatcher.reaper import Reaper
+from shared import ids
+from shared.catalog import load_catalog
+from shared.commits import Commit, cancel, fail, keep_commit
+from shared.errors import NotFoundError, SetupError, TransientError
+from shared.keepsakes import create_key, forget_webhook, keep_webhook, revoke_key
+from shared.lifecycle import FINAL, Event, Status
+from shared.slices import Claim, Part, SliceUsage
+from shared.state import BatchRecord, FileRecord, Rate, State
+from shared.state.state import NAMESPACE
+from shared.storage import Storage
+from shared.submission import Manifest, accept, keep_changes, manifest_key, read_manifest
+from tests.chaos.points import REBUILD_POINTS
+from tests.eventually import eventually
+from tests.integration.dispatcher.conftest import CATALOG, CHAT, Yard, a_planner, bad, good, lines
+from tests.servers import S3
+
+T = TypeVar("T")
+
+TENANT = "acme"
+ENDED, RUNNING = 180, 20
+_AT_ONCE = 16
+#: What no rebuild can know, or need know: of the moment, or numbers that go on higher.
+_PASSING = {"sequence", "progress_ms", "plan"}
+
+
+@dataclass
+class Yards:
+    """A fleet's stores, and what its batches were like before Redis was lost."""
+
+    yard: Yard
+    claims: list[Claim] = field(default_factory=list)
+    #: What is ready belongs to whoever has just made it so.
+    _claiming: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def state(self) -> State:
+        return self.yard.state
+
+    @property
+    def storage(self) -> Storage:
+        return self.yard.storage
+
+    async def submit(
+        self, name: str, rows: int, *, body: bytes | None = None, **changes: Any
+    ) -> str:
+        """A batch with its manifest, as the gateway makes it."""
+        file = await self.upload(f"file-{name:_<22}", body or lines(rows))
+        now = int(time.time())
+        manifest = Manifest(
+            id=ids.batch_id(TENANT, name),
+            tenant=TENANT,
+            message_id=name,
+            fingerprint=f"print of {name}",
+            door="http",
+            endpoint=CHAT,
+            input_file_id=file.id,
+            bucket=file.bucket,
+            key=file.key,
+            etag=file.etag,
+            size=file.bytes,
+            completion_window="24h",
+            created_at=now,
+            expires_at=now + 86_400,
+            **changes,
+        )
+        return (await accept(self.state, self.storage, manifest)).batch_id
+
+    async def upload(self, file_id: str, body: bytes) -> FileRecord:
+        """A file with its record, as the gateway keeps it."""
+        key = f"files/{TENANT}/{file_id}"
+        stored = await self.storage.put(key, body)
+        file = FileRecord(
+            id=file_id,
+            tenant=TENANT,
+            bytes=stored.size,
+            created_at=int(time.time()) - 600,
+            expires_at=None,
+            filename="rows.jsonl",
+            purpose="batch",
+            bucket=self.storage.bucket,
+            key=key,
+            etag=stored.etag,
+        )
+        await self.storage.put(file.record_key, json.dumps(file.to_fields()).encode())
+        await self.state.files.create(file)
+        return file
+
+    async def start(self, name: str, rows: int, **changes: Any) -> str:
+        """A batch that runs."""
+        batch_id = await self.submit(name, rows, **changes)
+        await self.yard.planner.plan(batch_id)
+        return batch_id
+
+    async def complete(self, name: str, rows: int = 3, **changes: Any) -> str:
+        """A batch that has run to its end; its second row failed."""
+        batch_id = await self.start(name, rows, **changes)
+        async with self._claiming:
+            claims = await self.yard.claim(batch_id)
+        for claim in claims:
+            results = [bad() if row == 1 else good(f"{row}") for row in claim.slice.row_numbers]
+            await self.yard.commit(claim, results)
+        await self.yard.finaliser.finish(batch_id)
+        return batch_id
+
+    async def commit_some(self, batch_id: str, count: int) -> None:
+        """Commit the first slices; the others stay claimed."""
+        claims = await self.yard.claim(batch_id)
+        for claim in claims[:count]:
+            await self.yard.commit(claim, [good(f"{row}") for row in claim.slice.row_numbers])
+        self.claims += claims[count:]
+
+    async def hear(self) -> list[dict[str, Any]]:
+        """The events that wait to be published, which are then gone."""
+        heard = []
+        while entries := await self.state.outbox.read("events", limit=500, wait_seconds=0.001):
+            heard += [{**entry.fields, "batch": entry.snapshot()["id"]} for entry in entries]
+            await self.state.outbox.remove("events", [entry.id for entry in entries])
+        return heard
+
+    async def record(self, batch_id: str) -> dict[str, str]:
+        """What HTTP and the fleet see of the batch."""
+        fields = (await self.state.batches.get(batch_id)).fields
+        return {name: text for name, text in fields.items() if name not in _PASSING}
+
+
+@pytest.fixture(autouse=True)
+def _no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY", "BUCKET"):
+        monkeypatch.delenv(f"BATCHYARD_S3_{name}", raising=False)
+
+
+@pytest.fixture
+async def state(redis_server: servers.Redis) -> AsyncIterator[State]:
+    """On a Redis that the test may empty."""
+    state = State(redis_server.url)
+    yield state
+    await state.close()
+
+
+@pytest.fixture
+def yards(state: State, storage: Storage, tmp_path: Path) -> Yards:
+    (tmp_path / "catalog.yaml").write_text(CATALOG)
+    planner = a_planner(state, storage, load_catalog(tmp_path / "catalog.yaml"))
+    return Yards(Yard(state, storage, planner, Finaliser(state, storage, output_seconds=3600)))
+
+
+async def _empty(redis_server: servers.Redis) -> None:
+    redis: Redis[str] = Redis.from_url(redis_server.url)
+    await redis.flushall()
+    await redis.aclose()
+
+
+def _copy(redis_server: servers.Redis, tmp_path: Path) -> Path:
+    """What Redis has on its disk by now, which is all that it has answered."""
+    return Path(shutil.copytree(tmp_path / "redis", tmp_path / "copy" / "redis"))
+
+
+def _put_back(redis_server: servers.Redis, copy: Path, tmp_path: Path) -> None:
+    redis_server.kill()
+    shutil.rmtree(tmp_path / "redis" / "appendonlydir")
+    shutil.copytree(copy / "appendonlydir", tmp_path / "redis" / "appendonlydir")
+    redis_server.start()
+
+
+async def _rebuild(yards: Yards) -> Rebuild:
+    rebuild = Rebuild(yards.state, yards.storage, told=lambda *_: None)
+    await rebuild.run()
+    return rebuild
+
+
+async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(awaitable: Awaitable[T]) -> T:
+        async with room:
+            return await awaitable
+
+    return await asyncio.gather(*map(one, work))
+
+
+async def _populate(yards: Yards, between: Callable[[], None]) -> list[str]:
+    """ENDED and RUNNING batches of every kind; `between` is called when half of it has happened."""
+    half = ENDED // 2
+    batch_ids = await _all(yards.complete(f"e{number}") for number in range(half))
+    early = [
+        await yards.start(f"r{number}", 9, priority=number % 10) for number in range(RUNNING // 2)
+    ]
+    for number, batch_id in enumerate(early):
+        await yards.commit_some(batch_id, number % 2)
+    between()
+    for number, batch_id in enumerate(early):
+        # What was claimed at that time comes to its end in the one that is lost.
+        if number % 3 == 0:
+            await _commit_rest(yards, batch_id)
+    await cancel(yards.state, yards.storage, early[1])
+    batch_ids += await _all(yards.complete(f"e{number}") for number in range(half, ENDED))
+    late = [await yards.start(f"r{number}", 9) for number in range(RUNNING // 2, RUNNING - 2)]
+    for number, batch_id in enumerate(late):
+        await yards.commit_some(batch_id, number % 3)
+    waiting = [await yards.submit(f"r{number}", 9) for number in range(RUNNING - 2, RUNNING)]
+    await yards.state.live.pause(late[0])
+    await keep_changes(yards.state, yards.storage, late[0])
+    return [*batch_ids, *early, *late, *waiting]
+
+
+async def _commit_rest(yards: Yards, batch_id: str) -> None:
+    mine = [claim for claim in yards.claims if claim.batch_id == batch_id]
+    for claim in mine:
+        await yards.yard.commit(claim, [good(f"{row}") for row in claim.slice.row_numbers])
+        yards.claims.remove(claim)
+
+
+@pytest.mark.parametrize("variant", ["emptied", "put back"])
+async def test_a_lost_index_is_made_again(
+    variant: str, yards: Yards, redis_server: servers.Redis, tmp_path: Path
+) -> None:
+    copies: list[Path] = []
+    batch_ids = await _populate(yards, lambda: copies.append(_copy(redis_server, tmp_path)))
+    before = {batch_id: await yards.record(batch_id) for batch_id in batch_ids}
+    parts = {batch_id: await yards.state.slices.parts(batch_id) for batch_id in batch_ids}
+    told = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
+    files = await _files(yards.state)
+    queue = await _queue(redis_server)
+    running = [one for one in batch_ids if Status(before[one]["status"]) not in FINAL]
+    assert len(batch_ids) - len(running) == ENDED
+    if variant == "emptied":
+        await _empty(redis_server)
+    else:
+        _put_back(redis_server, copies[0], tmp_path)
+
+    rebuild = await _rebuild(yards)
+
+    # Nothing is lost, and no status is taken back.
+    after = {batch_id: await yards.record(batch_id) for batch_id in batch_ids}
+    assert {one: _lasting(after[one]) for one in batch_ids} == {
+        one: _lasting(before[one]) for one in batch_ids
+    }
+    assert await _listed(yards.state) == set(batch_ids)
+    assert await _files(yards.state) == files
+    assert await _queue(redis_server) == queue
+    assert rebuild.counts["batches"] == len(batch_ids)
+    assert rebuild.problems == []
+    # What was committed stays so.
+    for batch_id in running:
+        assert await yards.state.slices.parts(batch_id) == parts[batch_id]
+    # An event that is told again says the same, and each end is told again.
+    again = await yards.hear()
+    for event in again:
+        if first := told.get((event["batch"], event["sequence"])):
+            assert _said(event) == _said(first)
+        else:
+            assert int(event["sequence"]) > STRIDE
+    ends = {one["batch"] for one in again if one["type"].removeprefix("batch.") in FINAL}
+    assert ends == set(batch_ids) - set(running)
+    # Who still runs a slice comes too late.
+    for claim in yards.claims:
+        assert await _late_commit(yards, claim) in ("fenced", "closed")
+    # A message that comes again meets its batch.
+    manifest = await read_manifest(yards.storage, batch_ids[0])
+    assert (await accept(yards.state, yards.storage, manifest)).is_duplicate
+    await _run_to_the_end(yards, running, parts)
+    assert await _queue(redis_server) == {}
+
+
+async def _run_to_the_end(
+    yards: Yards, running: list[str], parts: Mapping[str, Mapping[int, object]]
+) -> None:
+    """Everything ends as it should, and only what had no result is run."""
+    for batch_id in running:
+        await yards.yard.planner.plan(batch_id)
+        record = await yards.state.batches.get(batch_id)
+        if "paused" in record.fields and record.status is Status.IN_PROGRESS:
+            await yards.state.live.resume(batch_id)
+    for batch_id in running:
+        if (await yards.state.batches.get(batch_id)).status is not Status.IN_PROGRESS:
+            continue
+        claims = await yards.yard.claim(batch_id)
+        assert not {claim.index for claim in claims} & parts[batch_id].keys()
+        for claim in claims:
+            assert claim.epoch > STRIDE or not parts[batch_id]
+            await yards.yard.commit(claim, [good("late") for _ in claim.slice.row_numbers])
+    for batch_id in running:
+        await yards.yard.finaliser.finish(batch_id)
+        record = await yards.state.batches.get(batch_id)
+        assert record.status in FINAL
+        assert record.number("completed") + record.number("failed") == record.number("total")
+
+
+def _lasting(record: Mapping[str, str]) -> dict[str, str]:
+    """Without the time of the moment in which the rows were found to be all there."""
+    return {name: text for name, text in record.items() if name != "finalizing_at"}
+
+
+def _said(event: Mapping[str, Any]) -> tuple[object, ...]:
+    return event["type"], event["at_ms"], json.loads(event["snapshot"])
+
+
+async def _late_commit(yards: Yards, claim: Claim) -> str:
+    part = Part("late", "e", 1, 0, claim.slice.rows, SliceUsage(claim.slice.rows))
+    return await yards.state.slices.commit(claim, part)
+
+
+async def _listed(state: State) -> set[str]:
+    found: list[BatchRecord] = []
+    has_more = True
+    while has_more:
+        after = found[-1].id if found else None
+        page, has_more = await state.batches.page(TENANT, after=after, limit=100)
+        found += page
+    assert len({record.id for record in found}) == len(found)
+    return {record.id for record in found}
+
+
+async def _files(state: State) -> dict[str, FileRecord]:
+    found: list[FileRecord] = []
+    has_more = True
+    while has_more:
+        after = found[-1].id if found else None
+        page, has_more = await state.files.page(TENANT, after=after, limit=100)
+        found += page
+    return {file.id: file for file in found}
+
+
+async def _queue(redis_server: servers.Redis) -> dict[str, str]:
+    """What the tenant's running batches hold."""
+    redis: Redis[str] = Redis.from_url(redis_server.url, decode_responses=True)
+    try:
+        return await redis.hgetall(f"{NAMESPACE}enqueued:{TENANT}")
+    finally:
+        await redis.aclose()
+
+
+async def test_a_second_run_changes_nothing(yards: Yards, redis_server: servers.Redis) -> None:
+    ended, running = await yards.complete("ended"), await yards.start("running", 9)
+    await yards.commit_some(running, 1)
+    await _empty(redis_server)
+    await _rebuild(yards)
+    before = [await yards.record(one) for one in (ended, running)]
+    await yards.hear()
+
+    again = await _rebuild(yards)
+
+    assert [await yards.record(one) for one in (ended, running)] == before
+    assert await yards.hear() == []
+    assert (again.counts["batches_ended"], again.counts["batches_kept"]) == (0, 1)
+
+
+_DYING = """
+import asyncio, sys
+from cli.rebuild.rebuild import Rebuild
+from shared.state import State
+from shared.storage import Storage
+
+async def run(url, *place):
+    await Rebuild(State(url), Storage(*place), told=lambda *_: None).run()
+
+asyncio.run(run(*sys.argv[1:]))
+"""
+
+
+async def test_killed_anywhere_it_is_run_again_and_nobody_sees_the_half_of_it(
+    yards: Yards, redis_server: servers.Redis, s3: S3
+) -> None:
+    ended, running = await yards.complete("ended"), await yards.start("running", 9)
+    await yards.commit_some(running, 1)
+    before = [await yards.record(one) for one in (ended, running)]
+    told = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
+    key = await create_key(yards.state, yards.storage, TENANT)
+    await _empty(redis_server)
+
+    for point in REBUILD_POINTS:
+        died = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", _DYING, redis_server.url, *s3, yards.storage.bucket],
+            env={**os.environ, "BATCHYARD_CRASH_AT": point},
+            check=False,
+        )
+        assert died.returncode == -9, point
+        assert await yards.state.restore.is_under_way()
+        assert await yards.state.lease("dispatcher", "x", seconds=1).hold() == 0
+        with pytest.raises(TransientError, match="made again"):
+            await yards.state.keys.admit(key, [Rate("requests", 10, 60)])
+    await _rebuild(yards)
+
+    assert [await yards.record(one) for one in (ended, running)] == before
+    for event in await yards.hear():
+        first = told.get((event["batch"], event["sequence"]))
+        assert first is None or _said(first) == _said(event)
+    assert await yards.state.lease("dispatcher", "x", seconds=1).hold() > 0
+    assert await yards.state.keys.admit(key, [Rate("requests", 10, 60)]) is not None
+
+
+async def test_it_waits_until_nobody_leads(yards: Yards) -> None:
+    leader = yards.state.lease("dispatcher", "x", seconds=60)
+    await leader.hold()
+
+    rebuilding = asyncio.create_task(_rebuild(yards))
+    await eventually(yards.state.restore.is_under_way)
+    can_renew = await leader.hold()
+    await leader.let_go()
+    await rebuilding
+
+    assert can_renew == 0
+
+
+async def test_failures_and_cancellations_stay_what_they_were(
+    yards: Yards, redis_server: servers.Redis
+) -> None:
+    refused = await yards.start("refused", 0, body=b"no JSON\n")
+    failed = await yards.start("failed", 3)
+    problem = {"errors": "[]", "first_error": "out of memory"}
+    await fail(yards.state, yards.storage, failed, Event.LANE_FAILED, problem)
+    cancelled = await yards.start("cancelled", 3)
+    await cancel(yards.state, yards.storage, cancelled)
+    await yards.yard.finaliser.finish(cancelled)
+    unplanned = await yards.submit("unplanned", 3)
+    await cancel(yards.state, yards.storage, unplanned)
+    # Its output lay ready when the cancellation came.
+    late = await yards.start("late", 3)
+    await yards.yard.run(late, lambda _: good())
+    record, pin = await yards.state.batches.pinned(late)
+    commit = Commit(
+        batch_id=late, event="output_committed", record=record.fields, fields={}, **pin._asdict()
+    )
+    await keep_commit(yards.storage, commit)
+    await cancel(yards.state, yards.storage, late)
+    batch_ids = [refused, failed, cancelled, unplanned, late]
+    before = [await yards.record(one) for one in batch_ids]
+    await _empty(redis_server)
+
+    await _rebuild(yards)
+
+    after = [await yards.record(one) for one in batch_ids]
+    assert list(map(_lasting, after)) == list(map(_lasting, before))
+    assert [one["status"] for one in after] == [
+        "failed",
+        "failed",
+        "cancelled",
+        "cancelling",
+        "cancelling",
+    ]
+
+
+async def test_a_window_that_closed_meanwhile_ends_the_batch_with_what_it_has(
+    yards: Yards, redis_server: servers.Redis
+) -> None:
+    batch_id = await yards.submit("late", 9)
+    await yards.yard.planner.plan(batch_id)
+    await yards.commit_some(batch_id, 1)
+    manifest = await read_manifest(yards.storage, batch_id)
+    closed = msgspec.structs.replace(manifest, expires_at=int(time.time()) - 1)
+    await yards.storage.put(manifest_key(batch_id), msgspec.json.encode(closed))
+    await _empty(redis_server)
+
+    await _rebuild(yards)
+
+    await yards.yard.finaliser.finish(batch_id)
+    record = await yards.state.batches.get(batch_id)
+    assert record.status is Status.EXPIRED
+    assert (record.number("completed"), record.number("failed")) == (3, 6)
+
+
+async def test_what_a_client_changed_is_not_taken_back(
+    yards: Yards, redis_server: servers.Redis
+) -> None:
+    running, ended = await yards.start("running", 9), await yards.complete("ended")
+    for batch_id in (running, ended):
+        await yards.state.live.amend(batch_id, metadata='{"a": "b"}')
+        await keep_changes(yards.state, yards.storage, batch_id)
+    await yards.state.live.amend(running, priority=9)
+    await keep_changes(yards.state, yards.storage, running)
+    told = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
+    before = [await yards.record(one) for one in (running, ended)]
+    await _empty(redis_server)
+
+    await _rebuild(yards)
+
+    assert [await yards.record(one) for one in (running, ended)] == before
+    again = await yards.hear()
+    assert {event["batch"] for event in again} == {running, ended}
+    for event in again:
+        first = told.get((event["batch"], event["sequence"]))
+        assert int(event["sequence"]) > STRIDE or _said(first or {}) == _said(event)
+
+
+async def test_keys_and_endpoints_come_back_and_what_was_revoked_or_deleted_does_not(
+    yards: Yards, redis_server: servers.Redis, tmp_path: Path
+) -> None:
+    state, storage = yards.state, yards.storage
+    good_key, bad_key = [await create_key(state, storage, TENANT, name="n") for _ in range(2)]
+    await _endpoint(yards, "we_kept")
+    await _endpoint(yards, "we_deleted")
+    copy = _copy(redis_server, tmp_path)
+    await revoke_key(state, storage, ids.api_key_id(ids.api_key_digest(bad_key)))
+    await forget_webhook(storage, TENANT, "we_deleted")
+    await state.webhooks.delete(TENANT, "we_deleted")
+    late_key = await create_key(state, storage, TENANT)
+    records, fields = await state.keys.all(), await state.webhooks.fields("we_kept")
+
+    for lose in (lambda: _put_back(redis_server, copy, tmp_path), None):
+        if lose is None:
+            await _empty(redis_server)
+        else:
+            lose()
+        await _rebuild(yards)
+
+        assert [await state.keys.tenant(key) for key in (good_key, bad_key, late_key)] == [
+            TENANT,
+            None,
+            TENANT,
+        ]
+        assert await state.keys.all() == records
+        assert await state.webhooks.fields("we_kept") == fields
+        [only], _ = await state.webhooks.page(TENANT, after=None, limit=10)
+        assert only.id == "we_kept"
+
+
+async def _endpoint(yards: Yards, endpoint_id: str) -> None:
+    fields = {
+        "name": "n",
+        "url": "https://example.com/",
+        "event_types": "batch.completed",
+        "secret": "whsec_s",
+        "hint": "h",
+    }
+    await yards.state.webhooks.create(TENANT, endpoint_id, fields, most=9)
+    await keep_webhook(yards.state, yards.storage, TENANT, endpoint_id)
+
+
+async def test_an_end_is_delivered_again_under_the_same_id(
+    yards: Yards, redis_server: servers.Redis
+) -> None:
+    await _endpoint(yards, "we_1")
+    await yards.complete("ended")
+    [before], _ = await yards.state.webhooks.claim(most=9, each=9, lease_seconds=9)
+    await _empty(redis_server)
+
+    await _rebuild(yards)
+
+    [after], _ = await yards.state.webhooks.claim(most=9, each=9, lease_seconds=9)
+    assert (after.id, after.event, after.url) == (before.id, before.event, before.url)
+
+
+async def test_deleted_files_stay_deleted_and_their_objects_are_swept(
+    yards: Yards, redis_server: servers.Redis, tmp_path: Path
+) -> None:
+    state, storage = yards.state, yards.storage
+    unread, read = [await yards.upload(f"file-{name}", b"x") for name in ("unread", "read")]
+    ended, running = await yards.complete("ended"), await yards.start("running", 9)
+    output = await state.files.get(TENANT, ids.output_file_id(ended, "output"))
+    own = await state.files.get(TENANT, (await state.batches.get(running)).fields["input_file_id"])
+    copy = _copy(redis_server, tmp_path)
+    await storage.put(output.deleted_key, b"")
+    for file in (unread, own):
+        await storage.remove([file.record_key])
+    for file in (unread, own, output):
+        await state.files.delete(TENANT, file.id)
+
+    for lose in (lambda: _put_back(redis_server, copy, tmp_path), None):
+        if lose is None:
+            await _empty(redis_server)
+        else:
+            lose()
+        await _rebuild(yards)
+
+        assert set(await _files(state)) == {
+            read.id,
+            (await state.batches.get(ended)).fields["input_file_id"],
+            ids.output_file_id(ended, "error"),
+        }
+    # What a batch still reads outlives its file.
+    await Reaper(state, storage).sweep()
+    assert await storage.get(own.key)
+    with pytest.raises(NotFoundError):
+        await storage.get(output.key)
+
+
+async def test_the_command_tells_what_it_would_do_and_then_what_it_did(
+    yards: Yards, redis_server: servers.Redis, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, _ = await yards.complete("ended"), await yards.start("running", 9)
+    record = await yards.record(ended)
+    await _empty(redis_server)
+    told = {
+        "REDIS_URL": redis_server.url,
+        "S3_ENDPOINT": s3.endpoint,
+        "S3_ACCESS_KEY": s3.access_key,
+        "S3_SECRET_KEY": s3.secret_key,
+        "S3_BUCKET": yards.storage.bucket,
+    }
+    for name, text in told.items():
+        monkeypatch.setenv(f"BATCHYARD_{name}", text)
+
+    counted = json.loads(await _command("--dry-run", "--json"))
+    is_empty = not await yards.state.batches.exists(ended)
+    done = json.loads(await _command("--json"))
+    plain = await _command()
+
+    assert is_empty
+    for counts in (counted, done):
+        assert (counts["batches"], counts["batches_ended"], counts["batches_running"]) == (2, 1, 1)
+        assert counts["files_made"] == 2
+    assert (counted["dry_run"], done["dry_run"]) == (True, False)
+    assert await yards.record(ended) == record
+    assert "1  had ended in Redis as well" in plain
+
+
+async def test_one_rebuild_at_a_time(
+    yards: Yards, redis_server: servers.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.rebuild.command._LEASE_SECONDS", 0.01)
+    other = yards.state.lease("rebuild", "other", seconds=60)
+    await other.hold()
+
+    with pytest.raises(SetupError, match="Another rebuild"):
+        await _command(
+            "--redis-url",
+            redis_server.url,
+            "--s3-endpoint",
+            "http://127.0.0.1:1",
+            "--s3-access-key",
+            "a",
+            "--s3-secret-key",
+            "b",
+        )
+
+
+async def _command(*arguments: str) -> str:
+    result = await asyncio.to_thread(CliRunner().invoke, app, ["rebuild", *arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
