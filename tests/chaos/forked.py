@@ -52,12 +52,12 @@ class Forked:
 
     @property
     def pid(self) -> int | None:
-        return self._process and self._process.pid
+        return None if self._process is None else self._process.pid
 
     @property
     def exit_code(self) -> int | None:
         """Negative for a signal; None while it runs."""
-        return self._process and self._process.exitcode
+        return None if self._process is None else self._process.exitcode
 
     def start(self) -> None:
         """Return before it serves."""

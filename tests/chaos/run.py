@@ -133,7 +133,8 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
     victims = (*GATEWAYS, *DISPATCHERS, LANE_JOB)
     for name in victims:
         await fleet.do(Fault(0, "kill", name))
-    last, patience, deaths = time.monotonic(), _PATIENCE_SECONDS, Counter[str]()
+    left, deaths = everywhere, Counter[str]()
+    last, patience = time.monotonic(), _PATIENCE_SECONDS
     again = last + patience
     while time.monotonic() - last < fleet.stall_seconds and not work.done():
         left = {name for name in everywhere if deaths[name] < times}
