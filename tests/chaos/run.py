@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +26,15 @@ from tests.chaos.fleet import ChaosFleet
 from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, RAY_TARGETS, Fault, plan, room
 from tests.chaos.points import POINTS
 from tests.chaos.real import RealFleet
+from tests.eventually import eventually
 
 Report = Callable[[str], None]
 
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 5.0
+#: So many faults at most before the next batch moves, or this time is over.
+_AT_MOST = 10
+_PAUSE_SECONDS = 120.0
 #: With no more points left than this, both processes of a room are to die at all of them.
 _SHARED = 4
 _BEFORE_COMMIT = ("lane_job.claimed", "sink.rows_run", "sink.part_written")
@@ -83,9 +88,9 @@ async def run(options: Options, report: Report) -> Outcome:
                 if options.points:
                     missed = await _pass_all_points(fleet, work, options.points, report)
                 if options.is_real:
-                    missed += await _strike_ray(fleet, work, options, report)
+                    missed += await _strike_ray(fleet, clients, work, options, report)
                 else:
-                    await _break(fleet, work, options)
+                    await _break(fleet, clients, work, options)
                 broken = time.monotonic() - began
                 report("healed; waiting for the end of everything")
                 clients.stopping.set()
@@ -168,21 +173,37 @@ def _first(point: str) -> int:
     return 2 if point in _BEFORE_COMMIT else 1
 
 
-async def _break(fleet: ChaosFleet, work: "asyncio.Task[None]", options: Options) -> None:
+async def _break(
+    fleet: ChaosFleet, clients: Clients, work: "asyncio.Task[None]", options: Options
+) -> None:
     """Let the plan happen, beside the clients' work."""
-    began = time.monotonic()
+    began, before = time.monotonic(), clients.progress
     faults = plan(options.seed, options.seconds, gap_seconds=options.gap_seconds, aims=fleet.aims)
     async with asyncio.TaskGroup() as group:
-        for fault in faults:
+        for number, fault in enumerate(faults):
             await asyncio.sleep(max(0.0, fault.at - (time.monotonic() - began)))
+            if number % _AT_MOST == 0:
+                # What does not move cannot go wrong: a slow machine gets the same faults, later.
+                paused = time.monotonic()
+                with suppress(AssertionError):
+                    await eventually(partial(_has_moved, clients, before), _PAUSE_SECONDS)
+                began, before = began + time.monotonic() - paused, clients.progress
             if work.done() or 0 < options.kills <= fleet.kills:
                 return
             group.create_task(fleet.do(fault))
         await asyncio.sleep(max(0.0, options.seconds - (time.monotonic() - began)))
 
 
+def _has_moved(clients: Clients, before: tuple[int, ...]) -> bool:
+    return clients.progress != before
+
+
 async def _strike_ray(
-    fleet: ChaosFleet, work: "asyncio.Task[None]", options: Options, report: Report
+    fleet: ChaosFleet,
+    clients: Clients,
+    work: "asyncio.Task[None]",
+    options: Options,
+    report: Report,
 ) -> list[str]:
     """Beside the plan, kill one part of Ray after the other, each while rows come out of it.
 
@@ -191,7 +212,7 @@ async def _strike_ray(
     redis: Redis[str] = Redis.from_url(fleet.redis.url, decode_responses=True)
     began = time.monotonic()
     left = list(RAY_TARGETS)
-    breaking = asyncio.create_task(_break(fleet, work, options))
+    breaking = asyncio.create_task(_break(fleet, clients, work, options))
     try:
         for target in cycle(RAY_TARGETS):
             if not left and time.monotonic() - began > options.seconds:
