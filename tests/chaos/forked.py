@@ -63,7 +63,11 @@ class Forked:
         """Return before it serves."""
         self.log_file.touch()
         self._process = self._context.Process(
-            target=_be, args=(self._room, str(self.log_file), self._environment), name=self._name
+            target=_be,
+            args=(self._room, str(self.log_file), self._environment),
+            name=self._name,
+            # Whatever ends a run ends them.
+            daemon=True,
         )
         self._process.start()
 
