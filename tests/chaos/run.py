@@ -34,7 +34,7 @@ _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 5.0
 #: So many faults at most before the next batch moves, or this time is over.
 _AT_MOST = 10
-_PAUSE_SECONDS = 120.0
+_PAUSE_SECONDS = 60.0
 #: With no more points left than this, both processes of a room are to die at all of them.
 _SHARED = 4
 _BEFORE_COMMIT = ("lane_job.claimed", "sink.rows_run", "sink.part_written")
@@ -178,20 +178,22 @@ async def _break(
 ) -> None:
     """Let the plan happen, beside the clients' work."""
     began, before = time.monotonic(), clients.progress
+    until = began + options.seconds
     faults = plan(options.seed, options.seconds, gap_seconds=options.gap_seconds, aims=fleet.aims)
     async with asyncio.TaskGroup() as group:
         for number, fault in enumerate(faults):
             await asyncio.sleep(max(0.0, fault.at - (time.monotonic() - began)))
             if number % _AT_MOST == 0:
-                # What does not move cannot go wrong: a slow machine gets the same faults, later.
+                # What does not move cannot go wrong: a slow machine gets fewer faults.
                 paused = time.monotonic()
                 with suppress(AssertionError):
                     await eventually(partial(_has_moved, clients, before), _PAUSE_SECONDS)
                 began, before = began + time.monotonic() - paused, clients.progress
-            if work.done() or 0 < options.kills <= fleet.kills:
+            is_enough = time.monotonic() > until or 0 < options.kills <= fleet.kills
+            if work.done() or is_enough:
                 return
             group.create_task(fleet.do(fault))
-        await asyncio.sleep(max(0.0, options.seconds - (time.monotonic() - began)))
+        await asyncio.sleep(max(0.0, until - time.monotonic()))
 
 
 def _has_moved(clients: Clients, before: tuple[int, ...]) -> bool:
