@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -187,17 +186,13 @@ async def _break(
                 # What does not move cannot go wrong: a slow machine gets fewer faults.
                 paused = time.monotonic()
                 with suppress(AssertionError):
-                    await eventually(partial(_has_moved, clients, before), _PAUSE_SECONDS)
+                    await eventually(lambda seen=before: clients.progress != seen, _PAUSE_SECONDS)  # type: ignore[misc]  # bound now
                 began, before = began + time.monotonic() - paused, clients.progress
             is_enough = time.monotonic() > until or 0 < options.kills <= fleet.kills
             if work.done() or is_enough:
                 return
             group.create_task(fleet.do(fault))
         await asyncio.sleep(max(0.0, until - time.monotonic()))
-
-
-def _has_moved(clients: Clients, before: tuple[int, ...]) -> bool:
-    return clients.progress != before
 
 
 async def _strike_ray(
