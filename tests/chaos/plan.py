@@ -27,11 +27,11 @@ _LINKS: Mapping[str, tuple[str, ...]] = {
 _KILLED = {
     **dict.fromkeys(GATEWAYS, 6),
     **dict.fromkeys(DISPATCHERS, 8),
-    LANE_JOB: 10,
+    LANE_JOB: 16,
     "engine": 4,
     "cluster": 2,
-    "redis": 5,
-    "s3": 3,
+    "redis": 4,
+    "s3": 1,
     "rabbitmq": 1,
     "ceph": 1,
 }
