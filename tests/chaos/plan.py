@@ -126,6 +126,17 @@ def plan(seed: int, seconds: float, *, gap_seconds: float = 2.0, aims: Aims = ST
     return faults
 
 
+def point_by_point(seed: int) -> dict[str, Iterator[str]]:
+    """For each room where the next of its processes is to die, and the next, without end."""
+    dice = random.Random(seed)
+
+    def places(names: Sequence[str]) -> Iterator[str]:
+        for name in _turns(dice, names):
+            yield f"{name}:{dice.randint(1, _MOST_PASSAGES)}"
+
+    return {name: places(names) for name, names in POINTS.items()}
+
+
 def _fault(dice: random.Random, at: float, points: dict[str, Iterator[str]], aims: Aims) -> Fault:
     kind = _one_of(dice, aims.kinds)
     match kind:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import cycle
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,16 @@ from tests.chaos.checker import Violation, absorbed, check
 from tests.chaos.clients import Clients, all_clients
 from tests.chaos.evidence import collect, load, queue_lengths
 from tests.chaos.fleet import ChaosFleet
-from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, RAY_TARGETS, Fault, plan, room
+from tests.chaos.plan import (
+    DISPATCHERS,
+    GATEWAYS,
+    LANE_JOB,
+    RAY_TARGETS,
+    Fault,
+    plan,
+    point_by_point,
+    room,
+)
 from tests.chaos.points import POINTS
 from tests.chaos.real import RealFleet
 from tests.eventually import eventually
@@ -51,6 +60,8 @@ class Options(NamedTuple):
     points: int = 0
     at_once: int = 12
     gap_seconds: float = 2.0
+    #: Every process of ours is to die at some named point, also once it has.
+    always_armed: bool = False
     #: On a real Ray and a real engine.
     is_real: bool = False
     #: Once so many processes were killed, it is enough.
@@ -178,10 +189,16 @@ async def _break(
     """Let the plan happen, beside the clients' work."""
     began, before = time.monotonic(), clients.progress
     until = began + options.seconds
+    nowhere = repeat("")
+    if options.always_armed:
+        places = point_by_point(options.seed)
+        fleet.arming = lambda process: next(places.get(room(process), nowhere))
     faults = plan(options.seed, options.seconds, gap_seconds=options.gap_seconds, aims=fleet.aims)
     async with asyncio.TaskGroup() as group:
         for number, fault in enumerate(faults):
             await asyncio.sleep(max(0.0, fault.at - (time.monotonic() - began)))
+            if options.always_armed:
+                fleet.crash_lane_jobs_at(next(places[room(LANE_JOB)]))
             if number % _AT_MOST == 0:
                 # What does not move cannot go wrong: a slow machine gets fewer faults.
                 paused = time.monotonic()
