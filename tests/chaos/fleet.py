@@ -259,7 +259,7 @@ class ChaosFleet:
         """The processes behind a name."""
         if name == LANE_JOB:
             return self.lane_jobs()
-        children = self.server_children(name) or [self._children[name]]
+        children: Sequence[Child | Forked] = self.server_children(name) or [self._children[name]]
         return [child.pid for child in children if child.is_alive() and child.pid]
 
     async def _kill(self, fault: Fault) -> None:
