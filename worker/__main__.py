@@ -5,12 +5,7 @@ import asyncio
 import logging
 import os
 import sys
-import time
 from pathlib import Path
-
-#: How long a node of Kubernetes may take to put a changed ConfigMap into its volumes.
-_CATALOG_SECONDS = 120.0
-_CATALOG_POLL_SECONDS = 0.5
 
 
 def main() -> int:
@@ -36,13 +31,14 @@ def _run_lane(lane_name: str, job: str, digest: str) -> int:
 
     from shared import log
     from shared.catalog import load_catalog
+    from worker.catalog import wait_for_catalog
     from worker.connections import open_state, open_storage, read_settings
     from worker.job import LaneJob
     from worker.wave import prepare_ray_data
 
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
-    _wait_for_catalog(settings.catalog, digest)
+    wait_for_catalog(settings.catalog, digest)
     catalog = load_catalog(settings.catalog)
     ray.init(address="auto", logging_level=logging.WARNING, log_to_driver=False)
     prepare_ray_data()
@@ -65,20 +61,6 @@ def _run_lane(lane_name: str, job: str, digest: str) -> int:
     asyncio.run(work())
     # Waves of a job that was superseded run in threads that nothing can stop.
     os._exit(0)
-
-
-def _wait_for_catalog(path: Path, digest: str) -> None:
-    """Return once the file is the one that the dispatcher reads, or will not become it any more."""
-    import structlog
-
-    from shared.catalog import catalog_digest
-
-    patience = time.monotonic() + _CATALOG_SECONDS
-    while digest and catalog_digest(path) != digest:
-        if time.monotonic() > patience:
-            structlog.get_logger().warning("lane_job.other_catalog", catalog=str(path))
-            return
-        time.sleep(_CATALOG_POLL_SECONDS)
 
 
 if __name__ == "__main__":
