@@ -16,6 +16,7 @@ from shared.lifecycle import Event
 from shared.state.batches import Batches
 from shared.state.census import Census
 from shared.state.client import Client, translated
+from shared.state.dead_rows import DeadRows
 from shared.state.events import Events
 from shared.state.files import Files
 from shared.state.keys import Keys
@@ -68,6 +69,7 @@ class State:
         self.webhooks = Webhooks(self._redis, scripts, namespace)
         self.live = Live(self._redis, scripts, namespace)
         self.census = Census(self._redis, namespace)
+        self.dead_rows = DeadRows(self._redis, namespace)
 
     async def apply(
         self,
