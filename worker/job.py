@@ -17,14 +17,12 @@ from shared.slices import Claim
 from shared.state import State
 from shared.state.slices import SupersededError
 from shared.storage import Storage
-from worker.engine_client import (
-    DEFAULT_MAX_NUM_SEQS,
-    EngineClient,
-    EngineFailedError,
-    ensure_engine,
-)
+from worker.doubts import TOGETHER
+from worker.engine_client import DEFAULT_MAX_NUM_SEQS, EngineClient, ensure_engine
+from worker.engine_errors import EngineFailedError
 from worker.settings import WorkerSettings
 from worker.slice_run import BatchWatch, Outcome, SliceRunner, fetch, settle
+from worker.suspects import SuspectRunner
 from worker.wave import run_wave
 
 log = structlog.get_logger()
@@ -72,6 +70,12 @@ class LaneJob:
         self._rate = 0.0
         self._measured: tuple[float, int] | None = None
         self._runner: SliceRunner | None = None
+        #: Of the lane, as of the last beat.
+        self._suspects = 0
+        self._suspect_runner: SuspectRunner | None = None
+        self._trials: set[asyncio.Task[None]] = set()
+        #: Until then others have their turn.
+        self._no_trial_before = 0.0
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
@@ -81,11 +85,19 @@ class LaneJob:
         beats = asyncio.create_task(self._beats())
         try:
             await asyncio.to_thread(ensure_engine, self._catalog, self._lane)
+            step = self._settings.rows_per_engine_call
+            engine = EngineClient(app_name, rows_per_engine_call=step)
+            watch = BatchWatch(self._state)
             self._runner = SliceRunner(
-                EngineClient(app_name, rows_per_engine_call=self._settings.rows_per_engine_call),
-                BatchWatch(self._state),
+                engine, watch, rows_in_engine=self._rows_in_engine(), rows_per_engine_call=step
+            )
+            self._suspect_runner = SuspectRunner(
+                engine,
+                watch,
                 rows_in_engine=self._rows_in_engine(),
-                rows_per_engine_call=self._settings.rows_per_engine_call,
+                rows_per_engine_call=step,
+                most_deaths=self._settings.engine_deaths_per_batch,
+                most_in_a_row=self._settings.lane_engine_deaths,
             )
             await self._work(app_name)
         except SupersededError as error:
@@ -100,7 +112,7 @@ class LaneJob:
         async with self._state.bells(f"lane:{self._lane.name}") as bells:
             while True:
                 try:
-                    started = await self._start_direct() + await self._start_wave(app_name)
+                    started = await self._start(app_name)
                     if started or self._claims:
                         idle_since = time.monotonic()
                     elif time.monotonic() - idle_since > self._settings.linger_seconds:
@@ -114,6 +126,35 @@ class LaneJob:
                 except TransientError as error:
                     log.warning("lane_job.waits", lane=self._lane.name, reason=str(error))
                     await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _start(self, app_name: str) -> int:
+        """Start what may run now; returns how many slices that are.
+
+        Suspects run while nothing else does, and at most half of the time if others wait.
+        """
+        if self._trials:
+            return 0
+        if not self._suspects or time.monotonic() < self._no_trial_before:
+            started = await self._start_direct() + await self._start_wave(app_name)
+            if started:
+                return started
+        if not self._suspects or self._claims or self._waves or self._directs:
+            return 0
+        return await self._start_trial()
+
+    async def _start_trial(self) -> int:
+        claims = await self._state.slices.claim_suspects(
+            self._lane.name,
+            self._job,
+            lease_seconds=self._settings.claim_seconds,
+            rows=TOGETHER,
+        )
+        self._hold(claims)
+        if claims:
+            self._keep(self._trials, self._run_trial(claims))
+        else:
+            self._suspects = 0
+        return len(claims)
 
     async def _start_direct(self) -> int:
         """Run slices at once, whatever else is under way; returns how many began.
@@ -161,10 +202,37 @@ class LaneJob:
             rows=rows,
             least_rows=least_rows,
         )
+        self._hold(claims)
+        return claims
+
+    def _hold(self, claims: list[Claim]) -> None:
         self._claims.update({(claim.batch_id, claim.index): claim for claim in claims})
         if claims:
             crash.point("lane_job.claimed")
-        return claims
+
+    async def _run_trial(self, claims: list[Claim]) -> None:
+        if self._suspect_runner is None:
+            raise RuntimeError("the lane job has no engine yet")
+        began = time.monotonic()
+        try:
+            bodies = await asyncio.gather(*(fetch(self._storage, claim) for claim in claims))
+            results = await self._suspect_runner.run(claims, bodies)
+            for claim, result in zip(claims, results, strict=True):
+                await settle(
+                    self._state,
+                    self._storage,
+                    claim,
+                    result,
+                    slice_events=self._settings.slice_events,
+                )
+            if any(result.outcome is not Outcome.DONE for result in results):
+                await asyncio.sleep(_PAUSE_SECONDS)
+        except Exception:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            raise
+        finally:
+            self._no_trial_before = 2 * time.monotonic() - began
+            await self._let_go(claims)
 
     async def _run_direct(self, claim: Claim) -> None:
         if self._runner is None:
@@ -250,6 +318,7 @@ class LaneJob:
         for claim in gone:
             self._claims.pop((claim.batch_id, claim.index), None)
         await self._measure()
+        self._suspects = await self._state.lanes.suspects_count(self._lane.name)
         await self._state.lanes.beat(
             self._lane.name,
             self._job,
