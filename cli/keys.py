@@ -11,6 +11,7 @@ import typer
 from cli.options import (
     HERE,
     AsJson,
+    RedisUrl,
     RunDir,
     echo_secret,
     echo_table,
@@ -24,14 +25,6 @@ T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
 
-RedisUrl = Annotated[
-    str | None,
-    typer.Option(
-        envvar="BATCHYARD_REDIS_URL",
-        help="The fleet's Redis, where it is not in the folder.",
-        show_envvar=True,
-    ),
-]
 _MAX_NAME_CHARACTERS = 100
 
 

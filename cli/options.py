@@ -12,6 +12,25 @@ from shared.messages import TENANT
 
 RunDir = Annotated[Path, typer.Option(help="The folder of the fleet, as `batchyard up` has it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+RedisUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar="BATCHYARD_REDIS_URL",
+        help="The fleet's Redis, where it is not in the folder.",
+        show_envvar=True,
+    ),
+]
+S3Endpoint = Annotated[
+    str | None,
+    typer.Option(
+        envvar="BATCHYARD_S3_ENDPOINT",
+        help="The fleet's S3, where it is not in the folder; the next three belong to it.",
+        show_envvar=True,
+    ),
+]
+S3AccessKey = Annotated[str | None, typer.Option(envvar="BATCHYARD_S3_ACCESS_KEY")]
+S3SecretKey = Annotated[str | None, typer.Option(envvar="BATCHYARD_S3_SECRET_KEY")]
+S3Bucket = Annotated[str, typer.Option(envvar="BATCHYARD_S3_BUCKET")]
 HERE = Path(".batchyard")
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cli.fleet.credentials import SERVICE_USER, read_credentials
-from cli.servers import RabbitMQ, Redis, User
+from cli.servers import CephS3, RabbitMQ, Redis, User
 from shared.errors import SetupError
 
 
@@ -21,6 +21,30 @@ def redis_url(run_dir: Path, given: str | None) -> str:
     raise SetupError(
         f"{run_dir} holds no fleet with a Redis of its own. Name the folder of one by --run-dir, "
         "or set BATCHYARD_REDIS_URL to the URL that its gateway has under the same name."
+    )
+
+
+def s3_server(
+    run_dir: Path, endpoint: str | None, access_key: str | None, secret_key: str | None
+) -> tuple[str, str, str]:
+    """Endpoint and keys that were given, or those of the run directory's own S3.
+
+    Raises SetupError.
+    """
+    if endpoint and access_key and secret_key:
+        return endpoint, access_key, secret_key
+    folder = run_dir / "s3"
+    if (
+        not endpoint
+        and (run_dir / "credentials.json").exists()
+        and (folder / "ports.json").exists()
+    ):
+        own = read_credentials(run_dir)
+        keys = own.s3_access_key, own.s3_secret_key
+        return CephS3(folder, *keys).endpoint, *keys
+    raise SetupError(
+        f"{run_dir} holds no fleet with an S3 of its own. Name the folder of one by --run-dir, or "
+        "set BATCHYARD_S3_ENDPOINT, BATCHYARD_S3_ACCESS_KEY and BATCHYARD_S3_SECRET_KEY."
     )
 
 
