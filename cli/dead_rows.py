@@ -38,28 +38,45 @@ Ids = Annotated[list[str] | None, typer.Argument(help="Ids as `ls` shows them.")
 All = Annotated[bool, typer.Option("--all", help="All that are there.")]
 Tenant = Annotated[str | None, typer.Option(help="Only this one's.")]
 OfBatch = Annotated[str | None, typer.Option("--batch", help="Only this batch's.")]
+Limit = Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")]
 _LIMIT = 100
 #: As many as are kept.
 _ALL = 10_000
 
 
 @app.callback()
-def _rows(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        ls()
-
-
-@app.command()
-def ls(
+def _list_rows(
+    context: typer.Context,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")] = _LIMIT,
+    limit: Limit = _LIMIT,
     tenant: Tenant = None,
     batch: OfBatch = None,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is there."""
+    if context.invoked_subcommand is None:
+        ls(
+            limit=limit,
+            tenant=tenant,
+            batch=batch,
+            run_dir=run_dir,
+            redis_url=redis_url,
+            as_json=as_json,
+        )
+
+
+@app.command()
+def ls(
+    *,
+    limit: Limit = _LIMIT,
+    tenant: Tenant = None,
+    batch: OfBatch = None,
+    run_dir: RunDir = HERE,
+    redis_url: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is there, as `rows` alone does."""
     found = _with_state(
         lambda state: state.dead_rows.all(tenant=tenant, batch_id=batch, limit=limit),
         run_dir,

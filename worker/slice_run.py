@@ -58,6 +58,8 @@ class SliceResult(NamedTuple):
     #: With STRUCK, of the slice that stands for an engine's death where it is counted: the number
     #: of deaths in a row at which the lane has failed.
     most_deaths: int = 0
+    #: With it: whether the engine has answered any row before.
+    gave_results: bool = False
     #: With DONE: the rows that got an error because engines died of them.
     dead: tuple[DeadRow, ...] = ()
 
@@ -211,6 +213,7 @@ async def settle(
                 doubts=result.doubts,
                 last_words=result.reason,
                 most_deaths=result.most_deaths,
+                gave_results=result.gave_results,
             )
         case Outcome.UNSEEN:
             await state.slices.release(claim, reason=GivenBack.ENGINE_UNAVAILABLE)

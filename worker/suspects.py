@@ -52,6 +52,10 @@ class _Case:
     def is_done(self) -> bool:
         return self.is_closed or None not in self.results
 
+    @property
+    def has_answers(self) -> bool:
+        return len(self.results) - self.results.count(None) > len(self.dead)
+
     def strike(self, row: int) -> None:
         self.strikes[row] += 1
         self.was_struck = True
@@ -130,7 +134,10 @@ class SuspectRunner:
         # One engine has died, however many slices it had rows of.
         for number, result in enumerate(results):
             if result.outcome is Outcome.STRUCK:
-                results[number] = result._replace(most_deaths=self._most_in_a_row)
+                results[number] = result._replace(
+                    most_deaths=self._most_in_a_row,
+                    gave_results=any(case.has_answers for case in cases.values()),
+                )
                 break
         return results
 

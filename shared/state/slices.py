@@ -198,12 +198,13 @@ class Slices:
         doubts: Sequence[Doubt] = (),
         last_words: str = "",
         most_deaths: int = 0,
+        gave_results: bool = False,
     ) -> bool:
         """Give the slice back unrun. False when the claim was another's already.
 
         With strikes it stands among the suspects from now on. `doubts` takes the place of what was
         known of its rows. With `most_deaths` an engine's death is counted for its batch and lane;
-        at so many in a row the lane has failed.
+        at so many in a row the lane has failed. `gave_results`, however lost, begin another row.
         """
         return bool(
             await self._scripts.run(
@@ -216,6 +217,7 @@ class Slices:
                 reason,
                 json.dumps([doubts, last_words]) if doubts else "",
                 most_deaths,
+                int(gave_results),
             )
         )
 

@@ -1,6 +1,6 @@
 -- Gives a claimed slice back unrun. ARGV: lane, batch id, index, epoch, strikes to add, reason, what
 -- is known of the rows in doubt ('' for nothing new), and of a death to be counted the number of those
--- in a row at which the lane has failed (0 for one that is not counted)
+-- in a row at which the lane has failed (0 for one that is not counted), '1' if it gave a result before
 -- Returns 1, or 0 when the claim is another's by now.
 local lane, id, index = ARGV[1], ARGV[2], ARGV[3]
 if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= ARGV[4]
@@ -12,6 +12,7 @@ if not FINAL[redis.call('HGET', batch_key(id), 'status')] then
   local most = tonumber(ARGV[8])
   if most > 0 then
     redis.call('HINCRBY', batch_key(id), 'engine_deaths', 1)
+    if ARGV[9] == '1' then redis.call('HDEL', lane_key(lane, 'job'), 'deaths') end
     local deaths = redis.call('HINCRBY', lane_key(lane, 'job'), 'deaths', 1)
     if deaths >= most then
       redis.call('HSET', lane_key(lane, 'failure'), 'at', now, 'reason',

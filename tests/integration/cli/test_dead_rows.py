@@ -72,7 +72,7 @@ def test_rows_are_listed_and_shown_with_their_place_and_without_their_text(
     mine = _json("ls", "--batch", shown["batch_id"], environment=environment)
     assert [row["id"] for row in mine] == [first]
     assert len(_json("ls", "--limit", "1", environment=environment)) == 1
-    for words in ([], ["ls"], ["show", first], ["ls", "--json"]):
+    for words in ([], ["--json"], ["ls"], ["show", first], ["ls", "--json"]):
         output = _run(*words, environment=environment).output
         assert first in output
         assert "2026-11-20" in output or "1795165000" in output

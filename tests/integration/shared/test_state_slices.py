@@ -603,6 +603,19 @@ async def test_the_newest_ten_thousand_dead_rows_are_kept(
     assert set(kept) == set(await redis.hkeys(f"{namespace}dead-rows"))
 
 
+async def test_an_engine_that_gave_results_before_its_death_begins_another_row(
+    state: State,
+) -> None:
+    first, second, third = await claimed(state, slices=3)
+
+    for one in (first, second):
+        await state.slices.release(one, strikes=1, most_deaths=3)
+    await state.slices.release(third, strikes=1, most_deaths=3, gave_results=True)
+
+    assert (await state.lanes.job(LANE)).deaths == 1
+    assert await state.lanes.failure(LANE) is None
+
+
 async def test_so_many_deaths_in_a_row_fail_the_lane_and_stop_it(state: State) -> None:
     first, second, _ = await claimed(state, slices=3)
     other = await in_progress(state)

@@ -130,12 +130,12 @@ async def lane(state: State, storage: Storage, tmp_path: Path) -> Lane:
             rows_in_engine=64,
             rows_per_engine_call=16,
             most_deaths=10,
-            most_in_a_row=1000,
+            most_in_a_row=12,
         ),
     )
 
 
-@pytest.mark.parametrize("deadly", [[0], [39], [5, 6], [3, 50, 77]])
+@pytest.mark.parametrize("deadly", [[0], [39], [5, 6], [3, 50, 77], [3, 12, 21, 30, 39]])
 async def test_each_row_that_kills_costs_four_engines_at_most_and_no_other_row_its_result(
     lane: Lane, deadly: list[int]
 ) -> None:
