@@ -157,8 +157,11 @@ class BatchServer(LLMServer):
             return outputs
 
         core.get_output_async = noted
-        while not progress.has_stalled(self._unfinished()):  # noqa: ASYNC110  # vLLM rings no bell
+        while not progress.has_stalled(self._unfinished()):
             await asyncio.sleep(_LOOK_SECONDS)
+            if self._client.errored:
+                # It has died by itself; its last rows stay unfinished for ever.
+                return
         log.error("engine.hung", seconds=seconds, rows=self._unfinished())
         self._is_hung = True
         for process in psutil.Process().children(recursive=True):

@@ -9,7 +9,7 @@ from shared.slices import Doubt
 from worker.doubts import MOST_STRIKES, TOGETHER, given_up, strikes_of, to_doubts, trials
 
 
-@given(st.lists(st.integers(0, MOST_STRIKES), max_size=300))
+@given(st.lists(st.integers(0, MOST_STRIKES), max_size=60))
 def test_doubts_say_the_strikes_of_each_row(strikes: list[int]) -> None:
     assert strikes_of(to_doubts(strikes), len(strikes)) == strikes
 
