@@ -40,6 +40,7 @@ SETTINGS = {
     "BATCHYARD_ROWS_PER_SLICE": "16",
     # Lanes that fail for their jobs' deaths would end batches that could be finished.
     "BATCHYARD_LANE_JOB_ATTEMPTS": "100000",
+    "BATCHYARD_LANE_ENGINE_DEATHS": "100000",
     "BATCHYARD_REQUESTS_PER_MINUTE": "1000000",
     "BATCHYARD_FILE_REQUESTS_PER_MINUTE": "1000000",
     "BATCHYARD_BATCHES_PER_HOUR": "1000000",
