@@ -75,6 +75,10 @@ faults: $(INSTALLED) ## what takes minutes of the tests that kill, block and flo
 chaos: $(INSTALLED) ## kill, freeze and cut off everything for MINUTES=5, then prove that nothing was lost; SEED=7 repeats a plan
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+.PHONY: outages
+outages: $(INSTALLED) ## take every service away for a minute each, under load, and two processes out of four
+	$(BIN)/python -m tests.chaos.outages $(ARGS)
+
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -23,6 +23,7 @@ from benchmarks.bus_rates import bus_flood, bus_rates
 from benchmarks.event_rates import event_rates
 from benchmarks.figures import Figure, bounded, compared, publish
 from benchmarks.http_rates import http_rates
+from benchmarks.index_growth import index_growth
 from benchmarks.large_inputs import million_rows, validation
 from benchmarks.rows import CHAT, EMBEDDINGS
 from shared.state import State
@@ -203,11 +204,13 @@ def main() -> None:
         "events",
         "bus",
         "bus-flood",
+        "index",
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*names, []], default=list(names))
+    parser.add_argument("names", nargs="*", choices=[*names, []])
     parser.add_argument("--turns", type=int, default=3, help="how often both sides are measured")
     options = parser.parse_args()
+    wanted = options.names or names
     figures: list[Figure] = []
     alone: dict[str, Callable[[], list[Figure]]] = {
         "validation": lambda: validation(turns=options.turns),
@@ -216,13 +219,14 @@ def main() -> None:
         "events": lambda: event_rates(turns=options.turns),
         "bus": lambda: bus_rates(turns=options.turns),
         "bus-flood": bus_flood,
+        "index": index_growth,
     }
-    for name in options.names:
+    for name in wanted:
         if name in alone:
             print(f"measuring  {name}", flush=True)
             figures += alone[name]()
             publish(figures, _RESULTS)
-    if with_fleet := [name for name in options.names if name not in alone]:
+    if with_fleet := [name for name in wanted if name not in alone]:
         _measure_fleet(with_fleet, options.turns, figures)
 
 

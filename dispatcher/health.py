@@ -120,7 +120,7 @@ def look(
 
     `others` are what else has to answer for it to be ready.
     """
-    pings = {"redis": state.ping, "rabbitmq": bus.ping, **(others or {})}
+    pings = {"redis": state.ready, "rabbitmq": bus.ping, **(others or {})}
 
     async def ready() -> bytes:
         asked = {name: ping() for name, ping in pings.items()}

@@ -17,6 +17,7 @@ import stamina
 import structlog
 from aio_pika.abc import AbstractIncomingMessage
 
+from dispatcher.acks import Acks
 from dispatcher.envelope import (
     MAX_CORRELATION_ID,
     MAX_HEADER_BYTES,
@@ -111,6 +112,7 @@ class Intake:
         self._inputs = inputs
         self._quota = quota
         self._packer = Packer(state, storage, quota=quota, planner=planner)
+        self._acks = Acks()
         self._one_at_a_time = asyncio.Lock()
 
     async def take(self, message: AbstractIncomingMessage) -> None:
@@ -129,11 +131,11 @@ class Intake:
         except TransientError as error:
             # Back to the queue's head, counted towards its delivery limit.
             log.warning("message.delayed", reason=str(error), **_fields(message))
-            await _settle(message.reject(requeue=True))
+            await _settle(self._acks.requeue(message))
         except Exception as error:  # noqa: BLE001  # the loop must outlive a bug; its words may quote a prompt
             await self._give_up(message, error, deliveries)
         else:
-            await _settle(message.ack())
+            await _settle(self._acks.ack(message))
             crash.point("intake.acknowledged")
 
     async def _handle_patiently(self, message: AbstractIncomingMessage) -> None:
@@ -170,16 +172,16 @@ class Intake:
         where = _place(error)
         log.error("message.broke", error=type(error).__name__, where=where, **_fields(message))
         if deliveries <= _SUSPECT_DELIVERIES:
-            await _settle(message.reject(requeue=True))
+            await _settle(self._acks.requeue(message))
             return
         text = f"The dispatcher broke on the message with a {type(error).__name__}."
         try:
             rejection = RejectedError([Reason("internal_error", text)])
             await self._bury(self._opened(message), message, rejection, where=where)
         except TransientError:
-            await _settle(message.reject(requeue=True))
+            await _settle(self._acks.requeue(message))
         else:
-            await _settle(message.ack())
+            await _settle(self._acks.ack(message))
 
     def _opened(self, message: AbstractIncomingMessage) -> Envelope:
         headers: dict[str, Any] = dict(message.headers)

@@ -26,7 +26,7 @@ async def ready(response: Response, services: Use) -> dict[str, str]:
     """503 with the names of the services that do not answer."""
     report = await readiness(
         {
-            "redis": services.state.ping(),
+            "redis": services.state.ready(),
             "s3": services.storage.ping(),
             "rabbitmq": services.bus.ping(),
         }

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import aio_pika
@@ -26,6 +27,7 @@ from aio_pika.exceptions import (
     ChannelPreconditionFailed,
     DeliveryError,
 )
+from aiormq import Channel
 from aiormq.exceptions import ChannelAccessRefused
 
 from shared import amqp, topology
@@ -125,7 +127,8 @@ class Bus:
         message = _message(body, properties, headers)
         try:
             with _unasked_cancellation_as(TransientError("RabbitMQ was lost before its confirm.")):
-                channel = await self._channel.get_underlay_channel()
+                # The interface that it has by its type lacks `wait`.
+                channel = cast("Channel", await self._channel.get_underlay_channel())
                 # An exchange's own `publish` waits for the message to leave before the next one.
                 await channel.basic_publish(
                     message.body,

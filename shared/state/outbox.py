@@ -20,7 +20,7 @@ class Entry:
     id: str
     fields: Mapping[str, str]
 
-    def snapshot(self) -> Mapping[str, str]:
+    def snapshot(self) -> dict[str, str]:
         """The batch as it was when the entry was written."""
         return self._snapshot
 

@@ -1,11 +1,14 @@
 """The Lua scripts of `lua/`, each preceded by the lifecycle table and the shared prelude."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from redis.commands.core import AsyncScript
+from redis.exceptions import NoScriptError
 
+from shared.errors import TransientError
 from shared.lifecycle import FINAL, TRANSITIONS
 from shared.state.client import Client
 
@@ -27,14 +30,30 @@ class Scripts:
 
     async def run(self, name: str, *arguments: str | bytes | float) -> Any:
         """What the script returns, as redis-py decodes it."""
-        return await self._scripts[name](keys=[self._namespace], args=list(arguments))
+        with _loaded():
+            return await self._scripts[name](keys=[self._namespace], args=list(arguments))
 
     async def run_all(self, name: str, calls: Iterable[Sequence[str | float]]) -> list[Any]:
         """What the script returns to each of the calls, in one round trip."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for arguments in calls:
-                await self._scripts[name](keys=[self._namespace], args=list(arguments), client=pipe)
-            return await pipe.execute()
+        with _loaded():
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for arguments in calls:
+                    await self._scripts[name](
+                        keys=[self._namespace], args=list(arguments), client=pipe
+                    )
+                return await pipe.execute()
+
+
+@contextmanager
+def _loaded() -> Iterator[None]:
+    """redis-py loads a script that Redis does not have, and runs it again, once.
+
+    A Redis that starts again and again, as on a full disk, may have forgotten it by then.
+    """
+    try:
+        yield
+    except NoScriptError as error:
+        raise TransientError("Redis has started again and forgotten its scripts.") from error
 
 
 def _lifecycle_table() -> str:

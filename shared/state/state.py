@@ -181,6 +181,10 @@ class State:
         """Raise TransientError when Redis cannot be reached."""
         await self._redis.ping()
 
+    async def ready(self) -> None:
+        """Raise TransientError when Redis cannot be reached, or takes no writes."""
+        await self._redis.set(f"{self._namespace}ready", "1", px=60_000)
+
     async def close(self) -> None:
         """Let go of the connections."""
         await self._redis.aclose()

@@ -130,6 +130,37 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(
     assert await validating(own_state)
 
 
+async def test_a_server_that_forgets_its_scripts_again_and_again_is_transient(
+    own_state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = own_state._redis.script_load  # noqa: SLF001  # as by a server that dies between two calls
+
+    async def load_and_forget(script: str) -> str:
+        digest: str = await load(script)
+        await own_state._redis.script_flush()  # noqa: SLF001
+        return digest
+
+    with monkeypatch.context() as patch:
+        patch.setattr(own_state._redis, "script_load", load_and_forget)  # noqa: SLF001
+        with pytest.raises(TransientError):
+            await validating(own_state)
+
+    assert await validating(own_state)
+
+
+async def test_a_server_that_takes_no_writes_is_not_ready(
+    own_state: State, redis_server: servers.Redis
+) -> None:
+    await own_state.ready()
+    admin: Redis = Redis.from_url(redis_server.url)
+    await admin.config_set("maxmemory", 1)
+    await admin.aclose()
+
+    await own_state.ping()
+    with pytest.raises(TransientError):
+        await own_state.ready()
+
+
 async def test_rings_that_piled_up_are_heard_together(own_state: State) -> None:
     async with own_state.bells("dispatcher", "relay") as bells:
         for _ in range(5):

@@ -1,0 +1,85 @@
+"""Acks of deliveries, many in one frame where all before them are settled as well."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from aio_pika.abc import AbstractIncomingMessage
+from aiormq.abc import AbstractChannel
+
+#: Deliveries that were settled out of turn; beyond this many, acks of their channel go one by one.
+_MOST_AHEAD = 10_000
+
+
+@dataclass
+class _Row:
+    """A channel's deliveries, by their tags: 1, 2, 3 and so on."""
+
+    #: Everything up to this tag is settled.
+    settled: int = 0
+    #: Tags that were settled before others that came earlier.
+    ahead: set[int] = field(default_factory=set)
+    waiting: dict[int, tuple[AbstractIncomingMessage, asyncio.Future[None]]] = field(
+        default_factory=dict
+    )
+    flushing: asyncio.Task[None] | None = None
+
+
+class Acks:
+    """Settles the deliveries of channels that it alone settles deliveries of."""
+
+    def __init__(self) -> None:
+        self._rows: WeakKeyDictionary[AbstractChannel, _Row] = WeakKeyDictionary()
+
+    async def ack(self, message: AbstractIncomingMessage) -> None:
+        """Ack the delivery, together with all that are acked in the same moment."""
+        row = self._row(message)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        row.waiting[message.delivery_tag or 0] = (message, done)
+        if row.flushing is None:
+            row.flushing = asyncio.create_task(_flush(row))
+        await done
+
+    async def requeue(self, message: AbstractIncomingMessage) -> None:
+        """Give the delivery back."""
+        await message.reject(requeue=True)
+        _settled(self._row(message), message.delivery_tag or 0)
+
+    def _row(self, message: AbstractIncomingMessage) -> _Row:
+        return self._rows.setdefault(message.channel, _Row())
+
+
+async def _flush(row: _Row) -> None:
+    """One at a time: an ack of many must never come after one that it includes."""
+    while row.waiting:
+        acked, row.waiting = row.waiting, {}
+        messages = {tag: message for tag, (message, _) in acked.items()}
+        [error] = await asyncio.gather(_send(row, messages), return_exceptions=True)
+        for _, done in acked.values():
+            if done.cancelled():
+                continue
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+    row.flushing = None
+
+
+async def _send(row: _Row, messages: Mapping[int, AbstractIncomingMessage]) -> None:
+    for tag in messages:
+        _settled(row, tag)
+    together = [tag for tag in messages if tag <= row.settled]
+    if together:
+        # All that came before the last of them are settled, or are so by this.
+        await messages[max(together)].ack(multiple=len(together) > 1)
+    for tag in messages.keys() - together:
+        await messages[tag].ack()
+
+
+def _settled(row: _Row, tag: int) -> None:
+    if len(row.ahead) < _MOST_AHEAD:
+        row.ahead.add(tag)
+    while row.settled + 1 in row.ahead:
+        row.settled += 1
+        row.ahead.remove(row.settled)
