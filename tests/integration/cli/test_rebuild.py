@@ -356,7 +356,8 @@ async def _queue(redis_server: servers.Redis) -> dict[str, str]:
     """What the tenant's running batches hold."""
     redis: Redis[str] = Redis.from_url(redis_server.url, decode_responses=True)
     try:
-        return await redis.hgetall(f"{NAMESPACE}enqueued:{TENANT}")
+        held: dict[str, str] = await redis.hgetall(f"{NAMESPACE}enqueued:{TENANT}")
+        return held
     finally:
         await redis.aclose()
 
