@@ -189,9 +189,8 @@ async def _break(
     """Let the plan happen, beside the clients' work."""
     began, before = time.monotonic(), clients.progress
     until = began + options.seconds
-    nowhere = repeat("")
+    places, nowhere = point_by_point(options.seed), repeat("")
     if options.always_armed:
-        places = point_by_point(options.seed)
         fleet.arming = lambda process: next(places.get(room(process), nowhere))
     faults = plan(options.seed, options.seconds, gap_seconds=options.gap_seconds, aims=fleet.aims)
     async with asyncio.TaskGroup() as group:
