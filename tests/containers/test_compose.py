@@ -73,6 +73,14 @@ PLANTED: dict[str, tuple[Callable[[Compose], object], str]] = {
         lambda c: c["services"]["redis"].update(tmpfs=["/run/redis"]),
         "redis: /run/redis is root's",
     ),
+    "an object store of Ray's own choice": (
+        lambda c: c["services"]["worker"].update(command=["ray", "start"]),
+        "worker: Ray's object store does not fit",
+    ),
+    "an object store larger than its memory": (
+        lambda c: c["services"]["ray-head"].update(shm_size="1gb"),
+        "ray-head: Ray's object store does not fit",
+    ),
     "all rights": (
         lambda c: c["services"]["worker"].update(privileged=True),
         "worker: privileged",
