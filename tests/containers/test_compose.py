@@ -232,10 +232,11 @@ def test_images_are_the_same_as_on_kubernetes(fleet: Compose) -> None:
     [kustomization] = read((MANIFESTS / "base/kustomization.yaml").read_text())
     there = {f"{image['name']}:{image['newTag']}" for image in kustomization["images"]}
     gpu = compose.load(compose.GPU_FILE.read_text())
+    variables = compose_variables()
 
     ours = {
         service["image"]
-        for file in (fleet, gpu)
+        for file in (compose.interpolated(fleet, variables), compose.interpolated(gpu, variables))
         for service in file["services"].values()
         if service["image"].startswith("batchyard/")
     }
