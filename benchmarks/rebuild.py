@@ -239,7 +239,8 @@ def main() -> int:
         f"grew by {growth:.0f} MiB; "
         f"steps ended after {steps}"
     )
-    is_whole = counts["batches"] == options.batches and running == options.running
+    is_whole = counts["batches"] == counts["files_made"] == options.batches
+    is_whole = is_whole and running == options.running
     return 0 if is_whole and seconds <= options.goal_seconds else 1
 
 

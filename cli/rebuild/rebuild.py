@@ -324,7 +324,9 @@ class Rebuild:
             bodies = await asyncio.gather(*(self._storage.get(f"{key}.json") for key in some))
             fields = [msgspec.json.decode(body, type=dict[str, str | int]) for body in bodies]
             files = [FileRecord.from_fields(_texts(one)) for one in fields]
-            self.counts["files_made"] += await self._state.restore.files(files)
+            made = await self._state.restore.files(files)
+            # Not in one statement: other pages count meanwhile.
+            self.counts["files_made"] += made
 
     async def _file_pages(self, tenant: str) -> AsyncIterator[tuple[list[str], list[str]]]:
         """Keys of objects with a record beside them, and of those without."""

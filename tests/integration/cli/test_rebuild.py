@@ -271,6 +271,8 @@ async def test_a_lost_index_is_made_again(
     assert await _queue(redis_server) == queue
     assert rebuild.counts["batches"] == len(batch_ids)
     assert rebuild.problems == []
+    if variant == "emptied":
+        assert rebuild.counts["files_made"] == len(batch_ids)
     # What was committed stays so.
     for batch_id in running:
         assert await yards.state.slices.parts(batch_id) == parts[batch_id]
