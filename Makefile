@@ -68,7 +68,7 @@ fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -rP tests/contract/test_schema.py
 
 .PHONY: faults
-faults: $(INSTALLED) ## what takes minutes of the tests that kill, block and flood the broker
+faults: $(INSTALLED) ## what takes minutes of the tests that kill, block, flood and cut off the servers
 	$(BIN)/python -m pytest -s -m on_demand tests/faults $(ARGS)
 
 .PHONY: chaos

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from aio_pika.abc import AbstractIncomingMessage
 
+from cli.dead_rows import app as dead_rows
 from cli.options import HERE, AsJson, RunDir, echo_table, time_text
 from shared.bus import Bus
 from shared.dead_letters import DeadLetter, read, replay_headers
@@ -24,6 +25,8 @@ app = typer.Typer(
     help="Messages that could not be taken, with the reasons. While one of these commands runs, no "
     "other one sees the letters that it holds.",
 )
+
+app.add_typer(dead_rows, name="rows")
 
 AmqpUrl = Annotated[
     str | None,

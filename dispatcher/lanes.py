@@ -85,6 +85,8 @@ class LaneKeeper:
     async def keep(self, lane: str) -> None:
         """See that a lane with work has a living job, and that a dead one's claims go back."""
         if (reason := await self._state.lanes.failure(lane)) is not None:
+            # In this order, so that a dispatcher that takes over does both again.
+            await self._dismiss(lane)
             await self._fail(lane, reason)
         has_work = await self._state.lanes.active_count(lane) > 0
         has_work = has_work or await self._state.lanes.claimed_count(lane) > 0
@@ -101,6 +103,13 @@ class LaneKeeper:
             # Nobody waits for an idle lane's job: what Ray does not say now, it says later.
             with nullcontext() if has_work else suppress(TransientError):
                 await self._look_after(lane, job)
+
+    async def _dismiss(self, lane: str) -> None:
+        """Let the lane's job end: the next one reads the catalog anew, mended perhaps."""
+        job = await self._state.lanes.job(lane)
+        if job.id:
+            await self._state.lanes.open_job(lane, job.id, "")
+            await self._state.slices.reap(lane, all_claims=True)
 
     async def _rest(self, lane: str) -> None:
         """Nobody waits for the lane: nobody is owed anything, and the next batch starts afresh."""

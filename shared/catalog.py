@@ -103,6 +103,7 @@ class Model(_Strict):
     max_replicas: int = Field(default=1, ge=1)
     idle_seconds: float = Field(default=300, ge=0)
     spill_seconds: float = Field(default=300, ge=0)
+    hang_seconds: float = Field(default=600, gt=0)
     max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}

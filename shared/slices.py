@@ -62,6 +62,14 @@ class SliceUsage(NamedTuple):
     reasoning_tokens: int = 0
 
 
+class Doubt(NamedTuple):
+    """Rows [start, end) of a slice, counted in it, and how many engines died with them."""
+
+    start: int
+    end: int
+    strikes: int
+
+
 @dataclass(frozen=True)
 class Claim:
     """A lane job's right to run a slice for a while; the epoch fences late writers."""
@@ -79,6 +87,11 @@ class Claim:
     tenant: str
     #: Of the input object; empty for the newest.
     version_id: str = ""
+    #: The rows of the slice that were in an engine when it died, and what was said the last time.
+    doubts: tuple[Doubt, ...] = ()
+    last_words: str = ""
+    #: How many engines have died of the batch's rows, as far as it was certain that they were its.
+    engine_deaths: int = 0
 
 
 class GivenBack(StrEnum):

@@ -5,6 +5,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from shared.dead_rows import DeadRow
 from shared.lifecycle import INITIAL, TRANSITIONS, Event, Status
 from shared.slices import Claim, Part, Slice, SliceUsage
 from shared.state import State
@@ -118,6 +119,14 @@ async def claim(
     )
 
 
+async def claim_suspects(
+    state: State, *, rows: int = 1000, job: str = JOB, lane: str = LANE
+) -> list[Claim]:
+    """Claim slices in which an engine died."""
+    await state.lanes.open_job(lane, "", job)
+    return await state.slices.claim_suspects(lane, job, lease_seconds=30, rows=rows)
+
+
 async def claimed(
     state: State, *, slices: int = 2, lane: str = LANE, **changes: Any
 ) -> list[Claim]:
@@ -125,6 +134,30 @@ async def claimed(
     batch_id = await in_progress(state, slices=slices, lane=lane, **changes)
     await feed(state, batch_id, slices=slices, lane=lane)
     return await claim(state, slices=slices, lane=lane)
+
+
+def dead_row(claim: Claim, row: int = 0, **changes: Any) -> DeadRow:
+    """The row number `row` of the claimed slice, as one that killed engines."""
+    number = claim.slice.first_row + row
+    fields = {
+        # A result's id has the beginning of the batch's, which is the same for all of these.
+        "id": f"batch_req_{claim.batch_id[-24:]}{number:08x}",
+        "batch_id": claim.batch_id,
+        "tenant": claim.tenant,
+        "lane": claim.lane,
+        "line": number + 1,
+        "custom_id": f"row-{number}",
+        "deaths": 4,
+        "reason": "The engine died.",
+        "at": 1_795_165_000,
+        "bucket": claim.bucket,
+        "key": claim.key,
+        "etag": claim.etag,
+        "start": claim.slice.start,
+        "end": claim.slice.end,
+        "place": row,
+    }
+    return DeadRow(**{**fields, **changes})
 
 
 def part(claim: Claim, *, failed: int = 0) -> Part:

@@ -3,13 +3,8 @@
 import argparse
 import logging
 import sys
-import time
 from pathlib import Path
 from typing import NoReturn
-
-#: How long a node of Kubernetes may take to put a changed ConfigMap into its volumes.
-_CATALOG_SECONDS = 120.0
-_CATALOG_POLL_SECONDS = 0.5
 
 
 def main() -> int:
@@ -34,30 +29,17 @@ def _run_lane(lane_name: str, job: str, digest: str) -> NoReturn:
     import ray
 
     from shared import log
+    from worker.catalog import wait_for_catalog
     from worker.connections import read_settings
     from worker.job import run_lane_job
     from worker.wave import prepare_ray_data
 
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
-    _wait_for_catalog(settings.catalog, digest)
+    wait_for_catalog(settings.catalog, digest)
     ray.init(address="auto", logging_level=logging.WARNING, log_to_driver=False)
     prepare_ray_data()
     run_lane_job(settings, lane_name, job)
-
-
-def _wait_for_catalog(path: Path, digest: str) -> None:
-    """Return once the file is the one that the dispatcher reads, or will not become it any more."""
-    import structlog
-
-    from shared.catalog import catalog_digest
-
-    patience = time.monotonic() + _CATALOG_SECONDS
-    while digest and catalog_digest(path) != digest:
-        if time.monotonic() > patience:
-            structlog.get_logger().warning("lane_job.other_catalog", catalog=str(path))
-            return
-        time.sleep(_CATALOG_POLL_SECONDS)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,16 @@ is the only file that imports vLLM; lane jobs talk to it through `worker.engine_
 import asyncio
 import json
 import math
+import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import psutil
+import structlog
 from ray import serve
 from ray.serve.config import ProxyLocation
 from ray.serve.llm import LLMConfig, LLMServer, ModelLoadingConfig, build_llm_deployment
@@ -26,13 +30,19 @@ from worker.engine_client import (
     DEFAULT_MAX_NUM_SEQS,
     DEPLOYMENT,
     ROWS_PER_ENGINE_CALL,
-    EngineGoneError,
-    EngineUnavailableError,
-    Result,
     engine_failure,
     is_deployed,
     stale_apps,
 )
+from worker.engine_errors import (
+    EngineGoneError,
+    EngineHungError,
+    EngineUnavailableError,
+    Result,
+)
+from worker.progress import Progress
+
+log = structlog.get_logger()
 
 #: What a request line may ask for. vLLM's app has more, some of it not for strangers
 #: (loading adapters, shutting down), so the list is of what is allowed.
@@ -56,6 +66,12 @@ ABORT_SECONDS = 5
 
 #: vLLM derives it from the machine when it is not set, and guesses too low for batches.
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
+
+#: How often an engine's progress is looked at, in seconds.
+_LOOK_SECONDS = 1.0
+#: What vLLM may need to notice that its processes are dead, in seconds.
+_DEATH_SECONDS = 30.0
+_HANG_SECONDS = "BATCHYARD_HANG_SECONDS"
 
 
 class _Endpoint(NamedTuple):
@@ -91,6 +107,8 @@ class BatchServer(LLMServer):
         # A long waiting list slows vLLM's scheduler down; a short one keeps it full.
         most = self._client.vllm_config.scheduler_config.max_num_seqs
         self._rows = asyncio.Semaphore(int(most * 1.1) + 1)
+        self._is_hung = False
+        self._watching = asyncio.create_task(self._watch(float(os.environ[_HANG_SECONDS])))
 
     def _get_default_engine_class(self) -> type[Any]:
         """Ray's engine, with the executor that was asked for: on CPUs it always says "mp"."""
@@ -115,13 +133,43 @@ class BatchServer(LLMServer):
         results = await asyncio.gather(*map(self._run_line, lines))
         # vLLM answers 500 for every row of a dead engine. Those are not answers.
         if self._client.errored and any(status >= _SERVER_ERROR for status, _ in results):
+            if self._is_hung:
+                raise EngineHungError("the engine hung while these lines were in it")
             raise EngineGoneError("the engine died while these lines were in it")
         return results
 
     async def unfinished(self) -> int:
         """How many requests are in vLLM right now."""
+        return self._unfinished()
+
+    def _unfinished(self) -> int:
         count: int = self._client.output_processor.get_num_unfinished_requests()
         return count
+
+    async def _watch(self, seconds: float) -> None:
+        """End an engine that hangs, so that its rows are told and Ray starts another one."""
+        progress = Progress(seconds)
+        core, answer = self._client.engine_core, self._client.engine_core.get_output_async
+
+        async def noted() -> Any:
+            outputs = await answer()
+            progress.note()
+            return outputs
+
+        core.get_output_async = noted
+        while not progress.has_stalled(self._unfinished()):
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self._client.errored:
+                # It has died by itself; its last rows stay unfinished for ever.
+                return
+        log.error("engine.hung", seconds=seconds, rows=self._unfinished())
+        self._is_hung = True
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        await asyncio.sleep(_DEATH_SECONDS)
+        if not self._client.errored:
+            os._exit(1)
 
     async def _run_line(self, line: bytes) -> Result:
         try:
@@ -352,7 +400,12 @@ def llm_config(model: Model, pool: Pool) -> LLMConfig:
         accelerator_type=pool.accelerator_type,
         placement_group_config=_placement(pool),
         deployment_config=_serve_options(model, pool),
-        runtime_env={"env_vars": engine_environment(model, pool)},
+        runtime_env={
+            "env_vars": {
+                _HANG_SECONDS: str(model.hang_seconds),
+                **engine_environment(model, pool),
+            }
+        },
         server_cls=BatchServer,
         log_engine_metrics=False,
     )

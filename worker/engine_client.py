@@ -22,10 +22,13 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ApplicationStatus
 
 from shared.catalog import Catalog, Lane
-from shared.errors import SetupError, TransientError
-
-#: One OpenAI answer: HTTP status, and the body as ASCII JSON on one line.
-Result = tuple[int, bytes]
+from worker.engine_errors import (
+    EngineFailedError,
+    EngineGoneError,
+    EngineHungError,
+    EngineUnavailableError,
+    Result,
+)
 
 #: Every engine is one Serve deployment of this name in an application of its own.
 DEPLOYMENT = "engine"
@@ -40,18 +43,6 @@ DEFAULT_MAX_NUM_SEQS = 256
 FAILURE_CHECK_SECONDS = 5.0
 
 _REASON_LENGTH = 1000
-
-
-class EngineGoneError(TransientError):
-    """The engine died while these lines were in it: they have no result, and may be the reason."""
-
-
-class EngineUnavailableError(TransientError):
-    """The engine cannot take lines now (restarting, removed): it never saw these."""
-
-
-class EngineFailedError(SetupError):
-    """The engine cannot start, and will not without a change; the message is its own reason."""
 
 
 class EngineClient:
@@ -124,6 +115,10 @@ class EngineClient:
             if response is not None:
                 response.cancel()
             raise
+        except EngineHungError:
+            raise EngineHungError(
+                "The engine hung with these lines in it, and was killed."
+            ) from None
         except EngineGoneError:
             # What arrives is Ray's own subclass, whose text is a traceback.
             raise EngineGoneError("The engine died while these lines were in it.") from None

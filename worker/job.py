@@ -19,15 +19,13 @@ from shared.state import State
 from shared.state.slices import SupersededError
 from shared.storage import Storage
 from worker.connections import opened
-from worker.engine_client import (
-    DEFAULT_MAX_NUM_SEQS,
-    EngineClient,
-    EngineFailedError,
-    ensure_engine,
-)
+from worker.doubts import TOGETHER
+from worker.engine_client import DEFAULT_MAX_NUM_SEQS, EngineClient, ensure_engine
+from worker.engine_errors import EngineFailedError
 from worker.pools import Pools
 from worker.settings import WorkerSettings
 from worker.slice_run import BatchWatch, Outcome, SliceRunner, fetch, settle
+from worker.suspects import SuspectRunner
 from worker.wave import run_wave
 
 log = structlog.get_logger()
@@ -91,6 +89,12 @@ class LaneJob:
         self._pools = Pools(catalog, lane)
         self._watch = BatchWatch(state)
         self._runners: dict[Lane, SliceRunner] = {}
+        #: Of the lane, as of the last beat.
+        self._suspects = 0
+        self._suspect_runners: dict[Lane, SuspectRunner] = {}
+        self._trials: set[asyncio.Task[None]] = set()
+        #: Until then others have their turn.
+        self._no_trial_before = 0.0
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
@@ -115,8 +119,7 @@ class LaneJob:
                 try:
                     started = 0
                     if (engine := await self._engine()) is not None:
-                        started = await self._start_direct(engine)
-                        started += await self._start_wave(engine)
+                        started = await self._start(engine)
                     if started or self._claims:
                         idle_since = time.monotonic()
                     elif time.monotonic() - idle_since > self._settings.linger_seconds:
@@ -133,7 +136,11 @@ class LaneJob:
 
     async def _engine(self) -> Lane | None:
         """Whose engine takes the next rows; None while there is none, or nothing to run."""
-        if not self._pools.are_several or await self._state.lanes.ready_count(self._lane.name):
+        if (
+            not self._pools.are_several
+            or self._suspects
+            or await self._state.lanes.ready_count(self._lane.name)
+        ):
             engine = await self._pools.choose()
         else:
             engine = None
@@ -143,6 +150,35 @@ class LaneJob:
             # Who takes nothing must also learn that another job has its place.
             await self._claim(rows=0)
         return engine
+
+    async def _start(self, engine: Lane) -> int:
+        """Start what may run now; returns how many slices that are.
+
+        Suspects run while nothing else does, and at most half of the time if others wait.
+        """
+        if self._trials:
+            return 0
+        if not self._suspects or time.monotonic() < self._no_trial_before:
+            started = await self._start_direct(engine) + await self._start_wave(engine)
+            if started:
+                return started
+        if not self._suspects or self._claims or self._waves or self._directs:
+            return 0
+        return await self._start_trial(engine)
+
+    async def _start_trial(self, engine: Lane) -> int:
+        claims = await self._state.slices.claim_suspects(
+            self._lane.name,
+            self._job,
+            lease_seconds=self._settings.claim_seconds,
+            rows=TOGETHER,
+        )
+        self._hold(claims)
+        if claims:
+            self._keep(self._trials, self._run_trial(claims, engine))
+        else:
+            self._suspects = 0
+        return len(claims)
 
     async def _start_direct(self, engine: Lane) -> int:
         """Run slices at once, whatever else is under way; returns how many began.
@@ -191,10 +227,35 @@ class LaneJob:
             rows=rows,
             least_rows=least_rows,
         )
+        self._hold(claims)
+        return claims
+
+    def _hold(self, claims: list[Claim]) -> None:
         self._claims.update({(claim.batch_id, claim.index): claim for claim in claims})
         if claims:
             crash.point("lane_job.claimed")
-        return claims
+
+    async def _run_trial(self, claims: list[Claim], engine: Lane) -> None:
+        began = time.monotonic()
+        try:
+            bodies = await asyncio.gather(*(fetch(self._storage, claim) for claim in claims))
+            results = await self._suspect_runner(engine).run(claims, bodies)
+            for claim, result in zip(claims, results, strict=True):
+                await settle(
+                    self._state,
+                    self._storage,
+                    claim,
+                    result,
+                    slice_events=self._settings.slice_events,
+                )
+            if any(result.outcome is not Outcome.DONE for result in results):
+                await asyncio.sleep(_PAUSE_SECONDS)
+        except Exception:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            raise
+        finally:
+            self._no_trial_before = 2 * time.monotonic() - began
+            await self._let_go(claims)
 
     async def _run_direct(self, claim: Claim, engine: Lane) -> None:
         try:
@@ -219,14 +280,29 @@ class LaneJob:
 
     def _runner(self, engine: Lane) -> SliceRunner:
         if engine not in self._runners:
-            calls = self._settings.rows_per_engine_call
             self._runners[engine] = SliceRunner(
-                EngineClient(self._catalog.app_name(engine), rows_per_engine_call=calls),
+                self._client(engine),
                 self._watch,
                 rows_in_engine=self._rows_in_engine(),
-                rows_per_engine_call=calls,
+                rows_per_engine_call=self._settings.rows_per_engine_call,
             )
         return self._runners[engine]
+
+    def _suspect_runner(self, engine: Lane) -> SuspectRunner:
+        if engine not in self._suspect_runners:
+            self._suspect_runners[engine] = SuspectRunner(
+                self._client(engine),
+                self._watch,
+                rows_in_engine=self._rows_in_engine(),
+                rows_per_engine_call=self._settings.rows_per_engine_call,
+                most_deaths=self._settings.engine_deaths_per_batch,
+                most_in_a_row=self._settings.lane_engine_deaths,
+            )
+        return self._suspect_runners[engine]
+
+    def _client(self, engine: Lane) -> EngineClient:
+        calls = self._settings.rows_per_engine_call
+        return EngineClient(self._catalog.app_name(engine), rows_per_engine_call=calls)
 
     async def _run_wave(self, claims: list[Claim], app_name: str, wave: int) -> None:
         self._wave_claims.append(claims)
@@ -289,6 +365,7 @@ class LaneJob:
         for claim in gone:
             self._claims.pop((claim.batch_id, claim.index), None)
         await self._measure()
+        self._suspects = await self._state.lanes.suspects_count(self._lane.name)
         await self._state.lanes.beat(
             self._lane.name,
             self._job,

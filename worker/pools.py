@@ -11,13 +11,8 @@ from ray.util import placement_group_table
 
 from shared.catalog import Catalog, Lane
 from shared.errors import SetupError, TransientError
-from worker.engine_client import (
-    EngineClient,
-    EngineFailedError,
-    engine_failure,
-    engine_state,
-    ensure_engine,
-)
+from worker.engine_client import EngineClient, engine_failure, engine_state, ensure_engine
+from worker.engine_errors import EngineFailedError
 from worker.spill import Choice, Sight, Spill
 
 log = structlog.get_logger()

@@ -11,14 +11,17 @@ import structlog
 
 from shared import crash
 from shared.commits import fail
+from shared.dead_rows import DeadRow
 from shared.errors import InvalidTransitionError, NotFoundError, TransientError
 from shared.lifecycle import Event, Status
-from shared.slices import Claim, GivenBack, Part, label
+from shared.slices import Claim, Doubt, GivenBack, Part, label
 from shared.state import State
 from shared.storage import Storage
-from worker.engine_client import (
-    EngineClient,
+from worker.doubts import to_doubts
+from worker.engine_errors import (
+    Engine,
     EngineFailedError,
+    EngineGoneError,
     EngineUnavailableError,
     Result,
 )
@@ -29,13 +32,6 @@ log = structlog.get_logger()
 
 #: How often a running slice's batch is looked at; a cancelled one is stopped after about this.
 _WATCH_SECONDS = 1.0
-#: A slice in which the engine died so often gets error results instead of another engine.
-_MOST_STRIKES = 3
-_SERVER_ERROR = 500
-_ENGINE_DIED = (
-    b'{"error":{"message":"The engine died each time that it ran this request.",'
-    b'"type":"server_error","param":null,"code":"engine_died"}}'
-)
 
 
 class Outcome(StrEnum):
@@ -53,11 +49,20 @@ class Outcome(StrEnum):
 
 
 class SliceResult(NamedTuple):
-    """What a run gave; `reason` is the engine's own when the lane failed."""
+    """What a run gave; `reason` is the engine's own when the lane failed, or it died."""
 
     outcome: Outcome
     body: PartBody
     reason: str = ""
+    #: With STRUCK: all rows that ever were in an engine when it died.
+    doubts: tuple[Doubt, ...] = ()
+    #: With STRUCK, of the slice that stands for an engine's death where it is counted: the number
+    #: of deaths in a row at which the lane has failed.
+    most_deaths: int = 0
+    #: With it: whether the engine has answered any row before.
+    gave_results: bool = False
+    #: With DONE: the rows that got an error because engines died of them.
+    dead: tuple[DeadRow, ...] = ()
 
 
 async def fetch(storage: Storage, claim: Claim) -> bytes | None:
@@ -80,7 +85,7 @@ class SliceRunner:
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: Engine,
         watch: "BatchWatch",
         *,
         rows_in_engine: int,
@@ -97,9 +102,6 @@ class SliceRunner:
         if body is None:
             return SliceResult(Outcome.INPUT_LOST, empty)
         lines = requests(claim.slice, body)
-        if claim.strikes >= _MOST_STRIKES:
-            dead: list[Result | None] = [(_SERVER_ERROR, _ENGINE_DIED)] * len(lines)
-            return SliceResult(Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, dead))
         calls = [
             asyncio.ensure_future(self._call(lines[start : start + self._step]))
             for start in range(0, len(lines), self._step)
@@ -107,10 +109,15 @@ class SliceRunner:
         with self._watch.closing(claim.batch_id, lambda: [call.cancel() for call in calls]):
             ended = await asyncio.gather(*calls, return_exceptions=True)
         if broken := [end for end in ended if isinstance(end, Exception)]:
-            worst = min(broken, key=_gravity)
-            if _outcome(worst) is Outcome.STRUCK:
+            worst = min(broken, key=gravity)
+            strikes = [0] * len(lines)
+            for number, end in enumerate(ended):
+                if isinstance(end, Exception) and outcome(end) is Outcome.STRUCK:
+                    rows = strikes[number * self._step : (number + 1) * self._step]
+                    strikes[number * self._step : (number + 1) * self._step] = [1] * len(rows)
+            if outcome(worst) is Outcome.STRUCK:
                 log.warning("slice.struck", batch_id=claim.batch_id, reason=type(worst).__name__)
-            return SliceResult(_outcome(worst), empty, str(worst))
+            return SliceResult(outcome(worst), empty, last_words(worst), to_doubts(strikes))
         results: list[Result | None] = []
         for number, end in enumerate(ended):
             width = len(lines[number * self._step : (number + 1) * self._step])
@@ -122,7 +129,8 @@ class SliceRunner:
             return await self._engine.run_lines(lines)
 
 
-def _outcome(error: Exception) -> Outcome:
+def outcome(error: Exception) -> Outcome:
+    """What an error of the engine client means for the slice whose rows were in the call."""
     match error:
         case EngineFailedError():
             return Outcome.LANE_FAILED
@@ -134,9 +142,17 @@ def _outcome(error: Exception) -> Outcome:
             return Outcome.STRUCK
 
 
-def _gravity(error: Exception) -> int:
+def gravity(error: Exception) -> int:
+    """Of several errors of one run, the one with the lowest number decides."""
     order = (Outcome.LANE_FAILED, Outcome.STRUCK, Outcome.UNSEEN)
-    return order.index(_outcome(error))
+    return order.index(outcome(error))
+
+
+def last_words(error: Exception) -> str:
+    """What may be told of the error: what is not our own may hold anything, prompts too."""
+    if isinstance(error, EngineFailedError | EngineGoneError | EngineUnavailableError):
+        return str(error)
+    return f"The engine could not answer: {type(error).__name__}."
 
 
 class BatchWatch:
@@ -191,7 +207,15 @@ async def settle(
     """
     match result.outcome:
         case Outcome.STRUCK:
-            await state.slices.release(claim, strikes=1, reason=GivenBack.ENGINE_DIED)
+            await state.slices.release(
+                claim,
+                strikes=1,
+                reason=GivenBack.ENGINE_DIED,
+                doubts=result.doubts,
+                last_words=result.reason,
+                most_deaths=result.most_deaths,
+                gave_results=result.gave_results,
+            )
         case Outcome.UNSEEN:
             await state.slices.release(claim, reason=GivenBack.ENGINE_UNAVAILABLE)
         case Outcome.LANE_FAILED:
@@ -201,7 +225,7 @@ async def settle(
             await _fail(state, storage, claim)
             await state.slices.release(claim, reason=GivenBack.INPUT_LOST)
         case Outcome.DONE:
-            await _commit(state, storage, claim, result.body, slice_events=slice_events)
+            await _commit(state, storage, claim, result, slice_events=slice_events)
 
 
 async def _fail(state: State, storage: Storage, claim: Claim) -> None:
@@ -224,8 +248,9 @@ async def _fail(state: State, storage: Storage, claim: Claim) -> None:
 
 
 async def _commit(
-    state: State, storage: Storage, claim: Claim, body: PartBody, *, slice_events: bool
+    state: State, storage: Storage, claim: Claim, result: SliceResult, *, slice_events: bool
 ) -> None:
+    body = result.body
     if not body.rows:
         await state.slices.release(claim)
         return
@@ -241,16 +266,20 @@ async def _commit(
         # If it was not committed, the next claim has a key of its own.
         await state.slices.release(claim)
         return
-    outcome = await state.slices.commit(
+    answer = await state.slices.commit(
         claim,
         Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage),
         announced=slice_events,
+        dead=result.dead,
     )
     crash.point("sink.committed")
-    if outcome != "ok":
+    if answer != "ok":
         log.warning(
             "commit.too_late",
             batch_id=claim.batch_id,
             index=claim.index,
-            outcome=outcome,
+            outcome=answer,
         )
+    elif result.dead:
+        rows = [row.id for row in result.dead]
+        log.error("rows.given_up", lane=claim.lane, batch_id=claim.batch_id, rows=rows)

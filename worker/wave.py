@@ -17,7 +17,7 @@ from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink
 
-from shared.slices import Claim, SliceUsage
+from shared.slices import Claim, Doubt, SliceUsage
 from shared.state import State
 from shared.storage import Storage
 from worker.connections import open_state, read_settings, run_with_stores
@@ -154,6 +154,7 @@ class SliceMapper:
             "claim": pa.array(map(bytes, batch["claim"]), pa.binary()),
             "outcome": [result.outcome.value for result in results],
             "reason": [result.reason for result in results],
+            "doubts": [json.dumps(result.doubts) for result in results],
             "output": pa.array((result.body.output for result in results), pa.binary()),
             "error": pa.array((result.body.error for result in results), pa.binary()),
             "usage": [json.dumps(result.body.usage) for result in results],
@@ -181,5 +182,6 @@ async def _settle(
     state: State, storage: Storage, row: dict[str, Any], *, slice_events: bool
 ) -> None:
     body = PartBody(row["output"], row["error"], SliceUsage(*json.loads(row["usage"])))
-    result = SliceResult(Outcome(row["outcome"]), body, row["reason"])
+    doubts = tuple(Doubt(*doubt) for doubt in json.loads(row["doubts"]))
+    result = SliceResult(Outcome(row["outcome"]), body, row["reason"], doubts)
     await settle(state, storage, _claims.decode(row["claim"]), result, slice_events=slice_events)

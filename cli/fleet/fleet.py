@@ -143,11 +143,8 @@ class Fleet:
         }
 
     def _environment(self, catalog: Path) -> dict[str, str]:
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith("BATCHYARD_")
-        }
         return {
-            **inherited,
+            **os.environ,
             "BATCHYARD_AMQP_URL": self.addresses.amqp_url,
             "BATCHYARD_REDIS_URL": self.addresses.redis_url,
             "BATCHYARD_S3_ENDPOINT": self.addresses.s3_endpoint,

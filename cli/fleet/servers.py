@@ -57,8 +57,9 @@ class Servers:
             tenant_amqp_url=own.amqp_url or self._broker(tenant),
             redis_url=own.redis_url or (self.redis.url if self.redis else ""),
             s3_endpoint=own.s3_endpoint or (self.ceph.endpoint if self.ceph else ""),
-            s3_access_key=own.s3_access_key or credentials.s3_access_key,
-            s3_secret_key=own.s3_secret_key or credentials.s3_secret_key,
+            # They may stand in the environment for another server than ours.
+            s3_access_key=(own.s3_endpoint and own.s3_access_key) or credentials.s3_access_key,
+            s3_secret_key=(own.s3_endpoint and own.s3_secret_key) or credentials.s3_secret_key,
         )
 
     def install(self) -> list[str]:

@@ -34,6 +34,8 @@ _TOGETHER = 64
 _PACKS_AT_ONCE = 16
 #: Small objects of other kinds that are read together.
 _AT_ONCE = 100
+#: Of a listing, whose files are made while the next is read.
+_PAGES_AT_ONCE = 3
 #: Longer than any dispatcher keeps its lease, which it cannot renew meanwhile.
 _LEASE_SECONDS = 60.0
 #: Files younger than this may be on their way.
@@ -236,7 +238,9 @@ class Rebuild:
         packed = None
         if text := await self._state.restore.packed(found.batch_id):
             packed = msgspec.json.decode(text, type=PackedBatch)
-        manifest = await self._manifest(found) or (packed and packed.manifest)
+        manifest = await self._manifest(found)
+        if manifest is None and packed is not None:
+            manifest = packed.manifest
         if manifest is None:
             # Its sender got no answer: what lies there is an input at most.
             self._problem(f"{found.batch_id} has no manifest")
@@ -292,12 +296,16 @@ class Rebuild:
 
     async def _files(self) -> None:
         began = time.time()
+        room = asyncio.Semaphore(_PAGES_AT_ONCE)
         for tenant in await self._storage.folders(FILES):
-            async for records, orphans in self._file_pages(tenant):
-                await self._make_files(records)
-                await self._state.restore.orphans([(_file_id(key), key) for key in orphans])
-                self.counts["objects_orphaned"] += len(orphans)
-                self._told("files", 0.5)
+            async with asyncio.TaskGroup() as making:
+                async for records, orphans in self._file_pages(tenant):
+                    await room.acquire()
+                    task = making.create_task(self._make_files(records))
+                    task.add_done_callback(lambda _: room.release())
+                    await self._state.restore.orphans([(_file_id(key), key) for key in orphans])
+                    self.counts["objects_orphaned"] += len(orphans)
+                    self._told("files", 0.5)
         async for files in self._state.restore.unseen_files():
             for file in files:
                 # Deleted after the state that Redis has.

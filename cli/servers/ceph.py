@@ -92,6 +92,8 @@ osd_max_object_namespace_len = 64
 [client.rgw]
 rgw_frontends = beast endpoint=127.0.0.1:{gateway_port} tcp_nodelay=1
 rgw_data = {directory}/rgw
+# Without Swift, the administrator's calls and others that nobody here makes.
+rgw_enable_apis = s3
 rgw_thread_pool_size = 64
 rgw_enable_usage_log = false
 rgw_run_sync_thread = false

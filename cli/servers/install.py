@@ -35,7 +35,7 @@ _POLICY = Path("/usr/sbin/policy-rc.d")
 _REFUSE_TO_START = "#!/bin/sh\nexit 101\n"
 _WAYS_OUT = (
     "Or run the servers in containers (`docker compose up`), "
-    "or name your own by BATCHYARD_AMQP_URL, BATCHYARD_REDIS_URL and BATCHYARD_S3_ENDPOINT."
+    "or name your own by --amqp-url, --redis-url and --s3-endpoint."
 )
 
 

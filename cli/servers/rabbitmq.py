@@ -33,6 +33,9 @@ vm_memory_high_watermark.absolute = 1GB
 # Batch messages have 1 MiB at most; what is far above it never reaches the dispatcher's memory.
 max_message_size = 4194304
 disk_free_limit.absolute = 200MB
+# Without ANONYMOUS, which RabbitMQ offers from version 4 on.
+auth_mechanisms.1 = PLAIN
+auth_mechanisms.2 = AMQPLAIN
 """
 _MANAGEMENT = """\
 management.tcp.ip = 127.0.0.1

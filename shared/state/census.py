@@ -85,16 +85,23 @@ class Census:
         async with self._redis.pipeline(transaction=False) as pipe:
             for name in names:
                 lane = f"{self._namespace}lane:{name}:"
-                for what in ("active", "ready", "claims"):
+                for what in ("active", "ready", "suspects", "claims"):
                     pipe.zcard(lane + what)
                 pipe.hmget(lane + "job", "rows", "beat_at_ms")
                 pipe.exists(lane + "failure")
             answers = iter(await pipe.execute())
         counts = {}
         for name in names:
-            batches, ready, claimed, (rows, beat), failure = (next(answers) for _ in range(5))
+            batches, ready, suspects, claimed, (rows, beat), failure = (
+                next(answers) for _ in range(6)
+            )
             counts[name] = LaneCount(
-                batches, ready, claimed, int(rows or 0), int(beat or 0) / 1000, bool(failure)
+                batches,
+                ready + suspects,
+                claimed,
+                int(rows or 0),
+                int(beat or 0) / 1000,
+                bool(failure),
             )
         return counts
 

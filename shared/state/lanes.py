@@ -37,6 +37,8 @@ class JobRecord(NamedTuple):
     full: tuple[str, ...] = ()
     #: When the next pool is asked.
     spills_at: float = 0
+    #: How many engines in a row died of suspects, with no result between; outlives the job too.
+    deaths: int = 0
 
 
 class Lanes:
@@ -87,6 +89,10 @@ class Lanes:
     async def ready_count(self, lane: str) -> int:
         """How many slices of the lane are ready to be claimed."""
         return await self._redis.zcard(self._key(lane, "ready"))
+
+    async def suspects_count(self, lane: str) -> int:
+        """How many slices wait to be run apart, because an engine died with them."""
+        return await self._redis.zcard(self._key(lane, "suspects"))
 
     async def candidates(self, lane: str, *, slices_per_batch: int) -> list[ReadySlice]:
         """The ready slices of the lane and the next pending ones of batches that wait.
@@ -190,6 +196,7 @@ class Lanes:
             runs_on=fields.get("runs_on", ""),
             full=tuple(fields.get("full", "").split()),
             spills_at=float(fields.get("spills_at", 0)),
+            deaths=int(fields.get("deaths", 0)),
         )
 
     async def open_job(self, lane: str, old: str, new: str) -> str:
@@ -218,8 +225,11 @@ class Lanes:
         return await self._redis.hget(self._key(lane, "failure"), "reason")
 
     async def clear_failure(self, lane: str) -> None:
-        """The dispatcher has failed the lane's batches."""
-        await self._redis.delete(self._key(lane, "failure"))
+        """The dispatcher has failed the lane's batches; what is tried next begins anew."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hdel(self._key(lane, "job"), "deaths")
+            pipe.delete(self._key(lane, "failure"))
+            await pipe.execute()
 
     def _key(self, lane: str, what: str) -> str:
         return f"{self._namespace}lane:{lane}:{what}"

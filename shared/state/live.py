@@ -120,6 +120,7 @@ class Live:
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.zcard(ns + pending_key(batch_id, plan, lanes, lane))
             pipe.zrange(f"{ns}lane:{lane}:ready", 0, _MANY - 1)
+            pipe.zrange(f"{ns}lane:{lane}:suspects", 0, _MANY - 1)
             pipe.scard(f"{ns}inflight:{batch_id}")
             pipe.zcard(f"{ns}lane:{lane}:claims")
             pipe.zcard(f"{ns}lane:{lane}:active")
@@ -130,6 +131,7 @@ class Live:
             (
                 pending,
                 ready,
+                suspects,
                 claimed,
                 held,
                 batches,
@@ -143,7 +145,7 @@ class Live:
         waiting = await self._lacking(active, lane)
         return Look(
             pending=pending,
-            ready=sum(owner == batch_id for owner, _ in members),
+            ready=sum(_member(text)[0] == batch_id for text in (*ready, *suspects)),
             claimed=claimed,
             ahead=await self._ahead(members[:own]),
             lane_claimed=held,

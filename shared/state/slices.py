@@ -4,8 +4,18 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+from shared.dead_rows import DeadRow
 from shared.errors import BatchyardError
-from shared.slices import Claim, GivenBack, Part, PlannedSlice, Slice, SliceUsage, to_slice
+from shared.slices import (
+    Claim,
+    Doubt,
+    GivenBack,
+    Part,
+    PlannedSlice,
+    Slice,
+    SliceUsage,
+    to_slice,
+)
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
@@ -126,10 +136,19 @@ class Slices:
             rows,
             least_rows,
         )
-        if answer == "superseded":
-            raise SupersededError(f"Lane {lane} has another job than {job}.")
-        # An empty Lua table is encoded as an object.
-        return [_claim(lane, row) for row in json.loads(answer) or []]
+        return _claims(lane, job, answer)
+
+    async def claim_suspects(
+        self, lane: str, job: str, *, lease_seconds: float, rows: int
+    ) -> list[Claim]:
+        """Take slices of the lane in which an engine died: several up to `rows` rows, or one.
+
+        Raises SupersededError when `job` is not the lane's job any more.
+        """
+        answer = await self._scripts.run(
+            "claim_suspects", lane, job, int(lease_seconds * 1000), rows
+        )
+        return _claims(lane, job, answer)
 
     async def renew(self, claims: list[Claim], *, lease_seconds: float) -> list[Claim]:
         """Keep the claims. Returns those to abandon: lost, or of a batch that is closing."""
@@ -143,10 +162,18 @@ class Slices:
             abandoned += [some[int(position) - 1] for position in lost]
         return abandoned
 
-    async def commit(self, claim: Claim, part: Part, *, announced: bool = False) -> str:
+    async def commit(
+        self,
+        claim: Claim,
+        part: Part,
+        *,
+        announced: bool = False,
+        dead: Sequence[DeadRow] = (),
+    ) -> str:
         """Record the part: `ok`, or why nothing was changed: `committed`, `fenced` or `closed`.
 
-        `announced` writes an event of this slice besides.
+        `announced` writes an event of this slice besides. `dead` are those of its rows that were
+        given up because they kill engines.
         """
         outcome: str = await self._scripts.run(
             "commit",
@@ -157,16 +184,39 @@ class Slices:
             json.dumps(part),
             *part.usage,
             json.dumps(_told(claim, part)) if announced else "",
+            *(text for row in dead for text in (row.id, row.to_text())),
         )
         return outcome
 
     async def release(
-        self, claim: Claim, *, strikes: int = 0, reason: GivenBack = GivenBack.NOT_RUN
+        self,
+        claim: Claim,
+        *,
+        strikes: int = 0,
+        reason: GivenBack = GivenBack.NOT_RUN,
+        doubts: Sequence[Doubt] = (),
+        last_words: str = "",
+        most_deaths: int = 0,
+        gave_results: bool = False,
     ) -> bool:
-        """Give the slice back unrun. False when the claim was another's already."""
+        """Give the slice back unrun. False when the claim was another's already.
+
+        With strikes it stands among the suspects from now on. `doubts` takes the place of what was
+        known of its rows. With `most_deaths` an engine's death is counted for its batch and lane;
+        at so many in a row the lane has failed. `gave_results`, however lost, begin another row.
+        """
         return bool(
             await self._scripts.run(
-                "release", claim.lane, claim.batch_id, claim.index, claim.epoch, strikes, reason
+                "release",
+                claim.lane,
+                claim.batch_id,
+                claim.index,
+                claim.epoch,
+                strikes,
+                reason,
+                json.dumps([doubts, last_words]) if doubts else "",
+                most_deaths,
+                int(gave_results),
             )
         )
 
@@ -180,8 +230,17 @@ class Slices:
                 return total
 
 
+def _claims(lane: str, job: str, answer: str) -> list[Claim]:
+    if answer == "superseded":
+        raise SupersededError(f"Lane {lane} has another job than {job}.")
+    # An empty Lua table is encoded as an object.
+    return [_claim(lane, row) for row in json.loads(answer) or []]
+
+
 def _claim(lane: str, row: list[Any]) -> Claim:
-    batch_id, index, epoch, strikes, piece, bucket, key, etag, endpoint, tenant, version = row
+    batch_id, index, epoch, strikes, piece, *place, known, deaths = row
+    bucket, key, etag, endpoint, tenant, version = place
+    doubts, last_words = json.loads(known or '[[], ""]')
     return Claim(
         lane=lane,
         batch_id=batch_id,
@@ -195,6 +254,9 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         endpoint=endpoint,
         tenant=tenant,
         version_id=version,
+        doubts=tuple(Doubt(*doubt) for doubt in doubts),
+        last_words=last_words,
+        engine_deaths=deaths,
     )
 
 

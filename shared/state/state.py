@@ -15,6 +15,7 @@ from shared.lifecycle import Event
 from shared.state.batches import Batches, Pin
 from shared.state.census import Census
 from shared.state.client import BoundedRetry, Client, translated
+from shared.state.dead_rows import DeadRows
 from shared.state.events import Events
 from shared.state.files import Files
 from shared.state.keys import Keys
@@ -79,6 +80,7 @@ class State:
         self.live = Live(self._redis, scripts, namespace)
         self.restore = Restore(self._redis, scripts, namespace)
         self.census = Census(self._redis, namespace)
+        self.dead_rows = DeadRows(self._redis, namespace)
 
     async def apply(
         self,

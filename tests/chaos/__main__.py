@@ -40,6 +40,9 @@ def main() -> int:
     )
     parser.add_argument("--gap", type=float, help="seconds between faults, on average: 2, or 10")
     parser.add_argument(
+        "--armed", action="store_true", help="every process dies at a named point, again and again"
+    )
+    parser.add_argument(
         "--engine", choices=("stub", "real"), default="stub", help="made up, or Ray and vLLM"
     )
     parser.add_argument("--clients", type=int, default=12, help="batches under way at once")
@@ -65,6 +68,7 @@ def main() -> int:
         points=options.points,
         at_once=options.clients,
         gap_seconds=options.gap or (10.0 if options.engine == "real" else 2.0),
+        always_armed=options.armed,
         is_real=options.engine == "real",
         kills=options.kills,
     )

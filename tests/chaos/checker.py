@@ -29,7 +29,7 @@ _EMPTY = ("status:", "outbox:", "inflight:", "readers:", "enqueued:", "webhook-q
 _EMPTY_NAMES = ("deadlines", "deleted", "doomed", "webhooks-due", "webhook-tests")
 #: What is swept, or ended, once its time has come.
 _DUE = ("garbage", "uploads", "expiring")
-_EMPTY_OF_LANES = ("ready", "claims", "active", "waiting", "failure")
+_EMPTY_OF_LANES = ("ready", "suspects", "claims", "active", "waiting", "failure")
 _USAGE = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 

@@ -10,7 +10,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -50,6 +50,7 @@ class Clients:
         self._dice = random.Random(seed)
         self._run = f"{seed:x}-{secrets.token_hex(3)}"
         self._at_once = at_once
+        self._lives = self._all_lives()
         folder = fleet.run_dir / "journal"
         self.published = Journal(folder / "published.jsonl")
         self.watched = Journal(folder / "watched.jsonl")
@@ -99,7 +100,7 @@ class Clients:
         async with asyncio.TaskGroup() as group:
             for number in range(self._at_once):
                 dice = random.Random(self._dice.random())
-                group.create_task(self._one_after_the_other(dice, first=number))
+                group.create_task(self._one_after_the_other(dice))
                 # Not all at the same step.
                 await asyncio.sleep(0.05 * number)
 
@@ -111,9 +112,16 @@ class Clients:
         for journal in (self.published, self.watched, *self.received.values()):
             journal.close()
 
-    async def _one_after_the_other(self, dice: random.Random, *, first: int) -> None:
-        """Life after life; the first ones of all clients together are of every kind."""
-        lives: dict[Callable[[str, random.Random], Awaitable[None]], int] = {
+    async def _one_after_the_other(self, dice: random.Random) -> None:
+        while not self.stopping.is_set():
+            tenant = dice.choice(TENANTS)
+            await next(self._lives)(tenant, dice)
+            self.counts["lives"] += 1
+            await asyncio.sleep(dice.uniform(0, 0.3))
+
+    def _all_lives(self) -> Iterator[Callable[[str, random.Random], Awaitable[None]]]:
+        """One of every kind, and then again and again so many of each, however slow they are."""
+        often: dict[Callable[[str, random.Random], Awaitable[None]], int] = {
             self._plain: 5,
             self._by_bus: 6,
             self._by_upload: 2,
@@ -124,13 +132,11 @@ class Clients:
             self._deleted: 2,
             self._aged: 1,
         }
-        life = list(lives)[first % len(lives)]
-        while not self.stopping.is_set():
-            tenant = dice.choice(TENANTS)
-            await life(tenant, dice)
-            self.counts["lives"] += 1
-            await asyncio.sleep(dice.uniform(0, 0.3))
-            [life] = dice.choices(list(lives), list(lives.values()))
+        yield from often
+        while True:
+            yield from self._dice.sample(
+                list(often), sum(often.values()), counts=list(often.values())
+            )
 
     # Lives of batches, from the file to the end.
 

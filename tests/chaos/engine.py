@@ -6,6 +6,7 @@ each row that it runs, and the claim under which it was sent.
 
 import asyncio
 import json
+import os
 import sys
 import time
 from contextlib import suppress
@@ -15,12 +16,15 @@ from typing import IO
 from tests.chaos.rows import answer
 
 _LIMIT = 64 * 1024 * 1024
+#: What a request says for the engine to die of it, until it is mended: a file beside the journal.
+KILL = "kill the engine"
 #: For a chunk of rows, so that there are always some in it.
 _SECONDS = 0.05
 
 
 async def serve(host: str, port: int, journal: IO[str]) -> None:
     """Answer until killed."""
+    mended = Path(f"{journal.name}.mended")
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
@@ -31,6 +35,9 @@ async def serve(host: str, port: int, journal: IO[str]) -> None:
                 journal.write(json.dumps({"at": time.time(), **call["claim"], "rows": rows}) + "\n")
                 # Written before it is answered: what was answered is never missing.
                 journal.flush()
+                verbs = {request["body"]["messages"][-1]["content"] for request in requests}
+                if KILL in verbs and not mended.exists():  # noqa: ASYNC240  # it costs nothing
+                    os._exit(1)
                 await asyncio.sleep(_SECONDS)
                 results = [
                     [said.status, json.dumps(said.body)]

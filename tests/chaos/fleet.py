@@ -40,6 +40,7 @@ SETTINGS = {
     "BATCHYARD_ROWS_PER_SLICE": "16",
     # Lanes that fail for their jobs' deaths would end batches that could be finished.
     "BATCHYARD_LANE_JOB_ATTEMPTS": "100000",
+    "BATCHYARD_LANE_ENGINE_DEATHS": "100000",
     "BATCHYARD_REQUESTS_PER_MINUTE": "1000000",
     "BATCHYARD_FILE_REQUESTS_PER_MINUTE": "1000000",
     "BATCHYARD_BATCHES_PER_HOUR": "1000000",
@@ -259,7 +260,7 @@ class ChaosFleet:
         """The processes behind a name."""
         if name == LANE_JOB:
             return self.lane_jobs()
-        children = self.server_children(name) or [self._children[name]]
+        children: Sequence[Child | Forked] = self.server_children(name) or [self._children[name]]
         return [child.pid for child in children if child.is_alive() and child.pid]
 
     async def _kill(self, fault: Fault) -> None:

@@ -52,18 +52,22 @@ class Forked:
 
     @property
     def pid(self) -> int | None:
-        return self._process and self._process.pid
+        return None if self._process is None else self._process.pid
 
     @property
     def exit_code(self) -> int | None:
         """Negative for a signal; None while it runs."""
-        return self._process and self._process.exitcode
+        return None if self._process is None else self._process.exitcode
 
     def start(self) -> None:
         """Return before it serves."""
         self.log_file.touch()
         self._process = self._context.Process(
-            target=_be, args=(self._room, str(self.log_file), self._environment), name=self._name
+            target=_be,
+            args=(self._room, str(self.log_file), self._environment),
+            name=self._name,
+            # Whatever ends a run ends them.
+            daemon=True,
         )
         self._process.start()
 

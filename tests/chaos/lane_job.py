@@ -5,14 +5,22 @@ import json
 import os
 from collections.abc import Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, NoReturn
 
 from shared import log
+from shared.catalog import Catalog, Lane
 from shared.slices import Claim
 from worker import job as worker_job
 from worker.connections import opened, read_settings
-from worker.engine_client import EngineGoneError, EngineUnavailableError, Result
+from worker.engine_errors import (
+    EngineFailedError,
+    EngineGoneError,
+    EngineUnavailableError,
+    Result,
+)
 from worker.slice_run import BatchWatch, SliceResult, SliceRunner, fetch, settle
+from worker.suspects import SuspectRunner
 
 _LIMIT = 64 * 1024 * 1024
 _CONNECT_SECONDS = 5.0
@@ -59,6 +67,19 @@ class _Runner(SliceRunner):
         return await super().run(claim, body)
 
 
+class _SuspectRunner(SuspectRunner):
+    """As above: one claim after another."""
+
+    async def run(
+        self, claims: Sequence[Claim], bodies: Sequence[bytes | None]
+    ) -> list[SliceResult]:
+        results = []
+        for claim, body in zip(claims, bodies, strict=True):
+            _claim.set(claim)
+            results += await super().run([claim], [body])
+        return results
+
+
 def _run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> None:
     """The steps of `worker.wave`, in this process instead of Ray's."""
     settings = read_settings()
@@ -66,7 +87,7 @@ def _run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> Non
     async def run() -> None:
         async with opened(settings) as (state, storage):
             runner = _Runner(
-                MadeUpEngineClient(app_name, rows_per_engine_call=settings.rows_per_engine_call),  # type: ignore[arg-type]  # it has the one method that is called
+                MadeUpEngineClient(app_name, rows_per_engine_call=settings.rows_per_engine_call),
                 BatchWatch(state),
                 rows_in_engine=rows_in_engine,
                 rows_per_engine_call=settings.rows_per_engine_call,
@@ -81,10 +102,19 @@ def _run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> Non
     asyncio.run(run())
 
 
+def _ensure_engine(catalog: Catalog, lane: Lane) -> str:
+    """It starts with every model but one that is nowhere."""
+    source = Path(catalog.model(lane.model).source)
+    if source.is_absolute() and not source.exists():
+        raise EngineFailedError(f"The model's folder {source} does not exist on this machine.")
+    return catalog.app_name(lane)
+
+
 _STAND_INS: dict[str, Any] = {
-    "ensure_engine": lambda catalog, lane: catalog.app_name(lane),
+    "ensure_engine": _ensure_engine,
     "EngineClient": MadeUpEngineClient,
     "SliceRunner": _Runner,
+    "SuspectRunner": _SuspectRunner,
     "run_wave": _run_wave,
 }
 

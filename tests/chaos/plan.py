@@ -27,11 +27,11 @@ _LINKS: Mapping[str, tuple[str, ...]] = {
 _KILLED = {
     **dict.fromkeys(GATEWAYS, 6),
     **dict.fromkeys(DISPATCHERS, 8),
-    LANE_JOB: 10,
+    LANE_JOB: 16,
     "engine": 4,
     "cluster": 2,
-    "redis": 5,
-    "s3": 3,
+    "redis": 4,
+    "s3": 1,
     "rabbitmq": 1,
     "ceph": 1,
 }
@@ -124,6 +124,17 @@ def plan(seed: int, seconds: float, *, gap_seconds: float = 2.0, aims: Aims = ST
     while (at := at + dice.expovariate(1 / gap_seconds)) < seconds - _CALM_SECONDS:
         faults.append(_fault(dice, round(at, 2), points, aims))
     return faults
+
+
+def point_by_point(seed: int) -> dict[str, Iterator[str]]:
+    """For each room where the next of its processes is to die, and the next, without end."""
+    dice = random.Random(seed)
+
+    def places(names: Sequence[str]) -> Iterator[str]:
+        for name in _turns(dice, names):
+            yield f"{name}:{dice.randint(1, _MOST_PASSAGES)}"
+
+    return {name: places(names) for name, names in POINTS.items()}
 
 
 def _fault(dice: random.Random, at: float, points: dict[str, Iterator[str]], aims: Aims) -> Fault:

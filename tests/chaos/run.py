@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import cycle
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,14 +22,27 @@ from tests.chaos.checker import Violation, absorbed, check
 from tests.chaos.clients import Clients, all_clients
 from tests.chaos.evidence import collect, load, queue_lengths
 from tests.chaos.fleet import ChaosFleet
-from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, RAY_TARGETS, Fault, plan, room
+from tests.chaos.plan import (
+    DISPATCHERS,
+    GATEWAYS,
+    LANE_JOB,
+    RAY_TARGETS,
+    Fault,
+    plan,
+    point_by_point,
+    room,
+)
 from tests.chaos.points import POINTS
 from tests.chaos.real import RealFleet
+from tests.eventually import eventually
 
 Report = Callable[[str], None]
 
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 5.0
+#: So many faults at most before the next batch moves, or this time is over.
+_AT_MOST = 10
+_PAUSE_SECONDS = 60.0
 #: With no more points left than this, both processes of a room are to die at all of them.
 _SHARED = 4
 _BEFORE_COMMIT = ("lane_job.claimed", "sink.rows_run", "sink.part_written")
@@ -47,6 +60,8 @@ class Options(NamedTuple):
     points: int = 0
     at_once: int = 12
     gap_seconds: float = 2.0
+    #: Every process of ours is to die at some named point, also once it has.
+    always_armed: bool = False
     #: On a real Ray and a real engine.
     is_real: bool = False
     #: Once so many processes were killed, it is enough.
@@ -83,9 +98,9 @@ async def run(options: Options, report: Report) -> Outcome:
                 if options.points:
                     missed = await _pass_all_points(fleet, work, options.points, report)
                 if options.is_real:
-                    missed += await _strike_ray(fleet, work, options, report)
+                    missed += await _strike_ray(fleet, clients, work, options, report)
                 else:
-                    await _break(fleet, work, options)
+                    await _break(fleet, clients, work, options)
                 broken = time.monotonic() - began
                 report("healed; waiting for the end of everything")
                 clients.stopping.set()
@@ -133,7 +148,8 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
     victims = (*GATEWAYS, *DISPATCHERS, LANE_JOB)
     for name in victims:
         await fleet.do(Fault(0, "kill", name))
-    last, patience, deaths = time.monotonic(), _PATIENCE_SECONDS, Counter[str]()
+    left, deaths = everywhere, Counter[str]()
+    last, patience = time.monotonic(), _PATIENCE_SECONDS
     again = last + patience
     while time.monotonic() - last < fleet.stall_seconds and not work.done():
         left = {name for name in everywhere if deaths[name] < times}
@@ -167,21 +183,40 @@ def _first(point: str) -> int:
     return 2 if point in _BEFORE_COMMIT else 1
 
 
-async def _break(fleet: ChaosFleet, work: "asyncio.Task[None]", options: Options) -> None:
+async def _break(
+    fleet: ChaosFleet, clients: Clients, work: "asyncio.Task[None]", options: Options
+) -> None:
     """Let the plan happen, beside the clients' work."""
-    began = time.monotonic()
+    began, before = time.monotonic(), clients.progress
+    until = began + options.seconds
+    places, nowhere = point_by_point(options.seed), repeat("")
+    if options.always_armed:
+        fleet.arming = lambda process: next(places.get(room(process), nowhere))
     faults = plan(options.seed, options.seconds, gap_seconds=options.gap_seconds, aims=fleet.aims)
     async with asyncio.TaskGroup() as group:
-        for fault in faults:
+        for number, fault in enumerate(faults):
             await asyncio.sleep(max(0.0, fault.at - (time.monotonic() - began)))
-            if work.done() or 0 < options.kills <= fleet.kills:
+            if options.always_armed:
+                fleet.crash_lane_jobs_at(next(places[room(LANE_JOB)]))
+            if number % _AT_MOST == 0:
+                # What does not move cannot go wrong: a slow machine gets fewer faults.
+                paused = time.monotonic()
+                with suppress(AssertionError):
+                    await eventually(lambda seen=before: clients.progress != seen, _PAUSE_SECONDS)  # type: ignore[misc]  # bound now
+                began, before = began + time.monotonic() - paused, clients.progress
+            is_enough = time.monotonic() > until or 0 < options.kills <= fleet.kills
+            if work.done() or is_enough:
                 return
             group.create_task(fleet.do(fault))
-        await asyncio.sleep(max(0.0, options.seconds - (time.monotonic() - began)))
+        await asyncio.sleep(max(0.0, until - time.monotonic()))
 
 
 async def _strike_ray(
-    fleet: ChaosFleet, work: "asyncio.Task[None]", options: Options, report: Report
+    fleet: ChaosFleet,
+    clients: Clients,
+    work: "asyncio.Task[None]",
+    options: Options,
+    report: Report,
 ) -> list[str]:
     """Beside the plan, kill one part of Ray after the other, each while rows come out of it.
 
@@ -190,7 +225,7 @@ async def _strike_ray(
     redis: Redis[str] = Redis.from_url(fleet.redis.url, decode_responses=True)
     began = time.monotonic()
     left = list(RAY_TARGETS)
-    breaking = asyncio.create_task(_break(fleet, work, options))
+    breaking = asyncio.create_task(_break(fleet, clients, work, options))
     try:
         for target in cycle(RAY_TARGETS):
             if not left and time.monotonic() - began > options.seconds:

@@ -1,6 +1,7 @@
 from collections import Counter
+from itertools import islice
 
-from tests.chaos.plan import REAL, STUB, plan
+from tests.chaos.plan import REAL, STUB, plan, point_by_point
 from tests.chaos.points import POINTS
 
 HOUR = 3600.0
@@ -39,6 +40,13 @@ def test_a_real_engines_plan_leaves_out_what_only_a_made_up_one_has() -> None:
 
     assert {"gateway-1", "dispatcher-2", "redis", "rabbitmq", "ceph", "lane-job>s3"} <= targets
     assert not targets & {"engine", "cluster", "lane-job>engine"}
+
+
+def test_each_point_has_its_turn_before_any_comes_again() -> None:
+    for room, places in point_by_point(7).items():
+        turn = [place.partition(":")[0] for place in islice(places, len(POINTS[room]))]
+
+        assert sorted(turn) == sorted(POINTS[room])
 
 
 def test_faults_come_in_order_and_leave_the_last_moments_alone() -> None:

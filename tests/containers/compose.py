@@ -60,6 +60,8 @@ def _service(name: str, service: dict[str, Any], compose: Compose) -> Iterator[s
         yield f"{name}: not started again"
     yield from _volumes(name, service, compose)
     yield from _closed(name, service)
+    if "shm_size" in service and not 0 < _object_store(service) < _bytes(service["shm_size"]):
+        yield f"{name}: Ray's object store does not fit into /dev/shm"
     for other, how in service.get("depends_on", {}).items():
         if other not in compose["services"]:
             yield f"{name}: there is no {other}"
@@ -68,6 +70,16 @@ def _service(name: str, service: dict[str, Any], compose: Compose) -> Iterator[s
     yield from _secrets(name, service)
     if "build" in service and not (ROOT / service["build"]["dockerfile"]).is_file():
         yield f"{name}: there is no {service['build']['dockerfile']}"
+
+
+def _object_store(service: dict[str, Any]) -> int:
+    """Bytes that Ray is told to take; 0 where it guesses."""
+    found = re.search(r"--object-store-memory=(\d+)", " ".join(service["command"]))
+    return int(found[1]) if found else 0
+
+
+def _bytes(size: str) -> int:
+    return int(size.removesuffix("gb")) * 1024**3
 
 
 def _secrets(name: str, service: dict[str, Any]) -> Iterator[str]:

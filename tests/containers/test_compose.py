@@ -73,6 +73,14 @@ PLANTED: dict[str, tuple[Callable[[Compose], object], str]] = {
         lambda c: c["services"]["redis"].update(tmpfs=["/run/redis"]),
         "redis: /run/redis is root's",
     ),
+    "an object store of Ray's own choice": (
+        lambda c: c["services"]["worker"].update(command=["ray", "start"]),
+        "worker: Ray's object store does not fit",
+    ),
+    "an object store larger than its memory": (
+        lambda c: c["services"]["ray-head"].update(shm_size="1gb"),
+        "ray-head: Ray's object store does not fit",
+    ),
     "all rights": (
         lambda c: c["services"]["worker"].update(privileged=True),
         "worker: privileged",
@@ -224,10 +232,11 @@ def test_images_are_the_same_as_on_kubernetes(fleet: Compose) -> None:
     [kustomization] = read((MANIFESTS / "base/kustomization.yaml").read_text())
     there = {f"{image['name']}:{image['newTag']}" for image in kustomization["images"]}
     gpu = compose.load(compose.GPU_FILE.read_text())
+    variables = compose_variables()
 
     ours = {
         service["image"]
-        for file in (fleet, gpu)
+        for file in (compose.interpolated(fleet, variables), compose.interpolated(gpu, variables))
         for service in file["services"].values()
         if service["image"].startswith("batchyard/")
     }

@@ -185,9 +185,20 @@ def running_yard(
     folder: Path, redis_url: str, amqp_url: str, s3: S3, **changes: str
 ) -> Iterator[Yard]:
     """A yard on this Redis database, which is emptied; `changes` are settings in lower case."""
+    with Redis.from_url(redis_url) as redis:
+        redis.flushdb()
+        try:
+            with yard_on(folder, redis_url, amqp_url, s3, **changes) as yard:
+                yield yard
+        finally:
+            redis.flushdb()
+
+
+@contextmanager
+def yard_on(folder: Path, redis_url: str, amqp_url: str, s3: S3, **changes: str) -> Iterator[Yard]:
+    """A yard that goes on with what the database holds."""
     (folder / "catalog.yaml").write_text(CATALOG)
     redis: Redis[str] = Redis.from_url(redis_url, decode_responses=True)
-    redis.flushdb()
     port = free_port()
     environment = {
         **{name: text for name, text in os.environ.items() if "BATCHYARD" not in name},
@@ -235,7 +246,6 @@ def running_yard(
         engine.stop()
         yard.dispatcher.stop()
         yard.gateway.stop()
-        redis.flushdb()
         redis.close()
 
 

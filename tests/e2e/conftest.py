@@ -144,8 +144,18 @@ class RunningFleet:
     def dispatcher(self) -> Child:
         return self._fleet.dispatcher
 
+    @property
+    def root_url(self) -> str:
+        """The gateway's address, without the version of the API."""
+        return self._fleet.base_url.removesuffix("/v1")
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that the fleet was started as."""
+        return [child.pid for child in self._fleet.children() if child.pid is not None]
+
     def wait_ready(self) -> None:
-        url = self._fleet.base_url.removesuffix("/v1") + "/readyz"
+        url = f"{self.root_url}/readyz"
 
         def is_ready() -> bool:
             try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from cli.models.tiny import make_tiny_chat_model
 from cli.servers.process import RUN_DIR_VARIABLE
@@ -83,7 +83,13 @@ def test_an_interrupt_stops_everything_and_the_data_survive(tmp_path: Path) -> N
         assert f"process    {name}" in said
 
 
-def test_servers_and_models_of_ones_own_are_used(tmp_path: Path, own_servers: list[str]) -> None:
+def test_servers_models_and_settings_of_ones_own_are_used(
+    tmp_path: Path, own_servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHYARD_MAX_METADATA_PAIRS", "1")
+    # What the fleet makes by itself is nobody else's to say.
+    monkeypatch.setenv("BATCHYARD_REDIS_URL", "redis://nowhere.invalid/0")
+    monkeypatch.setenv("BATCHYARD_PORT", "1")
     model = make_tiny_chat_model(tmp_path / "my-model")
 
     with up(tmp_path / "run", *own_servers, "--model", str(model)) as (_, environment):
@@ -96,6 +102,13 @@ def test_servers_and_models_of_ones_own_are_used(tmp_path: Path, own_servers: li
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
         until(lambda: client.batches.retrieve(batch.id).status == "failed", 30)
+        with pytest.raises(BadRequestError, match="metadata"):
+            client.batches.create(
+                input_file_id=file.id,
+                endpoint="/v1/chat/completions",
+                completion_window="24h",
+                metadata={"one": "1", "two": "2"},
+            )
         started = {name.partition(" ")[2] for name in _processes_of(tmp_path / "run")}
 
     assert "my-model" in names

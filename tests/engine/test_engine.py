@@ -328,7 +328,8 @@ def mini(ray: Any, catalog: Catalog) -> "Future[str]":
 @pytest.fixture(scope="module")
 def ghost(ray: Any, catalog: Catalog) -> "Future[str]":
     """The application of a model that is not there, once its engine has been given up."""
-    from worker.engine_client import EngineClient, EngineFailedError, ensure_engine
+    from worker.engine_client import EngineClient, ensure_engine
+    from worker.engine_errors import EngineFailedError
 
     assert ray.is_initialized()
     name = ensure_engine(catalog, Lane("ghost", "cpu"))
@@ -519,13 +520,8 @@ async def test_cancelling_a_call_takes_its_rows_out_of_the_engine(
 async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[str]") -> None:
     from ray import serve
 
-    from worker.engine_client import (
-        DEPLOYMENT,
-        EngineClient,
-        EngineGoneError,
-        EngineUnavailableError,
-        Result,
-    )
+    from worker.engine_client import DEPLOYMENT, EngineClient
+    from worker.engine_errors import EngineGoneError, EngineUnavailableError, Result
 
     client = EngineClient(tiny)
     handle = serve.get_deployment_handle(DEPLOYMENT, tiny)

@@ -84,7 +84,8 @@ async def _send_again_and_again(yard: Yard, *, messages: int) -> int:
     assert {reply["error"]["code"] for reply in rejected} == {"idempotency_conflict"}
     found = await yard.state.batches.statuses([ids.batch_id(TENANT.name, name) for name in names])
     assert len(found) == messages
-    assert await yard.count(topology.DEAD_QUEUE) == 0
+    # Kept for whoever runs the broker, and nothing else is.
+    assert len(await yard.taken(topology.DEAD_QUEUE)) == len(conflicts)
     return len(names) + len(again) + 2 * len(conflicts)
 
 

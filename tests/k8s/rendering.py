@@ -49,8 +49,8 @@ def render(
     # It runs the kustomize of any kubectl; Debian 12 has one that knows older words only.
     manifests = scratch / "k8s"
     shutil.copytree(MANIFESTS, manifests)
-    for file, text in changes.items():
-        (manifests / file).write_text(text)
+    for name, text in changes.items():
+        (manifests / name).write_text(text)
     done = _kustomize(manifests / "overlays" / overlay)
     if done.returncode:
         for file in manifests.rglob("kustomization.yaml"):

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from cli.servers import install
 from shared.errors import SetupError
@@ -126,7 +128,7 @@ def _daemon(folder: Path) -> Iterator[Engine]:
         f"--pidfile={folder / 'pid'}",
         f"--host=unix://{socket}",
     )
-    (folder / "pid").unlink(missing_ok=True)
+    _end_left_over(folder / "pid")
     with (folder / "log").open("wb") as log:
         daemon = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -140,6 +142,19 @@ def _daemon(folder: Path) -> Iterator[Engine]:
     finally:
         daemon.terminate()
         daemon.wait(60)
+
+
+def _end_left_over(pid_file: Path) -> None:
+    """End the daemon of a run that was killed; it would hold the folder."""
+    if not pid_file.exists():
+        return
+    pid = int(pid_file.read_text())
+    with suppress(psutil.NoSuchProcess):
+        daemon = psutil.Process(pid)
+        if daemon.name() == "dockerd" and str(pid_file.parent) in " ".join(daemon.cmdline()):
+            daemon.terminate()
+            daemon.wait(60)
+    pid_file.unlink(missing_ok=True)
 
 
 def told(text: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 import yaml
@@ -29,6 +30,7 @@ TENANT = "demo"
 FINAL = ("completed", "failed", "expired", "cancelled")
 #: What a cold engine may need on a machine with two cores that runs a whole fleet besides.
 COLD_SECONDS = 600.0
+_START_SECONDS = 1200.0
 _LABEL = "label=com.docker.compose"
 
 
@@ -91,7 +93,7 @@ class Stack(DockerCompose):
         state = self.look(self.container(service))["State"]
         return str(state["Health"]["Status"]) if state["Running"] else "down"
 
-    def wait_well(self, *services: str, seconds: float = 300) -> None:
+    def wait_well(self, *services: str, seconds: float = 600) -> None:
         """Return when the services are healthy; all of them where none is named."""
         began = time.monotonic()
         for service in services or self.services_named():
@@ -198,8 +200,9 @@ class Stack(DockerCompose):
             time.sleep(0.3)
 
     def explain(self, batch: Batch) -> dict[str, Any]:
+        """Why it waits, and where it runs."""
         told: Any = self.client.get(f"/batches/{batch.id}/explain", cast_to=object)
-        return told
+        return dict(told)
 
     def results(self, batch: Batch) -> list[dict[str, Any]]:
         """The parsed lines of the batch's output file."""
@@ -224,8 +227,8 @@ def running(stack: Stack) -> Iterator[Stack]:
     """Up and well, with models; nothing of it is left at the end."""
     began = time.monotonic()
     try:
-        stack.up("--no-build")
-        stack.wait_well()
+        _bring_up(stack)
+        stack.wait_well(seconds=_START_SECONDS)
         stack.add_models()
         told(f"up after {time.monotonic() - began:.0f} s")
         yield stack
@@ -233,6 +236,21 @@ def running(stack: Stack) -> Iterator[Stack]:
         if keep := os.environ.get("BATCHYARD_KEEP_LOGS"):
             stack.keep_logs(Path(keep) / stack.project)
         stack.down()
+
+
+def _bring_up(stack: Stack) -> None:
+    """Compose gives up on a server that is slow to become healthy; it is asked again."""
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            stack.up("--no-build")
+        except CalledProcessError as error:
+            said = error.stderr.decode(errors="replace")
+            if "unhealthy" not in said or time.monotonic() > deadline:
+                raise AssertionError(said[-2000:]) from error
+            told("Compose has lost patience, and is asked again")
+        else:
+            return
 
 
 def has_begun(batch: Batch) -> bool:

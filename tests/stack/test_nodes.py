@@ -145,7 +145,8 @@ def test_a_machine_that_comes_back_is_used_again(stack: Stack) -> None:
 def _two_families() -> dict[str, Any]:
     """The worker of compose.yaml as a machine of one family, and another one like it."""
     worker = compose.load(compose.FILE.read_text())["services"]["worker"]
-    join = ["ray", "start", "--address=ray-head:6379", "--block", "--num-cpus=8"]
+    join = [*(part for part in worker["command"] if "labels" not in part and "cpus" not in part)]
+    join.append("--num-cpus=8")
     other = copy.deepcopy(worker)
     other["command"] = [*join, "--labels=pool=l4", '--resources={"l4": 2}']
     return {

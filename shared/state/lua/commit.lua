@@ -1,8 +1,10 @@
 -- Records a part: the first commit of a slice wins, everything after is a no-op.
 -- ARGV: lane, batch id, index, epoch, part (JSON), completed, failed, input tokens, cached tokens,
--- output tokens, reasoning tokens, what to announce of the slice (JSON; '' for nothing)
+-- output tokens, reasoning tokens, what to announce of the slice (JSON; '' for nothing), then id and
+-- record (JSON) of each row that killed engines
 -- Returns 'ok' (also when this very part is recorded already), 'committed' (somebody was first),
 -- 'fenced' or 'closed'.
+local MOST_DEAD_ROWS = 10000
 local lane, id, index, epoch = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local key, parts, inflight = batch_key(id), ns .. 'parts:' .. id, ns .. 'inflight:' .. id
 local batch = redis.call('HMGET', key, 'status', 'lane', 'lane_failed:' .. lane, 'plan')
@@ -30,6 +32,7 @@ if not status or FINAL[status] then return refuse('closed') end
 redis.call('HSET', parts, index, ARGV[5])
 redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
 redis.call('ZREM', lane_key(lane, 'ready'), id .. ':' .. index)
+redis.call('ZREM', lane_key(lane, 'suspects'), id .. ':' .. index)
 if redis.call('SREM', inflight, index) == 0 and batch[4] then
   -- It was given back to a batch that was paused, or put in a new order, since.
   local pending = pending_key(id, batch[4], words(batch[2]), lane)
@@ -40,6 +43,18 @@ end
 local rows, done = tonumber(ARGV[6]) + tonumber(ARGV[7]), 0
 redis.call('HINCRBY', lane_key(lane, 'job'), 'rows', rows)
 redis.call('HINCRBY', lane_key(lane, 'job'), 'slices', 1)
+-- An engine that gives a result is one that works.
+if rows > (#ARGV - 12) / 2 then redis.call('HDEL', lane_key(lane, 'job'), 'deaths') end
+for i = 13, #ARGV, 2 do
+  redis.call('HSET', ns .. 'dead-rows', ARGV[i], ARGV[i + 1])
+  redis.call('ZADD', ns .. 'dead-rows-since', int(now_ms), ARGV[i])
+end
+if #ARGV > 12 then
+  for _, oldest in ipairs(redis.call('ZRANGE', ns .. 'dead-rows-since', 0, -1 - MOST_DEAD_ROWS)) do
+    redis.call('ZREM', ns .. 'dead-rows-since', oldest)
+    redis.call('HDEL', ns .. 'dead-rows', oldest)
+  end
+end
 for i, field in ipairs({'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
   'reasoning_tokens'}) do
   local sum = redis.call('HINCRBY', key, field, ARGV[5 + i])

@@ -19,7 +19,7 @@ local given_up = redis.call('HINCRBY', key, 'slices_given_up', left[1])
 redis.call('ZREM', lane_key(lane, 'active'), id)
 unwait(lane, id)
 redis.call('DEL', pending_key(id, batch[3], words(batch[2]), lane))
-for _, list in ipairs({'ready', 'claims'}) do
+for _, list in ipairs({'ready', 'suspects', 'claims'}) do
   for _, member in ipairs(redis.call('ZRANGE', lane_key(lane, list), 0, -1)) do
     local owner, index = string.match(member, '^(.*):(%d+)$')
     if owner == id then

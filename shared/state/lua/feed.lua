@@ -11,7 +11,7 @@ for rank = 2, #ARGV do
     local batch = redis.call('HMGET', batch_key(id), 'plan', 'paused', 'lane')
     local pending = batch[1] and pending_key(id, batch[1], words(batch[3]), lane)
     if batch[1] and not batch[2] and redis.call('ZREM', pending, index) == 1 then
-      redis.call('ZADD', ready, rank, member)
+      line_up(lane, id, index, rank)
       fed = fed + 1
       if redis.call('ZCARD', pending) == 0 then unwait(lane, id) end
     end

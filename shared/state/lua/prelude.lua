@@ -148,7 +148,7 @@ local function retire(id)
   local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id', 'lane')
   redis.call('ZREM', ns .. 'deadlines', id)
   local suffixes = {'parts:' .. id, 'epochs:' .. id, 'strikes:' .. id, 'inflight:' .. id,
-    'commits:' .. id, 'jobs:' .. id, 'reasons:' .. id}
+    'commits:' .. id, 'jobs:' .. id, 'reasons:' .. id, 'doubts:' .. id}
   if values[1] then
     suffixes[#suffixes + 1] = 'plan:' .. id .. ':' .. values[1]
     local lanes = words(values[3])
@@ -300,6 +300,41 @@ local function transition(id, event, fields, pin)
   return 'ok'
 end
 
+-- Puts a slice in its lane's line. One in which an engine died stands among the suspects, which run
+-- apart from all others.
+local function line_up(lane, id, index, rank)
+  local is_suspect = redis.call('HEXISTS', ns .. 'strikes:' .. id, index) == 1
+  redis.call('ZADD', lane_key(lane, is_suspect and 'suspects' or 'ready'),
+    is_suspect and int(now_ms) or rank, id .. ':' .. index)
+end
+
+-- A slice in line, with all that a run needs of its batch; nil when it is not to be run any more.
+local function in_line(member)
+  local id, index = string.match(member, '^(.*):(%d+)$')
+  local batch = redis.call('HMGET', batch_key(id), 'status', 'plan', 'bucket', 'key', 'etag',
+    'endpoint', 'tenant', 'version_id', 'engine_deaths')
+  local slice = batch[2] and redis.call('HGET', ns .. 'plan:' .. id .. ':' .. batch[2], index)
+  if batch[1] ~= 'in_progress' or not slice
+    or redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 1 then return nil end
+  return {id = id, index = index, member = member, batch = batch, slice = slice,
+    rows = cjson.decode(slice)[4]}
+end
+
+-- Claims a slice in line for a lane job; returns what `_claim` of slices.py reads.
+local function grant(lane, job, lease_ms, line, found)
+  local id, index, batch = found.id, found.index, found.batch
+  redis.call('ZREM', line, found.member)
+  redis.call('ZADD', lane_key(lane, 'claims'), int(now_ms + tonumber(lease_ms)), found.member)
+  redis.call('SADD', ns .. 'inflight:' .. id, index)
+  redis.call('HSET', ns .. 'jobs:' .. id, index, job)
+  redis.call('HINCRBY', lane_key(lane, 'served'), batch[7], cjson.decode(found.slice)[5])
+  local epoch = redis.call('HINCRBY', ns .. 'epochs:' .. id, index, 1)
+  local strikes = redis.call('HGET', ns .. 'strikes:' .. id, index) or 0
+  return {id, tonumber(index), epoch, tonumber(strikes), found.slice, batch[3], batch[4], batch[5],
+    batch[6], batch[7], batch[8] or '', redis.call('HGET', ns .. 'doubts:' .. id, index) or '',
+    tonumber(batch[9] or 0)}
+end
+
 -- Ends a claim without a result; the slice goes to the head of its lane if its batch still runs,
 -- and back to the pending ones if it is paused.
 local function give_back(lane, id, index, reason)
@@ -312,7 +347,7 @@ local function give_back(lane, id, index, reason)
       if values[2] then
         redis.call('ZADD', pending_key(id, values[3], words(values[4]), lane), index, index)
       else
-        redis.call('ZADD', lane_key(lane, 'ready'), -1, id .. ':' .. index)
+        line_up(lane, id, index, -1)
         ring('lane:' .. lane)
       end
     end
@@ -328,16 +363,18 @@ local function keep(file)
   return is_reserved or redis.call('EXISTS', ns .. 'file:' .. file.id) == 1
 end
 
--- Takes the lane's ready slices of the batch back to its pending ones, to be fed anew or, if it is
+-- Takes what the batch has in the lane's line back to its pending slices, to be fed anew or, if it is
 -- paused, not.
 local function unready(id, lane, lanes, plan)
-  local ready, taken = lane_key(lane, 'ready'), 0
-  for _, member in ipairs(redis.call('ZRANGE', ready, 0, -1)) do
-    local owner, index = string.match(member, '^(.*):(%d+)$')
-    if owner == id then
-      redis.call('ZREM', ready, member)
-      redis.call('ZADD', pending_key(id, plan, lanes, lane), index, index)
-      taken = taken + 1
+  local taken = 0
+  for _, line in ipairs({lane_key(lane, 'ready'), lane_key(lane, 'suspects')}) do
+    for _, member in ipairs(redis.call('ZRANGE', line, 0, -1)) do
+      local owner, index = string.match(member, '^(.*):(%d+)$')
+      if owner == id then
+        redis.call('ZREM', line, member)
+        redis.call('ZADD', pending_key(id, plan, lanes, lane), index, index)
+        taken = taken + 1
+      end
     end
   end
   if taken > 0 and redis.call('ZSCORE', lane_key(lane, 'active'), id) then wait(lane, id) end

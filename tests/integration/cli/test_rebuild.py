@@ -21,9 +21,11 @@ from cli import servers
 from cli.__main__ import app
 from cli.rebuild.rebuild import STRIDE, Rebuild
 from dispatcher.finaliser import Finaliser
+from dispatcher.packing import InlineBatch, Packer
 from dispatcher.reaper import Reaper
 from shared import ids
-from shared.catalog import load_catalog
+from shared.admission import NewBatchQuota
+from shared.catalog import Catalog, load_catalog
 from shared.commits import Commit, cancel, fail, keep_commit
 from shared.errors import NotFoundError, SetupError, TransientError
 from shared.keepsakes import create_key, forget_webhook, keep_webhook, revoke_key
@@ -52,6 +54,7 @@ class Yards:
     """A fleet's stores, and what its batches were like before Redis was lost."""
 
     yard: Yard
+    catalog: Catalog
     claims: list[Claim] = field(default_factory=list)
     #: What is ready belongs to whoever has just made it so.
     _claiming: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -164,8 +167,10 @@ async def state(redis_server: servers.Redis) -> AsyncIterator[State]:
 @pytest.fixture
 def yards(state: State, storage: Storage, tmp_path: Path) -> Yards:
     (tmp_path / "catalog.yaml").write_text(CATALOG)
-    planner = a_planner(state, storage, load_catalog(tmp_path / "catalog.yaml"))
-    return Yards(Yard(state, storage, planner, Finaliser(state, storage, output_seconds=3600)))
+    catalog = load_catalog(tmp_path / "catalog.yaml")
+    planner = a_planner(state, storage, catalog)
+    finaliser = Finaliser(state, storage, output_seconds=3600)
+    return Yards(Yard(state, storage, planner, finaliser), catalog)
 
 
 async def _empty(redis_server: servers.Redis) -> None:
@@ -234,6 +239,8 @@ async def _commit_rest(yards: Yards, batch_id: str) -> None:
         yards.claims.remove(claim)
 
 
+# Hundreds of batches go their whole way first, which takes minutes on a busy machine.
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("variant", ["emptied", "put back"])
 async def test_a_lost_index_is_made_again(
     variant: str, yards: Yards, redis_server: servers.Redis, tmp_path: Path
@@ -349,7 +356,8 @@ async def _queue(redis_server: servers.Redis) -> dict[str, str]:
     """What the tenant's running batches hold."""
     redis: Redis[str] = Redis.from_url(redis_server.url, decode_responses=True)
     try:
-        return await redis.hgetall(f"{NAMESPACE}enqueued:{TENANT}")
+        held: dict[str, str] = await redis.hgetall(f"{NAMESPACE}enqueued:{TENANT}")
+        return held
     finally:
         await redis.aclose()
 
@@ -463,6 +471,63 @@ async def test_failures_and_cancellations_stay_what_they_were(
         "cancelling",
         "cancelling",
     ]
+
+
+async def test_batches_in_packs_are_made_again_with_their_plans(
+    yards: Yards, redis_server: servers.Redis
+) -> None:
+    started, waiting, ended = await _pack(yards, "started", "waiting", "ended")
+    await yards.commit_some(started, 1)
+    await yards.yard.run(ended, lambda _: good())
+    await yards.yard.finaliser.finish(ended)
+    batch_ids = [started, waiting, ended]
+    before = [await yards.record(one) for one in batch_ids]
+    parts = await yards.state.slices.parts(started)
+    told = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
+    await _empty(redis_server)
+
+    rebuild = await _rebuild(yards)
+
+    assert [await yards.record(one) for one in batch_ids] == before
+    assert await yards.state.slices.parts(started) == parts
+    assert rebuild.counts["batches"] == 3
+    for event in await yards.hear():
+        first = told.get((event["batch"], event["sequence"]))
+        assert first is None or _said(first) == _said(event)
+
+
+async def _pack(yards: Yards, *names: str) -> list[str]:
+    """Batches of nine rows that came together by the bus, as the intake makes them."""
+    packer = Packer(
+        yards.state,
+        yards.storage,
+        quota=NewBatchQuota(yards.catalog, 1_000, 100_000, 1_000_000),
+        planner=yards.yard.planner,
+    )
+    now = int(time.time())
+    batch_ids = [ids.batch_id(TENANT, name) for name in names]
+    made = [
+        Manifest(
+            id=batch_id,
+            tenant=TENANT,
+            message_id=name,
+            fingerprint=f"print of {name}",
+            door="bus",
+            endpoint=CHAT,
+            input_file_id=ids.input_file_id(batch_id),
+            bucket="",
+            key="",
+            etag="",
+            size=0,
+            completion_window="24h",
+            created_at=now,
+            expires_at=now + 86_400,
+            is_foreign=True,
+        )
+        for name, batch_id in zip(names, batch_ids, strict=True)
+    ]
+    await asyncio.gather(*(packer.make(InlineBatch(one, lines(9), None)) for one in made))
+    return batch_ids
 
 
 async def test_a_window_that_closed_meanwhile_ends_the_batch_with_what_it_has(

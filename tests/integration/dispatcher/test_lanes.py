@@ -24,6 +24,7 @@ from shared.catalog import Catalog
 from shared.lifecycle import Event, Status
 from shared.outbound import Guard
 from shared.state import State
+from shared.state.slices import SupersededError
 from shared.storage import Storage
 from tests.batches import JOB, LANE, claim, in_progress, part
 from tests.eventually import eventually
@@ -253,6 +254,29 @@ async def test_a_failure_that_the_engine_reports_fails_all_batches_of_its_lane(
     assert (await state.batches.get(other)).status is Status.IN_PROGRESS
     assert await state.lanes.failure(LANE) is None
     assert await state.lanes.active(LANE) == []
+
+
+async def test_a_lane_that_failed_gets_another_job_for_its_next_batch(
+    state: State, keeper: LaneKeeper, jobs: Jobs
+) -> None:
+    await in_progress(state)
+    await keeper.feed(LANE)
+    await keeper.keep(LANE)
+    old = (await state.lanes.job(LANE)).id
+    assert len(await claim(state, slices=1, job=old)) == 1
+    await state.lanes.fail(LANE, "unknown engine argument")
+    await keeper.keep(LANE)
+
+    # The job knows the catalog as it was, and has to end although it has not failed itself.
+    with pytest.raises(SupersededError):
+        await claim(state, job=old)
+    assert await state.lanes.claimed_count(LANE) == 0
+    healed = await in_progress(state)
+    await keeper.keep(LANE)
+
+    new = (await state.lanes.job(LANE)).id
+    assert sorted(await jobs.submitted()) == sorted([old, new])
+    assert (await state.batches.get(healed)).status is Status.IN_PROGRESS
 
 
 async def test_the_ready_list_is_filled_in_order_up_to_what_the_lane_can_take(

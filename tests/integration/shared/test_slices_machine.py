@@ -23,9 +23,9 @@ from redis.asyncio import Redis
 
 from shared.errors import InvalidTransitionError
 from shared.lifecycle import FINAL, Event, Status
-from shared.slices import Claim
+from shared.slices import Claim, Doubt, GivenBack
 from shared.state import State
-from tests.batches import JOB, LANE, ROWS_A_SLICE, feed, in_progress, part
+from tests.batches import JOB, LANE, ROWS_A_SLICE, dead_row, feed, in_progress, part
 
 T = TypeVar("T")
 
@@ -39,15 +39,21 @@ _ENDINGS = {Status.FINALIZING: Event.OUTPUT_COMMITTED, Status.CANCELLING: Event.
 
 @dataclass
 class _Slice:
-    """Where a slice is: pending, ready, claimed, committed by an epoch's claim, or given up."""
+    """Where a slice is: pending, ready, among the suspects, claimed, committed, or given up."""
 
     lane: str
     place: str = "pending"
     epoch: int = 0
     strikes: int = 0
+    doubts: tuple[Doubt, ...] = ()
     is_inflight: bool = False
     committed_by: int = 0
     failed: int = 0
+
+    @property
+    def line(self) -> str:
+        """Where it waits for its turn: apart, once an engine died with it."""
+        return "suspect" if self.strikes else "ready"
 
 
 @dataclass
@@ -57,6 +63,7 @@ class _Batch:
     is_paused: bool = False
     completed: int = 0
     failed: int = 0
+    deaths: int = 0
     lost_lanes: set[str] = field(default_factory=set)
     events: Counter[str] = field(default_factory=Counter)
 
@@ -94,6 +101,8 @@ class _Machine(RuleBasedStateMachine):
         self._state = State(redis_url, namespace=self._namespace)
         self._batches: dict[str, _Batch] = {}
         self._claims: list[Claim] = []
+        self._deaths = dict.fromkeys(LANES, 0)
+        self._dead: set[str] = set()
         self._interruptions = 0
         for lane in LANES:
             self._run(self._state.lanes.open_job(lane, "", JOB))
@@ -128,7 +137,7 @@ class _Machine(RuleBasedStateMachine):
 
         for piece in batch.slices:
             if piece.place == "pending" and not batch.is_paused:
-                piece.place = "ready"
+                piece.place = piece.line
 
     @precondition(lambda self: self._batches)
     @rule(data=st.data())
@@ -179,12 +188,17 @@ class _Machine(RuleBasedStateMachine):
         )
 
         assert len(got) == min(slices, len(ready))
-        for one in got:
-            assert (one.batch_id, one.index) in ready
-            piece = self._piece(one)
-            assert (one.epoch, one.strikes) == (piece.epoch + 1, piece.strikes)
-            piece.place, piece.epoch, piece.is_inflight = "claimed", one.epoch, True
-        self._claims += got
+        self._take(got, ready)
+
+    @precondition(lambda self: self._some("suspect"))
+    @rule(rows=st.integers(0, 25), lane=st.sampled_from(LANES))
+    def claim_suspects(self, rows: int, lane: str) -> None:
+        suspects = self._some("suspect", lane)
+
+        got = self._run(self._state.slices.claim_suspects(lane, JOB, lease_seconds=60, rows=rows))
+
+        assert len(got) == min(max(1, rows // ROWS_A_SLICE), len(suspects))
+        self._take(got, suspects)
 
     @precondition(lambda self: self._claims)
     @rule(data=st.data())
@@ -204,8 +218,8 @@ class _Machine(RuleBasedStateMachine):
             ]
 
     @precondition(lambda self: self._claims)
-    @rule(data=st.data(), failed=st.integers(0, 10))
-    def commit(self, data: st.DataObject, failed: int) -> None:
+    @rule(data=st.data(), failed=st.integers(0, 10), dead=st.integers(0, 10))
+    def commit(self, data: st.DataObject, failed: int, dead: int) -> None:
         claim = data.draw(st.sampled_from(self._claims))
         batch, piece = self._batches[claim.batch_id], self._piece(claim)
         if piece.place == "committed":
@@ -224,10 +238,14 @@ class _Machine(RuleBasedStateMachine):
             piece.failed = failed
             batch.completed += claim.slice.rows - failed
             batch.failed += failed
+            self._dead |= {dead_row(claim, row).id for row in range(dead)}
+            if dead < claim.slice.rows:
+                self._deaths[claim.lane] = 0
             if batch.status is Status.IN_PROGRESS and batch.is_done:
                 batch.move_to(Status.FINALIZING)
 
-        outcome = self._run(self._state.slices.commit(claim, part(claim, failed=failed)))
+        rows = [dead_row(claim, row) for row in range(dead)]
+        outcome = self._run(self._state.slices.commit(claim, part(claim, failed=failed), dead=rows))
 
         assert outcome == expected
 
@@ -241,7 +259,33 @@ class _Machine(RuleBasedStateMachine):
 
         assert released == is_current
         if released:
-            self._piece(claim).strikes += strikes
+            self._strike(claim, strikes, ())
+            self._give_back(claim.batch_id, claim.index)
+
+    @precondition(lambda self: self._inflight())
+    @rule(lane=st.sampled_from(LANES), counted=st.booleans(), end=st.integers(1, ROWS_A_SLICE))
+    def die(self, lane: str, counted: bool, end: int) -> None:
+        """The lane's engine dies with all in it; its job lives to tell."""
+        held = [one for one in self._claims if one.lane == lane and self._is_current(one)]
+        for place, claim in enumerate(held):
+            doubts = (*claim.doubts, Doubt(0, end, claim.strikes + 1))
+            is_told = counted and place == 0
+
+            released = self._run(
+                self._state.slices.release(
+                    claim,
+                    strikes=1,
+                    reason=GivenBack.ENGINE_DIED,
+                    doubts=doubts,
+                    last_words="It died.",
+                    most_deaths=1000 * is_told,
+                )
+            )
+
+            assert released
+            if self._strike(claim, 1, doubts) and is_told:
+                self._batches[claim.batch_id].deaths += 1
+                self._deaths[lane] += 1
             self._give_back(claim.batch_id, claim.index)
 
     @precondition(lambda self: self._inflight())
@@ -333,6 +377,7 @@ class _Machine(RuleBasedStateMachine):
             assert record.number("completed") == batch.completed
             assert record.number("failed") == batch.failed
             assert record.number("slices_committed") == len(committed)
+            assert record.number("engine_deaths") == batch.deaths
             assert record.number("completed") + record.number("failed") == 10 * len(committed)
             given_up = [piece for piece in batch.slices if piece.place == "given up"]
             assert record.number("given_up") == ROWS_A_SLICE * len(given_up)
@@ -342,9 +387,13 @@ class _Machine(RuleBasedStateMachine):
 
     @invariant()
     def every_slice_of_a_running_batch_is_in_exactly_one_place(self) -> None:
-        lists, rest = self._run(self._look())
-        places_of = {LANE: lists[:3], OTHER_LANE: lists[3:]}
-        for lane, (_, _, active) in places_of.items():
+        lists, rest, deaths, dead = self._run(self._look())
+        assert {lane: int(number or 0) for lane, number in zip(LANES, deaths, strict=True)} == (
+            self._deaths
+        )
+        assert set(dead) == self._dead
+        places_of = {LANE: lists[:4], OTHER_LANE: lists[4:]}
+        for lane, (_, _, _, active) in places_of.items():
             # A lane has the batches that it has work for.
             assert set(active) == {
                 batch_id
@@ -355,7 +404,7 @@ class _Machine(RuleBasedStateMachine):
             first_pending, other_pending, parts, inflight = (rest.pop(0) for _ in range(4))
             for index, piece in enumerate(batch.slices):
                 member = f"{batch_id}:{index}"
-                ready, claims, _ = places_of[piece.lane]
+                ready, suspects, claims, _ = places_of[piece.lane]
                 pending = first_pending if piece.lane == batch.lanes[0] else other_pending
                 assert (member in claims) == (str(index) in inflight) == piece.is_inflight
                 assert (str(index) in parts) == (piece.place == "committed")
@@ -363,6 +412,7 @@ class _Machine(RuleBasedStateMachine):
                     places = {
                         "pending": str(index) in pending,
                         "ready": member in ready,
+                        "suspect": member in suspects,
                         "claimed": member in claims,
                         "committed": str(index) in parts,
                     }
@@ -370,19 +420,25 @@ class _Machine(RuleBasedStateMachine):
                         [] if piece.place == "given up" else [piece.place]
                     )
 
-    async def _look(self) -> tuple[list[Any], list[Any]]:
-        """Each lane's ready, claims and active; each batch's pending, committed and inflight."""
+    async def _look(self) -> tuple[list[Any], list[Any], list[Any], list[str]]:
+        """Each lane's lines, claims and active; each batch's pending, committed and inflight.
+
+        Then each lane's deaths in a row, and the dead rows.
+        """
         async with self._redis.pipeline(transaction=False) as pipe:
             for lane in LANES:
-                for kind in ("ready", "claims", "active"):
+                for kind in ("ready", "suspects", "claims", "active"):
                     pipe.zrange(f"{self._namespace}lane:{lane}:{kind}", 0, -1)
             for batch_id in self._batches:
                 pipe.zrange(f"{self._namespace}pending:{batch_id}:p", 0, -1)
                 pipe.zrange(f"{self._namespace}pending:{batch_id}:p:{OTHER_LANE}", 0, -1)
                 pipe.hkeys(f"{self._namespace}parts:{batch_id}")
                 pipe.smembers(f"{self._namespace}inflight:{batch_id}")
+            for lane in LANES:
+                pipe.hget(f"{self._namespace}lane:{lane}:job", "deaths")
+            pipe.zrange(f"{self._namespace}dead-rows-since", 0, -1)
             answers: list[Any] = await pipe.execute()
-        return answers[:6], answers[6:]
+        return answers[:8], answers[8:-3], answers[-3:-1], answers[-1]
 
     def _check_events(self, batch_id: str) -> None:
         entries = self._run(self._state.outbox.read("events", limit=10_000, wait_seconds=0))
@@ -428,11 +484,29 @@ class _Machine(RuleBasedStateMachine):
     def _give_back(self, batch_id: str, index: int) -> None:
         piece = self._batches[batch_id].slices[index]
         piece.is_inflight = False
-        piece.place = "pending" if self._batches[batch_id].is_paused else "ready"
+        piece.place = "pending" if self._batches[batch_id].is_paused else piece.line
+
+    def _take(self, got: list[Claim], line: list[tuple[str, int]]) -> None:
+        for one in got:
+            assert (one.batch_id, one.index) in line
+            piece, batch = self._piece(one), self._batches[one.batch_id]
+            assert (one.epoch, one.strikes) == (piece.epoch + 1, piece.strikes)
+            assert (one.doubts, one.engine_deaths) == (piece.doubts, batch.deaths)
+            piece.place, piece.epoch, piece.is_inflight = "claimed", one.epoch, True
+        self._claims += got
+
+    def _strike(self, claim: Claim, strikes: int, doubts: tuple[Doubt, ...]) -> bool:
+        """Nothing is added to a batch that has ended."""
+        if self._batches[claim.batch_id].status in FINAL:
+            return False
+        piece = self._piece(claim)
+        piece.strikes += strikes
+        piece.doubts = doubts or piece.doubts
+        return True
 
     def _park(self, batch: _Batch) -> None:
         for piece in batch.slices:
-            if piece.place == "ready":
+            if piece.place in ("ready", "suspect"):
                 piece.place = "pending"
 
     async def _close(self) -> None:

@@ -5,8 +5,9 @@ import json
 import pytest
 from redis.asyncio import Redis
 
+from shared.errors import NotFoundError
 from shared.lifecycle import Event, Status
-from shared.slices import Slice
+from shared.slices import Doubt, Slice
 from shared.state import State
 from shared.state.slices import SupersededError
 from tests.batches import (
@@ -14,8 +15,10 @@ from tests.batches import (
     LANE,
     accept_input,
     claim,
+    claim_suspects,
     claimed,
     contents,
+    dead_row,
     feed,
     in_progress,
     in_status,
@@ -386,7 +389,7 @@ async def test_a_released_slice_can_be_claimed_again_with_its_strikes(state: Sta
 
     released = await state.slices.release(first, strikes=1)
 
-    [again] = await claim(state)
+    [again] = await claim_suspects(state)
     assert released
     assert (again.index, again.epoch, again.strikes) == (0, 2, 1)
 
@@ -437,3 +440,196 @@ async def test_a_slice_is_announced_once_and_only_where_that_is_wanted(state: St
     assert told[0] == {"index": 1, "first_row": 10, "rows": 10, "completed": 9, "failed": 1}
     assert sequences == sorted(set(sequences))
     assert entries[2].snapshot()["completed"] == "19"
+
+
+async def test_a_slice_in_which_an_engine_died_runs_apart_from_the_others(state: State) -> None:
+    first, _ = await claimed(state, slices=2)
+
+    await state.slices.release(first, strikes=1)
+
+    assert await claim(state, slices=9) == []
+    assert await state.lanes.suspects_count(LANE) == 1
+    assert [one.index for one in await claim_suspects(state)] == [0]
+    assert await state.lanes.suspects_count(LANE) == 0
+
+
+async def test_suspects_are_claimed_together_up_to_so_many_rows_and_one_at_least(
+    state: State,
+) -> None:
+    for one in await claimed(state, slices=4):
+        await state.slices.release(one, strikes=1)
+
+    got = [await claim_suspects(state, rows=rows) for rows in (1, 29, 99)]
+
+    assert [[one.index for one in some] for some in got] == [[0], [1, 2], [3]]
+
+
+async def test_a_suspect_carries_what_is_known_of_its_rows(state: State) -> None:
+    [first] = await claimed(state, slices=1)
+    await state.slices.release(first, strikes=1, doubts=[Doubt(0, 8, 1)], last_words="It hung.")
+    [second] = await claim_suspects(state)
+
+    # A death that is not its own adds nothing, and one that is takes the place of what was known.
+    await state.slices.release(second)
+    [third] = await claim_suspects(state)
+    await state.slices.release(
+        third, strikes=1, doubts=[Doubt(0, 7, 1), Doubt(7, 8, 2)], last_words="Dead.", most_deaths=9
+    )
+    [fourth] = await claim_suspects(state)
+
+    assert second.doubts == third.doubts == (Doubt(0, 8, 1),)
+    assert (third.last_words, third.engine_deaths) == ("It hung.", 0)
+    assert fourth.doubts == (Doubt(0, 7, 1), Doubt(7, 8, 2))
+    assert (fourth.strikes, fourth.last_words, fourth.engine_deaths) == (2, "Dead.", 1)
+    assert (await state.lanes.job(LANE)).deaths == 1
+
+
+async def test_a_suspect_whose_claim_runs_out_is_a_suspect_again(state: State) -> None:
+    [first] = await claimed(state, slices=1)
+    await state.slices.release(first, strikes=1)
+    await claim_suspects(state)
+
+    assert await state.slices.reap(LANE, all_claims=True) == 1
+
+    assert await claim(state) == []
+    assert [one.epoch for one in await claim_suspects(state)] == [3]
+
+
+async def test_suspects_of_an_ended_batch_are_dropped_on_the_way(state: State) -> None:
+    [ended] = await claimed(state, slices=1)
+    [live] = await claimed(state, slices=1)
+    for one in (ended, live):
+        await state.slices.release(one, strikes=1)
+    await state.apply(ended.batch_id, Event.CANCEL_REQUESTED)
+
+    got = await claim_suspects(state)
+
+    assert [one.batch_id for one in got] == [live.batch_id]
+    assert await state.lanes.suspects_count(LANE) == 0
+
+
+async def test_a_superseded_job_gets_no_suspects(state: State) -> None:
+    [first] = await claimed(state, slices=1)
+    await state.slices.release(first, strikes=1)
+    await state.lanes.open_job(LANE, JOB, "job-2")
+
+    with pytest.raises(SupersededError):
+        await state.slices.claim_suspects(LANE, JOB, lease_seconds=30, rows=10)
+
+
+async def test_a_late_commit_takes_its_slice_from_the_suspects(state: State) -> None:
+    first, _ = await claimed(state, slices=2)
+    await state.slices.release(first, strikes=1)
+
+    assert await state.slices.commit(first, part(first)) == "ok"
+
+    assert await state.lanes.suspects_count(LANE) == 0
+
+
+async def test_a_death_after_its_batchs_end_leaves_nothing_behind(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    [only] = await claimed(state, slices=1)
+    await state.apply(only.batch_id, Event.LANE_FAILED)
+    before = await contents(redis, namespace)
+
+    assert await state.slices.release(only, strikes=1, doubts=[Doubt(0, 1, 1)], most_deaths=9)
+
+    after = await contents(redis, namespace)
+    assert {key for key in after if "strikes" in key or "doubts" in key} == set()
+    assert after.keys() <= before.keys()
+    assert (await state.lanes.job(LANE)).deaths == 0
+
+
+async def test_deaths_in_a_row_are_counted_up_to_a_result(state: State) -> None:
+    first, second, third = await claimed(state, slices=3)
+    for one in (first, second):
+        await state.slices.release(one, strikes=1, most_deaths=9)
+    [first, second] = await claim_suspects(state)
+    dead = [dead_row(first, row) for row in range(first.slice.rows)]
+
+    # Rows that are given up are no results.
+    await state.slices.commit(first, part(first, failed=10), dead=dead)
+    still = (await state.lanes.job(LANE)).deaths
+    await state.slices.commit(second, part(second, failed=10), dead=[dead_row(second)])
+
+    assert still == 2
+    assert (await state.lanes.job(LANE)).deaths == 0
+    assert await state.slices.commit(third, part(third)) == "ok"
+
+
+async def test_rows_that_killed_engines_are_kept_in_order_and_once(state: State) -> None:
+    [mine] = await claimed(state, slices=1)
+    [other] = await claimed(state, slices=1, tenant="globex")
+    rows = [dead_row(mine, 3, reason="It hung.", custom_id="é\u2028"), dead_row(mine, 1)]
+
+    for _ in range(2):
+        assert await state.slices.commit(mine, part(mine, failed=2), dead=rows) == "ok"
+    await state.slices.commit(other, part(other, failed=1), dead=[dead_row(other)])
+    late = dataclasses.replace(mine, epoch=9)
+    assert await state.slices.commit(late, part(late), dead=[dead_row(mine, 5)]) == "committed"
+
+    assert sorted(await state.dead_rows.all(tenant="acme"), key=lambda row: row.id) == rows[::-1]
+    assert await state.dead_rows.all(batch_id=other.batch_id) == [dead_row(other)]
+    assert (await state.dead_rows.all())[-1] == dead_row(other)
+    assert len(await state.dead_rows.all(limit=2)) == 2
+    assert await state.dead_rows.get(rows[0].id) == rows[0]
+
+
+async def test_a_dropped_row_is_gone(state: State) -> None:
+    [only] = await claimed(state, slices=1)
+    await state.slices.commit(only, part(only, failed=1), dead=[dead_row(only)])
+
+    assert [await state.dead_rows.drop(dead_row(only).id) for _ in range(2)] == [True, False]
+
+    assert await state.dead_rows.all() == []
+    with pytest.raises(NotFoundError):
+        await state.dead_rows.get(dead_row(only).id)
+
+
+async def test_the_newest_ten_thousand_dead_rows_are_kept(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    old = {f"old-{number:05d}": number for number in range(10_000)}
+    await redis.zadd(f"{namespace}dead-rows-since", old)
+    await redis.hset(f"{namespace}dead-rows", mapping=dict.fromkeys(old, "{}"))
+    [only] = await claimed(state, slices=1)
+
+    await state.slices.commit(only, part(only, failed=2), dead=[dead_row(only), dead_row(only, 1)])
+
+    kept = await redis.zrange(f"{namespace}dead-rows-since", 0, -1)
+    assert kept[0] == "old-00002"
+    assert kept[-2:] == sorted(dead_row(only, row).id for row in (0, 1))
+    assert set(kept) == set(await redis.hkeys(f"{namespace}dead-rows"))
+
+
+async def test_an_engine_that_gave_results_before_its_death_begins_another_row(
+    state: State,
+) -> None:
+    first, second, third = await claimed(state, slices=3)
+
+    for one in (first, second):
+        await state.slices.release(one, strikes=1, most_deaths=3)
+    await state.slices.release(third, strikes=1, most_deaths=3, gave_results=True)
+
+    assert (await state.lanes.job(LANE)).deaths == 1
+    assert await state.lanes.failure(LANE) is None
+
+
+async def test_so_many_deaths_in_a_row_fail_the_lane_and_stop_it(state: State) -> None:
+    first, second, _ = await claimed(state, slices=3)
+    other = await in_progress(state)
+
+    await state.slices.release(first, strikes=1, most_deaths=2)
+    before = await state.lanes.failure(LANE)
+    await state.slices.release(second, strikes=1, most_deaths=2)
+
+    assert before is None
+    assert await state.lanes.failure(LANE) == (
+        "The engine died 2 times in a row, and gave no result between."
+    )
+    await feed(state, other)
+    assert await claim(state) + await claim_suspects(state) == []
+    await state.lanes.clear_failure(LANE)
+    assert (await state.lanes.job(LANE)).deaths == 0
+    assert [one.batch_id for one in await claim(state)] == [other]

@@ -1,7 +1,7 @@
 """What a rebuild makes of the objects of a batch."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import pytest
 
@@ -18,7 +18,8 @@ BATCH = "batch_1"
 NOW = 2_000.0
 
 
-class _Made(NamedTuple):
+@dataclass(frozen=True)
+class _Made:
     index: int
     epoch: int
     rows: int

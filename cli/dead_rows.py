@@ -1,0 +1,226 @@
+"""`batchyard dead-letters rows`: requests that killed engines, to be read, run again or dropped."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from cli.options import (
+    HERE,
+    AsJson,
+    RedisUrl,
+    RunDir,
+    S3AccessKey,
+    S3Bucket,
+    S3Endpoint,
+    S3SecretKey,
+    echo_table,
+    time_text,
+)
+from shared.dead_rows import DeadRow
+from shared.errors import InvalidInputError, SetupError, TransientError
+from shared.state import State
+from shared.storage import Storage
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    invoke_without_command=True,
+    help="Requests of batches that were given up because engines died of them. Where they lie is "
+    "shown, never what they say.",
+)
+
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids as `ls` shows them.")]
+All = Annotated[bool, typer.Option("--all", help="All that are there.")]
+Tenant = Annotated[str | None, typer.Option(help="Only this one's.")]
+OfBatch = Annotated[str | None, typer.Option("--batch", help="Only this batch's.")]
+Limit = Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")]
+_LIMIT = 100
+#: As many as are kept.
+_ALL = 10_000
+
+
+@app.callback()
+def _list_rows(
+    context: typer.Context,
+    *,
+    limit: Limit = _LIMIT,
+    tenant: Tenant = None,
+    batch: OfBatch = None,
+    run_dir: RunDir = HERE,
+    redis_url: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        ls(
+            limit=limit,
+            tenant=tenant,
+            batch=batch,
+            run_dir=run_dir,
+            redis_url=redis_url,
+            as_json=as_json,
+        )
+
+
+@app.command()
+def ls(
+    *,
+    limit: Limit = _LIMIT,
+    tenant: Tenant = None,
+    batch: OfBatch = None,
+    run_dir: RunDir = HERE,
+    redis_url: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is there, as `rows` alone does."""
+    found = _with_state(
+        lambda state: state.dead_rows.all(tenant=tenant, batch_id=batch, limit=limit),
+        run_dir,
+        redis_url,
+    )
+    if as_json:
+        typer.echo(json.dumps([_shown(row) for row in found]))
+        return
+    rows = [("ID", "SINCE", "TENANT", "BATCH", "LINE", "CUSTOM ID", "DEATHS", "REASON")]
+    rows += [
+        (
+            row.id,
+            time_text(row.at),
+            row.tenant,
+            row.batch_id,
+            str(row.line),
+            row.custom_id[:40],
+            str(row.deaths),
+            row.reason[:80],
+        )
+        for row in found
+    ]
+    echo_table(rows)
+
+
+@app.command()
+def show(
+    row_id: Annotated[str, typer.Argument(help="The id, as `ls` shows it.")],
+    *,
+    run_dir: RunDir = HERE,
+    redis_url: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one with the place of its request."""
+    row = _with_state(lambda state: state.dead_rows.get(row_id), run_dir, redis_url)
+    told = _shown(row)
+    typer.echo(json.dumps(told) if as_json else json.dumps(told, indent=2, ensure_ascii=False))
+
+
+@app.command()
+def replay(
+    row_ids: Ids = None,
+    *,
+    every: All = False,
+    run_dir: RunDir = HERE,
+    redis_url: RedisUrl = None,
+    s3_endpoint: S3Endpoint = None,
+    s3_access_key: S3AccessKey = None,
+    s3_secret_key: S3SecretKey = None,
+    s3_bucket: S3Bucket = "batchyard",
+    as_json: AsJson = False,
+) -> None:
+    """Run each again in a new batch of its tenant's, alone, and take it off the list."""
+    from cli.fleet.running import s3_place
+    from shared.row_replays import replay as run_again
+
+    _require_wish(row_ids, every=every)
+    place = s3_place(run_dir, s3_endpoint, s3_access_key, s3_secret_key)
+
+    async def work(state: State) -> dict[str, str]:
+        storage = Storage(*place, s3_bucket)
+        try:
+            wanted = await _wanted(state, row_ids)
+            return {row.id: await run_again(state, storage, row) for row in wanted}
+        finally:
+            storage.close()
+
+    made = _with_state(work, run_dir, redis_url)
+    if as_json:
+        typer.echo(json.dumps({"replayed": made}))
+        return
+    for row_id, batch_id in made.items():
+        typer.echo(f"replayed  {row_id}  as  {batch_id}")
+    _say_if_none(made)
+
+
+@app.command()
+def drop(
+    row_ids: Ids = None,
+    *,
+    every: All = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    run_dir: RunDir = HERE,
+    redis_url: RedisUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take rows off the list; their batches keep the errors."""
+    _require_wish(row_ids, every=every)
+    if not yes:
+        what = "all dead rows" if every else f"{len(set(row_ids or ()))} dead rows"
+        typer.confirm(f"Forget {what}?", abort=True, err=True)
+
+    async def work(state: State) -> list[str]:
+        wanted = await _wanted(state, row_ids)
+        return [row.id for row in wanted if await state.dead_rows.drop(row.id)]
+
+    done = _with_state(work, run_dir, redis_url)
+    if as_json:
+        typer.echo(json.dumps({"dropped": done}))
+        return
+    for row_id in done:
+        typer.echo(f"dropped  {row_id}")
+    _say_if_none(done)
+
+
+def _require_wish(row_ids: list[str] | None, *, every: bool) -> None:
+    if every == bool(row_ids):
+        raise InvalidInputError(
+            "Name ids as `batchyard dead-letters rows ls` shows them, or say --all."
+        )
+
+
+async def _wanted(state: State, row_ids: list[str] | None) -> list[DeadRow]:
+    """Those that are named, or all. Raises NotFoundError before anything is done."""
+    if not row_ids:
+        return await state.dead_rows.all(limit=_ALL)
+    return [await state.dead_rows.get(row_id) for row_id in dict.fromkeys(row_ids)]
+
+
+def _say_if_none(done: object) -> None:
+    if not done:
+        typer.echo("There are no dead rows.", err=True)
+
+
+def _with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str | None) -> T:
+    from cli.fleet.running import redis_url
+
+    found = redis_url(run_dir, url)
+
+    async def run() -> T:
+        state = State(found)
+        try:
+            return await work(state)
+        except TransientError as error:
+            raise SetupError(
+                f"The fleet's Redis or S3 does not answer ({error}). Start the fleet, or set "
+                "BATCHYARD_REDIS_URL and BATCHYARD_S3_ENDPOINT to where they are."
+            ) from error
+        finally:
+            await state.close()
+
+    return asyncio.run(run())
+
+
+def _shown(row: DeadRow) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(row)
+    return told

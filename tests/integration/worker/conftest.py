@@ -1,0 +1,220 @@
+"""A dispatcher and lane jobs as they are, on an engine that is made up and dies of planted rows."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cli import servers
+from cli.servers import free_port
+from dispatcher.app import Dispatcher
+from dispatcher.cluster import Cluster
+from dispatcher.finaliser import Finaliser
+from dispatcher.lanes import LaneKeeper
+from dispatcher.reaper import Reaper
+from dispatcher.sender import Sender
+from dispatcher.webhooks import Deliverer
+from shared.catalog import load_catalog
+from shared.lifecycle import FINAL
+from shared.outbound import Guard
+from shared.state import BatchRecord, State
+from shared.storage import Storage
+from tests.batches import validating
+from tests.chaos.engine import KILL
+from tests.chaos.rows import CHAT
+from tests.eventually import eventually
+from tests.integration.dispatcher.conftest import a_planner
+from tests.servers import S3
+
+_ROOT = Path(__file__).parents[3]
+LANE = "m@cpu"
+CATALOG = """\
+pools: {cpu: {resources: {CPU: 1}}}
+models: {m: {source: SOURCE, pools: [cpu], engine: {max_num_seqs: 256}}}
+"""
+
+
+@dataclass
+class MortalEngine:
+    """The made-up engine; it is started again whenever it dies, as Ray does it."""
+
+    port: int
+    journal: Path
+    deaths: list[float] = field(default_factory=list)
+    starts: int = 0
+    #: With so many deaths it stays dead for the time being.
+    hold_at: int | None = None
+    may_start: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def live(self) -> None:
+        """Again and again, until cancelled."""
+        self.may_start.set()
+        while True:
+            await self.may_start.wait()
+            self.starts += 1
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.chaos.engine", str(self.port), str(self.journal),
+                cwd=_ROOT,
+            )  # fmt: skip
+            try:
+                await process.wait()
+            finally:
+                with suppress(ProcessLookupError):
+                    process.kill()
+            self.deaths.append(time.time())
+            if len(self.deaths) == self.hold_at:
+                self.may_start.clear()
+
+    def mend(self) -> None:
+        """Let it die of nothing any more."""
+        Path(f"{self.journal}.mended").touch()
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What it noted of each call: when, under which claim, and which rows."""
+        return [json.loads(line) for line in self.journal.read_text().splitlines()]
+
+
+@dataclass(frozen=True)
+class StubFleet:
+    """What a test may do."""
+
+    state: State
+    storage: Storage
+    engine: MortalEngine
+    catalog_file: Path
+
+    async def submit(self, body: bytes, **changes: Any) -> str:
+        """A batch over an input of these bytes."""
+        key = f"files/{time.time_ns()}"
+        stored = await self.storage.put(key, body)
+        fields = {"bucket": self.storage.bucket, "key": key, "etag": stored.etag, "size": len(body)}
+        return await validating(self.state, **{**fields, **changes})
+
+    async def end_of(self, batch_id: str, *, seconds: float = 100) -> BatchRecord:
+        """The batch's record once it has ended."""
+
+        async def has_ended() -> bool:
+            return (await self.state.batches.get(batch_id)).status in FINAL
+
+        await eventually(has_ended, timeout=seconds)
+        return await self.state.batches.get(batch_id)
+
+    async def results(self, record: BatchRecord, kind: str) -> list[dict[str, Any]]:
+        """The lines of its output or error file; none without one."""
+        if (file_id := record.fields.get(f"{kind}_file_id")) is None:
+            return []
+        file = await self.state.files.get(record.tenant, file_id)
+        return [json.loads(line) for line in (await self.storage.get(file.key)).splitlines()]
+
+
+def requests(rows: int, *, deadly: Sequence[int] = (), name: str = "row") -> bytes:
+    """An input whose rows of these numbers kill the engine."""
+    return b"".join(
+        json.dumps(
+            {
+                "custom_id": f"{name}-{row}",
+                "method": "POST",
+                "url": CHAT,
+                "body": {
+                    "model": "m",
+                    "messages": [
+                        {"role": "user", "content": KILL if row in deadly else f"answer {row}"}
+                    ],
+                },
+            }
+        ).encode()
+        + b"\n"
+        for row in range(rows)
+    )
+
+
+@pytest.fixture
+async def stub_fleet(
+    redis_server: servers.Redis, storage: Storage, s3: S3, tmp_path: Path
+) -> AsyncIterator[StubFleet]:
+    catalog_file = tmp_path / "catalog.yaml"
+    catalog_file.write_text(CATALOG.replace("SOURCE", "any"))
+    engine = MortalEngine(free_port(), tmp_path / "engine.jsonl")
+    engine.journal.touch()
+    ray_port = free_port()
+    jobs = await _start_jobs(ray_port, tmp_path, _environment(redis_server, storage, s3, engine))
+    state = State(redis_server.url)
+    cluster = Cluster(f"http://127.0.0.1:{ray_port}", "token")
+    dispatcher = _dispatcher(state, storage, cluster, catalog_file)
+    tasks = [asyncio.create_task(engine.live()), asyncio.create_task(dispatcher.lead())]
+    try:
+        yield StubFleet(state, storage, engine, catalog_file)
+    finally:
+        for task in tasks:
+            while not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=5)
+        # The jobs too: all of them are of its session.
+        os.killpg(jobs.pid, signal.SIGKILL)
+        await jobs.wait()
+        await cluster.close()
+        await state.close()
+
+
+async def _start_jobs(
+    port: int, folder: Path, environment: dict[str, str]
+) -> asyncio.subprocess.Process:
+    jobs = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.chaos.cluster", str(port), str(folder),
+        cwd=_ROOT, env=environment, start_new_session=True,
+    )  # fmt: skip
+
+    async def answers() -> bool:
+        async with httpx.AsyncClient(timeout=5) as http:
+            with suppress(httpx.HTTPError):
+                return bool(await http.get(f"http://127.0.0.1:{port}/api/jobs/none"))
+        return False
+
+    await eventually(answers, timeout=60)
+    return jobs
+
+
+def _environment(
+    redis: servers.Redis, storage: Storage, s3: S3, engine: MortalEngine
+) -> dict[str, str]:
+    inherited = {name: text for name, text in os.environ.items() if "BATCHYARD" not in name}
+    return {
+        **inherited,
+        "PYTHONPATH": str(_ROOT),
+        "BATCHYARD_AMQP_URL": "amqp://nobody@127.0.0.1:1/",
+        "BATCHYARD_REDIS_URL": redis.url,
+        "BATCHYARD_S3_ENDPOINT": s3.endpoint,
+        "BATCHYARD_S3_ACCESS_KEY": s3.access_key,
+        "BATCHYARD_S3_SECRET_KEY": s3.secret_key,
+        "BATCHYARD_S3_BUCKET": storage.bucket,
+        "BATCHYARD_CATALOG": str(engine.journal.parent / "catalog.yaml"),
+        "BATCHYARD_LANE_ENGINE_DEATHS": "5",
+        "CHAOS_ENGINE_PORT": str(engine.port),
+    }
+
+
+def _dispatcher(state: State, storage: Storage, cluster: Cluster, catalog: Path) -> Dispatcher:
+    return Dispatcher(
+        state,
+        planner=a_planner(state, storage, load_catalog(catalog), rows=128),
+        finaliser=Finaliser(state, storage, output_seconds=3600),
+        lanes=LaneKeeper(state, storage, cluster, ready_rows=512, silence_seconds=60, attempts=5),
+        reaper=Reaper(state, storage),
+        deliverer=Deliverer(
+            state,
+            Sender(Guard(()), timeout_seconds=1),
+            timeout_seconds=1,
+            attempts=1,
+            attempts_per_endpoint=1,
+        ),
+    )

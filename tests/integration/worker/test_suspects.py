@@ -1,0 +1,251 @@
+"""Slices in which an engine died, from claim to commit, on an engine in this process."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.finaliser import Finaliser
+from shared.catalog import load_catalog
+from shared.lifecycle import Event, Status
+from shared.slices import Claim
+from shared.state import State
+from shared.storage import Storage
+from tests.batches import JOB, claim, claim_suspects
+from tests.chaos.engine import KILL
+from tests.integration.dispatcher.conftest import CATALOG, Yard, a_planner
+from tests.integration.worker.conftest import requests
+from worker.engine_errors import (
+    EngineFailedError,
+    EngineGoneError,
+    EngineUnavailableError,
+    Result,
+)
+from worker.slice_run import BatchWatch, Outcome, SliceRunner, fetch, settle
+from worker.suspects import SuspectRunner
+
+LANE = "m@gpu"
+_ROWS_A_SLICE = 40
+
+
+@dataclass
+class Engine:
+    """Dies with all that is in it when a planted row comes, and is there again at once."""
+
+    deaths: int = 0
+    #: The rows of each call in which it died.
+    victims: list[int] = field(default_factory=list)
+    #: What it raises instead of an answer.
+    trouble: Exception | None = None
+    #: Set while rows are in it that it keeps for ever.
+    holding: asyncio.Event = field(default_factory=asyncio.Event)
+    hold: str = ""
+
+    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
+        if self.trouble is not None:
+            raise self.trouble
+        life = self.deaths
+        if any(KILL.encode() in line for line in lines):
+            self.deaths += 1
+            self.victims.append(len(lines))
+            raise EngineGoneError("It died.")
+        if self.hold and any(self.hold.encode() in line for line in lines):
+            self.holding.set()
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        if self.deaths > life:
+            raise EngineGoneError("It died.")
+        return [(200, json.dumps({"at": self.deaths}).encode()) for _ in lines]
+
+
+@dataclass
+class Lane:
+    """What a lane job does, one step at a time."""
+
+    yard: Yard
+    engine: Engine
+    runner: SliceRunner
+    suspects: SuspectRunner
+
+    async def batch(self, rows: int, *, deadly: Sequence[int] = (), **changes: Any) -> str:
+        return await self.yard.plan(requests(rows, deadly=deadly), **changes)
+
+    async def run(self) -> None:
+        """Until nothing is left to be run."""
+        while await self.step() or await self.trial():
+            pass
+
+    async def step(self) -> list[Outcome]:
+        """All that is ready, together."""
+        state = self.yard.state
+        members = [
+            piece.member for piece in await state.lanes.candidates(LANE, slices_per_batch=100)
+        ]
+        await state.lanes.feed(LANE, members)
+        claims = await claim(state, slices=100, rows=100_000, lane=LANE)
+        bodies = [await fetch(self.yard.storage, one) for one in claims]
+        results = await asyncio.gather(*map(self.runner.run, claims, bodies))
+        for one, result in zip(claims, results, strict=True):
+            await settle(state, self.yard.storage, one, result)
+        return [result.outcome for result in results]
+
+    async def trial(self) -> list[Outcome]:
+        """The suspects that are first in the line."""
+        claims = await claim_suspects(self.yard.state, rows=16, lane=LANE)
+        return await self.try_claims(claims)
+
+    async def try_claims(self, claims: Sequence[Claim]) -> list[Outcome]:
+        bodies = [await fetch(self.yard.storage, one) for one in claims]
+        results = await self.suspects.run(claims, bodies)
+        for one, result in zip(claims, results, strict=True):
+            await settle(self.yard.state, self.yard.storage, one, result)
+        return [result.outcome for result in results]
+
+    async def rows(self, batch_id: str, kind: str) -> list[str]:
+        """The custom ids of the batch's output or error file, in order."""
+        await self.yard.finaliser.finish(batch_id)
+        record = await self.yard.state.batches.get(batch_id)
+        file_id = record.fields.get(f"{kind}_file_id")
+        return [line["custom_id"] for line in await self.yard.parsed(file_id)] if file_id else []
+
+
+@pytest.fixture
+async def lane(state: State, storage: Storage, tmp_path: Path) -> Lane:
+    engine, watch = Engine(), BatchWatch(state)
+    await state.lanes.open_job(LANE, "", JOB)
+    (tmp_path / "catalog.yaml").write_text(CATALOG)
+    catalog = load_catalog(tmp_path / "catalog.yaml")
+    planner = a_planner(state, storage, catalog, rows=_ROWS_A_SLICE)
+    return Lane(
+        Yard(state, storage, planner, Finaliser(state, storage, output_seconds=3600)),
+        engine,
+        SliceRunner(engine, watch, rows_in_engine=64, rows_per_engine_call=16),
+        SuspectRunner(
+            engine,
+            watch,
+            rows_in_engine=64,
+            rows_per_engine_call=16,
+            most_deaths=16,
+            most_in_a_row=12,
+        ),
+    )
+
+
+@pytest.mark.parametrize("deadly", [[0], [39], [5, 6], [3, 50, 77], [3, 12, 21, 30, 39]])
+async def test_each_row_that_kills_costs_four_engines_at_most_and_no_other_row_its_result(
+    lane: Lane, deadly: list[int]
+) -> None:
+    mine, others = await lane.batch(100, deadly=deadly), await lane.batch(30)
+
+    await lane.run()
+
+    assert lane.engine.deaths <= 4 * len(deadly)
+    assert await lane.rows(mine, "error") == [f"row-{row}" for row in deadly]
+    assert await lane.rows(mine, "output") == [
+        f"row-{row}" for row in range(100) if row not in deadly
+    ]
+    assert await lane.rows(others, "output") == [f"row-{row}" for row in range(30)]
+    dead = await lane.yard.state.dead_rows.all()
+    assert sorted(row.line - 1 for row in dead) == deadly
+    assert {row.reason for row in dead} == {"It died."}
+    # The last two times it was alone.
+    assert lane.engine.victims[-2:] == [1, 1]
+
+
+async def test_many_small_batches_are_suspected_together(lane: Lane) -> None:
+    batches = [await lane.batch(1, deadly=[0] if number == 10 else []) for number in range(20)]
+
+    await lane.run()
+
+    ended = [await lane.rows(batch_id, "output") for batch_id in batches]
+    assert [number for number, rows in enumerate(ended) if not rows] == [10]
+    assert lane.engine.deaths <= 4
+
+
+async def test_from_so_many_deaths_of_a_batch_on_nothing_of_it_is_tried_alone(lane: Lane) -> None:
+    deadly = range(1, 40, 2)
+    batch_id = await lane.batch(80, deadly=deadly)
+
+    await lane.run()
+
+    # 16 that count, and one for each call when all ran together.
+    assert 16 <= lane.engine.deaths <= 19
+    lost = await lane.rows(batch_id, "error")
+    assert set(lost) >= {f"row-{row}" for row in deadly}
+    assert len(lost) + len(await lane.rows(batch_id, "output")) == 80
+    record = await lane.yard.state.batches.get(batch_id)
+    assert record.status is Status.COMPLETED
+
+
+async def test_a_slice_that_was_not_in_the_engine_gets_no_strike(lane: Lane) -> None:
+    [first, second] = [await lane.batch(1, deadly=[0]), await lane.batch(1, deadly=[0])]
+    assert await lane.step() == [Outcome.STRUCK] * 2
+    assert await lane.trial() == [Outcome.STRUCK] * 2
+
+    # Each alone by now: the first one's death ends the trial.
+    assert sorted(await lane.trial()) == [Outcome.STRUCK, Outcome.UNSEEN]
+
+    strikes = [one.strikes for one in await claim_suspects(lane.yard.state, rows=2, lane=LANE)]
+    assert sorted(strikes) == [2, 3]
+    assert first != second
+
+
+async def test_an_engine_that_is_not_there_costs_no_strike(lane: Lane) -> None:
+    await lane.batch(3, deadly=[1])
+    await lane.step()
+    lane.engine.trouble = EngineUnavailableError("It is being restarted.")
+
+    assert await lane.trial() == [Outcome.UNSEEN]
+
+    [again] = await claim_suspects(lane.yard.state, lane=LANE)
+    assert again.strikes == 1
+
+
+async def test_an_engine_that_cannot_start_again_fails_the_lane(lane: Lane) -> None:
+    await lane.batch(3, deadly=[1])
+    await lane.step()
+    lane.engine.trouble = EngineFailedError("CUDA out of memory")
+
+    assert await lane.trial() == [Outcome.LANE_FAILED]
+
+    assert await lane.yard.state.lanes.failure(LANE) == "CUDA out of memory"
+
+
+async def test_a_suspect_whose_batch_is_cancelled_leaves_the_engine_and_keeps_what_it_has(
+    lane: Lane,
+) -> None:
+    lane.engine.hold = '"answer 1"'
+    batch_id = await lane.batch(3, deadly=[2])
+    [claimed] = await _struck(lane, batch_id)
+    trying = asyncio.create_task(lane.try_claims([claimed]))
+    await asyncio.wait_for(lane.engine.holding.wait(), 30)
+
+    await lane.yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
+
+    assert await asyncio.wait_for(trying, 30) == [Outcome.DONE]
+    assert await lane.rows(batch_id, "output") == ["row-0"]
+    assert len(await lane.rows(batch_id, "error")) == 2
+
+
+async def test_a_suspect_whose_input_is_gone_fails_its_batch(lane: Lane) -> None:
+    batch_id = await lane.batch(3, deadly=[2])
+    await lane.step()
+    key = (await lane.yard.state.batches.get(batch_id)).fields["key"]
+    await lane.yard.storage.remove([key])
+
+    assert await lane.trial() == [Outcome.INPUT_LOST]
+
+    assert (await lane.yard.state.batches.get(batch_id)).status is Status.FAILED
+
+
+async def _struck(lane: Lane, batch_id: str) -> list[Claim]:
+    """The claim on the batch's slice after two deaths, so that its rows run one by one."""
+    await lane.step()
+    await lane.trial()
+    got = await claim_suspects(lane.yard.state, lane=LANE)
+    assert [one.batch_id for one in got] == [batch_id]
+    return got
