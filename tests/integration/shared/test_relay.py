@@ -10,7 +10,6 @@ from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 from redis.asyncio import Redis
 
 from cli import servers
-from shared import relay as relay_module
 from shared import topology
 from shared.bus import Bus
 from shared.errors import TransientError
@@ -211,17 +210,15 @@ async def test_of_two_relays_one_works_until_it_ends(
     amqp_url: str,
     redis: Redis,
     namespace: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(relay_module, "_LEASE_SECONDS", 0.8)
     async with _subscriber(amqp_url) as events:
-        async with _running(_relay(state, bus, amqp_url, holder="a")):
+        async with _running(_relay(state, bus, amqp_url, holder="a", seconds=0.8)):
             await eventually(lambda: _is_held_by(redis, namespace, "a"))
-            async with _running(_relay(state, bus, amqp_url, holder="b")):
+            async with _running(_relay(state, bus, amqp_url, holder="b", seconds=0.8)):
                 await in_progress(state)
                 await eventually(lambda: _is_empty(state))
                 assert await _is_held_by(redis, namespace, "a")
-        async with _running(_relay(state, bus, amqp_url, holder="b")):
+        async with _running(_relay(state, bus, amqp_url, holder="b", seconds=0.8)):
             await in_progress(state)
             await eventually(lambda: _is_empty(state))
             assert await _is_held_by(redis, namespace, "b")
@@ -233,7 +230,6 @@ async def test_of_two_relays_one_works_until_it_ends(
 async def test_a_relay_whose_publish_takes_longer_than_its_lease_stays_the_only_one(
     state: State, bus: Bus, amqp_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_module, "_LEASE_SECONDS", 0.4)
     publish, go_on = bus.publish, asyncio.Event()
     publishing = 0
 
@@ -247,8 +243,8 @@ async def test_a_relay_whose_publish_takes_longer_than_its_lease_stays_the_only_
     await validating(state)
     async with _subscriber(amqp_url) as events:
         async with (
-            _running(_relay(state, bus, amqp_url, holder="a")),
-            _running(_relay(state, bus, amqp_url, holder="b")),
+            _running(_relay(state, bus, amqp_url, holder="a", seconds=0.4)),
+            _running(_relay(state, bus, amqp_url, holder="b", seconds=0.4)),
         ):
             await eventually(lambda: publishing == 1)
             with pytest.raises(AssertionError):
@@ -262,7 +258,6 @@ async def test_a_relay_whose_publish_takes_longer_than_its_lease_stays_the_only_
 async def test_a_relay_that_lost_its_lease_stops_publishing(
     state: State, bus: Bus, amqp_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_module, "_LEASE_SECONDS", 0.4)
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def endless(*_: object, **__: object) -> None:
@@ -274,7 +269,7 @@ async def test_a_relay_that_lost_its_lease_stops_publishing(
 
     monkeypatch.setattr(bus, "publish", endless)
     await validating(state)
-    async with _running(_relay(state, bus, amqp_url, holder="a")):
+    async with _running(_relay(state, bus, amqp_url, holder="a", seconds=0.4)):
         await began.wait()
         await state.lease("relay:events", "a", seconds=1).let_go()
         assert await state.lease("relay:events", "b", seconds=60).hold()
@@ -310,9 +305,16 @@ async def _is_down(bus: Bus) -> bool:
 
 
 def _relay(
-    state: State, bus: Bus, amqp_url: str, box: Box = "events", *, holder: str = "a"
+    state: State,
+    bus: Bus,
+    amqp_url: str,
+    box: Box = "events",
+    *,
+    holder: str = "a",
+    seconds: float = 10.0,
 ) -> Relay:
-    return Relay(state, bus, box, holder=holder, service_user=_user(amqp_url))
+    user = _user(amqp_url)
+    return Relay(state, bus, box, holder=holder, service_user=user, lease_seconds=seconds)
 
 
 def _user(amqp_url: str) -> str:
