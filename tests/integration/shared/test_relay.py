@@ -212,13 +212,13 @@ async def test_of_two_relays_one_works_until_it_ends(
     namespace: str,
 ) -> None:
     async with _subscriber(amqp_url) as events:
-        async with _running(_relay(state, bus, amqp_url, holder="a", seconds=0.8)):
+        async with _running(_relay(state, bus, amqp_url, holder="a")):
             await eventually(lambda: _is_held_by(redis, namespace, "a"))
-            async with _running(_relay(state, bus, amqp_url, holder="b", seconds=0.8)):
+            async with _running(_relay(state, bus, amqp_url, holder="b")):
                 await in_progress(state)
                 await eventually(lambda: _is_empty(state))
                 assert await _is_held_by(redis, namespace, "a")
-        async with _running(_relay(state, bus, amqp_url, holder="b", seconds=0.8)):
+        async with _running(_relay(state, bus, amqp_url, holder="b")):
             await in_progress(state)
             await eventually(lambda: _is_empty(state))
             assert await _is_held_by(redis, namespace, "b")
