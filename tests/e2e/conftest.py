@@ -124,8 +124,8 @@ class RunningFleet:
 
     def lane_job_log(self, model: str) -> list[dict[str, Any]]:
         """The JSON lines that the model's present lane job has logged."""
-        job = self.lane_jobs(model)[0].cmdline()[-1]
-        text = self._fleet.ray.job_log(job)
+        arguments = self.lane_jobs(model)[0].cmdline()
+        text = self._fleet.ray.job_log(arguments[arguments.index("--job") + 1])
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
     def restart_gateway(self, **environment: str) -> None:
