@@ -1,4 +1,4 @@
-"""A short run for each change: every named point, and then a plan of faults from a fixed seed."""
+"""A short run: every named point, and then a plan of faults from a fixed seed."""
 
 import subprocess
 import sys
@@ -13,6 +13,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 # About two minutes; what has not moved for many of them is no question of the machine's speed.
+@pytest.mark.on_demand
 @pytest.mark.timeout(1800)
 def test_a_short_run_breaks_no_promise(tmp_path: Path) -> None:
     if servers.missing(("rabbitmq", "redis", "ceph")):

@@ -1,6 +1,6 @@
 """A bad network before RabbitMQ, Redis and S3: late, narrow, in pieces, cut, silent, and refused.
 
-The figures are those of a run on demand; the short chaos run has all of these on every link.
+The figures are those of a run on demand; a chaos run has all of these on every link.
 """
 
 import asyncio
