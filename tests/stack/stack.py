@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -193,8 +194,8 @@ class Stack(DockerCompose):
         deadline, said = time.monotonic() + seconds, ""
         while not condition(self.client.batches.retrieve(batch.id)):
             explained = self.explain(batch)
-            if explained["summary"].split(" seconds ")[0][:60] != said:
-                said = explained["summary"].split(" seconds ")[0][:60]
+            if (words := re.sub(r"\d+", "", explained["summary"])) != said:
+                said = words
                 told(f"{batch.id[-6:]}: {explained['status']}: {explained['summary']}")
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {explained}"
             time.sleep(0.3)
