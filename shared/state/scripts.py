@@ -1,14 +1,18 @@
 """The Lua scripts of `lua/`, each preceded by the lifecycle table and the shared prelude."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from redis.commands.core import AsyncScript
+from redis.exceptions import NoScriptError
 
+from shared.errors import TransientError
 from shared.lifecycle import FINAL, TRANSITIONS
 from shared.state.client import Client
 
+_TRIES = 5
 _FOLDER = Path(__file__).parent / "lua"
 
 
@@ -25,8 +29,13 @@ class Scripts:
         }
 
     async def run(self, name: str, *arguments: str | float) -> Any:
-        """What the script returns, as redis-py decodes it."""
-        return await self._scripts[name](keys=[self._namespace], args=list(arguments))
+        """What the script returns, as redis-py decodes it. Raises TransientError."""
+        for _ in range(_TRIES):
+            # redis-py loads a script that the server lacks, and calls it again, once: killed in
+            # between, the server lacks it still. Nothing has run.
+            with suppress(NoScriptError):
+                return await self._scripts[name](keys=[self._namespace], args=list(arguments))
+        raise TransientError("Redis forgets its scripts as soon as they are loaded.")
 
 
 def _lifecycle_table() -> str:

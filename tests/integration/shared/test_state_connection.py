@@ -1,6 +1,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import uvloop
@@ -128,6 +129,35 @@ async def test_scripts_are_loaded_again_when_the_server_forgot_them(
     await admin.aclose()
 
     assert await validating(own_state)
+
+
+@pytest.mark.parametrize(("times", "is_ok"), [(1, True), (4, True), (1000, False)])
+async def test_scripts_that_are_forgotten_between_their_load_and_their_call_are_loaded_again(
+    own_state: State,
+    redis_server: servers.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    is_ok: bool,  # a parameter of the cases
+) -> None:
+    admin: Redis = Redis.from_url(redis_server.url)
+    client, left = own_state._redis, [times]  # noqa: SLF001  # what stands between the two
+    load = client.script_load
+
+    async def load_in_vain(script: str) -> Any:
+        sha = await load(script)
+        if left[0]:
+            left[0] -= 1
+            await admin.script_flush()
+        return sha
+
+    monkeypatch.setattr(client, "script_load", load_in_vain)
+
+    if is_ok:
+        assert await validating(own_state)
+    else:
+        with pytest.raises(TransientError):
+            await validating(own_state)
+    await admin.aclose()
 
 
 async def test_rings_that_piled_up_are_heard_together(own_state: State) -> None:
