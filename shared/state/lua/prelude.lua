@@ -157,6 +157,8 @@ local function retire(id)
     end
   end
   for _, suffix in ipairs(suffixes) do redis.call('EXPIRE', ns .. suffix, ENDED_SECONDS) end
+  -- Whoever was slow to plan it may still be writing.
+  redis.call('ZADD', ns .. 'garbage', int(now + ENDED_SECONDS), 'batches/' .. id .. '/plan.json')
   local readers = ns .. 'readers:' .. values[2]
   redis.call('SREM', readers, id)
   local garbage = redis.call('HGET', ns .. 'deleted', values[2])

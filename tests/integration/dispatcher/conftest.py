@@ -110,6 +110,9 @@ class Yard:
             claims += await self.state.slices.claim(
                 lane, JOB, lease_seconds=60, slices=count, rows=100_000
             )
+            claims += await self.state.slices.claim_suspects(
+                lane, JOB, lease_seconds=60, rows=100_000
+            )
         return sorted(claims, key=lambda claim: claim.index)
 
     async def commit(self, claim: Claim, results: Sequence[Result]) -> None:

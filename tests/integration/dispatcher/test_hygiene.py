@@ -310,7 +310,7 @@ async def _let_a_month_pass(yard: Yard, redis: "Redis[str]", namespace: str) -> 
         await reaper.sweep()
     await reaper.sweep_abandoned(older_than_seconds=-3600)
     async for key in redis.scan_iter(match=f"{namespace}*", count=1000):
-        if await redis.ttl(key) > 0:
+        if await redis.ttl(key) >= 0:
             await redis.delete(key)
 
 

@@ -733,6 +733,7 @@ async def test_a_batch_is_cancelled_by_a_message(acme: Door, state: State) -> No
     await acme.reply()
 
     await acme.cancel(batch_id)
+    await acme.settle(2)
     await acme.cancel(batch_id)
     await acme.settle(3)
 
