@@ -269,7 +269,7 @@ async def test_a_lane_that_failed_gets_another_job_for_its_next_batch(
 
     # The job knows the catalog as it was, and has to end although it has not failed itself.
     with pytest.raises(SupersededError):
-        await claim(state, job=old)
+        await state.slices.claim(LANE, old, lease_seconds=30, slices=1, rows=1000)
     assert await state.lanes.claimed_count(LANE) == 0
     healed = await in_progress(state)
     await keeper.keep(LANE)

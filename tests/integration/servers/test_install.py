@@ -76,7 +76,7 @@ def test_a_failure_names_the_command_the_cause_and_the_ways_out(machine: Path) -
     assert "`apt-get install --no-install-recommends radosgw` failed" in message
     assert "Unable to locate package radosgw" in message
     assert "docker compose up" in message
-    assert "BATCHYARD_S3_ENDPOINT" in message
+    assert "--s3-endpoint" in message
     assert not (machine / "policy").exists()
 
 
