@@ -63,7 +63,7 @@ class MortalEngine:
             await self.may_start.wait()
             self.starts += 1
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.chaos.engine", str(self.port), str(self.journal),
+                sys.executable, "-m", "tests.chaos.engine", "127.0.0.1", str(self.port), str(self.journal),
                 cwd=_ROOT,
             )  # fmt: skip
             try:
@@ -170,7 +170,7 @@ async def _start_jobs(
     port: int, folder: Path, environment: dict[str, str]
 ) -> asyncio.subprocess.Process:
     jobs = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.chaos.cluster", str(port), str(folder),
+        sys.executable, "-m", "tests.chaos.cluster", "127.0.0.1", str(port), str(folder),
         cwd=_ROOT, env=environment, start_new_session=True,
     )  # fmt: skip
 
@@ -199,6 +199,7 @@ def _environment(
         "BATCHYARD_S3_BUCKET": storage.bucket,
         "BATCHYARD_CATALOG": str(engine.journal.parent / "catalog.yaml"),
         "BATCHYARD_LANE_ENGINE_DEATHS": "5",
+        "CHAOS_ENGINE_HOST": "127.0.0.1",
         "CHAOS_ENGINE_PORT": str(engine.port),
     }
 
