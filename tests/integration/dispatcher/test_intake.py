@@ -139,7 +139,7 @@ class Door:
         found: list[AbstractIncomingMessage] = []
 
         async def has_come() -> bool:
-            message = await queue.get(fail=False, no_ack=True)
+            message = await queue.get(fail=False, no_ack=True, timeout=30)
             found.extend([message] if message else [])
             return bool(found)
 

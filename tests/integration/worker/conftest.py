@@ -63,7 +63,8 @@ class MortalEngine:
             await self.may_start.wait()
             self.starts += 1
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.chaos.engine", "127.0.0.1", str(self.port), str(self.journal),
+                sys.executable, "-m", "tests.chaos.engine",
+                "127.0.0.1", str(self.port), str(self.journal),
                 cwd=_ROOT,
             )  # fmt: skip
             try:
