@@ -427,9 +427,10 @@ async def test_parts_are_swept_once_more_a_day_later(
     await reaper.sweep()
     late = f"batches/{batch_id}/parts/000000-{claim.epoch}.jsonl"
     await yard.storage.put(late, b"x\n")
-    [(waiting, due)] = await redis.zrange(f"{namespace}garbage", 0, -1, withscores=True)
+    waiting = dict(await redis.zrange(f"{namespace}garbage", 0, -1, withscores=True))
+    due = waiting[f"batches/{batch_id}/parts//"]
 
-    await redis.zadd(f"{namespace}garbage", {waiting: 1})
+    await redis.zadd(f"{namespace}garbage", dict.fromkeys(waiting, 1))
     await reaper.sweep()
 
     assert time.time() + 86_000 < due < time.time() + 86_400
