@@ -85,6 +85,7 @@ def _environment(servers: Servers, catalog: Path, port: int) -> dict[str, str]:
         "BATCHYARD_PORT": str(port),
         "BATCHYARD_MAX_ROWS_PER_BATCH": "1000000",
         "BATCHYARD_MAX_UPLOAD_BYTES": str(4 * _GIBIBYTE),
+        "BATCHYARD_MAX_INPUT_BYTES": str(4 * _GIBIBYTE),
         "BATCHYARD_REQUESTS_PER_MINUTE": "100000000",
         "BATCHYARD_BATCHES_PER_HOUR": "100000000",
         "BATCHYARD_MAX_ENQUEUED_REQUESTS": "100000000",
