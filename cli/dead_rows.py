@@ -1,10 +1,7 @@
 """`batchyard dead-letters rows`: requests that killed engines, to be read, run again or dropped."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -19,14 +16,13 @@ from cli.options import (
     S3Endpoint,
     S3SecretKey,
     echo_table,
+    storage_at,
     time_text,
+    with_state,
 )
 from shared.dead_rows import DeadRow
-from shared.errors import InvalidInputError, SetupError, TransientError
+from shared.errors import InvalidInputError
 from shared.state import State
-from shared.storage import Storage
-
-T = TypeVar("T")
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -77,7 +73,7 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """Show what is there, as `rows` alone does."""
-    found = _with_state(
+    found = with_state(
         lambda state: state.dead_rows.all(tenant=tenant, batch_id=batch, limit=limit),
         run_dir,
         redis_url,
@@ -111,7 +107,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one with the place of its request."""
-    row = _with_state(lambda state: state.dead_rows.get(row_id), run_dir, redis_url)
+    row = with_state(lambda state: state.dead_rows.get(row_id), run_dir, redis_url)
     told = _shown(row)
     typer.echo(json.dumps(told) if as_json else json.dumps(told, indent=2, ensure_ascii=False))
 
@@ -130,21 +126,19 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Run each again in a new batch of its tenant's, alone, and take it off the list."""
-    from cli.fleet.running import s3_place
     from shared.row_replays import replay as run_again
 
     _require_wish(row_ids, every=every)
-    place = s3_place(run_dir, s3_endpoint, s3_access_key, s3_secret_key)
+    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
 
     async def work(state: State) -> dict[str, str]:
-        storage = Storage(*place, s3_bucket)
         try:
             wanted = await _wanted(state, row_ids)
             return {row.id: await run_again(state, storage, row) for row in wanted}
         finally:
             storage.close()
 
-    made = _with_state(work, run_dir, redis_url)
+    made = with_state(work, run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps({"replayed": made}))
         return
@@ -173,7 +167,7 @@ def drop(
         wanted = await _wanted(state, row_ids)
         return [row.id for row in wanted if await state.dead_rows.drop(row.id)]
 
-    done = _with_state(work, run_dir, redis_url)
+    done = with_state(work, run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps({"dropped": done}))
         return
@@ -199,26 +193,6 @@ async def _wanted(state: State, row_ids: list[str] | None) -> list[DeadRow]:
 def _say_if_none(done: object) -> None:
     if not done:
         typer.echo("There are no dead rows.", err=True)
-
-
-def _with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str | None) -> T:
-    from cli.fleet.running import redis_url
-
-    found = redis_url(run_dir, url)
-
-    async def run() -> T:
-        state = State(found)
-        try:
-            return await work(state)
-        except TransientError as error:
-            raise SetupError(
-                f"The fleet's Redis or S3 does not answer ({error}). Start the fleet, or set "
-                "BATCHYARD_REDIS_URL and BATCHYARD_S3_ENDPOINT to where they are."
-            ) from error
-        finally:
-            await state.close()
-
-    return asyncio.run(run())
 
 
 def _shown(row: DeadRow) -> dict[str, Any]:

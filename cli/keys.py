@@ -1,10 +1,7 @@
 """`batchyard keys`: who may call. Works on the fleet's Redis and S3; gateways need no restart."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -20,14 +17,13 @@ from cli.options import (
     echo_secret,
     echo_table,
     require_tenant,
+    storage_at,
     time_text,
+    with_state,
 )
-from shared.errors import InvalidInputError, SetupError, TransientError
+from shared.errors import InvalidInputError
 from shared.keepsakes import create_key, revoke_key
 from shared.state import KeyRecord, State
-from shared.storage import Storage
-
-T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
 
@@ -52,14 +48,14 @@ def create(
     if len(name) > _MAX_NAME_CHARACTERS or not name.isprintable():
         raise InvalidInputError(f"--name: at most {_MAX_NAME_CHARACTERS} printable characters.")
 
-    storage = _storage(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
+    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
 
     async def make(state: State) -> tuple[str, KeyRecord]:
         await storage.prepare()
         key = await create_key(state, storage, tenant, name=name)
         return key, await state.keys.get(key)
 
-    key, record = _with_state(make, run_dir, redis_url)
+    key, record = with_state(make, run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps({"key": key, **_shown(record)}))
         return
@@ -75,7 +71,7 @@ def list_keys(
     as_json: AsJson = False,
 ) -> None:
     """Show all keys, the oldest first: how they begin, never the keys themselves."""
-    records = _with_state(lambda state: state.keys.all(tenant), run_dir, redis_url)
+    records = with_state(lambda state: state.keys.all(tenant), run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps([_shown(record) for record in records]))
         return
@@ -108,40 +104,12 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Refuse a key from now on, at every gateway; its batches run on."""
-    storage = _storage(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
-    is_new = _with_state(lambda state: revoke_key(state, storage, key_id), run_dir, redis_url)
+    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
+    is_new = with_state(lambda state: revoke_key(state, storage, key_id), run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps({"id": key_id, "revoked": True, "was_revoked": not is_new}))
     else:
         typer.echo(f"revoked  {key_id}" if is_new else f"{key_id} was revoked already")
-
-
-def _storage(
-    run_dir: Path, endpoint: str | None, access_key: str | None, secret_key: str | None, bucket: str
-) -> Storage:
-    from cli.fleet.running import s3_place
-
-    return Storage(*s3_place(run_dir, endpoint, access_key, secret_key), bucket)
-
-
-def _with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str | None) -> T:
-    from cli.fleet.running import redis_url
-
-    found = redis_url(run_dir, url)
-
-    async def run() -> T:
-        state = State(found)
-        try:
-            return await work(state)
-        except TransientError as error:
-            raise SetupError(
-                f"The fleet's Redis or S3 does not answer ({error}). Start the fleet, or set "
-                "BATCHYARD_REDIS_URL and BATCHYARD_S3_ENDPOINT to where they are."
-            ) from error
-        finally:
-            await state.close()
-
-    return asyncio.run(run())
 
 
 def _shown(record: KeyRecord) -> dict[str, Any]:

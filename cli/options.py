@@ -1,14 +1,19 @@
 """What the commands that look into a fleet have in common: options, and how they show things."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
-from shared.errors import InvalidInputError
+from shared.errors import InvalidInputError, SetupError, TransientError
 from shared.messages import TENANT
+from shared.state import State
+from shared.storage import Storage
+
+T = TypeVar("T")
 
 RunDir = Annotated[Path, typer.Option(help="The folder of the fleet, as `batchyard up` has it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -66,3 +71,36 @@ def time_text(seconds: int | None) -> str:
     if seconds is None:
         return "-"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def storage_at(
+    run_dir: Path, endpoint: str | None, access_key: str | None, secret_key: str | None, bucket: str
+) -> Storage:
+    """The bucket in the S3 that was given, or in the run directory's own. Raises SetupError."""
+    from cli.fleet.running import s3_place
+
+    return Storage(*s3_place(run_dir, endpoint, access_key, secret_key), bucket)
+
+
+def with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str | None) -> T:
+    """What `work` gives on the Redis that was given, or the run directory's own.
+
+    Raises SetupError, also where Redis or S3 does not answer.
+    """
+    from cli.fleet.running import redis_url
+
+    found = redis_url(run_dir, url)
+
+    async def run() -> T:
+        state = State(found)
+        try:
+            return await work(state)
+        except TransientError as error:
+            raise SetupError(
+                f"The fleet's Redis or S3 does not answer ({error}). Start the fleet, or set "
+                "BATCHYARD_REDIS_URL and BATCHYARD_S3_ENDPOINT to where they are."
+            ) from error
+        finally:
+            await state.close()
+
+    return asyncio.run(run())

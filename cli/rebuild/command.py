@@ -21,6 +21,7 @@ from cli.options import (
     S3Bucket,
     S3Endpoint,
     S3SecretKey,
+    storage_at,
 )
 from cli.rebuild.rebuild import Rebuild, Told
 from shared.errors import SetupError, TransientError
@@ -66,13 +67,12 @@ def run(
     Callers get 503 and no dispatcher leads until it is done; if it is killed, run it again.
     """
     from cli.fleet.running import redis_url as find_redis
-    from cli.fleet.running import s3_place
 
     redis = find_redis(run_dir, redis_url)
-    place = s3_place(run_dir, s3_endpoint, s3_access_key, s3_secret_key)
+    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
     began = time.monotonic()
     with _progress(is_shown=not as_json) as told:
-        rebuild = asyncio.run(_run(redis, (*place, s3_bucket), told, dry_run=dry_run))
+        rebuild = asyncio.run(_run(redis, storage, told, dry_run=dry_run))
     seconds = time.monotonic() - began
     if as_json:
         counts = {name: rebuild.counts[name] for name, _ in _LINES}
@@ -94,9 +94,8 @@ def run(
     typer.echo(f"{'counted' if dry_run else 'done'} in {seconds:.1f} s")
 
 
-async def _run(redis_url: str, place: tuple[str, ...], told: Told, *, dry_run: bool) -> Rebuild:
-    endpoint, access_key, secret_key, bucket = place
-    state, storage = State(redis_url), Storage(endpoint, access_key, secret_key, bucket)
+async def _run(redis_url: str, storage: Storage, told: Told, *, dry_run: bool) -> Rebuild:
+    state = State(redis_url)
     rebuild = Rebuild(state, storage, told=told)
     broken: Exception | None = None
     try:
