@@ -78,9 +78,14 @@ class Accepted(NamedTuple):
     is_duplicate: bool
 
 
+def batch_folder(batch_id: str) -> str:
+    """The prefix of all that is written about a batch, but for its line in a pack."""
+    return f"batches/{batch_id}/"
+
+
 def manifest_key(batch_id: str) -> str:
     """Where a batch's manifest lies."""
-    return f"batches/{batch_id}/manifest.json"
+    return f"{batch_folder(batch_id)}manifest.json"
 
 
 async def read_manifest(storage: Storage, batch_id: str, *, input_key: str = "") -> Manifest:
@@ -141,7 +146,7 @@ async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
     try:
         found = await storage.stat(key)
     except NotFoundError:
-        key = _without_inputs(key)
+        key = without_inputs(key)
         found = await storage.stat(key)
     first = int(key.rpartition("/")[2].removesuffix(".jsonl"))
     lines = await storage.get(key, start=first, end=found.size, etag=found.etag)
@@ -155,15 +160,16 @@ async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
 async def keep_manifests(storage: Storage, key: str) -> None:
     """Write a pack's manifests apart, so that the pack can be removed; safe to repeat."""
     with suppress(NotFoundError):
-        await storage.put(_without_inputs(key), pack((), await read_pack(storage, key)))
+        await storage.put(without_inputs(key), pack((), await read_pack(storage, key)))
 
 
 def is_pack(key: str) -> bool:
     """Whether it is an object with inputs that must not go without `keep_manifests`."""
-    return key.startswith(PACKS) and not key.endswith("/") and key != _without_inputs(key)
+    return key.startswith(PACKS) and not key.endswith("/") and key != without_inputs(key)
 
 
-def _without_inputs(key: str) -> str:
+def without_inputs(key: str) -> str:
+    """Where `keep_manifests` writes what it keeps of a pack."""
     return f"{key.rpartition('/')[0]}/0.jsonl"
 
 

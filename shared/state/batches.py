@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from shared.errors import NotFoundError
-from shared.lifecycle import PAUSABLE, Status
+from shared.lifecycle import FINAL, PAUSABLE, Status
 from shared.openai import (
     Batch,
     BatchErrors,
@@ -108,6 +108,17 @@ class BatchRecord(NamedTuple):
         """The bytes [start, end) of its object that are its input; for an empty one, all of it."""
         start = self.number("start")
         return start, start + self.number("size") or None
+
+    @property
+    def file_ids(self) -> list[str]:
+        """Of its input, and of the results that it has."""
+        names = ("input_file_id", "output_file_id", "error_file_id")
+        return [self.fields[name] for name in names if name in self.fields]
+
+    @property
+    def ended_at(self) -> int | None:
+        """When it ended (Unix seconds); None while it lives."""
+        return self.number(f"{self.status}_at") if self.status in FINAL else None
 
     def number(self, field: str) -> int:
         """A counter or time; 0 when it was never set."""
@@ -257,6 +268,21 @@ class Batches:
         return await self._redis.zrangebyscore(
             f"{self._namespace}deadlines", "-inf", seconds, start=first, num=limit
         )
+
+    async def ended_before(self, seconds: float, *, limit: int = 100) -> list[str]:
+        """Ids of batches that ended before this time (Unix seconds), the longest ago first."""
+        return await self._redis.zrangebyscore(
+            f"{self._namespace}endings", "-inf", seconds, start=0, num=limit
+        )
+
+    async def look_again(self, batch_ids: Sequence[str], *, after: float) -> None:
+        """Let `ended_before` pass them over for times before `after` (Unix seconds)."""
+        places = dict.fromkeys(batch_ids, after)
+        await self._redis.zadd(f"{self._namespace}endings", places, xx=True, gt=True)
+
+    async def forget(self, batch_ids: Sequence[str]) -> None:
+        """Let batches that have ended never have been; their ids and message ids are free again."""
+        await self._scripts.run("forget_batches", *batch_ids)
 
 
 def _wish(batch: NewBatch) -> dict[str, Any]:

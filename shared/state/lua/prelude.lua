@@ -291,6 +291,7 @@ local function transition(id, event, fields, pin)
   if not pin or not pin.silent then announce(id, 'batch.' .. row.target, pin) end
   if FINAL[row.target] then
     redis.call('HINCRBY', ns .. 'ended', row.target, 1)
+    redis.call('ZADD', ns .. 'endings', int(at), id)
     if not pin or not pin.silent then notify(id, 'batch.' .. row.target, at) end
   end
   -- Its results so far can be read for as long as their places are known.

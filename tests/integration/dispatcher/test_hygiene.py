@@ -37,13 +37,15 @@ from tests.webhooks import an_endpoint, delivering
 
 _LONG_AGO = 1
 _TENANT = "acme"
-#: Each batch has one of these for ever: they are the batch.
+#: Each batch has one of these for as long as it is known: they are the batch.
 _EACH = {"batch", "manifest.json", "0.jsonl", "commit.json"}
 #: Of these there is a fixed number, of a tenant, a lane or the fleet.
 _FIXED = {
-    "batches", "changes", "ended", "lanes", "lane:job", "lane:served", "outbox", "webhook",
-    "webhooks",
+    "batches", "changes", "ended", "endings", "lanes", "lane:job", "lane:served", "outbox",
+    "webhook", "webhooks",
 }  # fmt: skip
+#: Which of them there are for batches only.
+_OF_BATCHES = {"batches", "changes", "endings"}
 
 
 class Lives:
@@ -275,6 +277,10 @@ async def test_after_many_batches_there_is_nothing_left_but_the_batches(
     assert {name: after[name] for name in _FIXED} == {name: before[name] for name in _FIXED}
     assert after["batch"] == after["manifest.json"] + after["0.jsonl"] == ended
     assert after["commit.json"] < ended
+
+    await Reaper(yard.state, yard.storage, batch_seconds=0).forget()
+
+    assert set(await _count(yard, redis, namespace)) == _FIXED - _OF_BATCHES
 
 
 async def _relay_all(state: State, bus: Bus, amqp_url: str) -> None:
