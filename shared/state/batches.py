@@ -19,7 +19,7 @@ from shared.openai import (
 from shared.slices import Slice
 from shared.state.client import Client
 from shared.state.limits import Quota
-from shared.state.scripts import Scripts
+from shared.state.scripts import Scripts, pairs
 
 Acceptance = Literal["accepted", "duplicate", "conflict"]
 #: `started` has begun to run as well; `gone` is not made, for its pack is to be swept.
@@ -178,7 +178,7 @@ class Batches:
             "accept",
             batch_id,
             fingerprint,
-            json.dumps(_pairs(fields)),
+            json.dumps(pairs(fields)),
             json.dumps(input_file) if input_file else "",
             submission or "",
             json.dumps(dict(reply)) if reply else "",
@@ -264,7 +264,7 @@ def _wish(batch: NewBatch) -> dict[str, Any]:
     wish: dict[str, Any] = {
         "id": batch.id,
         "fingerprint": batch.fingerprint,
-        "fields": _pairs(batch.fields),
+        "fields": pairs(batch.fields),
     }
     if batch.input_file:
         wish["file"] = batch.input_file
@@ -277,12 +277,8 @@ def _wish(batch: NewBatch) -> dict[str, Any]:
             "plan": start.plan,
             "lane": start.lane,
             "slices": [piece.to_text() for piece in start.slices],
-            "fields": _pairs({"plan": start.plan, **start.fields}),
+            "fields": pairs({"plan": start.plan, **start.fields}),
             "requests": start.quota.requests,
             "tokens": " ".join(map(str, tokens)),
         }
     return wish
-
-
-def _pairs(fields: Mapping[str, str | int]) -> list[str]:
-    return [str(part) for pair in fields.items() for part in pair]
