@@ -143,6 +143,17 @@ end
 -- How long that is kept which only a live batch needs.
 local ENDED_SECONDS = 86400
 
+-- What nobody needs after a batch's end, a prefix ('' for none), and what nobody needs a day later.
+local function discard(prefix, later)
+  if prefix ~= '' then
+    -- And once more when nobody is alive any more who was frozen over a part and then died.
+    redis.call('ZADD', ns .. 'garbage', now, prefix, int(now + ENDED_SECONDS), prefix .. '/')
+  end
+  for _, member in ipairs(later) do
+    redis.call('ZADD', ns .. 'garbage', int(now + ENDED_SECONDS), member)
+  end
+end
+
 -- Lets go of everything that only a live batch needs.
 local function retire(id)
   local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id', 'lane')
