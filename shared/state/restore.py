@@ -96,13 +96,6 @@ class Restore:
         """Whether a dispatcher does its duties, or may still do so for a moment."""
         return bool(await self._redis.exists(f"{self._namespace}lease:dispatcher"))
 
-    async def statuses(self, batch_ids: Sequence[str]) -> list[Status | None]:
-        """What Redis says, in order; None for a batch that it does not know."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for batch_id in batch_ids:
-                pipe.hget(f"{self._namespace}batch:{batch_id}", "status")
-            return [Status(status) if status else None for status in await pipe.execute()]
-
     async def raise_numbers(self, batch_ids: Sequence[str], base: int) -> None:
         """Let the next event of batches that have ended have a number that none has had."""
         async with self._redis.pipeline(transaction=False) as pipe:
