@@ -41,11 +41,12 @@ from shared.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
 from shared.relay import Relay
 from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
-from shared.submission import Manifest, accept, every_manifest, manifest_key
+from shared.submission import Manifest, accept, manifest_key
 from tests.batches import in_status, validating
 from tests.conftest import a_bucket, minio_client
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, CHAT, a_planner, line, lines
+from tests.manifests import every_manifest
 from tests.servers import S3
 
 _SERVICE = "the-gateway"

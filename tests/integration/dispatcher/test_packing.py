@@ -14,8 +14,9 @@ from shared.lifecycle import Status
 from shared.messages import RejectedError
 from shared.state import NewBatch, Quota, State
 from shared.storage import Storage
-from shared.submission import PACKS, Manifest, every_manifest, keep_changes
+from shared.submission import PACKS, Manifest, keep_changes
 from tests.integration.dispatcher.conftest import CHAT, Yard, a_planner, good, line, lines
+from tests.manifests import every_manifest
 
 _REPLY = {"to": "reply.acme.x", "message_id": "r", "correlation_id": "c"}
 
