@@ -7,11 +7,11 @@ from shared import ids
 from shared.dead_rows import DeadRow
 from shared.errors import NotFoundError
 from shared.messages import window_seconds
+from shared.request_lines import split
 from shared.state import State
 from shared.storage import Storage
 from shared.submission import Manifest, accept
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Of the new batch's metadata: whose request it runs again.
 _LINK = "retry_of"
 
@@ -72,5 +72,4 @@ async def _line(storage: Storage, row: DeadRow) -> bytes:
             f"The request of {row.id} cannot be read: the input of batch {row.batch_id} was "
             "deleted or changed."
         ) from error
-    lines = body.removeprefix(_BYTE_ORDER_MARK).split(b"\n")
-    return [line for line in lines if line.strip()][row.place]
+    return split(body)[row.place]
