@@ -105,9 +105,7 @@ class Webhooks:
         `fields` are name, url, event_types (with commas), secret and hint. Raises
         InvalidInputError if the tenant has `most` already.
         """
-        if not await self._scripts.run(
-            "create_webhook", tenant, endpoint_id, most, *pairs(fields)
-        ):
+        if not await self._scripts.run("create_webhook", tenant, endpoint_id, most, *pairs(fields)):
             raise InvalidInputError(
                 f"You have {most} webhook endpoints, and no more are allowed. Delete one first.",
                 code="webhook_endpoint_limit_reached",

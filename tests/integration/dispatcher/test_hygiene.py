@@ -20,9 +20,10 @@ from shared.catalog import Catalog
 from shared.errors import TransientError
 from shared.lifecycle import FINAL, Event, Status
 from shared.relay import Relay
+from shared.row_replays import replay
 from shared.state import FileRecord, PackedAcceptance, PartRecord, State, UploadRecord
 from shared.submission import Manifest, accept
-from tests.batches import JOB, LANE
+from tests.batches import JOB, LANE, dead_row
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import (
     CHAT,
@@ -74,6 +75,7 @@ class Lives:
             self.of_an_upload,
             self.of_a_deleted_file,
             self.paused_and_claimed_again,
+            self.of_a_row_that_killed_engines,
         ]
 
     async def completed(self) -> str:
@@ -186,6 +188,19 @@ class Lives:
         await self._yard.run(batch_id, lambda row: good())
         await self._finish(batch_id)
 
+    async def of_a_row_that_killed_engines(self) -> None:
+        """Run again, alone."""
+        batch_id = await self._planned(1)
+        [claim] = await self._yard.claim(batch_id)
+        await self._yard.commit(claim, [bad()])
+        await self._finish(batch_id)
+        row = dead_row(claim)
+        again = await replay(self._yard.state, self._yard.storage, row)
+        assert again == await replay(self._yard.state, self._yard.storage, row)
+        await self._yard.planner.plan(again)
+        await self._yard.run(again, lambda row: good())
+        await self._finish(again)
+
     async def _half_run(self) -> str:
         batch_id = await self._planned(2 * ROWS_A_SLICE)
         first, second = await self._yard.claim(batch_id)
@@ -246,7 +261,7 @@ class Lives:
 
 
 @pytest.mark.parametrize(
-    "batches", [28, pytest.param(1000, marks=[pytest.mark.on_demand, pytest.mark.timeout(1800)])]
+    "batches", [30, pytest.param(1000, marks=[pytest.mark.on_demand, pytest.mark.timeout(1800)])]
 )
 async def test_after_many_batches_there_is_nothing_left_but_the_batches(
     batches: int,
