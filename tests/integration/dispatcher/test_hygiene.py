@@ -22,17 +22,17 @@ from shared.lifecycle import FINAL, Event, Status
 from shared.relay import Relay
 from shared.row_replays import replay
 from shared.state import FileRecord, PackedAcceptance, PartRecord, State, UploadRecord
-from shared.submission import Manifest, accept
+from shared.submission import accept
 from tests.batches import JOB, LANE, dead_row
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import (
-    CHAT,
     ROWS_A_SLICE,
     Yard,
     bad,
     good,
     lines,
 )
+from tests.manifests import a_manifest, inline, today
 from tests.receiver import receiving
 from tests.webhooks import an_endpoint, delivering
 
@@ -243,21 +243,20 @@ class Lives:
         )
         await storage.put(file.record_key, b"{}")
         assert await state.files.keep(file)
-        batch_id = _new_id()
-        source = {"input_file_id": file_id, "key": key, "etag": stored.etag, "size": len(body)}
-        manifest = _manifest(batch_id, door="http", bucket=storage.bucket, **source)
-        await accept(state, storage, manifest)
-        return batch_id
+        manifest = a_manifest(
+            _name(),
+            input_file_id=file_id,
+            bucket=storage.bucket,
+            key=key,
+            etag=stored.etag,
+            size=len(body),
+            **today(),
+        )
+        return (await accept(state, storage, manifest)).batch_id
 
     @staticmethod
     def _inline() -> InlineBatch:
-        batch_id = _new_id()
-        unplaced = {"bucket": "", "key": "", "etag": "", "size": 0, "file_seconds": 3600}
-        file_id = ids.input_file_id(batch_id)
-        manifest = _manifest(
-            batch_id, door="bus", input_file_id=file_id, is_foreign=True, **unplaced
-        )
-        return InlineBatch(manifest, lines(1), None)
+        return inline(_name(), lines(1), file_seconds=3600)
 
 
 @pytest.mark.parametrize(
@@ -348,22 +347,5 @@ def _kind(key: str) -> str:
     return f"{head}:{rest.rpartition(':')[2]}" if head in ("lane", "lease") else head
 
 
-def _new_id() -> str:
-    return f"batch_{secrets.token_hex(16)}"
-
-
-def _manifest(batch_id: str, **changes: Any) -> Manifest:
-    now = int(time.time())
-    return Manifest(
-        **{
-            "id": batch_id,
-            "tenant": _TENANT,
-            "message_id": batch_id,
-            "fingerprint": batch_id,
-            "endpoint": CHAT,
-            "completion_window": "24h",
-            "created_at": now,
-            "expires_at": now + 86_400,
-            **changes,
-        }
-    )
+def _name() -> str:
+    return f"m-{secrets.token_hex(8)}"
