@@ -23,6 +23,7 @@ from tests.stack.stack import (
     CHAT,
     EMBED,
     Stack,
+    assert_answered,
     assert_whole,
     chat_lines,
     embedding_lines,
@@ -70,7 +71,7 @@ def warm(stack: Stack) -> Stack:
         stack.submit(chat_lines(1), "/v1/chat/completions"),
         stack.submit(embedding_lines(["hello"]), "/v1/embeddings"),
     ]
-    assert [stack.ended(batch).status for batch in batches] == ["completed", "completed"]
+    assert_answered(stack, *batches)
     return stack
 
 
