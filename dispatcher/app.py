@@ -158,6 +158,9 @@ async def _survive(
     """Run a duty; whatever goes wrong is logged and returned."""
     try:
         await duty()
+    except TransientError as error:
+        log.warning("dispatcher.duty_broke", duty=what, reason=str(error), **fields)
+        return error
     except Exception as error:  # the loops must outlive a bug: other batches depend on them
         log.exception("dispatcher.duty_broke", duty=what, **fields)
         return error

@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ from tests.containers.test_images import IMAGES
 from tests.eventually import wait_until
 from tests.examples import examples
 from tests.k8s.rendering import ROOT
-from tests.stack.engine import Engine
+from tests.stack.engine import Engine, told
 from tests.stack.images import VERSION, build
 from tests.stack.stack import (
     CHAT,
+    COLD_SECONDS,
     EMBED,
     Stack,
+    assert_answered,
     assert_whole,
     chat_lines,
     embedding_lines,
@@ -50,7 +54,8 @@ CATALOG: dict[str, Any] = {
 }
 #: Enough for a death in the middle.
 _ROWS = 600
-_NEXT_VERSION = "0.1.1"
+_LONG_ROWS = 1500
+_NEXT_VERSION, _NEXT_OPTION = "0.1.1", "--from-the-future 1"
 README = {name: text for name, text in examples().items() if name.startswith("README")}
 
 
@@ -70,7 +75,7 @@ def warm(stack: Stack) -> Stack:
         stack.submit(chat_lines(1), "/v1/chat/completions"),
         stack.submit(embedding_lines(["hello"]), "/v1/embeddings"),
     ]
-    assert [stack.ended(batch).status for batch in batches] == ["completed", "completed"]
+    assert_answered(stack, *batches)
     return stack
 
 
@@ -166,29 +171,16 @@ def test_upgrade_and_rollback_lose_no_running_batch(
 ) -> None:
     context = tmp_path / "next"
     shutil.copytree(ROOT, context, ignore=_but_what_images_are_made_of)
-    project = context / "pyproject.toml"
-    project.write_text(project.read_text().replace(f'"{VERSION}"', f'"{_NEXT_VERSION}"'))
+    _replace(context / "pyproject.toml", f'"{VERSION}"', f'"{_NEXT_VERSION}"')
+    # What the next dispatcher tells lane jobs, and the workers of before have never heard of.
+    _replace(context / "dispatcher/lanes.py", "--job {job}", f"--job {{job}} {_NEXT_OPTION}")
     for room in ("gateway", "dispatcher"):
         build(engine, room, version=_NEXT_VERSION, context=context)
-    sent: list[Batch] = []
-    for version in (_NEXT_VERSION, VERSION):
-        large = warm.submit(chat_lines(2 * _ROWS, tokens=48), "/v1/chat/completions")
-        warm.until(large, has_begun)
-        committed = asyncio.run(_epochs(warm, large))
-        began = len(sent)
 
-        warm.up("--no-build", "--no-deps", "gateway", "dispatcher", TAG=version)
-        sent += [warm.submit(chat_lines(10), "/v1/chat/completions") for _ in range(5)]
-        warm.wait_well("gateway", "dispatcher")
-
-        for service in ("gateway", "dispatcher"):
-            assert _version(warm, service) == version
-        assert_whole(warm, warm.ended(large), 2 * _ROWS)
-        again = asyncio.run(_epochs(warm, large))
-        assert committed
-        assert {index: again[index] for index in committed} == committed
-        for batch in sent[began:]:
-            assert_whole(warm, warm.ended(batch), 10)
+    _upgrade(warm, _NEXT_VERSION)
+    _replace_the_cluster(warm)
+    assert "lane_job.newer_dispatcher" in _said_by_lane_jobs(warm)
+    _upgrade(warm, VERSION)
 
 
 def test_nothing_is_left_after_down(stack: Stack, engine: Engine) -> None:
@@ -198,6 +190,52 @@ def test_nothing_is_left_after_down(stack: Stack, engine: Engine) -> None:
     for what in ("container", "network", "volume"):
         names = engine.ask(what, "ls", "-q", *(["-a"] if what == "container" else []), project)
         assert names == "", what
+
+
+def _upgrade(stack: Stack, version: str) -> None:
+    """Gateway and dispatcher, in the middle of a batch, and small ones sent meanwhile."""
+    with _a_batch_that_loses_nothing(stack):
+        began = time.monotonic()
+        stack.up("--no-build", "--no-deps", "gateway", "dispatcher", TAG=version)
+        sent = [stack.submit(chat_lines(10), "/v1/chat/completions") for _ in range(5)]
+        told(f"{version} took its first batches after {time.monotonic() - began:.0f} s")
+        stack.wait_well("gateway", "dispatcher")
+        for service in ("gateway", "dispatcher"):
+            assert _version(stack, service) == version
+    for batch in sent:
+        assert_whole(stack, stack.ended(batch), 10)
+
+
+def _replace_the_cluster(stack: Stack) -> None:
+    """The way to new workers: all of Ray at once."""
+    with _a_batch_that_loses_nothing(stack):
+        stack.up("--no-build", "--no-deps", "--force-recreate", "ray-head", "worker")
+    stack.wait_well("ray-head", "worker")
+
+
+@contextmanager
+def _a_batch_that_loses_nothing(stack: Stack) -> Iterator[None]:
+    """It is under way when the block begins; what it had committed by then is not run again."""
+    batch = stack.submit(chat_lines(_LONG_ROWS, tokens=48), "/v1/chat/completions")
+    stack.until(batch, has_begun)
+    wait_until(lambda: bool(asyncio.run(_epochs(stack, batch))), timeout=COLD_SECONDS)
+    committed = asyncio.run(_epochs(stack, batch))
+    yield
+    assert_whole(stack, stack.ended(batch), _LONG_ROWS)
+    again = asyncio.run(_epochs(stack, batch))
+    assert {index: again[index] for index in committed} == committed
+
+
+def _said_by_lane_jobs(stack: Stack) -> str:
+    command = "cat /tmp/ray/session_latest/logs/job-driver-lane-*"
+    return stack.run_in("ray-head", "sh", "-c", command)
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    """Exactly one occurrence."""
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
 
 
 def _report(stack: Stack) -> dict[str, str]:

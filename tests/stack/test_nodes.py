@@ -16,6 +16,7 @@ from tests.stack.stack import (
     CHAT,
     EMBED,
     Stack,
+    assert_answered,
     assert_whole,
     chat_lines,
     embedding_lines,
@@ -77,8 +78,7 @@ def test_each_model_runs_on_its_family(stack: Stack) -> None:
     chat = stack.submit(chat_lines(20), "/v1/chat/completions")
     embeddings = stack.submit(embedding_lines(["hello", "goodbye"]), "/v1/embeddings")
 
-    assert [stack.ended(batch).status for batch in (chat, embeddings)] == ["completed"] * 2
-
+    assert_answered(stack, chat, embeddings)
     assert (_engines(stack, H100), _engines(stack, L4)) == ({_app(CHAT)}, {_app(EMBED, "l4")})
 
 
@@ -174,8 +174,7 @@ def _engines(stack: Stack, service: str) -> set[str]:
 
 def _keep_awake(stack: Stack, model: str) -> None:
     """An engine that has just answered is there for its idle time."""
-    batch = stack.submit(chat_lines(1, model=model), "/v1/chat/completions")
-    assert stack.ended(batch).status == "completed"
+    assert_answered(stack, stack.submit(chat_lines(1, model=model), "/v1/chat/completions"))
 
 
 def _waits_for(stack: Stack, batch: Batch) -> str | None:
