@@ -22,7 +22,7 @@ from shared.catalog import Catalog, load_catalog
 from shared.slices import Claim, Part, Slice, label
 from shared.state import State
 from shared.storage import Storage
-from tests.batches import JOB, validating
+from tests.batches import JOB, submitted
 from tests.eventually import wait_until
 from tests.servers import absent
 from worker.rows import assemble, requests
@@ -82,10 +82,7 @@ class Yard:
 
     async def submit(self, body: bytes, **changes: Any) -> str:
         """A batch that waits for its plan, over an input of these bytes."""
-        key = f"files/{secrets.token_hex(6)}"
-        stored = await self.storage.put(key, body)
-        fields = {"bucket": self.storage.bucket, "key": key, "etag": stored.etag, "size": len(body)}
-        return await validating(self.state, **{**fields, **changes})
+        return await submitted(self.state, self.storage, body, **changes)
 
     async def plan(self, body: bytes, **changes: Any) -> str:
         """A batch that runs."""

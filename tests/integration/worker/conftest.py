@@ -29,7 +29,7 @@ from shared.lifecycle import FINAL
 from shared.outbound import Guard
 from shared.state import BatchRecord, State
 from shared.storage import Storage
-from tests.batches import validating
+from tests.batches import submitted
 from tests.chaos.engine import KILL
 from tests.chaos.rows import CHAT
 from tests.eventually import eventually
@@ -96,10 +96,7 @@ class StubFleet:
 
     async def submit(self, body: bytes, **changes: Any) -> str:
         """A batch over an input of these bytes."""
-        key = f"files/{time.time_ns()}"
-        stored = await self.storage.put(key, body)
-        fields = {"bucket": self.storage.bucket, "key": key, "etag": stored.etag, "size": len(body)}
-        return await validating(self.state, **{**fields, **changes})
+        return await submitted(self.state, self.storage, body, **changes)
 
     async def end_of(self, batch_id: str, *, seconds: float = 100) -> BatchRecord:
         """The batch's record once it has ended."""
