@@ -120,7 +120,8 @@ class Stack(DockerCompose):
             self.engine.run("kill", container)
             self.engine.run("start", container)
         wait_until(
-            lambda: self.look(container)["State"]["StartedAt"] != before["StartedAt"], timeout=60
+            lambda: self.look(container)["State"]["StartedAt"] != before["StartedAt"],
+            timeout=COLD_SECONDS,
         )
 
     @contextmanager

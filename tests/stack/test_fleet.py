@@ -128,7 +128,7 @@ def test_a_server_that_cannot_be_reached_is_named_and_work_goes_on_afterwards(
     warm.until(batch, has_begun)
 
     with warm.cut_off(service):
-        wait_until(lambda: _report(warm).get(service) == "does not answer", timeout=120)
+        wait_until(lambda: _report(warm).get(service) == "does not answer", timeout=COLD_SECONDS)
 
     assert_whole(warm, warm.ended(batch), _ROWS)
     warm.wait_well()
@@ -141,7 +141,7 @@ def test_a_machine_that_is_cut_off_is_replaced_by_itself(warm: Stack) -> None:
 
     # Ray gives it up, and it ends itself when it finds that out.
     with warm.cut_off("worker"):
-        wait_until(lambda: _alive_nodes(warm) == 1, timeout=180)
+        wait_until(lambda: _alive_nodes(warm) == 1, timeout=COLD_SECONDS)
     wait_until(
         lambda: warm.look(warm.container("worker"))["State"]["StartedAt"] != before, timeout=180
     )
