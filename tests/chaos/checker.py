@@ -60,6 +60,7 @@ def check(evidence: Evidence) -> list[Violation]:
     batches, found = _intended(evidence)
     for batch in batches.values():
         found += _check_batch(batch, evidence)
+    found += _check_letters(batches, evidence)
     found += _invented(batches, evidence)
     found += _run_again(evidence)
     found += _check_events(batches, evidence)
@@ -123,14 +124,24 @@ def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
     return batches, found
 
 
+def _check_letters(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
+    """Only what came too late by its sender's own words may be refused."""
+    expiring = {one.wish["key"] for one in batches.values() if one.wish["kind"] == "expiring"}
+    for letter in evidence.letters:
+        if letter["key"] not in expiring or letter["codes"] != ["expired"]:
+            told = f"was refused: {', '.join(letter['codes'])}"
+            yield Violation("dead_letter", str(letter["key"]), told)
+
+
 def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
     record = evidence.redis.get(f"batch:{batch.id}")
     has_manifest = f"batches/{batch.id}/manifest.json" in evidence.objects
     if record is not None and record["key"].startswith(PACKS):
         has_manifest |= batch.id in _packed(record["key"], evidence)
     if record is None:
-        # An accepted message whose time was over when it came makes no batch.
-        may_be_absent = not batch.is_accepted or batch.wish["kind"] == "expiring"
+        # An accepted message whose time was over when it came makes no batch, and is a dead letter.
+        is_refused = any(letter["key"] == batch.wish["key"] for letter in evidence.letters)
+        may_be_absent = not batch.is_accepted or is_refused
         if not may_be_absent or has_manifest:
             yield Violation("lost", batch.id, "there is no record of it")
         return

@@ -11,6 +11,7 @@ from typing import Any
 import aio_pika
 from minio import Minio
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 
 from shared import topology
 from shared.state.state import NAMESPACE
@@ -22,6 +23,9 @@ from tests.chaos.journal import read
 #: Objects whose bytes the checker reads; of the others the name is enough.
 _READ = (".json", "output.jsonl", "error.jsonl")
 _AT_ONCE = 16
+_KEYS_AT_ONCE = 500
+#: For an answer of a Redis that shares its machine with all the others.
+_REDIS_SECONDS = 120.0
 
 
 @dataclass
@@ -45,6 +49,8 @@ class Evidence:
     bodies: dict[str, bytes] = field(default_factory=dict)
     #: Multipart uploads that were begun and neither completed nor aborted.
     multipart: list[str] = field(default_factory=list)
+    #: Dead letters that were read and dropped.
+    letters: list[dict[str, Any]] = field(default_factory=list)
     #: Messages in each queue of RabbitMQ.
     queues: dict[str, int] = field(default_factory=dict)
     #: When it was collected, in Unix seconds.
@@ -68,7 +74,7 @@ async def collect(fleet: ChaosFleet) -> None:
             for name in listing
             if name.endswith(_READ) or name in named or name.startswith(PACKS)
         ]
-        for names in _chunks(wanted):
+        for names in _chunks(wanted, _AT_ONCE):
             await asyncio.gather(*(_fetch(storage, name, folder / "s3") for name in names))
     finally:
         storage.close()
@@ -87,6 +93,7 @@ def load(run_dir: Path) -> Evidence:
         watched=read(journal / "watched.jsonl"),
         received={queue: read(journal / f"received-{queue}.jsonl") for _, queue in subscriptions()},
         webhooks=read(journal / "webhooks.jsonl"),
+        letters=read(journal / "letters.jsonl"),
         runs=read(journal / "engine.jsonl"),
         redis=redis["keys"],
         objects=s3["objects"],
@@ -114,26 +121,42 @@ async def queue_lengths(fleet: ChaosFleet) -> dict[str, int]:
 
 
 async def _redis(url: str) -> tuple[dict[str, Any], float]:
-    redis: Redis[str] = Redis.from_url(url, decode_responses=True)
+    redis: Redis[str] = Redis.from_url(
+        url, decode_responses=True, socket_timeout=_REDIS_SECONDS, single_connection_client=True
+    )
     found: dict[str, Any] = {}
-    async for key in redis.scan_iter(match=f"{NAMESPACE}*", count=1000):
-        match await redis.type(key):
-            case "hash":
-                content: Any = await redis.hgetall(key)
-            case "zset":
-                content = await redis.zrange(key, 0, -1, withscores=True)
-            case "set":
-                content = sorted(await redis.smembers(key))
-            case "stream":
-                content = await redis.xlen(key)
-            case "list":
-                content = await redis.lrange(key, 0, -1)
-            case _:
-                content = await redis.get(key)
-        found[key.removeprefix(NAMESPACE)] = content
+    keys = [key async for key in redis.scan_iter(match=f"{NAMESPACE}*", count=1000)]
+    for some in _chunks(keys, _KEYS_AT_ONCE):
+        async with redis.pipeline(transaction=False) as pipe:
+            for key in some:
+                pipe.type(key)
+            kinds = await pipe.execute()
+            for key, kind in zip(some, kinds, strict=True):
+                _content(pipe, key, kind)
+            contents = await pipe.execute()
+        for key, content in zip(some, contents, strict=True):
+            found[key.removeprefix(NAMESPACE)] = (
+                sorted(content) if isinstance(content, set) else content
+            )
     seconds, _ = await redis.time()
     await redis.aclose()
     return found, float(seconds)
+
+
+def _content(pipe: "Pipeline[str]", key: str, kind: str) -> None:
+    match kind:
+        case "hash":
+            pipe.hgetall(key)
+        case "zset":
+            pipe.zrange(key, 0, -1, withscores=True)
+        case "set":
+            pipe.smembers(key)
+        case "stream":
+            pipe.xlen(key)
+        case "list":
+            pipe.lrange(key, 0, -1)
+        case _:
+            pipe.get(key)
 
 
 def _named_parts(redis: dict[str, Any]) -> set[str]:
@@ -180,5 +203,5 @@ async def _fetch(storage: Storage, name: str, folder: Path) -> None:
                 file.write(chunk)
 
 
-def _chunks(names: list[str]) -> list[list[str]]:
-    return [names[first : first + _AT_ONCE] for first in range(0, len(names), _AT_ONCE)]
+def _chunks(names: list[str], size: int) -> list[list[str]]:
+    return [names[first : first + size] for first in range(0, len(names), size)]

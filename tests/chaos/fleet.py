@@ -119,6 +119,11 @@ class ChaosFleet:
         return self.rabbitmq.url(self._service)
 
     @property
+    def service_user(self) -> str:
+        """The broker's name for our own processes."""
+        return self._service.name
+
+    @property
     def s3(self) -> tuple[str, str, str, str]:
         """Endpoint, keys and bucket, past all proxies."""
         return (self.ceph.endpoint, *self._s3_keys, BUCKET)
@@ -456,7 +461,7 @@ class ChaosFleet:
             "BATCHYARD_S3_SECRET_KEY": self._s3_keys[1],
             "BATCHYARD_S3_BUCKET": BUCKET,
             "BATCHYARD_CATALOG": str(self.catalog),
-            "BATCHYARD_SERVICE_USER": self._service.name,
+            "BATCHYARD_SERVICE_USER": self.service_user,
             "BATCHYARD_CRASH_LOG": str(self.crash_log),
         }
 

@@ -22,6 +22,8 @@ from tests.chaos.checker import Violation, absorbed, check
 from tests.chaos.clients import Clients, all_clients
 from tests.chaos.evidence import collect, load, queue_lengths
 from tests.chaos.fleet import ChaosFleet
+from tests.chaos.journal import Journal
+from tests.chaos.letters import drop_letters
 from tests.chaos.plan import (
     DISPATCHERS,
     GATEWAYS,
@@ -261,10 +263,12 @@ async def _settle(
 ) -> bool:
     """Wait until nothing is under way any more; False if nothing moved for too long."""
     redis: Redis[str] = Redis.from_url(fleet.redis.url, decode_responses=True)
+    letters = Journal(fleet.run_dir / "journal" / "letters.jsonl")
     last, before = time.monotonic(), None
     try:
         while time.monotonic() - last < fleet.stall_seconds:
             with suppress(OSError, RedisError, AMQPError):
+                await drop_letters(fleet, letters)
                 now = await _under_way(fleet, redis)
                 if work.done() and not any(now.values()):
                     await work
@@ -275,6 +279,7 @@ async def _settle(
         report(f"stalled: {before}")
         return False
     finally:
+        letters.close()
         await redis.aclose()
 
 

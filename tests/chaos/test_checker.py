@@ -215,6 +215,10 @@ _PLANTED: dict[str, tuple[str, Plant]] = {
         "wrong_end",
         lambda found: found.published.append({"what": "cancelled", "key": KEY, "status": 200}),
     ),
+    "a message that was refused": (
+        "dead_letter",
+        lambda found: found.letters.append({"key": KEY, "codes": ["expired"]}),
+    ),
     "a row without a line": ("row_missing", _drop_line),
     "a row with two lines": ("row_twice", _double_line),
     "rows in another order": ("out_of_order", _swap_lines),
