@@ -29,6 +29,7 @@ from worker.engine_errors import (
     EngineUnavailableError,
     Result,
 )
+from worker.imports import import_retried
 
 #: Every engine is one Serve deployment of this name in an application of its own.
 DEPLOYMENT = "engine"
@@ -152,9 +153,9 @@ def ensure_engine(catalog: Catalog, lane: Lane) -> str:
 
 @ray.remote(num_cpus=0, max_retries=3)
 def _deploy(catalog: str, lane: Lane) -> str:
-    from worker.engine import deploy
-
-    return deploy(Catalog.model_validate_json(catalog), lane)
+    engine: Any = import_retried("worker.engine")
+    name: str = engine.deploy(Catalog.model_validate_json(catalog), lane)
+    return name
 
 
 def is_deployed(app_name: str) -> bool:
