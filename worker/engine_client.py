@@ -4,6 +4,7 @@ Imports ray and nothing heavier: no vLLM, no torch.
 """
 
 import asyncio
+import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from worker.engine_errors import (
     EngineUnavailableError,
     Result,
 )
-from worker.imports import import_retried
+from worker.races import retry_lost
 
 #: Every engine is one Serve deployment of this name in an application of its own.
 DEPLOYMENT = "engine"
@@ -153,7 +154,8 @@ def ensure_engine(catalog: Catalog, lane: Lane) -> str:
 
 @ray.remote(num_cpus=0, max_retries=3)
 def _deploy(catalog: str, lane: Lane) -> str:
-    engine: Any = import_retried("worker.engine")
+    # Its parts enter Ray's connectors in the cluster's store: they look first, and then write.
+    engine: Any = retry_lost(lambda: importlib.import_module("worker.engine"))
     name: str = engine.deploy(Catalog.model_validate_json(catalog), lane)
     return name
 

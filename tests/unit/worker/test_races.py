@@ -1,8 +1,9 @@
+import importlib
 from pathlib import Path
 
 import pytest
 
-from worker.imports import import_retried
+from worker.races import retry_lost
 
 _MODULE = """\
 from pathlib import Path
@@ -14,24 +15,20 @@ if not tried.exists():
 """
 
 
-def _write(folder: Path, name: str, error: str) -> None:
-    (folder / f"{name}.py").write_text(_MODULE.format(error=error))
-
-
 def test_a_module_that_another_process_registers_is_imported_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _write(tmp_path, "registers_itself", "ValueError")
+    (tmp_path / "registers_itself.py").write_text(_MODULE.format(error="ValueError"))
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    assert import_retried("registers_itself").tried.exists()
+    assert retry_lost(lambda: importlib.import_module("registers_itself")).tried.exists()
 
 
 def test_a_module_that_is_broken_is_not_imported_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _write(tmp_path, "is_broken", "ImportError")
+    (tmp_path / "is_broken.py").write_text(_MODULE.format(error="ImportError"))
     monkeypatch.syspath_prepend(str(tmp_path))
 
     with pytest.raises(ImportError, match="already"):
-        import_retried("is_broken")
+        retry_lost(lambda: importlib.import_module("is_broken"))
