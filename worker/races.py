@@ -12,9 +12,7 @@ T = TypeVar("T")
 
 def retry_lost(step: Callable[[], T]) -> T:
     """What the step returns; Ray tells who was too late by a ValueError, and lets it go on then."""
-    for attempt in stamina.retry_context(
+    retry = stamina.retry(
         on=ValueError, attempts=_ATTEMPTS, timeout=None, wait_initial=0.1, wait_max=1.0
-    ):
-        with attempt:
-            result = step()
-    return result
+    )
+    return retry(step)()
