@@ -1,10 +1,7 @@
 """compose.yaml, unchanged and brought up: both doors, deaths, cut networks, an upgrade, its end."""
 
 import asyncio
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +14,7 @@ from openai.types import Batch
 
 from tests.containers.test_images import IMAGES
 from tests.eventually import wait_until
-from tests.examples import examples
+from tests.examples import assert_runs, examples
 from tests.k8s.rendering import ROOT
 from tests.stack.engine import Engine, told
 from tests.stack.images import VERSION, build
@@ -99,19 +96,7 @@ def test_a_batch_by_the_official_client(warm: Stack) -> None:
 
 @pytest.mark.parametrize("example", README.values(), ids=README.keys())
 def test_a_batch_by_each_door_as_readme_shows_it(warm: Stack, example: str, tmp_path: Path) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example],
-        env={**clean, **warm.client_environment()},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-    assert ended.returncode == 0, ended.stderr
-    assert "completed" in ended.stdout
+    assert_runs(example, warm.client_environment(), folder=tmp_path, timeout=300)
 
 
 def test_the_demo_runs_on_the_fleet_in_containers(warm: Stack) -> None:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -151,11 +151,9 @@ def _no_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def state(redis_server: servers.Redis) -> AsyncIterator[State]:
+def state(own_state: State) -> State:
     """On a Redis that the test may empty."""
-    state = State(redis_server.url)
-    yield state
-    await state.close()
+    return own_state
 
 
 @pytest.fixture

@@ -14,11 +14,17 @@ import pytest
 from redis.asyncio import Redis
 
 from cli.fleet.ray import RayNode
+from dispatcher.app import Dispatcher
 from dispatcher.cluster import Cluster
 from dispatcher.finaliser import Finaliser
+from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
+from dispatcher.reaper import Reaper
+from dispatcher.sender import Sender
 from dispatcher.slicing import SliceLimits
+from dispatcher.webhooks import Deliverer
 from shared.catalog import Catalog, load_catalog
+from shared.outbound import Guard
 from shared.slices import Claim, Part, Slice, label
 from shared.state import State
 from shared.storage import Storage
@@ -156,6 +162,26 @@ def a_planner(
     """A planner whose slices hold `rows` rows."""
     return Planner(
         state, storage, catalog, slice_limits=SliceLimits(rows=rows), max_rows=most, **limits
+    )
+
+
+def a_dispatcher(
+    state: State, storage: Storage, planner: Planner, keeper: LaneKeeper
+) -> Dispatcher:
+    """One that delivers no webhooks."""
+    return Dispatcher(
+        state,
+        planner=planner,
+        finaliser=Finaliser(state, storage, output_seconds=OUTPUT_SECONDS),
+        lanes=keeper,
+        reaper=Reaper(state, storage),
+        deliverer=Deliverer(
+            state,
+            Sender(Guard(()), timeout_seconds=1),
+            timeout_seconds=1,
+            attempts=1,
+            attempts_per_endpoint=1,
+        ),
     )
 
 
