@@ -41,6 +41,7 @@ from worker.engine_errors import (
     Result,
 )
 from worker.progress import Progress
+from worker.races import retry_lost
 
 log = structlog.get_logger()
 
@@ -370,7 +371,8 @@ def deploy(catalog: Catalog, lane: Lane) -> str:
     """
     name = catalog.app_name(lane)
     if not is_deployed(name) or engine_failure(name) is not None:
-        serve.start(proxy_location=ProxyLocation.Disabled)
+        # The first two engines of a cluster both start Serve's controller.
+        retry_lost(lambda: serve.start(proxy_location=ProxyLocation.Disabled))
         application = build_llm_deployment(
             llm_config(catalog.model(lane.model), catalog.pools[lane.pool]),
             override_serve_options={"name": DEPLOYMENT},

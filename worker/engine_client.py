@@ -4,6 +4,7 @@ Imports ray and nothing heavier: no vLLM, no torch.
 """
 
 import asyncio
+import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from worker.engine_errors import (
     EngineUnavailableError,
     Result,
 )
+from worker.races import retry_lost
 
 #: Every engine is one Serve deployment of this name in an application of its own.
 DEPLOYMENT = "engine"
@@ -46,11 +48,24 @@ _REASON_LENGTH = 1000
 
 
 class EngineClient:
-    """The engine of one lane. Belongs to one event loop."""
+    """The engine of one lane. Belongs to one event loop.
 
-    def __init__(self, app_name: str, *, rows_per_engine_call: int = ROWS_PER_ENGINE_CALL) -> None:
+    Calls that find no replica wait for `patience_seconds`, or for as long as one needs to start.
+    """
+
+    def __init__(
+        self,
+        app_name: str,
+        *,
+        rows_per_engine_call: int = ROWS_PER_ENGINE_CALL,
+        patience_seconds: float | None = None,
+    ) -> None:
         self._app_name = app_name
         self._rows_per_engine_call = rows_per_engine_call
+        self._patience_seconds = patience_seconds
+        #: When a replica was last seen, or one was first waited for.
+        self._runs_at: float | None = None
+        self._looked_at = 0.0
         self._handle: Any = None
         self._asking = asyncio.Lock()
         self._asked_at = 0.0
@@ -93,6 +108,8 @@ class EngineClient:
             # Calls that wait for a first replica wait for ever when none can be started.
             if waiting and (failure := await self._ask_for_failure()) is not None:
                 raise EngineFailedError(failure)
+            if waiting and self._patience_seconds is not None and await self._is_gone():
+                raise EngineUnavailableError("The engine has had no replica for too long.")
         return await asyncio.gather(*calls)
 
     async def _ask_for_failure(self) -> str | None:
@@ -103,6 +120,20 @@ class EngineClient:
                 self._failure = await asyncio.to_thread(engine_failure, self._app_name)
                 self._asked_at = now
             return self._failure
+
+    async def _is_gone(self) -> bool:
+        """Whether a first replica, or the next one, has not come in time."""
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if self._runs_at is None or now - self._looked_at > 2 * FAILURE_CHECK_SECONDS:
+                # Nobody has waited meanwhile.
+                self._runs_at = now
+            if now - self._looked_at >= FAILURE_CHECK_SECONDS:
+                state = await asyncio.to_thread(engine_state, self._app_name)
+                self._looked_at = now
+                if state is not None and state.running:
+                    self._runs_at = now
+            return now - self._runs_at > (self._patience_seconds or 0)
 
     async def _call(self, chunk: list[bytes]) -> list[Result]:
         response = None
@@ -152,9 +183,10 @@ def ensure_engine(catalog: Catalog, lane: Lane) -> str:
 
 @ray.remote(num_cpus=0, max_retries=3)
 def _deploy(catalog: str, lane: Lane) -> str:
-    from worker.engine import deploy
-
-    return deploy(Catalog.model_validate_json(catalog), lane)
+    # Its parts enter Ray's connectors in the cluster's store: they look first, and then write.
+    engine: Any = retry_lost(lambda: importlib.import_module("worker.engine"))
+    name: str = engine.deploy(Catalog.model_validate_json(catalog), lane)
+    return name
 
 
 def is_deployed(app_name: str) -> bool:

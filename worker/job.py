@@ -294,7 +294,11 @@ class LaneJob:
 
     def _client(self, engine: Lane) -> EngineClient:
         calls = self._settings.rows_per_engine_call
-        return EngineClient(self._catalog.app_name(engine), rows_per_engine_call=calls)
+        return EngineClient(
+            self._catalog.app_name(engine),
+            rows_per_engine_call=calls,
+            patience_seconds=self._pools.patience_seconds,
+        )
 
     async def _run_wave(self, claims: list[Claim], app_name: str, wave: int) -> None:
         self._wave_claims.append(claims)
@@ -304,6 +308,7 @@ class LaneJob:
                 claims,
                 app_name=app_name,
                 rows_in_engine=self._rows_in_engine(),
+                patience_seconds=self._pools.patience_seconds,
             )
         except Exception:
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -28,7 +28,11 @@ class Pools:
         others = [other for other in catalog.lanes_of(lane.model) if other != lane]
         #: In order of preference; the work is in the first one.
         self.lanes = (lane, *others)
-        self._spill = Spill(catalog.model(lane.model).spill_seconds)
+        spill_seconds = catalog.model(lane.model).spill_seconds
+        self._spill = Spill(spill_seconds)
+        #: How long rows wait for a replica of the engine that they were given to; the machine may
+        #: have died, and another pool's engine takes what goes back.
+        self.patience_seconds = spill_seconds if others else None
         self._choice = Choice(0, 1, None) if not others else Choice(None, 1, None)
         self._sights: list[Sight] = []
         self._refusals: dict[Lane, str] = {}

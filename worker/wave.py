@@ -51,8 +51,17 @@ def prepare_ray_data() -> None:
     context.print_on_execution_start = False
 
 
-def run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> None:
-    """Run the slices to their commits; blocks until the last one. Meant for a thread of its own."""
+def run_wave(
+    claims: list[Claim],
+    *,
+    app_name: str,
+    rows_in_engine: int,
+    patience_seconds: float | None = None,
+) -> None:
+    """Run the slices to their commits; blocks until the last one. Meant for a thread of its own.
+
+    Slices go back that have found no replica of the engine for `patience_seconds`.
+    """
     groups = grouped(claims)
     blocks_at_once = 1 + max(1, rows_in_engine // _rows(groups[0]))
     ray.data.read_datasource(
@@ -67,7 +76,11 @@ def run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> None
         num_cpus=_LIGHT,
         max_concurrency=blocks_at_once,
         compute=ActorPoolStrategy(size=1),
-        fn_constructor_kwargs={"app_name": app_name, "rows_in_engine": rows_in_engine},
+        fn_constructor_kwargs={
+            "app_name": app_name,
+            "rows_in_engine": rows_in_engine,
+            "patience_seconds": patience_seconds,
+        },
     ).write_datasink(PartSink(), concurrency=_HELPERS, ray_remote_args={"num_cpus": _LIGHT})
 
 
@@ -132,10 +145,14 @@ def _bytes(claims: list[Claim]) -> int:
 class SliceMapper:
     """The engine client of a wave: an async actor with several slices in flight."""
 
-    def __init__(self, app_name: str, rows_in_engine: int) -> None:
+    def __init__(self, app_name: str, rows_in_engine: int, patience_seconds: float | None) -> None:
         settings = read_settings()
         self._runner = SliceRunner(
-            EngineClient(app_name, rows_per_engine_call=settings.rows_per_engine_call),
+            EngineClient(
+                app_name,
+                rows_per_engine_call=settings.rows_per_engine_call,
+                patience_seconds=patience_seconds,
+            ),
             BatchWatch(open_state(settings)),
             rows_in_engine=rows_in_engine,
             rows_per_engine_call=settings.rows_per_engine_call,

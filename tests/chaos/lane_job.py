@@ -31,7 +31,13 @@ _claim: ContextVar[Claim] = ContextVar("claim")
 class MadeUpEngineClient:
     """As `worker.engine_client.EngineClient`, over TCP."""
 
-    def __init__(self, app_name: str, *, rows_per_engine_call: int) -> None:
+    def __init__(
+        self,
+        app_name: str,
+        *,
+        rows_per_engine_call: int,
+        patience_seconds: float | None = None,
+    ) -> None:
         self._port = int(os.environ["CHAOS_ENGINE_PORT"])
 
     async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
@@ -80,7 +86,13 @@ class _SuspectRunner(SuspectRunner):
         return results
 
 
-def _run_wave(claims: list[Claim], *, app_name: str, rows_in_engine: int) -> None:
+def _run_wave(
+    claims: list[Claim],
+    *,
+    app_name: str,
+    rows_in_engine: int,
+    patience_seconds: float | None = None,
+) -> None:
     """The steps of `worker.wave`, in this process instead of Ray's."""
     settings = read_settings()
 

@@ -69,7 +69,7 @@ def test_its_size_is_the_one_that_is_kept(
 def cuda_image(engine: Engine) -> Iterator[str]:
     """Gone afterwards: with what its build leaves behind it takes more than 20 GB."""
     if not os.environ.get("TEST_STACK_CUDA"):
-        pytest.skip("built on demand only, since it takes 30 GB of disk: TEST_STACK_CUDA=1")
+        pytest.skip("built on demand only, since it takes 25 GB of disk: TEST_STACK_CUDA=1")
     image = build(engine, "worker")
     yield image
     engine.run("image", "rm", image)

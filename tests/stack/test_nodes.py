@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from tests.stack.stack import (
 ROAMING = "roaming"
 _SPILL_SECONDS = 15
 _IDLE_SECONDS = 20
+_ENDLESS_ROWS = 50_000
 _CPU = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 _SMALL = {"max_model_len": 1024, "max_num_seqs": 64, "enforce_eager": True}
 CATALOG: dict[str, Any] = {
@@ -40,7 +42,7 @@ CATALOG: dict[str, Any] = {
         CHAT: {
             "source": f"/models/{CHAT}",
             "pools": ["h100"],
-            "idle_seconds": 90,
+            "idle_seconds": _IDLE_SECONDS,
             "engine": _SMALL,
             "env": _CPU,
         },
@@ -79,29 +81,28 @@ def test_each_model_runs_on_its_family(stack: Stack) -> None:
     chat = stack.submit(chat_lines(20), "/v1/chat/completions")
     embeddings = stack.submit(embedding_lines(["hello", "goodbye"]), "/v1/embeddings")
 
+    _wait_for_engines(stack, H100, {_app(CHAT)})
+    _wait_for_engines(stack, L4, {_app(EMBED, "l4")})
     assert_answered(stack, chat, embeddings)
-    assert (_engines(stack, H100), _engines(stack, L4)) == ({_app(CHAT)}, {_app(EMBED, "l4")})
 
 
 def test_a_full_family_is_waited_for_and_then_the_next_one_is_taken(stack: Stack) -> None:
-    _keep_awake(stack, CHAT)
-    batch = stack.submit(chat_lines(300, tokens=48, model=ROAMING), "/v1/chat/completions")
-
-    stack.until(batch, lambda _: _waits_for(stack, batch) == "no_room")
-    waiting = stack.explain(batch)["summary"]
-    stack.until(batch, has_begun)
-    running_on = stack.explain(batch)
-    ended = stack.ended(batch)
+    with _at_work(stack, CHAT):
+        batch = stack.submit(chat_lines(300, tokens=48, model=ROAMING), "/v1/chat/completions")
+        waiting = _why_it_waits(stack, batch, "no_room")
+        wait_until(lambda: _app(ROAMING, "l4") in _engines(stack, L4), timeout=COLD_SECONDS)
+        stack.until(batch, has_begun)
+        running_on = stack.explain(batch)
+        ended = stack.ended(batch)
 
     assert waiting.startswith("Pool h100 has no room for the engine; the next pool is asked in ")
     assert running_on["lane"]["runs_on"] == "l4"
     assert "On pool l4, because pool h100 has no room for the engine." in running_on["summary"]
     assert_whole(stack, ended, 300)
-    assert _app(ROAMING, "l4") in _engines(stack, L4)
 
 
 def test_an_idle_engine_goes_and_comes_back(stack: Stack) -> None:
-    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=COLD_SECONDS)
+    _wait_until_gone(stack, ROAMING)
 
     batch = stack.submit(chat_lines(10, model=ROAMING), "/v1/chat/completions")
 
@@ -109,38 +110,37 @@ def test_an_idle_engine_goes_and_comes_back(stack: Stack) -> None:
 
 
 def test_a_machine_that_dies_has_its_work_taken_over(stack: Stack) -> None:
-    wait_until(lambda: not _engines(stack, H100) - {_app(ROAMING)}, timeout=COLD_SECONDS)
-    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=COLD_SECONDS)
+    _wait_until_gone(stack, CHAT)
+    _wait_until_gone(stack, ROAMING)
     batch = stack.submit(chat_lines(1500, tokens=48, model=ROAMING), "/v1/chat/completions")
+    _wait_for_engines(stack, H100, {_app(ROAMING)})
     stack.until(batch, has_begun)
-    assert _engines(stack, H100) == {_app(ROAMING)}
 
     stack.engine.run("kill", stack.container(H100))
-    ended = stack.ended(batch)
 
-    assert_whole(stack, ended, 1500)
-    assert _app(ROAMING, "l4") in _engines(stack, L4)
+    wait_until(lambda: _app(ROAMING, "l4") in _engines(stack, L4), timeout=COLD_SECONDS)
+    assert_whole(stack, stack.ended(batch), 1500)
 
 
 def test_an_absent_family_is_waited_for_and_then_the_next_one_is_taken(stack: Stack) -> None:
     assert stack.health(H100) == "down"
-    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=COLD_SECONDS)
+    _wait_until_gone(stack, ROAMING)
 
     batch = stack.submit(chat_lines(10, model=ROAMING), "/v1/chat/completions")
-    stack.until(batch, lambda _: _waits_for(stack, batch) == "no_room")
 
+    assert "h100" in _why_it_waits(stack, batch, "no_room")
     assert_whole(stack, stack.ended(batch), 10)
 
 
 def test_a_machine_that_comes_back_is_used_again(stack: Stack) -> None:
-    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=COLD_SECONDS)
+    _wait_until_gone(stack, ROAMING)
     stack.engine.run("start", stack.container(H100))
     stack.wait_well(H100)
 
     batch = stack.submit(chat_lines(10, model=ROAMING), "/v1/chat/completions")
 
+    _wait_for_engines(stack, H100, {_app(ROAMING)})
     assert_whole(stack, stack.ended(batch), 10)
-    assert _engines(stack, H100) == {_app(ROAMING)}
 
 
 def _two_families() -> dict[str, Any]:
@@ -173,11 +173,40 @@ def _engines(stack: Stack, service: str) -> set[str]:
     return {one for one in known for title in titles if f"{one}:engine" in title}
 
 
-def _keep_awake(stack: Stack, model: str) -> None:
-    """An engine that has just answered is there for its idle time."""
-    assert_answered(stack, stack.submit(chat_lines(1, model=model), "/v1/chat/completions"))
+def _wait_for_engines(stack: Stack, service: str, expected: set[str]) -> None:
+    """Return once exactly these engines run on the machine."""
+    wait_until(lambda: _engines(stack, service) == expected, timeout=COLD_SECONDS)
 
 
-def _waits_for(stack: Stack, batch: Batch) -> str | None:
-    waiting = stack.explain(batch)["waits_for"]
-    return None if waiting is None else str(waiting["code"])
+def _wait_until_gone(stack: Stack, model: str) -> None:
+    """Return once no machine has an engine of the model."""
+    apps = {_app(model, pool) for pool in CATALOG["models"][model]["pools"]}
+    wait_until(
+        lambda: not apps & (_engines(stack, H100) | _engines(stack, L4)), timeout=COLD_SECONDS
+    )
+
+
+@contextmanager
+def _at_work(stack: Stack, model: str) -> Iterator[None]:
+    """The model's engine has more to do than any test takes, until the block ends."""
+    lines = chat_lines(_ENDLESS_ROWS, tokens=128, model=model)
+    batch = stack.submit(lines, "/v1/chat/completions")
+    stack.until(batch, has_begun)
+    try:
+        yield
+    finally:
+        stack.client.batches.cancel(batch.id)
+        assert stack.ended(batch).status == "cancelled"
+
+
+def _why_it_waits(stack: Stack, batch: Batch, code: str) -> str:
+    """What `explain` says as soon as this is what the batch waits for."""
+    summaries = []
+
+    def is_it() -> bool:
+        explained = stack.explain(batch)
+        summaries.append(str(explained["summary"]))
+        return (explained["waits_for"] or {}).get("code") == code
+
+    wait_until(is_it, timeout=COLD_SECONDS)
+    return summaries[-1]
