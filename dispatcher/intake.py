@@ -244,7 +244,10 @@ class Intake:
         found = [*reasons, *_unservable(submission)]
         if isinstance(submission.input, InlineInput) and not found:
             manifest = self._manifest(tenant, envelope, submission, self._inputs.unplaced())
-            await make(InlineBatch(manifest, _lines(submission.input), reply))
+            batch = InlineBatch(manifest, _lines(submission.input), reply)
+            # Parsed, a message may take many times its room, and many of them wait.
+            del submission
+            await make(batch)
             return
         try:
             await self._accept(tenant, envelope, submission, reasons, reply)
