@@ -19,7 +19,7 @@ from shared.lifecycle import Event, Status
 from shared.slices import Slice
 from shared.state import Rate, State
 from shared.state.client import Client
-from shared.state.scripts import Scripts
+from shared.state.scripts import Scripts, pairs
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
 
@@ -133,8 +133,7 @@ async def _make(state: State, redis: Client, first: int, end: int) -> list[str]:
             is_others = is_running and number % (_RUNS_EVERY * _OTHERS_EVERY) == 0
             batch_id = f"batch_{number:032x}"
             fields = _fields(batch_id, _SMALL if is_others else _BIG)
-            pairs = [str(part) for pair in fields.items() for part in pair]
-            accepted.append((batch_id, "print", json.dumps(pairs), "", "", ""))
+            accepted.append((batch_id, "print", json.dumps(pairs(fields)), "", "", ""))
             if is_running:
                 await state.slices.plan(batch_id, "p", 0, [Slice(0, 1000, 0, 10, 500)])
                 applied.append((batch_id, Event.INPUT_ACCEPTED, 0, "0", *_STARTS))

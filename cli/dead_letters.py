@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable, Collection
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -12,10 +12,21 @@ import typer
 from aio_pika.abc import AbstractIncomingMessage
 
 from cli.dead_rows import app as dead_rows
-from cli.options import HERE, AsJson, RunDir, echo_table, time_text
+from cli.options import (
+    HERE,
+    All,
+    AsJson,
+    Ids,
+    RunDir,
+    echo_details,
+    echo_done,
+    echo_table,
+    require_choice,
+    time_text,
+)
 from shared.bus import Bus
 from shared.dead_letters import DeadLetter, read, replay_headers
-from shared.errors import InvalidInputError, NotFoundError, SetupError, TransientError
+from shared.errors import NotFoundError, SetupError, TransientError
 from shared.topology import DEAD_QUEUE, SUBMIT_EXCHANGE
 
 T = TypeVar("T")
@@ -36,8 +47,6 @@ AmqpUrl = Annotated[
         show_envvar=True,
     ),
 ]
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids as `ls` shows them.")]
-All = Annotated[bool, typer.Option("--all", help="All that lie there.")]
 _LIMIT = 100
 
 
@@ -110,7 +119,7 @@ def show(
     if letter is None:
         raise _unknown([letter_id])
     told = _shown(letter) | ({"body": _text(letter.body)} if body else {})
-    typer.echo(json.dumps(told) if as_json else json.dumps(told, indent=2, ensure_ascii=False))
+    echo_details(told, as_json=as_json)
 
 
 @app.command()
@@ -194,19 +203,12 @@ def _for_each(
 
 
 def _wanted(letter_ids: list[str] | None, *, every: bool) -> Collection[str] | None:
-    if every == bool(letter_ids):
-        raise InvalidInputError("Name ids as `batchyard dead-letters ls` shows them, or say --all.")
+    require_choice(letter_ids, every=every, shown_by="batchyard dead-letters ls")
     return None if every else set(letter_ids or ())
 
 
 def _report(what: str, done: list[str], *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({what: done}))
-        return
-    for letter_id in done:
-        typer.echo(f"{what}  {letter_id}")
-    if not done:
-        typer.echo("There are no dead letters.", err=True)
+    echo_done(what, done, nothing="There are no dead letters.", as_json=as_json)
 
 
 def _unknown(letter_ids: list[str]) -> NotFoundError:
@@ -262,9 +264,3 @@ def _text(body: bytes) -> str:
         return body.decode()
     except UnicodeDecodeError:
         return f"base64:{base64.b64encode(body).decode()}"
-
-
-def _time(seconds: int | None) -> str:
-    if seconds is None:
-        return "-"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -8,20 +8,24 @@ import typer
 
 from cli.options import (
     HERE,
+    All,
     AsJson,
+    Ids,
     RedisUrl,
     RunDir,
     S3AccessKey,
     S3Bucket,
     S3Endpoint,
     S3SecretKey,
+    echo_details,
+    echo_done,
     echo_table,
+    require_choice,
     storage_at,
     time_text,
     with_state,
 )
 from shared.dead_rows import DeadRow
-from shared.errors import InvalidInputError
 from shared.state import State
 
 app = typer.Typer(
@@ -30,12 +34,12 @@ app = typer.Typer(
     "shown, never what they say.",
 )
 
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids as `ls` shows them.")]
-All = Annotated[bool, typer.Option("--all", help="All that are there.")]
 Tenant = Annotated[str | None, typer.Option(help="Only this one's.")]
 OfBatch = Annotated[str | None, typer.Option("--batch", help="Only this batch's.")]
 Limit = Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")]
 _LIMIT = 100
+_SHOWN_BY = "batchyard dead-letters rows ls"
+_NOTHING = "There are no dead rows."
 #: As many as are kept.
 _ALL = 10_000
 
@@ -108,8 +112,7 @@ def show(
 ) -> None:
     """Show one with the place of its request."""
     row = with_state(lambda state: state.dead_rows.get(row_id), run_dir, redis_url)
-    told = _shown(row)
-    typer.echo(json.dumps(told) if as_json else json.dumps(told, indent=2, ensure_ascii=False))
+    echo_details(_shown(row), as_json=as_json)
 
 
 @app.command()
@@ -128,7 +131,7 @@ def replay(
     """Run each again in a new batch of its tenant's, alone, and take it off the list."""
     from shared.row_replays import replay as run_again
 
-    _require_wish(row_ids, every=every)
+    require_choice(row_ids, every=every, shown_by=_SHOWN_BY)
     storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
 
     async def work(state: State) -> dict[str, str]:
@@ -142,9 +145,8 @@ def replay(
     if as_json:
         typer.echo(json.dumps({"replayed": made}))
         return
-    for row_id, batch_id in made.items():
-        typer.echo(f"replayed  {row_id}  as  {batch_id}")
-    _say_if_none(made)
+    told = [f"{row_id}  as  {batch_id}" for row_id, batch_id in made.items()]
+    echo_done("replayed", told, nothing=_NOTHING, as_json=False)
 
 
 @app.command()
@@ -158,7 +160,7 @@ def drop(
     as_json: AsJson = False,
 ) -> None:
     """Take rows off the list; their batches keep the errors."""
-    _require_wish(row_ids, every=every)
+    require_choice(row_ids, every=every, shown_by=_SHOWN_BY)
     if not yes:
         what = "all dead rows" if every else f"{len(set(row_ids or ()))} dead rows"
         typer.confirm(f"Forget {what}?", abort=True, err=True)
@@ -168,19 +170,7 @@ def drop(
         return [row.id for row in wanted if await state.dead_rows.drop(row.id)]
 
     done = with_state(work, run_dir, redis_url)
-    if as_json:
-        typer.echo(json.dumps({"dropped": done}))
-        return
-    for row_id in done:
-        typer.echo(f"dropped  {row_id}")
-    _say_if_none(done)
-
-
-def _require_wish(row_ids: list[str] | None, *, every: bool) -> None:
-    if every == bool(row_ids):
-        raise InvalidInputError(
-            "Name ids as `batchyard dead-letters rows ls` shows them, or say --all."
-        )
+    echo_done("dropped", done, nothing=_NOTHING, as_json=as_json)
 
 
 async def _wanted(state: State, row_ids: list[str] | None) -> list[DeadRow]:
@@ -188,11 +178,6 @@ async def _wanted(state: State, row_ids: list[str] | None) -> list[DeadRow]:
     if not row_ids:
         return await state.dead_rows.all(limit=_ALL)
     return [await state.dead_rows.get(row_id) for row_id in dict.fromkeys(row_ids)]
-
-
-def _say_if_none(done: object) -> None:
-    if not done:
-        typer.echo("There are no dead rows.", err=True)
 
 
 def _shown(row: DeadRow) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """What the commands that look into a fleet have in common: options, and how they show things."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -40,6 +41,8 @@ S3SecretKey = Annotated[
     str | None, typer.Option(envvar="BATCHYARD_S3_SECRET_KEY", show_envvar=True)
 ]
 S3Bucket = Annotated[str, typer.Option(envvar="BATCHYARD_S3_BUCKET", show_envvar=True)]
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids as `ls` shows them.")]
+All = Annotated[bool, typer.Option("--all", help="All that are there.")]
 HERE = Path(".batchyard")
 
 
@@ -50,6 +53,28 @@ def require_tenant(name: str) -> None:
             f"--tenant {name}: lower-case letters, digits, '-' and '_' only, 63 at most, "
             "beginning with a letter or digit."
         )
+
+
+def require_choice(ids: Sequence[str] | None, *, every: bool, shown_by: str) -> None:
+    """Raise InvalidInputError unless some ids are named, or all are meant."""
+    if every == bool(ids):
+        raise InvalidInputError(f"Name ids as `{shown_by}` shows them, or say --all.")
+
+
+def echo_details(told: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print one thing with all that is known of it."""
+    typer.echo(json.dumps(told) if as_json else json.dumps(told, indent=2, ensure_ascii=False))
+
+
+def echo_done(what: str, ids: Sequence[str], *, nothing: str, as_json: bool) -> None:
+    """Print what was done to which; `nothing` is said where that is none."""
+    if as_json:
+        typer.echo(json.dumps({what: ids}))
+        return
+    for one in ids:
+        typer.echo(f"{what}  {one}")
+    if not ids:
+        typer.echo(nothing, err=True)
 
 
 def echo_secret(text: str) -> None:

@@ -8,6 +8,8 @@ from weakref import WeakKeyDictionary
 from aio_pika.abc import AbstractIncomingMessage
 from aiormq.abc import AbstractChannel
 
+from dispatcher.waiting import tell
+
 #: Deliveries that were settled out of turn; beyond this many, acks of their channel go one by one.
 _MOST_AHEAD = 10_000
 
@@ -57,12 +59,7 @@ async def _flush(row: _Row) -> None:
         messages = {tag: message for tag, (message, _) in acked.items()}
         [error] = await asyncio.gather(_send(row, messages), return_exceptions=True)
         for _, done in acked.values():
-            if done.cancelled():
-                continue
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
+            tell(done, error)
     row.flushing = None
 
 

@@ -81,6 +81,7 @@ class Dispatcher:
             asyncio.create_task(self._periodically(self._reaper.close_windows, 1.0)),
             asyncio.create_task(self._periodically(self._reaper.expire, 5.0)),
             asyncio.create_task(self._periodically(self._reaper.sweep, 5.0)),
+            asyncio.create_task(self._periodically(self._reaper.forget, 60.0)),
             asyncio.create_task(self._periodically(self._reaper.sweep_abandoned, 3600.0)),
             # It ends by losing Redis only.
             asyncio.create_task(self._periodically(self._deliverer.deliver, 1.0)),
@@ -157,6 +158,9 @@ async def _survive(
     """Run a duty; whatever goes wrong is logged and returned."""
     try:
         await duty()
+    except TransientError as error:
+        log.warning("dispatcher.duty_broke", duty=what, reason=str(error), **fields)
+        return error
     except Exception as error:  # the loops must outlive a bug: other batches depend on them
         log.exception("dispatcher.duty_broke", duty=what, **fields)
         return error
@@ -229,7 +233,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 attempts=settings.lane_job_attempts,
                 entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
             ),
-            reaper=Reaper(state, storage),
+            reaper=Reaper(state, storage, batch_seconds=settings.batch_seconds),
             deliverer=Deliverer(
                 state,
                 sender,

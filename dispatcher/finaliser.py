@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 
-import msgspec
 import structlog
 
 from shared import crash, ids
@@ -20,6 +19,7 @@ from shared.commits import Assembled, Commit, carry_out, commit_key, keep_commit
 from shared.errors import BatchyardError, InvalidTransitionError
 from shared.lifecycle import Event, Status
 from shared.merging import chunked, given, merged, read_lines, stretches
+from shared.request_lines import custom_id_of, split
 from shared.slices import Part, PlannedSlice, Slice
 from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
@@ -48,10 +48,6 @@ Section = Callable[[Part], tuple[int, int]]
 
 class IncompleteError(BatchyardError):
     """The parts do not hold every row exactly once; the batch must not be completed."""
-
-
-class _CustomId(msgspec.Struct):
-    custom_id: str
 
 
 class Finaliser:
@@ -226,14 +222,12 @@ class Finaliser:
             bucket=record.fields["bucket"],
             version_id=record.fields.get("version_id"),
         )
-        requests = piece.pick([line for line in source.split(b"\n") if line.strip()])
+        requests = piece.pick(split(source))
         for row, line in zip(piece.row_numbers, requests, strict=True):
             if row not in rows and row not in but:
                 result = {
                     "id": ids.result_id(record.id, row),
-                    "custom_id": msgspec.json.decode(
-                        line.removeprefix(b"\xef\xbb\xbf"), type=_CustomId
-                    ).custom_id,
+                    "custom_id": custom_id_of(line),
                     "response": None,
                     "error": {"code": code, "message": message},
                 }

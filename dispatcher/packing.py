@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from dispatcher.planning import Planner
+from dispatcher.waiting import tell
 from shared import crash
 from shared.admission import FullQueue, NewBatchQuota, refusal_text
 from shared.errors import NotFoundError, TransientError
@@ -131,12 +132,7 @@ class Packer:
                 await self._settle([one])
             return
         for (_, done), error in zip(group, outcomes, strict=True):
-            if done.cancelled():
-                continue
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
+            tell(done, error)
 
     async def _commit(self, batches: Sequence[InlineBatch]) -> Sequence[BaseException | None]:
         """Of each batch why it was not made, or None."""

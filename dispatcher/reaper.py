@@ -4,9 +4,11 @@ from contextlib import suppress
 
 import structlog
 
+from dispatcher.forgetting import forget_ended
 from shared import crash
 from shared.errors import InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
+from shared.settings import NINETY_DAYS
 from shared.state import State
 from shared.storage import Storage
 from shared.submission import is_pack, keep_manifests
@@ -20,9 +22,10 @@ _ABANDONED_SECONDS = 86_400.0
 class Reaper:
     """The dispatcher's periodic duties. Only the leader runs one."""
 
-    def __init__(self, state: State, storage: Storage) -> None:
+    def __init__(self, state: State, storage: Storage, *, batch_seconds: int = NINETY_DAYS) -> None:
         self._state = state
         self._storage = storage
+        self._batch_seconds = batch_seconds
 
     async def release_claims(self) -> None:
         """Give back what lane jobs held that stopped renewing."""
@@ -62,6 +65,10 @@ class Reaper:
                 with suppress(NotFoundError):
                     await self._state.files.delete(file.tenant, file.id)
             log.info("files.expired", files=len(files))
+
+    async def forget(self) -> None:
+        """Forget batches that ended long ago."""
+        await forget_ended(self._state, self._storage, seconds=self._batch_seconds)
 
     async def sweep(self) -> None:
         """Delete objects, and everything under prefixes, that nothing refers to any more."""

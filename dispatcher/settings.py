@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
-from shared.settings import SharedSettings
+from shared.settings import NINETY_DAYS, SharedSettings
 
 #: A bucket and a prefix in it. The slash at its end keeps `acme/` from meaning `acme-2/` as well.
 InputPlace = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(.*/)?$")]
@@ -29,6 +29,11 @@ class DispatcherSettings(SharedSettings):
         default={},
         description='further places of inputs, as JSON: `{"acme": ["s3://acme-data/exports/"]}`; '
         "under `*` those of every tenant, with `{tenant}` for its name",
+    )
+    batch_seconds: int = Field(
+        default=NINETY_DAYS,
+        ge=3600,
+        description="how long a batch is known after its end; longer while its files are kept",
     )
     #: Batch messages in hand at once.
     messages_in_hand: int = Field(default=128, ge=1, le=1000)

@@ -34,12 +34,12 @@ from shared.errors import (
 from shared.lifecycle import FINAL, Status
 from shared.messages import window_seconds
 from shared.openai import Batch
+from shared.request_lines import BYTE_ORDER_MARK
 from shared.state import BatchRecord, FileRecord
 from shared.submission import Manifest, accept, read_manifest
 
 router = APIRouter()
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Of the new batch's metadata: whose requests it runs again.
 _LINK = "retry_of"
 
@@ -208,7 +208,7 @@ async def _lines(services: Services, batch: BatchRecord) -> AsyncIterator[bytes]
         async for chunk in chunks:
             whole = rest + chunk
             if is_first:
-                whole, is_first = whole.removeprefix(_BYTE_ORDER_MARK), False
+                whole, is_first = whole.removeprefix(BYTE_ORDER_MARK), False
             *lines, rest = whole.split(b"\n")
             for line in lines:
                 yield line

@@ -1,4 +1,4 @@
-"""How a batch ended, as S3 keeps it for ever: written first, then told to Redis.
+"""How a batch ended, as S3 keeps it: written first, then told to Redis.
 
 With the record in it, it is enough to make an ended batch again where Redis was lost, and to tell
 of its end under the same number.

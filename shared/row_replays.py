@@ -3,17 +3,22 @@
 import json
 import time
 
+import msgspec
+
 from shared import ids
 from shared.dead_rows import DeadRow
-from shared.errors import NotFoundError
+from shared.errors import NotFoundError, TransientError
 from shared.messages import window_seconds
+from shared.request_lines import split
+from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import Storage
-from shared.submission import Manifest, accept
+from shared.submission import Manifest, PackedBatch, new_batch, pack, pack_prefix, placed
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Of the new batch's metadata: whose request it runs again.
 _LINK = "retry_of"
+#: What a death leaves in S3 is swept after this.
+_RESERVED_SECONDS = 86_400
 
 
 async def replay(state: State, storage: Storage, row: DeadRow) -> str:
@@ -26,8 +31,6 @@ async def replay(state: State, storage: Storage, row: DeadRow) -> str:
     line = await _line(storage, row)
     message_id = f"replay:{row.id}"
     new_id = ids.batch_id(row.tenant, message_id)
-    key = f"batches/{new_id}/input-{row.id}.jsonl"
-    stored = await storage.put(key, line + b"\n")
     now = int(time.time())
     window = batch.fields["completion_window"]
     metadata = {**json.loads(batch.fields.get("metadata", "{}")), _LINK: batch.id}
@@ -37,13 +40,14 @@ async def replay(state: State, storage: Storage, row: DeadRow) -> str:
         message_id=message_id,
         # One row has one request for ever.
         fingerprint=row.id,
-        door="http",
+        door="bus",
         endpoint=batch.fields["endpoint"],
         input_file_id=ids.input_file_id(new_id),
-        bucket=storage.bucket,
-        key=key,
-        etag=stored.etag,
-        size=stored.size,
+        # It is still to be packed.
+        bucket="",
+        key="",
+        etag="",
+        size=0,
         completion_window=window,
         created_at=now,
         expires_at=now + window_seconds(window),
@@ -51,10 +55,26 @@ async def replay(state: State, storage: Storage, row: DeadRow) -> str:
         metadata=json.dumps(metadata),
         output_seconds=batch.number("output_seconds"),
         is_foreign=True,
+        file_seconds=THIRTY_DAYS,
     )
-    await accept(state, storage, manifest)
+    await _accept(state, storage, manifest, line + b"\n")
     await state.dead_rows.drop(row.id)
     return new_id
+
+
+async def _accept(state: State, storage: Storage, manifest: Manifest, body: bytes) -> None:
+    """Make the batch over a pack of its own, which is swept when nobody needs its input any more.
+
+    Of a batch that exists the pack is garbage at once.
+    """
+    prefix = pack_prefix()
+    await state.files.reserve(prefix, seconds=_RESERVED_SECONDS)
+    [(manifest, _)] = placed(prefix, storage.bucket, [(manifest, body)])
+    stored = await storage.put(manifest.key, pack([body], [PackedBatch(manifest)]))
+    batch = new_batch(msgspec.structs.replace(manifest, etag=stored.etag))
+    [outcome] = await state.batches.accept_pack(prefix, [batch])
+    if outcome == "gone":
+        raise TransientError("A pack took longer than its reservation.")
 
 
 async def _line(storage: Storage, row: DeadRow) -> bytes:
@@ -72,5 +92,4 @@ async def _line(storage: Storage, row: DeadRow) -> bytes:
             f"The request of {row.id} cannot be read: the input of batch {row.batch_id} was "
             "deleted or changed."
         ) from error
-    lines = body.removeprefix(_BYTE_ORDER_MARK).split(b"\n")
-    return [line for line in lines if line.strip()][row.place]
+    return split(body)[row.place]

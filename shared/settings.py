@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 THIRTY_DAYS = 2_592_000
+NINETY_DAYS = 7_776_000
 
 
 class SharedSettings(BaseSettings):

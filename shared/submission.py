@@ -4,10 +4,9 @@ The manifest in S3 is created once and for ever. Only what a client may change o
 in it. Batches that come together by the bus share one object, a pack.
 """
 
-import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
@@ -25,8 +24,6 @@ HTTP_KEY = "http:"
 #: Where packs lie. One has inputs, one after the other, and from the byte in its name on a
 #: PackedBatch a line. It is never changed: what is changed later stands in a batch's own manifest.
 PACKS = "packs/"
-#: Of the manifests that are read together.
-_AT_ONCE = 16
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,9 +75,14 @@ class Accepted(NamedTuple):
     is_duplicate: bool
 
 
+def batch_folder(batch_id: str) -> str:
+    """The prefix of all that is written about a batch, but for its line in a pack."""
+    return f"batches/{batch_id}/"
+
+
 def manifest_key(batch_id: str) -> str:
     """Where a batch's manifest lies."""
-    return f"batches/{batch_id}/manifest.json"
+    return f"{batch_folder(batch_id)}manifest.json"
 
 
 async def read_manifest(storage: Storage, batch_id: str, *, input_key: str = "") -> Manifest:
@@ -141,7 +143,7 @@ async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
     try:
         found = await storage.stat(key)
     except NotFoundError:
-        key = _without_inputs(key)
+        key = without_inputs(key)
         found = await storage.stat(key)
     first = int(key.rpartition("/")[2].removesuffix(".jsonl"))
     lines = await storage.get(key, start=first, end=found.size, etag=found.etag)
@@ -155,38 +157,17 @@ async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
 async def keep_manifests(storage: Storage, key: str) -> None:
     """Write a pack's manifests apart, so that the pack can be removed; safe to repeat."""
     with suppress(NotFoundError):
-        await storage.put(_without_inputs(key), pack((), await read_pack(storage, key)))
+        await storage.put(without_inputs(key), pack((), await read_pack(storage, key)))
 
 
 def is_pack(key: str) -> bool:
     """Whether it is an object with inputs that must not go without `keep_manifests`."""
-    return key.startswith(PACKS) and not key.endswith("/") and key != _without_inputs(key)
+    return key.startswith(PACKS) and not key.endswith("/") and key != without_inputs(key)
 
 
-def _without_inputs(key: str) -> str:
+def without_inputs(key: str) -> str:
+    """Where `keep_manifests` writes what it keeps of a pack."""
     return f"{key.rpartition('/')[0]}/0.jsonl"
-
-
-async def every_manifest(storage: Storage) -> AsyncGenerator[Manifest, None]:
-    """The manifest of each batch of the bucket, once.
-
-    A batch's own counts before one in a pack; of several in packs, the first.
-    """
-    own = [key for key in await storage.keys("batches/") if key.endswith("/manifest.json")]
-    seen = set()
-    for first in range(0, len(own), _AT_ONCE):
-        some = [key.split("/")[1] for key in own[first : first + _AT_ONCE]]
-        for manifest in await asyncio.gather(*(read_manifest(storage, one) for one in some)):
-            seen.add(manifest.id)
-            yield manifest
-    packs = sorted(await storage.keys(PACKS))
-    for first in range(0, len(packs), _AT_ONCE):
-        some = packs[first : first + _AT_ONCE]
-        for batches in await asyncio.gather(*(read_pack(storage, key) for key in some)):
-            for batch in batches:
-                if batch.manifest.id not in seen:
-                    seen.add(batch.manifest.id)
-                    yield batch.manifest
 
 
 async def accept(

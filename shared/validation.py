@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from shared.openai import BatchError
+from shared.request_lines import BYTE_ORDER_MARK
 from shared.seen import Seen
 
 #: Bytes of JSON that stand for about one token.
@@ -22,7 +23,6 @@ _DEFAULT_OUTPUT_TOKENS = 256
 _TOGETHER = 64
 #: Characters of a client's own words in a message.
 _MOST_QUOTED = 80
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BRACKET, _QUOTE = b'["'
 _EMBEDDINGS = "/v1/embeddings"
 #: What decoding a line raises, whatever is in it.
@@ -230,7 +230,7 @@ class InputCheck:
             self._report_long_line(self._line_number)
             return None
         if self._line_number == 1:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
+            line = line.removeprefix(BYTE_ORDER_MARK)
         if not line or line.isspace():
             return None
         self.rows += 1

@@ -1,6 +1,7 @@
 """Batches as a test needs them: made with defaults, and brought to any status by legal events."""
 
 import itertools
+import secrets
 from typing import Any
 
 from redis.asyncio import Redis
@@ -9,6 +10,7 @@ from shared.dead_rows import DeadRow
 from shared.lifecycle import INITIAL, TRANSITIONS, Event, Status
 from shared.slices import Claim, Part, Slice, SliceUsage
 from shared.state import State
+from shared.storage import Storage
 
 LANE = "m@gpu"
 JOB = "job-1"
@@ -44,6 +46,14 @@ async def validating(state: State, *, submission: str | None = None, **changes: 
     fields = batch_fields(batch_id, **changes)
     await state.batches.accept(batch_id, "print", fields, input_file=None, submission=submission)
     return batch_id
+
+
+async def submitted(state: State, storage: Storage, body: bytes, **changes: Any) -> str:
+    """A new batch over an input of these bytes."""
+    key = f"files/{secrets.token_hex(6)}"
+    stored = await storage.put(key, body)
+    place = {"bucket": storage.bucket, "key": key, "etag": stored.etag, "size": len(body)}
+    return await validating(state, **{**place, **changes})
 
 
 async def in_progress(state: State, *, slices: int = 2, lane: str = LANE, **changes: Any) -> str:

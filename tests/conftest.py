@@ -68,6 +68,14 @@ def redis_server(tmp_path: Path) -> Iterator[servers.Redis]:
 
 
 @pytest.fixture
+async def own_state(redis_server: servers.Redis) -> AsyncIterator[State]:
+    """State in a Redis that nobody else uses."""
+    state = State(redis_server.url)
+    yield state
+    await state.close()
+
+
+@pytest.fixture
 def namespace() -> str:
     """A hash tag, as `State` needs one; nobody else's keys begin with it."""
     return f"{{test-{secrets.token_hex(4)}}}:"

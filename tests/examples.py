@@ -1,6 +1,10 @@
 """The examples in README and docs that are marked `python run`: their texts by page and number."""
 
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[1]
@@ -14,3 +18,24 @@ def examples() -> dict[str, str]:
         for page in (_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md")))
         for number, found in enumerate(_EXAMPLE.finditer(page.read_text()), start=1)
     }
+
+
+def assert_runs(
+    example: str, environment: Mapping[str, str], *, folder: Path, timeout: float
+) -> None:
+    """Run the example as a program of its own; it has to say that a batch has `completed`."""
+    # The clients would rather use a proxy, or a key, of the developer's own environment.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example],
+        env={**clean, **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert "completed" in ended.stdout

@@ -3,12 +3,26 @@
 import argparse
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 
 def main() -> int:
     """Exit code 2 for what the operator must mend."""
+    arguments, unknown = read_arguments(sys.argv[1:])
+    if arguments.command == "check":
+        from worker.check import check_catalog
+
+        return check_catalog(arguments.catalog)
+    return _run_lane(arguments.lane, arguments.job, arguments.catalog, unknown)
+
+
+def read_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The arguments, and what a newer dispatcher said to a lane job that it does not know.
+
+    Anything else unknown ends the process with code 2.
+    """
     parser = argparse.ArgumentParser(prog="python -m worker")
     commands = parser.add_subparsers(dest="command", required=True)
     lane = commands.add_parser("lane", help="run the lane job of LANE")
@@ -17,16 +31,15 @@ def main() -> int:
     lane.add_argument("--catalog", default="", help="what `catalog_digest` says of the right one")
     check = commands.add_parser("check", help="hold CATALOG's engine arguments against vLLM's")
     check.add_argument("catalog", type=Path)
-    arguments = parser.parse_args()
-    if arguments.command == "check":
-        from worker.check import check_catalog
-
-        return check_catalog(arguments.catalog)
-    return _run_lane(arguments.lane, arguments.job, arguments.catalog)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown and arguments.command != "lane":
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments, unknown
 
 
-def _run_lane(lane_name: str, job: str, digest: str) -> NoReturn:
+def _run_lane(lane_name: str, job: str, digest: str, unknown: list[str]) -> NoReturn:
     import ray
+    import structlog
 
     from shared import log
     from worker.catalog import wait_for_catalog
@@ -36,6 +49,8 @@ def _run_lane(lane_name: str, job: str, digest: str) -> NoReturn:
 
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
+    if unknown:
+        structlog.get_logger().warning("lane_job.newer_dispatcher", ignored=unknown)
     wait_for_catalog(settings.catalog, digest)
     ray.init(address="auto", logging_level=logging.WARNING, log_to_driver=False)
     prepare_ray_data()

@@ -24,7 +24,7 @@ from worker.engine_client import DEFAULT_MAX_NUM_SEQS, EngineClient, ensure_engi
 from worker.engine_errors import EngineFailedError
 from worker.pools import Pools
 from worker.settings import WorkerSettings
-from worker.slice_run import BatchWatch, Outcome, SliceRunner, fetch, settle
+from worker.slice_run import BatchWatch, Outcome, SliceResult, SliceRunner, fetch, settle
 from worker.suspects import SuspectRunner
 from worker.wave import run_wave
 
@@ -241,13 +241,7 @@ class LaneJob:
             bodies = await asyncio.gather(*(fetch(self._storage, claim) for claim in claims))
             results = await self._suspect_runner(engine).run(claims, bodies)
             for claim, result in zip(claims, results, strict=True):
-                await settle(
-                    self._state,
-                    self._storage,
-                    claim,
-                    result,
-                    slice_events=self._settings.slice_events,
-                )
+                await self._settle(claim, result)
             if any(result.outcome is not Outcome.DONE for result in results):
                 await asyncio.sleep(_PAUSE_SECONDS)
         except Exception:
@@ -261,13 +255,7 @@ class LaneJob:
         try:
             body = await fetch(self._storage, claim)
             result = await self._runner(engine).run(claim, body)
-            await settle(
-                self._state,
-                self._storage,
-                claim,
-                result,
-                slice_events=self._settings.slice_events,
-            )
+            await self._settle(claim, result)
             if result.outcome is not Outcome.DONE:
                 # Its room stays taken meanwhile: an engine that restarts is not asked in a circle.
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -277,6 +265,10 @@ class LaneJob:
         finally:
             self._direct_rows -= claim.slice.rows
             await self._let_go([claim])
+
+    async def _settle(self, claim: Claim, result: SliceResult) -> None:
+        slice_events = self._settings.slice_events
+        await settle(self._state, self._storage, claim, result, slice_events=slice_events)
 
     def _runner(self, engine: Lane) -> SliceRunner:
         if engine not in self._runners:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from shared import ids
+from shared.request_lines import custom_id_of, split
 from shared.slices import Slice, SliceUsage
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SUCCESS = 200
 
 
@@ -23,10 +23,6 @@ class PartBody(NamedTuple):
     @property
     def rows(self) -> int:
         return self.usage.completed + self.usage.failed
-
-
-class _CustomId(msgspec.Struct):
-    custom_id: str
 
 
 class _InputDetails(msgspec.Struct):
@@ -52,15 +48,6 @@ class _Usage(msgspec.Struct):
 
 class _Body(msgspec.Struct):
     usage: _Usage | None = None
-
-
-def split(body: bytes) -> list[bytes]:
-    """The request lines in some bytes of an input: separated by LF only, blank ones left out.
-
-    JSON strings may hold U+2028 and its like raw, which `splitlines` would cut at.
-    """
-    lines = body.removeprefix(_BYTE_ORDER_MARK).split(b"\n")
-    return [line for line in lines if line.strip()]
 
 
 def requests(piece: Slice, body: bytes) -> Sequence[bytes]:
@@ -93,7 +80,7 @@ def assemble(
 
 def _result_line(batch_id: str, row: int, line: bytes, status: int, body: bytes) -> bytes:
     """One line of an output or error file; it begins with its id, whose end is the row number."""
-    custom_id = msgspec.json.decode(line, type=_CustomId).custom_id
+    custom_id = custom_id_of(line)
     # ASCII only: a client that splits lines on U+2028 would break a row otherwise.
     head = (
         f'{{"id":"{ids.result_id(batch_id, row)}","custom_id":{json.dumps(custom_id)},'

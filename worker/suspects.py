@@ -11,11 +11,11 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import msgspec
 import structlog
 
 from shared import ids
 from shared.dead_rows import DeadRow
+from shared.request_lines import custom_id_of
 from shared.slices import Claim
 from worker.doubts import MOST_STRIKES, TOGETHER, Place, given_up, strikes_of, to_doubts, trials
 from worker.engine_errors import Engine, Result
@@ -26,10 +26,6 @@ from worker.slice_run import BatchWatch, Outcome, SliceResult, gravity, last_wor
 log = structlog.get_logger()
 
 _SERVER_ERROR = 500
-
-
-class _CustomId(msgspec.Struct):
-    custom_id: str
 
 
 class _Case:
@@ -77,7 +73,7 @@ class _Case:
             tenant=claim.tenant,
             lane=claim.lane,
             line=number + 1,
-            custom_id=msgspec.json.decode(self.lines[row], type=_CustomId).custom_id,
+            custom_id=custom_id_of(self.lines[row]),
             deaths=self.strikes[row],
             reason=claim.last_words,
             at=int(time.time()),

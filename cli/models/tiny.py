@@ -51,7 +51,9 @@ def make_tiny_chat_model(target: Path) -> Path:
         _write_tokenizer(unfinished)
         _write_weights(unfinished)
         (unfinished / MARKER).write_text(VERSION, encoding="utf-8")
-        unfinished.chmod(0o755)
+        # For engines of any user; the library writes the weights for their owner alone.
+        for path in (unfinished, *unfinished.iterdir()):
+            path.chmod(0o755 if path.is_dir() else 0o644)
         _move_into_place(unfinished, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -183,19 +183,19 @@ class Rebuild:
         self._told("batches", sum(self._shares.values()) / len(_SHARDS))
 
     async def _count(self, some: list[Found]) -> None:
-        statuses = await self._state.restore.statuses([found.batch_id for found in some])
+        statuses = await self._state.batches.statuses([found.batch_id for found in some])
         self.counts["batches"] += len(some)
-        for found, status in zip(some, statuses, strict=True):
-            if status in FINAL:
+        for found in some:
+            if statuses.get(found.batch_id) in FINAL:
                 self.counts["batches_kept"] += 1
             else:
                 what = "ended" if found.commit else "running"
                 self.counts[f"batches_{what}"] += 1
 
     async def _restore(self, some: list[Found]) -> None:
-        statuses = await self._state.restore.statuses([found.batch_id for found in some])
+        statuses = await self._state.batches.statuses([found.batch_id for found in some])
         self.counts["batches"] += len(some)
-        kept = [found for found, status in zip(some, statuses, strict=True) if status in FINAL]
+        kept = [found for found in some if statuses.get(found.batch_id) in FINAL]
         others = [found for found in some if found not in kept]
         await self._keep(kept)
         made = await asyncio.gather(*map(self._read, others))

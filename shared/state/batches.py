@@ -7,12 +7,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from shared.errors import NotFoundError
-from shared.lifecycle import PAUSABLE, Status
+from shared.lifecycle import FINAL, PAUSABLE, Status
 from shared.openai import Batch
 from shared.slices import Slice
 from shared.state.client import Client
 from shared.state.limits import Quota
-from shared.state.scripts import Scripts
+from shared.state.scripts import Scripts, pairs
 
 Acceptance = Literal["accepted", "duplicate", "conflict"]
 #: `started` has begun to run as well; `gone` is not made, for its pack is to be swept.
@@ -102,6 +102,17 @@ class BatchRecord(NamedTuple):
         start = self.number("start")
         return start, start + self.number("size") or None
 
+    @property
+    def file_ids(self) -> list[str]:
+        """Of its input, and of the results that it has."""
+        names = ("input_file_id", "output_file_id", "error_file_id")
+        return [self.fields[name] for name in names if name in self.fields]
+
+    @property
+    def ended_at(self) -> int | None:
+        """When it ended (Unix seconds); None while it lives."""
+        return self.number(f"{self.status}_at") if self.status in FINAL else None
+
     def number(self, field: str) -> int:
         """A counter or time; 0 when it was never set."""
         return int(self.fields.get(field, 0))
@@ -174,7 +185,7 @@ class Batches:
             "accept",
             batch_id,
             fingerprint,
-            json.dumps(_pairs(fields)),
+            json.dumps(pairs(fields)),
             json.dumps(input_file) if input_file else "",
             submission or "",
             json.dumps(dict(reply)) if reply else "",
@@ -254,13 +265,28 @@ class Batches:
             f"{self._namespace}deadlines", "-inf", seconds, start=first, num=limit
         )
 
+    async def ended_before(self, seconds: float, *, limit: int = 100) -> list[str]:
+        """Ids of batches that ended before this time (Unix seconds), the longest ago first."""
+        return await self._redis.zrangebyscore(
+            f"{self._namespace}endings", "-inf", seconds, start=0, num=limit
+        )
+
+    async def look_again(self, batch_ids: Sequence[str], *, after: float) -> None:
+        """Let `ended_before` pass them over for times before `after` (Unix seconds)."""
+        places = dict.fromkeys(batch_ids, after)
+        await self._redis.zadd(f"{self._namespace}endings", places, xx=True, gt=True)
+
+    async def forget(self, batch_ids: Sequence[str]) -> None:
+        """Let batches that have ended never have been; their ids and message ids are free again."""
+        await self._scripts.run("forget_batches", *batch_ids)
+
 
 def _wish(batch: NewBatch) -> dict[str, Any]:
     """As `accept_pack.lua` takes it; what is not there is left out."""
     wish: dict[str, Any] = {
         "id": batch.id,
         "fingerprint": batch.fingerprint,
-        "fields": _pairs(batch.fields),
+        "fields": pairs(batch.fields),
     }
     if batch.input_file:
         wish["file"] = batch.input_file
@@ -273,12 +299,8 @@ def _wish(batch: NewBatch) -> dict[str, Any]:
             "plan": start.plan,
             "lane": start.lane,
             "slices": [piece.to_text() for piece in start.slices],
-            "fields": _pairs({"plan": start.plan, **start.fields}),
+            "fields": pairs({"plan": start.plan, **start.fields}),
             "requests": start.quota.requests,
             "tokens": " ".join(map(str, tokens)),
         }
     return wish
-
-
-def _pairs(fields: Mapping[str, str | int]) -> list[str]:
-    return [str(part) for pair in fields.items() for part in pair]

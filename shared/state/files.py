@@ -11,6 +11,11 @@ from shared.state.client import Client
 from shared.state.scripts import Scripts
 
 
+def deleted_key(tenant: str, file_id: str) -> str:
+    """Where it is kept that a file which only its batch knows of was deleted."""
+    return f"deleted/{tenant}/{file_id}"
+
+
 class FileRecord(NamedTuple):
     """A file and its object in S3; `owned` objects go when the file is deleted.
 
@@ -48,7 +53,7 @@ class FileRecord(NamedTuple):
     @property
     def deleted_key(self) -> str:
         """Where it is kept that a file without a record of its own was deleted."""
-        return f"deleted/{self.tenant}/{self.id}"
+        return deleted_key(self.tenant, self.id)
 
     @property
     def has_expired(self) -> bool:
@@ -130,6 +135,13 @@ class Files:
         if not await self._scripts.run("delete_file", tenant, file_id):
             raise NotFoundError(f"No such File object: {file_id}", param="id")
 
+    async def many(self, file_ids: list[str]) -> list[FileRecord]:
+        """The records that exist, of any tenant, in one round trip."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for file_id in file_ids:
+                pipe.hgetall(f"{self._namespace}file:{file_id}")
+            return [FileRecord.from_fields(fields) for fields in await pipe.execute() if fields]
+
     async def page(
         self,
         tenant: str,
@@ -167,7 +179,7 @@ class Files:
             )
             found += [
                 file
-                for file in await self._many([file_id for file_id, _ in ids])
+                for file in await self.many([file_id for file_id, _ in ids])
                 if (purpose is None or file.purpose == purpose) and not file.has_expired
             ]
             if len(ids) < wanted:
@@ -178,7 +190,7 @@ class Files:
     async def expired(self, *, limit: int = 100) -> list[FileRecord]:
         """Files whose time is over, the longest ago first."""
         seconds, _ = await self._redis.time()
-        return await self._many(
+        return await self.many(
             await self._redis.zrangebyscore(
                 f"{self._namespace}expiring", "-inf", seconds, start=0, num=limit
             )
@@ -203,12 +215,6 @@ class Files:
             return _score(score)
         place, _, whose = (gone or "").partition(" ")
         return place if place and whose == tenant else None
-
-    async def _many(self, file_ids: list[str]) -> list[FileRecord]:
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for file_id in file_ids:
-                pipe.hgetall(f"{self._namespace}file:{file_id}")
-            return [FileRecord.from_fields(fields) for fields in await pipe.execute() if fields]
 
 
 def _score(score: float) -> str:

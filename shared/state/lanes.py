@@ -7,7 +7,7 @@ from typing import NamedTuple
 from shared.lifecycle import Status
 from shared.slices import ReadySlice, to_slice
 from shared.state.client import Client
-from shared.state.scripts import Scripts
+from shared.state.scripts import Scripts, pairs
 from shared.state.slices import pending_key
 
 #: Batches whose records are read in one round trip.
@@ -210,8 +210,7 @@ class Lanes:
 
     async def beat(self, lane: str, job: str, *, rows_wanted: int, **fields: float | str) -> bool:
         """A lane job's sign of life and its appetite; False when it was superseded."""
-        pairs = [part for pair in fields.items() for part in pair]
-        return bool(await self._scripts.run("beat", lane, job, rows_wanted, *pairs))
+        return bool(await self._scripts.run("beat", lane, job, rows_wanted, *pairs(fields)))
 
     async def fail(self, lane: str, reason: str) -> None:
         """Say why the lane's engine cannot start; the dispatcher fails its batches with it."""

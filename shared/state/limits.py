@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from shared.errors import BatchyardError
-from shared.state.scripts import Scripts
+from shared.state.scripts import Scripts, pairs
 
 Queue = Literal["requests", "tokens"]
 
@@ -84,8 +84,13 @@ class NewBatchWish(NamedTuple):
     @property
     def arguments(self) -> list[str | int]:
         """As `reserve_batch.lua` takes it."""
-        pairs = [part for pair in self.tokens.items() for part in pair]
-        return [self.tenant, self.batch_id, *self.rate.arguments, self.requests, *pairs]
+        return [
+            self.tenant,
+            self.batch_id,
+            *self.rate.arguments,
+            self.requests,
+            *pairs(self.tokens),
+        ]
 
 
 class Limits:

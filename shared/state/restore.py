@@ -6,14 +6,14 @@ Everything here may be repeated, and what is newer in Redis stays.
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from shared.lifecycle import Status
 from shared.slices import Part, Slice
 from shared.state.batches import Pin
 from shared.state.client import Client
 from shared.state.files import FileRecord
-from shared.state.scripts import Scripts
+from shared.state.scripts import Scripts, pairs
 from shared.state.slices import pending_key
 
 Restored = Literal["made", "mended", "ended"]
@@ -96,13 +96,6 @@ class Restore:
         """Whether a dispatcher does its duties, or may still do so for a moment."""
         return bool(await self._redis.exists(f"{self._namespace}lease:dispatcher"))
 
-    async def statuses(self, batch_ids: Sequence[str]) -> list[Status | None]:
-        """What Redis says, in order; None for a batch that it does not know."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for batch_id in batch_ids:
-                pipe.hget(f"{self._namespace}batch:{batch_id}", "status")
-            return [Status(status) if status else None for status in await pipe.execute()]
-
     async def raise_numbers(self, batch_ids: Sequence[str], base: int) -> None:
         """Let the next event of batches that have ended have a number that none has had."""
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -127,8 +120,8 @@ class Restore:
                     one.id,
                     json.dumps(
                         {
-                            "record": _pairs(one.record),
-                            "fields": _pairs(one.fields),
+                            "record": pairs(one.record),
+                            "fields": pairs(one.fields),
                             "event": one.event,
                             "sequence": one.pin.sequence,
                             "at_ms": one.pin.at_ms,
@@ -160,7 +153,7 @@ class Restore:
         told = {
             "status": batch.status,
             "stages": [
-                {"fields": _pairs(stage.fields), "kind": stage.kind, **stage.pin._asdict()}
+                {"fields": pairs(stage.fields), "kind": stage.kind, **stage.pin._asdict()}
                 for stage in batch.stages
             ],
             "last": batch.last,
@@ -191,11 +184,11 @@ class Restore:
 
     async def key(self, key_id: str, digest: str, fields: Mapping[str, str | int]) -> bool:
         """Make an API key; False when Redis knew it. One that is revoked in one place is so."""
-        return bool(await self._scripts.run("restore_key", key_id, digest, *_pairs(fields)))
+        return bool(await self._scripts.run("restore_key", key_id, digest, *pairs(fields)))
 
     async def webhook(self, tenant: str, endpoint_id: str, fields: Mapping[str, str]) -> bool:
         """Make a webhook endpoint; False when Redis had it."""
-        arguments = (tenant, endpoint_id, *_pairs(fields))
+        arguments = (tenant, endpoint_id, *pairs(fields))
         return bool(await self._scripts.run("restore_webhook", *arguments))
 
     async def webhooks(self) -> AsyncIterator[tuple[str, str]]:
@@ -298,10 +291,6 @@ class Restore:
                     pipe.zadd(f"{ns}commits:{batch.id}", commits)
                 await pipe.execute()
         return pending
-
-
-def _pairs(fields: Mapping[str, Any]) -> list[str]:
-    return [str(part) for pair in fields.items() for part in pair]
 
 
 def _file(file: FileRecord | None) -> dict[str, str | int] | str:

@@ -1,6 +1,6 @@
 """The Lua scripts of `lua/`, each preceded by the lifecycle table and the shared prelude."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,11 @@ class Scripts:
                         keys=[self._namespace], args=list(arguments), client=pipe
                     )
                 return await pipe.execute()
+
+
+def pairs(fields: Mapping[str, str | float]) -> list[str]:
+    """Names and values in turn, as scripts take a hash."""
+    return [str(part) for pair in fields.items() for part in pair]
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.live import Live
 from shared.state.outbox import Outbox
 from shared.state.restore import Restore
-from shared.state.scripts import Scripts
+from shared.state.scripts import Scripts, pairs
 from shared.state.slices import Slices
 from shared.state.uploads import Uploads
 from shared.state.watch import Watch
@@ -101,11 +101,16 @@ class State:
         such batch, QueueFullError when it would start and has no room within `quota`, and
         MovedError when another event has the number of `pin`.
         """
-        pairs = [part for pair in (fields or {}).items() for part in pair]
         limits = (quota.tokens, *quota.more_tokens) if quota else (0,)
         tokens = " ".join(map(str, limits))
         outcome = await self._scripts.run(
-            "apply", batch_id, event, quota.requests if quota else 0, tokens, *_pin(pin), *pairs
+            "apply",
+            batch_id,
+            event,
+            quota.requests if quota else 0,
+            tokens,
+            *_pin(pin),
+            *pairs(fields or {}),
         )
         match outcome.split():
             case ["requests"]:
@@ -122,8 +127,7 @@ class State:
 
         Returns False when that has happened already. Raises as `apply` does.
         """
-        pairs = [part for pair in fields.items() for part in pair]
-        outcome = await self._scripts.run("fail_lane", lane, batch_id, reason, *pairs)
+        outcome = await self._scripts.run("fail_lane", lane, batch_id, reason, *pairs(fields))
         return self._judge(batch_id, Event.LANE_FAILED, outcome)
 
     async def conclude(
@@ -142,13 +146,12 @@ class State:
         `garbage` is the prefix of the objects that nobody needs after it; `garbage_later` are
         objects and prefixes that are swept when a day has passed.
         """
-        pairs = [str(part) for pair in fields.items() for part in pair]
         outcome = await self._scripts.run(
             "conclude",
             batch_id,
             event,
             json.dumps(files),
-            json.dumps(pairs),
+            json.dumps(pairs(fields)),
             garbage or "",
             json.dumps(garbage_later),
             *_pin(pin),

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from shared import ids
 from shared.errors import ConflictError, InvalidInputError, NotFoundError
 from shared.state.client import Client
-from shared.state.scripts import Scripts
+from shared.state.scripts import Scripts, pairs
 from shared.webhooks import (
     SAMPLE_BATCH,
     DeliveryState,
@@ -105,8 +105,7 @@ class Webhooks:
         `fields` are name, url, event_types (with commas), secret and hint. Raises
         InvalidInputError if the tenant has `most` already.
         """
-        pairs = [part for pair in fields.items() for part in pair]
-        if not await self._scripts.run("create_webhook", tenant, endpoint_id, most, *pairs):
+        if not await self._scripts.run("create_webhook", tenant, endpoint_id, most, *pairs(fields)):
             raise InvalidInputError(
                 f"You have {most} webhook endpoints, and no more are allowed. Delete one first.",
                 code="webhook_endpoint_limit_reached",
@@ -124,8 +123,7 @@ class Webhooks:
 
         Raises NotFoundError.
         """
-        pairs = [part for pair in fields.items() for part in pair]
-        if not await self._scripts.run("update_webhook", tenant, endpoint_id, *pairs):
+        if not await self._scripts.run("update_webhook", tenant, endpoint_id, *pairs(fields)):
             raise _no_endpoint(endpoint_id)
 
     async def rotate(

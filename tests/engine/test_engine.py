@@ -5,7 +5,6 @@ The tests run in their order: each start of an engine costs about half a minute,
 
 import asyncio
 import json
-import logging
 import os
 import signal
 import socket
@@ -25,6 +24,7 @@ import pytest
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model
 from shared.catalog import Catalog, Lane
+from tests.engine.conftest import QUIET, a_ray
 from tests.eventually import eventually
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
@@ -240,7 +240,7 @@ def _vllm_serve(source: Path, name: str, *flags: str) -> Iterator[str]:
                "--max-num-seqs=32", "--max-num-batched-tokens=8192", *flags]  # fmt: skip
     server = subprocess.Popen(
         command,
-        env={**os.environ, **_quiet_environment(), **_CPU},
+        env={**os.environ, **QUIET, **_CPU},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -285,29 +285,11 @@ _CPU = {
 }
 
 
-def _quiet_environment() -> dict[str, str]:
-    return {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-
-
 @pytest.fixture(scope="module")
 def ray(served: Served) -> Iterator[Any]:
-    """A private Ray with token authentication, which is what `ray.init` starts by itself."""
-    import ray
-
     assert served
-    before = {name: os.environ.get(name) for name in (*_quiet_environment(), "RAY_ADDRESS")}
-    os.environ.update(_quiet_environment())
-    os.environ.pop("RAY_ADDRESS", None)
-    ray.init(num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level=40)
-    yield ray
-    ray.shutdown()
-    # The handles go on telling a controller that is gone, and log each time that they cannot.
-    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
-    for name, value in before.items():
-        if value is not None:
-            os.environ[name] = value
-        else:
-            os.environ.pop(name, None)
+    with a_ray(16) as ray:
+        yield ray
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ Minutes, because each death costs a start of an engine: `pytest -m on_demand tes
 
 import asyncio
 import json
-import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from shared.lifecycle import Status
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB
+from tests.engine.conftest import a_ray
 from tests.integration.dispatcher.conftest import Yard, a_planner
 from tests.servers import S3
 
@@ -93,22 +92,8 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    import ray
-
-    told = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    before = {name: os.environ.get(name) for name in (*told, "RAY_ADDRESS")}
-    os.environ.update(told)
-    os.environ.pop("RAY_ADDRESS", None)
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=40)
-    yield ray
-    ray.shutdown()
-    # The handles go on telling a controller that is gone, and log each time that they cannot.
-    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
-    for name, value in before.items():
-        if value is not None:
-            os.environ[name] = value
-        else:
-            os.environ.pop(name, None)
+    with a_ray(8) as ray:
+        yield ray
 
 
 @pytest.fixture

@@ -66,15 +66,7 @@ class Yard:
                 async with await aio_pika.connect(self.rabbitmq.url(TENANT), timeout=20) as link:
                     channel = await link.channel()
                     exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
-                    message = aio_pika.Message(
-                        submission(),
-                        message_id=message_id,
-                        type=SUBMIT,
-                        user_id=TENANT.name,
-                        content_type="application/json",
-                        delivery_mode=2,
-                        reply_to=reply_to,
-                    )
+                    message = to_message(message_id, submission(), reply_to)
                     await exchange.publish(
                         message, topology.submit_key(TENANT.name), mandatory=True, timeout=20
                     )
@@ -129,6 +121,19 @@ def submission() -> bytes:
     }
     body = {"kind": "inline", "requests": [request]}
     return json.dumps({"schema": "batch.submit/1", "endpoint": CHAT, "input": body}).encode()
+
+
+def to_message(name: str, body: bytes, reply_to: str | None = None) -> aio_pika.Message:
+    """The tenant's batch message."""
+    return aio_pika.Message(
+        body,
+        message_id=name,
+        type=SUBMIT,
+        user_id=TENANT.name,
+        content_type="application/json",
+        delivery_mode=2,
+        reply_to=reply_to,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ import aio_pika
 import pytest
 
 from shared import ids, topology
-from shared.messages import SUBMIT
 from tests.eventually import eventually
-from tests.faults.conftest import Yard, submission
+from tests.faults.conftest import Yard, submission, to_message
 from tests.servers import TENANT
 
 pytestmark = pytest.mark.timeout(3600)
@@ -52,15 +51,7 @@ async def _send_again_and_again(yard: Yard, *, messages: int) -> int:
         exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
 
         async def publish(name: str, body: bytes, reply_to: str | None = None) -> None:
-            message = aio_pika.Message(
-                body,
-                message_id=name,
-                type=SUBMIT,
-                user_id=TENANT.name,
-                content_type="application/json",
-                delivery_mode=2,
-                reply_to=reply_to,
-            )
+            message = to_message(name, body, reply_to)
             await exchange.publish(message, topology.submit_key(TENANT.name), mandatory=True)
 
         for some in (*_chunks(names), *_chunks(again)):

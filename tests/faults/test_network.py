@@ -6,23 +6,20 @@ The figures are those of a run on demand; a chaos run has all of these on every 
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 import pytest
-from aio_pika.abc import AbstractIncomingMessage
 
-from shared.bus import CONNECTION_ERRORS, Bus
+from shared.bus import Bus
 from shared.lifecycle import Status
-from shared.messages import SUBMIT
 from shared.state import State
 from shared.storage import Storage
-from shared.topology import SUBMIT_EXCHANGE, submit_key
 from tests.batches import validating
 from tests.chaos.proxy import FaultProxy
 from tests.conftest import minio_client
 from tests.eventually import eventually
-from tests.faults.writers import Write, writing
+from tests.faults.writers import Write, taken_from, to_publish, writing
 from tests.servers import S3
 
 pytestmark = [pytest.mark.on_demand, pytest.mark.timeout(1800)]
@@ -35,23 +32,9 @@ async def test_the_bus(amqp_url: str) -> None:
     async with _before(amqp_url) as (proxy, url):
         bus = Bus(url)
         await bus.connect()
-        taken: set[str] = set()
+        taken = await taken_from(bus)
 
-        async def take(message: AbstractIncomingMessage) -> None:
-            taken.add(message.message_id or "")
-            with suppress(*CONNECTION_ERRORS):
-                # After a lost connection it comes again.
-                await message.ack()
-
-        await bus.consume(take)
-
-        async def publish(name: str) -> None:
-            properties = {"message_id": name, "type": SUBMIT}
-            await bus.publish(
-                SUBMIT_EXCHANGE, submit_key("acme"), b"{}", properties=properties, mandatory=True
-            )
-
-        confirmed = await _endure(proxy, publish)
+        confirmed = await _endure(proxy, to_publish(bus))
 
         await eventually(lambda: confirmed <= taken, 120)
         await bus.close()

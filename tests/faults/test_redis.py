@@ -4,7 +4,6 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,13 +22,6 @@ from tests.eventually import eventually
 pytestmark = pytest.mark.timeout(3600)
 _KILLS, _CUTS = int(os.environ.get("REDIS_KILLS", "200")), int(os.environ.get("REDIS_CUTS", "200"))
 _WRITERS = 8
-
-
-@pytest.fixture
-async def own_state(redis_server: servers.Redis) -> AsyncIterator[State]:
-    state = State(redis_server.url)
-    yield state
-    await state.close()
 
 
 async def test_a_redis_killed_under_load_loses_no_transition_that_was_answered(

@@ -3,18 +3,14 @@
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import cycle, islice
 
 import pytest
-from aio_pika.abc import AbstractIncomingMessage
 
 from cli import servers
-from shared.bus import CONNECTION_ERRORS, Bus
-from shared.messages import SUBMIT
-from shared.topology import SUBMIT_EXCHANGE, submit_key
+from shared.bus import Bus
 from tests.eventually import eventually
-from tests.faults.writers import writing
+from tests.faults.writers import taken_from, to_publish, writing
 from tests.servers import SERVICE
 
 pytestmark = [pytest.mark.on_demand, pytest.mark.timeout(3600)]
@@ -43,23 +39,9 @@ async def test_a_broker_that_is_restarted_again_and_again_loses_nothing_confirme
 ) -> None:
     bus = Bus(rabbitmq.url(SERVICE))
     await bus.connect()
-    taken: set[str] = set()
-
-    async def take(message: AbstractIncomingMessage) -> None:
-        taken.add(message.message_id or "")
-        with suppress(*CONNECTION_ERRORS):
-            # After a lost connection it comes again.
-            await message.ack()
-
-    async def publish(name: str) -> None:
-        properties = {"message_id": name, "type": SUBMIT}
-        await bus.publish(
-            SUBMIT_EXCHANGE, submit_key("acme"), b"{}", properties=properties, mandatory=True
-        )
-
-    await bus.consume(take)
+    taken = await taken_from(bus)
     ways: tuple[Restart, ...] = (_kill, _terminate, _stop_app)
-    async with writing(publish) as confirmed:
+    async with writing(to_publish(bus)) as confirmed:
         for restart in islice(cycle(ways), _RESTARTS):
             await confirmed.more()
             restart(rabbitmq)

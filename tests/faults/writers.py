@@ -2,10 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 
+from aio_pika.abc import AbstractIncomingMessage
+
+from shared.bus import CONNECTION_ERRORS, Bus
 from shared.errors import TransientError
+from shared.messages import SUBMIT
+from shared.topology import SUBMIT_EXCHANGE, submit_key
 from tests.eventually import eventually
 
 #: Writes something under a name and returns once the server has confirmed it.
@@ -57,3 +62,29 @@ async def writing(write: Write) -> AsyncIterator[Confirmed]:
         enough.set()
         ends = await asyncio.gather(*writers, return_exceptions=True)
     assert ends == [None] * _WRITERS
+
+
+def to_publish(bus: Bus) -> Write:
+    """Publishes batch messages."""
+
+    async def publish(name: str) -> None:
+        properties = {"message_id": name, "type": SUBMIT}
+        await bus.publish(
+            SUBMIT_EXCHANGE, submit_key("acme"), b"{}", properties=properties, mandatory=True
+        )
+
+    return publish
+
+
+async def taken_from(bus: Bus) -> set[str]:
+    """The names of the batch messages that were taken; it grows for as long as the bus is open."""
+    taken: set[str] = set()
+
+    async def take(message: AbstractIncomingMessage) -> None:
+        taken.add(message.message_id or "")
+        with suppress(*CONNECTION_ERRORS):
+            # After a lost connection it comes again.
+            await message.ack()
+
+    await bus.consume(take)
+    return taken

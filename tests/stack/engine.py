@@ -138,6 +138,7 @@ def _daemon(folder: Path) -> Iterator[Engine]:
         wait_until(lambda: daemon.poll() is not None or engine.answers(), timeout=60)
         if daemon.poll() is not None:
             raise NoEngineError((folder / "log").read_text()[-1000:])
+        _remove_left_over(engine)
         yield engine
     finally:
         daemon.terminate()
@@ -155,6 +156,14 @@ def _end_left_over(pid_file: Path) -> None:
             daemon.terminate()
             daemon.wait(60)
     pid_file.unlink(missing_ok=True)
+
+
+def _remove_left_over(engine: Engine) -> None:
+    """Remove the containers of a run that was killed; they start again with the daemon."""
+    for what, options in (("container", ["-a"]), ("volume", [])):
+        if left := engine.ask(what, "ls", "-q", *options).split():
+            engine.run(what, "rm", "--force", *left)
+    engine.run("network", "prune", "--force")
 
 
 def told(text: str) -> None:

@@ -30,7 +30,7 @@ CHAT, EMBED = "tiny-chat", "all-MiniLM-L6-v2"
 TENANT = "demo"
 FINAL = ("completed", "failed", "expired", "cancelled")
 #: What a cold engine may need on a machine with two cores that runs a whole fleet besides.
-COLD_SECONDS = 600.0
+COLD_SECONDS = 1800.0
 _START_SECONDS = 1200.0
 _LABEL = "label=com.docker.compose"
 
@@ -70,6 +70,9 @@ class Stack(DockerCompose):
             self._run_command([*self.compose_command_property, "up", "-d", *options])
 
     def down(self) -> None:
+        """End it with its volumes; where `BATCHYARD_KEEP_LOGS` says so, its logs stay."""
+        if keep := os.environ.get("BATCHYARD_KEEP_LOGS"):
+            self.keep_logs(Path(keep) / self.project)
         with _environment(self._host_variables()):
             self.stop()
 
@@ -94,7 +97,7 @@ class Stack(DockerCompose):
         state = self.look(self.container(service))["State"]
         return str(state["Health"]["Status"]) if state["Running"] else "down"
 
-    def wait_well(self, *services: str, seconds: float = 600) -> None:
+    def wait_well(self, *services: str, seconds: float = COLD_SECONDS) -> None:
         """Return when the services are healthy; all of them where none is named."""
         began = time.monotonic()
         for service in services or self.services_named():
@@ -117,7 +120,8 @@ class Stack(DockerCompose):
             self.engine.run("kill", container)
             self.engine.run("start", container)
         wait_until(
-            lambda: self.look(container)["State"]["StartedAt"] != before["StartedAt"], timeout=60
+            lambda: self.look(container)["State"]["StartedAt"] != before["StartedAt"],
+            timeout=COLD_SECONDS,
         )
 
     @contextmanager
@@ -213,9 +217,9 @@ class Stack(DockerCompose):
 
     def keep_logs(self, folder: Path) -> None:
         """What all containers have said."""
-        folder.mkdir(parents=True, exist_ok=True)
         for service in self.services_named():
             if container := self.container(service):
+                folder.mkdir(parents=True, exist_ok=True)
                 done = self.engine.run("logs", container, check=False)
                 (folder / f"{service}.log").write_text(done.stdout + done.stderr)
 
@@ -234,8 +238,6 @@ def running(stack: Stack) -> Iterator[Stack]:
         told(f"up after {time.monotonic() - began:.0f} s")
         yield stack
     finally:
-        if keep := os.environ.get("BATCHYARD_KEEP_LOGS"):
-            stack.keep_logs(Path(keep) / stack.project)
         stack.down()
 
 
@@ -252,6 +254,13 @@ def _bring_up(stack: Stack) -> None:
             told("Compose has lost patience, and is asked again")
         else:
             return
+
+
+def assert_answered(stack: Stack, *batches: Batch) -> None:
+    """All rows of the batches have their answers, however long that takes a cold engine."""
+    for batch in map(stack.ended, batches):
+        assert batch.status == "completed", (batch.errors, stack.explain(batch))
+        assert batch.error_file_id is None, stack.client.files.content(batch.error_file_id).text
 
 
 def has_begun(batch: Batch) -> bool:

@@ -1,11 +1,10 @@
 """compose.yaml, unchanged and brought up: both doors, deaths, cut networks, an upgrade, its end."""
 
 import asyncio
-import os
 import shutil
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,16 @@ from openai.types import Batch
 
 from tests.containers.test_images import IMAGES
 from tests.eventually import wait_until
-from tests.examples import examples
+from tests.examples import assert_runs, examples
 from tests.k8s.rendering import ROOT
-from tests.stack.engine import Engine
+from tests.stack.engine import Engine, told
 from tests.stack.images import VERSION, build
 from tests.stack.stack import (
     CHAT,
+    COLD_SECONDS,
     EMBED,
     Stack,
+    assert_answered,
     assert_whole,
     chat_lines,
     embedding_lines,
@@ -50,7 +51,8 @@ CATALOG: dict[str, Any] = {
 }
 #: Enough for a death in the middle.
 _ROWS = 600
-_NEXT_VERSION = "0.1.1"
+_LONG_ROWS = 1500
+_NEXT_VERSION, _NEXT_OPTION = "0.1.1", "--from-the-future 1"
 README = {name: text for name, text in examples().items() if name.startswith("README")}
 
 
@@ -70,7 +72,7 @@ def warm(stack: Stack) -> Stack:
         stack.submit(chat_lines(1), "/v1/chat/completions"),
         stack.submit(embedding_lines(["hello"]), "/v1/embeddings"),
     ]
-    assert [stack.ended(batch).status for batch in batches] == ["completed", "completed"]
+    assert_answered(stack, *batches)
     return stack
 
 
@@ -94,19 +96,7 @@ def test_a_batch_by_the_official_client(warm: Stack) -> None:
 
 @pytest.mark.parametrize("example", README.values(), ids=README.keys())
 def test_a_batch_by_each_door_as_readme_shows_it(warm: Stack, example: str, tmp_path: Path) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example],
-        env={**clean, **warm.client_environment()},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-    assert ended.returncode == 0, ended.stderr
-    assert "completed" in ended.stdout
+    assert_runs(example, warm.client_environment(), folder=tmp_path, timeout=300)
 
 
 def test_the_demo_runs_on_the_fleet_in_containers(warm: Stack) -> None:
@@ -138,7 +128,7 @@ def test_a_server_that_cannot_be_reached_is_named_and_work_goes_on_afterwards(
     warm.until(batch, has_begun)
 
     with warm.cut_off(service):
-        wait_until(lambda: _report(warm).get(service) == "does not answer", timeout=120)
+        wait_until(lambda: _report(warm).get(service) == "does not answer", timeout=COLD_SECONDS)
 
     assert_whole(warm, warm.ended(batch), _ROWS)
     warm.wait_well()
@@ -151,7 +141,7 @@ def test_a_machine_that_is_cut_off_is_replaced_by_itself(warm: Stack) -> None:
 
     # Ray gives it up, and it ends itself when it finds that out.
     with warm.cut_off("worker"):
-        wait_until(lambda: _alive_nodes(warm) == 1, timeout=180)
+        wait_until(lambda: _alive_nodes(warm) == 1, timeout=COLD_SECONDS)
     wait_until(
         lambda: warm.look(warm.container("worker"))["State"]["StartedAt"] != before, timeout=180
     )
@@ -166,29 +156,16 @@ def test_upgrade_and_rollback_lose_no_running_batch(
 ) -> None:
     context = tmp_path / "next"
     shutil.copytree(ROOT, context, ignore=_but_what_images_are_made_of)
-    project = context / "pyproject.toml"
-    project.write_text(project.read_text().replace(f'"{VERSION}"', f'"{_NEXT_VERSION}"'))
+    _replace(context / "pyproject.toml", f'"{VERSION}"', f'"{_NEXT_VERSION}"')
+    # What the next dispatcher tells lane jobs, and the workers of before have never heard of.
+    _replace(context / "dispatcher/lanes.py", "--job {job}", f"--job {{job}} {_NEXT_OPTION}")
     for room in ("gateway", "dispatcher"):
         build(engine, room, version=_NEXT_VERSION, context=context)
-    sent: list[Batch] = []
-    for version in (_NEXT_VERSION, VERSION):
-        large = warm.submit(chat_lines(2 * _ROWS, tokens=48), "/v1/chat/completions")
-        warm.until(large, has_begun)
-        committed = asyncio.run(_epochs(warm, large))
-        began = len(sent)
 
-        warm.up("--no-build", "--no-deps", "gateway", "dispatcher", TAG=version)
-        sent += [warm.submit(chat_lines(10), "/v1/chat/completions") for _ in range(5)]
-        warm.wait_well("gateway", "dispatcher")
-
-        for service in ("gateway", "dispatcher"):
-            assert _version(warm, service) == version
-        assert_whole(warm, warm.ended(large), 2 * _ROWS)
-        again = asyncio.run(_epochs(warm, large))
-        assert committed
-        assert {index: again[index] for index in committed} == committed
-        for batch in sent[began:]:
-            assert_whole(warm, warm.ended(batch), 10)
+    _upgrade(warm, _NEXT_VERSION)
+    _replace_the_cluster(warm)
+    assert "lane_job.newer_dispatcher" in _said_by_lane_jobs(warm)
+    _upgrade(warm, VERSION)
 
 
 def test_nothing_is_left_after_down(stack: Stack, engine: Engine) -> None:
@@ -198,6 +175,52 @@ def test_nothing_is_left_after_down(stack: Stack, engine: Engine) -> None:
     for what in ("container", "network", "volume"):
         names = engine.ask(what, "ls", "-q", *(["-a"] if what == "container" else []), project)
         assert names == "", what
+
+
+def _upgrade(stack: Stack, version: str) -> None:
+    """Gateway and dispatcher, in the middle of a batch, and small ones sent meanwhile."""
+    with _a_batch_that_loses_nothing(stack):
+        began = time.monotonic()
+        stack.up("--no-build", "--no-deps", "gateway", "dispatcher", TAG=version)
+        sent = [stack.submit(chat_lines(10), "/v1/chat/completions") for _ in range(5)]
+        told(f"{version} took its first batches after {time.monotonic() - began:.0f} s")
+        stack.wait_well("gateway", "dispatcher")
+        for service in ("gateway", "dispatcher"):
+            assert _version(stack, service) == version
+    for batch in sent:
+        assert_whole(stack, stack.ended(batch), 10)
+
+
+def _replace_the_cluster(stack: Stack) -> None:
+    """The way to new workers: all of Ray at once."""
+    with _a_batch_that_loses_nothing(stack):
+        stack.up("--no-build", "--no-deps", "--force-recreate", "ray-head", "worker")
+    stack.wait_well("ray-head", "worker")
+
+
+@contextmanager
+def _a_batch_that_loses_nothing(stack: Stack) -> Iterator[None]:
+    """It is under way when the block begins; what it had committed by then is not run again."""
+    batch = stack.submit(chat_lines(_LONG_ROWS, tokens=48), "/v1/chat/completions")
+    stack.until(batch, has_begun)
+    wait_until(lambda: bool(asyncio.run(_epochs(stack, batch))), timeout=COLD_SECONDS)
+    committed = asyncio.run(_epochs(stack, batch))
+    yield
+    assert_whole(stack, stack.ended(batch), _LONG_ROWS)
+    again = asyncio.run(_epochs(stack, batch))
+    assert {index: again[index] for index in committed} == committed
+
+
+def _said_by_lane_jobs(stack: Stack) -> str:
+    command = "cat /tmp/ray/session_latest/logs/job-driver-lane-*"
+    return stack.run_in("ray-head", "sh", "-c", command)
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    """Exactly one occurrence."""
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
 
 
 def _report(stack: Stack) -> dict[str, str]:

@@ -1,9 +1,12 @@
 import json
+import os
+from collections.abc import Iterator
 
 import pytest
 
 from tests.k8s.rendering import ROOT
 from tests.stack.engine import Engine, told
+from tests.stack.images import build
 from tests.stack.standins import PYTHON
 
 #: As compose.yaml and Kubernetes run them.
@@ -52,20 +55,45 @@ def test_keys_can_be_made_where_the_gateway_runs(engine: Engine, images: dict[st
 def test_the_worker_holds_a_catalog_against_its_own_vllm(
     engine: Engine, images: dict[str, str]
 ) -> None:
-    catalog = f"--volume={ROOT / 'k8s/base/catalog.yaml'}:/etc/batchyard/catalog.yaml:ro"
-    check = ("python", "-m", "worker", "check", "/etc/batchyard/catalog.yaml")
-
-    done = engine.run("run", *_CLOSED, catalog, images["worker-cpu"], *check)
-
-    assert done.stdout.splitlines()[-1] == "ok"
+    assert _checked_catalog(engine, images["worker-cpu"]) == "ok"
 
 
 @every_image
 def test_its_size_is_the_one_that_is_kept(
     engine: Engine, images: dict[str, str], name: str
 ) -> None:
+    _assert_size(engine, images[name], name)
+
+
+@pytest.fixture(scope="module")
+def cuda_image(engine: Engine) -> Iterator[str]:
+    """Gone afterwards: with what its build leaves behind it takes more than 20 GB."""
+    if not os.environ.get("TEST_STACK_CUDA"):
+        pytest.skip("built on demand only, since it takes 30 GB of disk: TEST_STACK_CUDA=1")
+    image = build(engine, "worker")
+    yield image
+    engine.run("image", "rm", image)
+    engine.run("builder", "prune", "--force")
+
+
+def test_the_image_for_cuda_is_like_the_others(engine: Engine, cuda_image: str) -> None:
+    """Without a GPU no engine starts in it; what can be known without one is known."""
+    assert engine.ask("run", *_CLOSED, cuda_image, "id", "-u") == "10001"
+    assert engine.run("run", *_CLOSED, cuda_image, "touch", "/opt/x", check=False).returncode == 1
+    assert _checked_catalog(engine, cuda_image) == "ok"
+    _assert_size(engine, cuda_image, "worker")
+
+
+def _checked_catalog(engine: Engine, image: str) -> str:
+    """The last word of the image's own look at the catalog that we ship."""
+    catalog = f"--volume={ROOT / 'k8s/base/catalog.yaml'}:/etc/batchyard/catalog.yaml:ro"
+    check = ("python", "-m", "worker", "check", "/etc/batchyard/catalog.yaml")
+    return engine.ask("run", *_CLOSED, catalog, image, *check).splitlines()[-1]
+
+
+def _assert_size(engine: Engine, image: str, name: str) -> None:
     kept = json.loads(_SIZES.read_text())["megabytes_above_base"]
-    size = (engine.image_bytes(images[name]) - engine.image_bytes(PYTHON)) / _MEGABYTE
+    size = (engine.image_bytes(image) - engine.image_bytes(PYTHON)) / _MEGABYTE
     told(f"{name}: {size:.0f} MB above its base")
 
     assert size == pytest.approx(kept[name], rel=0.05), f"write {size:.0f} into {_SIZES.name}"

@@ -14,8 +14,10 @@ from tests.eventually import wait_until
 from tests.stack.engine import Engine
 from tests.stack.stack import (
     CHAT,
+    COLD_SECONDS,
     EMBED,
     Stack,
+    assert_answered,
     assert_whole,
     chat_lines,
     embedding_lines,
@@ -77,8 +79,7 @@ def test_each_model_runs_on_its_family(stack: Stack) -> None:
     chat = stack.submit(chat_lines(20), "/v1/chat/completions")
     embeddings = stack.submit(embedding_lines(["hello", "goodbye"]), "/v1/embeddings")
 
-    assert [stack.ended(batch).status for batch in (chat, embeddings)] == ["completed"] * 2
-
+    assert_answered(stack, chat, embeddings)
     assert (_engines(stack, H100), _engines(stack, L4)) == ({_app(CHAT)}, {_app(EMBED, "l4")})
 
 
@@ -100,7 +101,7 @@ def test_a_full_family_is_waited_for_and_then_the_next_one_is_taken(stack: Stack
 
 
 def test_an_idle_engine_goes_and_comes_back(stack: Stack) -> None:
-    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=180)
+    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=COLD_SECONDS)
 
     batch = stack.submit(chat_lines(10, model=ROAMING), "/v1/chat/completions")
 
@@ -108,8 +109,8 @@ def test_an_idle_engine_goes_and_comes_back(stack: Stack) -> None:
 
 
 def test_a_machine_that_dies_has_its_work_taken_over(stack: Stack) -> None:
-    wait_until(lambda: not _engines(stack, H100) - {_app(ROAMING)}, timeout=300)
-    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=300)
+    wait_until(lambda: not _engines(stack, H100) - {_app(ROAMING)}, timeout=COLD_SECONDS)
+    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=COLD_SECONDS)
     batch = stack.submit(chat_lines(1500, tokens=48, model=ROAMING), "/v1/chat/completions")
     stack.until(batch, has_begun)
     assert _engines(stack, H100) == {_app(ROAMING)}
@@ -123,7 +124,7 @@ def test_a_machine_that_dies_has_its_work_taken_over(stack: Stack) -> None:
 
 def test_an_absent_family_is_waited_for_and_then_the_next_one_is_taken(stack: Stack) -> None:
     assert stack.health(H100) == "down"
-    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=180)
+    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=COLD_SECONDS)
 
     batch = stack.submit(chat_lines(10, model=ROAMING), "/v1/chat/completions")
     stack.until(batch, lambda _: _waits_for(stack, batch) == "no_room")
@@ -132,7 +133,7 @@ def test_an_absent_family_is_waited_for_and_then_the_next_one_is_taken(stack: St
 
 
 def test_a_machine_that_comes_back_is_used_again(stack: Stack) -> None:
-    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=180)
+    wait_until(lambda: _app(ROAMING, "l4") not in _engines(stack, L4), timeout=COLD_SECONDS)
     stack.engine.run("start", stack.container(H100))
     stack.wait_well(H100)
 
@@ -174,8 +175,7 @@ def _engines(stack: Stack, service: str) -> set[str]:
 
 def _keep_awake(stack: Stack, model: str) -> None:
     """An engine that has just answered is there for its idle time."""
-    batch = stack.submit(chat_lines(1, model=model), "/v1/chat/completions")
-    assert stack.ended(batch).status == "completed"
+    assert_answered(stack, stack.submit(chat_lines(1, model=model), "/v1/chat/completions"))
 
 
 def _waits_for(stack: Stack, batch: Batch) -> str | None:

@@ -9,12 +9,6 @@ if status and row.sources[status] then
   if pin and tonumber(values[2] or 0) >= tonumber(pin.sequence) then return 'moved' end
   if redis.call('SCARD', ns .. 'inflight:' .. ARGV[1]) > 0 then return 'inflight' end
   for _, file in ipairs(cjson.decode(ARGV[3])) do write_file(file) end
-  if ARGV[5] ~= '' then
-    -- And once more when nobody is alive any more who was frozen over a part and then died.
-    redis.call('ZADD', ns .. 'garbage', now, ARGV[5], int(now + 86400), ARGV[5] .. '/')
-  end
-  for _, member in ipairs(cjson.decode(ARGV[6])) do
-    redis.call('ZADD', ns .. 'garbage', int(now + 86400), member)
-  end
+  discard(ARGV[5], cjson.decode(ARGV[6]))
 end
 return transition(ARGV[1], ARGV[2], cjson.decode(ARGV[4]), pin)

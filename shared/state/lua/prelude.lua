@@ -143,6 +143,17 @@ end
 -- How long that is kept which only a live batch needs.
 local ENDED_SECONDS = 86400
 
+-- What nobody needs after a batch's end, a prefix ('' for none), and what nobody needs a day later.
+local function discard(prefix, later)
+  if prefix ~= '' then
+    -- And once more when nobody is alive any more who was frozen over a part and then died.
+    redis.call('ZADD', ns .. 'garbage', now, prefix, int(now + ENDED_SECONDS), prefix .. '/')
+  end
+  for _, member in ipairs(later) do
+    redis.call('ZADD', ns .. 'garbage', int(now + ENDED_SECONDS), member)
+  end
+end
+
 -- Lets go of everything that only a live batch needs.
 local function retire(id)
   local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id', 'lane')
@@ -291,6 +302,7 @@ local function transition(id, event, fields, pin)
   if not pin or not pin.silent then announce(id, 'batch.' .. row.target, pin) end
   if FINAL[row.target] then
     redis.call('HINCRBY', ns .. 'ended', row.target, 1)
+    redis.call('ZADD', ns .. 'endings', int(at), id)
     if not pin or not pin.silent then notify(id, 'batch.' .. row.target, at) end
   end
   -- Its results so far can be read for as long as their places are known.

@@ -26,12 +26,7 @@ if told.silent then
   local changes = ns .. 'changes:' .. values[2]
   redis.call('ZADD', changes, past_score(changes, math.floor(told.at_ms / 1000), id), id)
 end
-if told.garbage ~= '' then
-  redis.call('ZADD', ns .. 'garbage', now, told.garbage, int(now + 86400), told.garbage .. '/')
-end
-for _, member in ipairs(told.garbage_later) do
-  redis.call('ZADD', ns .. 'garbage', int(now + 86400), member)
-end
+discard(told.garbage, told.garbage_later)
 redis.call('HSET', key, 'sequence', int(told.base))
 -- Its end is told as it was.
 if told.metadata == '' then redis.call('HDEL', key, 'metadata')

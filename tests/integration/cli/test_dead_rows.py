@@ -88,7 +88,8 @@ def test_a_replay_is_a_batch_of_the_one_request(
 
     async def look(state: State) -> tuple[Any, bytes]:
         batch = await state.batches.get(made[first])
-        return batch, await storage.get(batch.fields["key"])
+        start, end = batch.input_range
+        return batch, await storage.get(batch.fields["key"], start=start, end=end)
 
     batch, body = _act(environment, look)
     assert body == _REQUEST + b"\n"

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from cli import servers
 from cli.__main__ import app
 from cli.rebuild.rebuild import STRIDE, Rebuild
 from dispatcher.finaliser import Finaliser
-from dispatcher.packing import InlineBatch, Packer
+from dispatcher.packing import Packer
 from dispatcher.reaper import Reaper
 from shared import ids
 from shared.admission import NewBatchQuota
@@ -34,10 +34,11 @@ from shared.slices import Claim, Part, SliceUsage
 from shared.state import BatchRecord, FileRecord, Rate, State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
-from shared.submission import Manifest, accept, keep_changes, manifest_key, read_manifest
+from shared.submission import accept, keep_changes, manifest_key, read_manifest
 from tests.chaos.points import REBUILD_POINTS
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import CATALOG, CHAT, Yard, a_planner, bad, good, lines
+from tests.integration.dispatcher.conftest import CATALOG, Yard, a_planner, bad, good, lines
+from tests.manifests import a_manifest, inline, today
 from tests.servers import S3
 
 T = TypeVar("T")
@@ -72,22 +73,15 @@ class Yards:
     ) -> str:
         """A batch with its manifest, as the gateway makes it."""
         file = await self.upload(f"file-{name:_<22}", body or lines(rows))
-        now = int(time.time())
-        manifest = Manifest(
-            id=ids.batch_id(TENANT, name),
-            tenant=TENANT,
-            message_id=name,
+        manifest = a_manifest(
+            name,
             fingerprint=f"print of {name}",
-            door="http",
-            endpoint=CHAT,
             input_file_id=file.id,
             bucket=file.bucket,
             key=file.key,
             etag=file.etag,
             size=file.bytes,
-            completion_window="24h",
-            created_at=now,
-            expires_at=now + 86_400,
+            **today(),
             **changes,
         )
         return (await accept(self.state, self.storage, manifest)).batch_id
@@ -157,11 +151,9 @@ def _no_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def state(redis_server: servers.Redis) -> AsyncIterator[State]:
+def state(own_state: State) -> State:
     """On a Redis that the test may empty."""
-    state = State(redis_server.url)
-    yield state
-    await state.close()
+    return own_state
 
 
 @pytest.fixture
@@ -506,30 +498,9 @@ async def _pack(yards: Yards, *names: str) -> list[str]:
         quota=NewBatchQuota(yards.catalog, 1_000, 100_000, 1_000_000),
         planner=yards.yard.planner,
     )
-    now = int(time.time())
-    batch_ids = [ids.batch_id(TENANT, name) for name in names]
-    made = [
-        Manifest(
-            id=batch_id,
-            tenant=TENANT,
-            message_id=name,
-            fingerprint=f"print of {name}",
-            door="bus",
-            endpoint=CHAT,
-            input_file_id=ids.input_file_id(batch_id),
-            bucket="",
-            key="",
-            etag="",
-            size=0,
-            completion_window="24h",
-            created_at=now,
-            expires_at=now + 86_400,
-            is_foreign=True,
-        )
-        for name, batch_id in zip(names, batch_ids, strict=True)
-    ]
-    await asyncio.gather(*(packer.make(InlineBatch(one, lines(9), None)) for one in made))
-    return batch_ids
+    made = [inline(name, lines(9), fingerprint=f"print of {name}") for name in names]
+    await asyncio.gather(*map(packer.make, made))
+    return [one.manifest.id for one in made]
 
 
 async def test_a_window_that_closed_meanwhile_ends_the_batch_with_what_it_has(

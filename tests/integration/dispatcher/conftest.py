@@ -14,15 +14,21 @@ import pytest
 from redis.asyncio import Redis
 
 from cli.fleet.ray import RayNode
+from dispatcher.app import Dispatcher
 from dispatcher.cluster import Cluster
 from dispatcher.finaliser import Finaliser
+from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
+from dispatcher.reaper import Reaper
+from dispatcher.sender import Sender
 from dispatcher.slicing import SliceLimits
+from dispatcher.webhooks import Deliverer
 from shared.catalog import Catalog, load_catalog
+from shared.outbound import Guard
 from shared.slices import Claim, Part, Slice, label
 from shared.state import State
 from shared.storage import Storage
-from tests.batches import JOB, validating
+from tests.batches import JOB, submitted
 from tests.eventually import wait_until
 from tests.servers import absent
 from worker.rows import assemble, requests
@@ -82,10 +88,7 @@ class Yard:
 
     async def submit(self, body: bytes, **changes: Any) -> str:
         """A batch that waits for its plan, over an input of these bytes."""
-        key = f"files/{secrets.token_hex(6)}"
-        stored = await self.storage.put(key, body)
-        fields = {"bucket": self.storage.bucket, "key": key, "etag": stored.etag, "size": len(body)}
-        return await validating(self.state, **{**fields, **changes})
+        return await submitted(self.state, self.storage, body, **changes)
 
     async def plan(self, body: bytes, **changes: Any) -> str:
         """A batch that runs."""
@@ -159,6 +162,26 @@ def a_planner(
     """A planner whose slices hold `rows` rows."""
     return Planner(
         state, storage, catalog, slice_limits=SliceLimits(rows=rows), max_rows=most, **limits
+    )
+
+
+def a_dispatcher(
+    state: State, storage: Storage, planner: Planner, keeper: LaneKeeper
+) -> Dispatcher:
+    """One that delivers no webhooks."""
+    return Dispatcher(
+        state,
+        planner=planner,
+        finaliser=Finaliser(state, storage, output_seconds=OUTPUT_SECONDS),
+        lanes=keeper,
+        reaper=Reaper(state, storage),
+        deliverer=Deliverer(
+            state,
+            Sender(Guard(()), timeout_seconds=1),
+            timeout_seconds=1,
+            attempts=1,
+            attempts_per_endpoint=1,
+        ),
     )
 
 

@@ -20,30 +20,33 @@ from shared.catalog import Catalog
 from shared.errors import TransientError
 from shared.lifecycle import FINAL, Event, Status
 from shared.relay import Relay
+from shared.row_replays import replay
 from shared.state import FileRecord, PackedAcceptance, PartRecord, State, UploadRecord
-from shared.submission import Manifest, accept
-from tests.batches import JOB, LANE
+from shared.submission import accept
+from tests.batches import JOB, LANE, dead_row
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import (
-    CHAT,
     ROWS_A_SLICE,
     Yard,
     bad,
     good,
     lines,
 )
+from tests.manifests import a_manifest, inline, today
 from tests.receiver import receiving
 from tests.webhooks import an_endpoint, delivering
 
 _LONG_AGO = 1
 _TENANT = "acme"
-#: Each batch has one of these for ever: they are the batch.
+#: Each batch has one of these for as long as it is known: they are the batch.
 _EACH = {"batch", "manifest.json", "0.jsonl", "commit.json"}
 #: Of these there is a fixed number, of a tenant, a lane or the fleet.
 _FIXED = {
-    "batches", "changes", "ended", "lanes", "lane:job", "lane:served", "outbox", "webhook",
-    "webhooks",
+    "batches", "changes", "ended", "endings", "lanes", "lane:job", "lane:served", "outbox",
+    "webhook", "webhooks",
 }  # fmt: skip
+#: Which of them there are for batches only.
+_OF_BATCHES = {"batches", "changes", "endings"}
 
 
 class Lives:
@@ -72,6 +75,7 @@ class Lives:
             self.of_an_upload,
             self.of_a_deleted_file,
             self.paused_and_claimed_again,
+            self.of_a_row_that_killed_engines,
         ]
 
     async def completed(self) -> str:
@@ -184,6 +188,19 @@ class Lives:
         await self._yard.run(batch_id, lambda row: good())
         await self._finish(batch_id)
 
+    async def of_a_row_that_killed_engines(self) -> None:
+        """Run again, alone."""
+        batch_id = await self._planned(1)
+        [claim] = await self._yard.claim(batch_id)
+        await self._yard.commit(claim, [bad()])
+        await self._finish(batch_id)
+        row = dead_row(claim)
+        again = await replay(self._yard.state, self._yard.storage, row)
+        assert again == await replay(self._yard.state, self._yard.storage, row)
+        await self._yard.planner.plan(again)
+        await self._yard.run(again, lambda row: good())
+        await self._finish(again)
+
     async def _half_run(self) -> str:
         batch_id = await self._planned(2 * ROWS_A_SLICE)
         first, second = await self._yard.claim(batch_id)
@@ -226,25 +243,24 @@ class Lives:
         )
         await storage.put(file.record_key, b"{}")
         assert await state.files.keep(file)
-        batch_id = _new_id()
-        source = {"input_file_id": file_id, "key": key, "etag": stored.etag, "size": len(body)}
-        manifest = _manifest(batch_id, door="http", bucket=storage.bucket, **source)
-        await accept(state, storage, manifest)
-        return batch_id
+        manifest = a_manifest(
+            _name(),
+            input_file_id=file_id,
+            bucket=storage.bucket,
+            key=key,
+            etag=stored.etag,
+            size=len(body),
+            **today(),
+        )
+        return (await accept(state, storage, manifest)).batch_id
 
     @staticmethod
     def _inline() -> InlineBatch:
-        batch_id = _new_id()
-        unplaced = {"bucket": "", "key": "", "etag": "", "size": 0, "file_seconds": 3600}
-        file_id = ids.input_file_id(batch_id)
-        manifest = _manifest(
-            batch_id, door="bus", input_file_id=file_id, is_foreign=True, **unplaced
-        )
-        return InlineBatch(manifest, lines(1), None)
+        return inline(_name(), lines(1), file_seconds=3600)
 
 
 @pytest.mark.parametrize(
-    "batches", [28, pytest.param(1000, marks=[pytest.mark.on_demand, pytest.mark.timeout(1800)])]
+    "batches", [30, pytest.param(1000, marks=[pytest.mark.on_demand, pytest.mark.timeout(1800)])]
 )
 async def test_after_many_batches_there_is_nothing_left_but_the_batches(
     batches: int,
@@ -275,6 +291,10 @@ async def test_after_many_batches_there_is_nothing_left_but_the_batches(
     assert {name: after[name] for name in _FIXED} == {name: before[name] for name in _FIXED}
     assert after["batch"] == after["manifest.json"] + after["0.jsonl"] == ended
     assert after["commit.json"] < ended
+
+    await Reaper(yard.state, yard.storage, batch_seconds=0).forget()
+
+    assert set(await _count(yard, redis, namespace)) == _FIXED - _OF_BATCHES
 
 
 async def _relay_all(state: State, bus: Bus, amqp_url: str) -> None:
@@ -327,22 +347,5 @@ def _kind(key: str) -> str:
     return f"{head}:{rest.rpartition(':')[2]}" if head in ("lane", "lease") else head
 
 
-def _new_id() -> str:
-    return f"batch_{secrets.token_hex(16)}"
-
-
-def _manifest(batch_id: str, **changes: Any) -> Manifest:
-    now = int(time.time())
-    return Manifest(
-        **{
-            "id": batch_id,
-            "tenant": _TENANT,
-            "message_id": batch_id,
-            "fingerprint": batch_id,
-            "endpoint": CHAT,
-            "completion_window": "24h",
-            "created_at": now,
-            "expires_at": now + 86_400,
-            **changes,
-        }
-    )
+def _name() -> str:
+    return f"m-{secrets.token_hex(8)}"

@@ -41,11 +41,12 @@ from shared.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
 from shared.relay import Relay
 from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
-from shared.submission import Manifest, accept, every_manifest, manifest_key
+from shared.submission import accept, manifest_key
 from tests.batches import in_status, validating
 from tests.conftest import a_bucket, minio_client
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, CHAT, a_planner, line, lines
+from tests.manifests import a_manifest, every_manifest
 from tests.servers import S3
 
 _SERVICE = "the-gateway"
@@ -939,7 +940,7 @@ async def test_a_replay_by_somebody_else_is_nobodys(acme: Door, state: State) ->
 async def test_a_ready_message_of_a_tenant_is_refused(
     acme: Door, state: State, storage: Storage
 ) -> None:
-    manifest = _manifest(acme.tenant)
+    manifest = a_manifest(tenant=acme.tenant)
     await storage.create(manifest_key(manifest.id), b"never read")
 
     await acme.send(json.dumps({"batch_id": manifest.id}).encode(), type=READY)
@@ -954,7 +955,7 @@ async def test_a_ready_message_wakes_the_dispatcher(
     door: Door, bus: Bus, state: State, storage: Storage
 ) -> None:
     await bus.consume(door.serve(_intake(state, storage, bus, service_user=door.tenant)))
-    manifest = _manifest(door.tenant)
+    manifest = a_manifest(tenant=door.tenant)
     await accept(state, storage, manifest)
     record = await state.batches.get(manifest.id)
 
@@ -975,7 +976,7 @@ async def test_a_batch_whose_record_was_lost_is_made_again_from_its_manifest(
     namespace: str,
 ) -> None:
     await bus.consume(door.serve(_intake(state, storage, bus, service_user=door.tenant)))
-    manifest = _manifest(door.tenant)
+    manifest = a_manifest(tenant=door.tenant)
     await accept(state, storage, manifest)
     before = await state.batches.get(manifest.id)
     await redis.delete(*[key async for key in redis.scan_iter(match=f"{namespace}*")])
@@ -1144,26 +1145,6 @@ def _file(tenant: str) -> FileRecord:
     file_id = ids.new_file_id()
     return FileRecord(
         file_id, tenant, 9, 1, None, "in.jsonl", "batch", "bucket", f"files/{file_id}", "e"
-    )
-
-
-def _manifest(tenant: str) -> Manifest:
-    message_id = f"m-{secrets.token_hex(4)}"
-    return Manifest(
-        id=ids.batch_id(tenant, message_id),
-        tenant=tenant,
-        message_id=message_id,
-        fingerprint="print",
-        door="http",
-        endpoint=CHAT,
-        input_file_id="file-1",
-        bucket="b",
-        key="k",
-        etag="e",
-        size=9,
-        completion_window="24h",
-        created_at=1_795_165_000,
-        expires_at=1_795_251_400,
     )
 
 

@@ -13,22 +13,16 @@ from redis.asyncio import Redis
 
 from cli.fleet.ray import RayNode
 from cli.servers import free_port
-from dispatcher.app import Dispatcher
 from dispatcher.cluster import Cluster, JobStatus
-from dispatcher.finaliser import Finaliser
 from dispatcher.lanes import LaneKeeper
-from dispatcher.reaper import Reaper
-from dispatcher.sender import Sender
-from dispatcher.webhooks import Deliverer
 from shared.catalog import Catalog
 from shared.lifecycle import Event, Status
-from shared.outbound import Guard
 from shared.state import State
 from shared.state.slices import SupersededError
 from shared.storage import Storage
 from tests.batches import JOB, LANE, claim, in_progress, part
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import RAY_TOKEN, Yard, a_planner, lines
+from tests.integration.dispatcher.conftest import RAY_TOKEN, Yard, a_dispatcher, a_planner, lines
 
 _ATTEMPTS = 2
 
@@ -414,7 +408,9 @@ async def test_a_ray_that_hangs_holds_up_neither_planning_nor_feeding_nor_finish
 
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
         cluster = Cluster(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token")
-        dispatcher = _dispatcher(state, storage, catalog, _keeper(state, storage, cluster))
+        dispatcher = a_dispatcher(
+            state, storage, a_planner(state, storage, catalog), _keeper(state, storage, cluster)
+        )
         leading = asyncio.create_task(dispatcher.lead())
         await yard.submit(lines(3))
         await eventually(lambda: calls > 0)
@@ -434,7 +430,8 @@ async def test_a_batch_that_cannot_be_finished_stops_no_other_and_is_not_tried_i
         await yard.run(batch_id, lambda row: (200, b"{}"))
     await storage.remove(await storage.keys(f"batches/{broken}/parts/"))
 
-    leading = asyncio.create_task(_dispatcher(state, storage, catalog, feeder).lead())
+    dispatcher = a_dispatcher(state, storage, a_planner(state, storage, catalog), feeder)
+    leading = asyncio.create_task(dispatcher.lead())
 
     async def is_completed() -> bool:
         return (await state.batches.get(whole)).status is Status.COMPLETED
@@ -455,23 +452,6 @@ def _keeper(
         silence_seconds=60,
         attempts=_ATTEMPTS,
         entrypoint=entrypoint,
-    )
-
-
-def _dispatcher(state: State, storage: Storage, catalog: Catalog, keeper: LaneKeeper) -> Dispatcher:
-    return Dispatcher(
-        state,
-        planner=a_planner(state, storage, catalog),
-        finaliser=Finaliser(state, storage, output_seconds=9),
-        lanes=keeper,
-        reaper=Reaper(state, storage),
-        deliverer=Deliverer(
-            state,
-            Sender(Guard(()), timeout_seconds=1),
-            timeout_seconds=1,
-            attempts=1,
-            attempts_per_endpoint=1,
-        ),
     )
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from dispatcher.packing import InlineBatch, Packer
 from dispatcher.reaper import Reaper
-from shared import ids
 from shared.admission import NewBatchQuota
 from shared.catalog import Catalog
 from shared.errors import NotFoundError
@@ -14,8 +13,9 @@ from shared.lifecycle import Status
 from shared.messages import RejectedError
 from shared.state import NewBatch, Quota, State
 from shared.storage import Storage
-from shared.submission import PACKS, Manifest, every_manifest, keep_changes
-from tests.integration.dispatcher.conftest import CHAT, Yard, a_planner, good, line, lines
+from shared.submission import PACKS, Manifest, keep_changes
+from tests.integration.dispatcher.conftest import Yard, a_planner, good, line, lines
+from tests.manifests import every_manifest, inline
 
 _REPLY = {"to": "reply.acme.x", "message_id": "r", "correlation_id": "c"}
 
@@ -159,7 +159,7 @@ async def test_of_two_bodies_under_one_id_one_wins_and_its_manifest_counts(
 ) -> None:
     # Two processes, neither of which knows what the other one has in hand.
     packers = [Packer(state, storage, quota=_quota(catalog), planner=None) for _ in range(2)]
-    bodies = [_batch("m", lines(number), print_=f"print-{number}") for number in (1, 2)]
+    bodies = [_batch("m", lines(number), fingerprint=f"print-{number}") for number in (1, 2)]
 
     ends = await asyncio.gather(
         *(packer.make(batch) for packer, batch in zip(packers, bodies, strict=True)),
@@ -182,7 +182,7 @@ async def test_of_two_bodies_under_one_id_one_wins_and_its_manifest_counts(
 async def test_two_bodies_under_one_id_never_share_a_pack(
     packer: Packer, state: State, storage: Storage
 ) -> None:
-    bodies = [_batch("m", lines(number), print_=f"print-{number}") for number in (1, 2)]
+    bodies = [_batch("m", lines(number), fingerprint=f"print-{number}") for number in (1, 2)]
 
     ends = await asyncio.gather(*map(packer.make, [*bodies, _batch("n")]), return_exceptions=True)
 
@@ -289,31 +289,10 @@ def _batch(
     message_id: str,
     body: bytes = lines(1),
     *,
-    print_: str = "print",
     reply: dict[str, str] | None = None,
     **changes: Any,
 ) -> InlineBatch:
-    batch_id = ids.batch_id("acme", message_id)
-    told: dict[str, Any] = {"correlation_id": message_id, **changes}
-    manifest = Manifest(
-        id=batch_id,
-        tenant="acme",
-        message_id=message_id,
-        fingerprint=print_,
-        door="bus",
-        endpoint=CHAT,
-        input_file_id=ids.input_file_id(batch_id),
-        bucket="",
-        key="",
-        etag="",
-        size=0,
-        completion_window="24h",
-        created_at=1_795_165_000,
-        expires_at=4_000_000_000,
-        is_foreign=True,
-        **told,
-    )
-    return InlineBatch(manifest, body, reply)
+    return inline(message_id, body, reply=reply, correlation_id=message_id, **changes)
 
 
 def _fields(manifest: Manifest) -> dict[str, str | int]:

@@ -9,13 +9,11 @@ import pytest
 from openai import BadRequestError, ConflictError
 from openai.types import Batch
 
-from dispatcher.packing import InlineBatch, Packer
-from shared import ids
+from dispatcher.packing import Packer
 from shared.admission import NewBatchQuota
 from shared.catalog import load_catalog
 from shared.lifecycle import Event, Status
 from shared.state import State
-from shared.submission import Manifest
 from tests.integration.dispatcher.conftest import (
     Result,
     Yard,
@@ -25,6 +23,7 @@ from tests.integration.dispatcher.conftest import (
     lines,
 )
 from tests.integration.gateway.conftest import Caller
+from tests.manifests import inline
 
 ROWS = 9
 
@@ -61,7 +60,7 @@ async def test_an_input_that_came_by_the_bus_with_others_is_read_alone(
     quota = NewBatchQuota(load_catalog(catalog), 1000, 1000, 1_000_000)
     packer = Packer(yard.state, yard.storage, quota=quota, planner=yard.planner)
     bodies = [lines(rows, user=f"{rows}") for rows in (2, 3, 4)]
-    made = [_inline(acme, f"m-{len(body)}", body) for body in bodies]
+    made = [inline(f"m-{len(body)}", body, tenant=acme.tenant) for body in bodies]
     await asyncio.gather(*map(packer.make, made))
     source = made[1].manifest.id
     await yard.run(source, lambda row: good() if row else bad())
@@ -236,25 +235,3 @@ async def _ended(yard: Yard, caller: Caller, body: bytes, result: Any) -> str:
     await yard.finaliser.finish(batch_id)
     assert (await yard.state.batches.get(batch_id)).status is Status.COMPLETED
     return batch_id
-
-
-def _inline(acme: Caller, message_id: str, body: bytes) -> InlineBatch:
-    batch_id = ids.batch_id(acme.tenant, message_id)
-    manifest = Manifest(
-        id=batch_id,
-        tenant=acme.tenant,
-        message_id=message_id,
-        fingerprint="print",
-        door="bus",
-        endpoint="/v1/chat/completions",
-        input_file_id=ids.input_file_id(batch_id),
-        bucket="",
-        key="",
-        etag="",
-        size=0,
-        completion_window="24h",
-        created_at=1_795_165_000,
-        expires_at=4_000_000_000,
-        is_foreign=True,
-    )
-    return InlineBatch(manifest, body, None)

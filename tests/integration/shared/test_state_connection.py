@@ -1,6 +1,5 @@
 import asyncio
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 import uvloop
@@ -12,13 +11,6 @@ from shared.lifecycle import Status
 from shared.state import State
 from tests.batches import LANE, validating
 from tests.eventually import eventually
-
-
-@pytest.fixture
-async def own_state(redis_server: servers.Redis) -> AsyncIterator[State]:
-    state = State(redis_server.url)
-    yield state
-    await state.close()
 
 
 async def test_a_server_that_is_down_is_transient_within_seconds(

@@ -4,16 +4,16 @@ import json
 import msgspec
 import pytest
 
-from shared import ids
 from shared.errors import ConflictError, NotFoundError
 from shared.lifecycle import Status
 from shared.state import State
 from shared.storage import Storage
-from shared.submission import Manifest, accept, manifest_key, read_manifest
+from shared.submission import accept, manifest_key, read_manifest
+from tests.manifests import a_manifest
 
 
 async def test_a_submission_makes_manifest_and_record(state: State, storage: Storage) -> None:
-    manifest = _manifest(metadata='{"a":"b"}', correlation_id="order-17")
+    manifest = a_manifest(metadata='{"a":"b"}', correlation_id="order-17")
 
     accepted = await accept(state, storage, manifest)
 
@@ -29,18 +29,18 @@ async def test_a_submission_makes_manifest_and_record(state: State, storage: Sto
 async def test_a_batch_by_http_is_announced_to_the_dispatcher(
     state: State, storage: Storage
 ) -> None:
-    await accept(state, storage, _manifest(door="http"))
+    await accept(state, storage, a_manifest(door="http"))
 
     [entry] = await state.outbox.read("submissions", limit=9, wait_seconds=0)
     assert json.loads(entry.fields["message"]) == {
         "type": "batch.ready.v1",
         "tenant": "acme",
-        "batch_id": _manifest().id,
+        "batch_id": a_manifest().id,
     }
 
 
 async def test_a_batch_by_the_bus_is_not_sent_again(state: State, storage: Storage) -> None:
-    await accept(state, storage, _manifest(door="bus"))
+    await accept(state, storage, a_manifest(door="bus"))
 
     assert await state.outbox.length("submissions") == 0
 
@@ -48,7 +48,7 @@ async def test_a_batch_by_the_bus_is_not_sent_again(state: State, storage: Stora
 async def test_an_input_of_the_tenants_own_gets_a_file_record(
     state: State, storage: Storage
 ) -> None:
-    manifest = _manifest(is_foreign=True)
+    manifest = a_manifest(is_foreign=True, key="acme/in.jsonl")
 
     await accept(state, storage, manifest)
 
@@ -59,9 +59,9 @@ async def test_an_input_of_the_tenants_own_gets_a_file_record(
 
 
 async def test_a_second_submission_meets_the_first(state: State, storage: Storage) -> None:
-    await accept(state, storage, _manifest(created_at=1))
+    await accept(state, storage, a_manifest(created_at=1))
 
-    again = await accept(state, storage, _manifest(created_at=2, expires_at=3))
+    again = await accept(state, storage, a_manifest(created_at=2, expires_at=3))
 
     record = await state.batches.get(again.batch_id)
     assert again.is_duplicate
@@ -72,12 +72,12 @@ async def test_a_second_submission_meets_the_first(state: State, storage: Storag
 async def test_of_many_submissions_at_once_one_makes_the_batch(
     state: State, storage: Storage
 ) -> None:
-    manifests = [_manifest(created_at=number) for number in range(16)]
+    manifests = [a_manifest(created_at=number) for number in range(16)]
 
     accepted = await asyncio.gather(*(accept(state, storage, manifest) for manifest in manifests))
 
-    kept = await read_manifest(storage, _manifest().id)
-    record = await state.batches.get(_manifest().id)
+    kept = await read_manifest(storage, a_manifest().id)
+    record = await state.batches.get(a_manifest().id)
     assert sorted(one.is_duplicate for one in accepted) == [False] + [True] * 15
     assert kept.created_at == record.number("created_at")
     assert await state.outbox.length("submissions") == 1
@@ -87,25 +87,25 @@ async def test_of_many_submissions_at_once_one_makes_the_batch(
 async def test_another_body_under_the_same_key_is_a_conflict(
     state: State, storage: Storage
 ) -> None:
-    await accept(state, storage, _manifest())
+    await accept(state, storage, a_manifest())
 
     with pytest.raises(ConflictError):
-        await accept(state, storage, _manifest(fingerprint="other", endpoint="/v1/embeddings"))
+        await accept(state, storage, a_manifest(fingerprint="other", endpoint="/v1/embeddings"))
 
-    assert (await state.batches.get(_manifest().id)).fields["endpoint"] == _manifest().endpoint
+    assert (await state.batches.get(a_manifest().id)).fields["endpoint"] == a_manifest().endpoint
 
 
 async def test_of_two_bodies_at_once_one_wins_and_the_other_is_a_conflict(
     state: State, storage: Storage
 ) -> None:
-    manifests = [_manifest(fingerprint=word, endpoint=f"/{word}") for word in ("a", "b")]
+    manifests = [a_manifest(fingerprint=word, endpoint=f"/{word}") for word in ("a", "b")]
 
     outcomes = await asyncio.gather(
         *(accept(state, storage, manifest) for manifest in manifests), return_exceptions=True
     )
 
     [loser] = [index for index, outcome in enumerate(outcomes) if isinstance(outcome, Exception)]
-    record = await state.batches.get(_manifest().id)
+    record = await state.batches.get(a_manifest().id)
     assert isinstance(outcomes[loser], ConflictError)
     assert record.fields["endpoint"] == manifests[1 - loser].endpoint
 
@@ -113,8 +113,8 @@ async def test_of_two_bodies_at_once_one_wins_and_the_other_is_a_conflict(
 async def test_the_same_key_of_another_tenant_is_another_batch(
     state: State, storage: Storage
 ) -> None:
-    first = await accept(state, storage, _manifest())
-    second = await accept(state, storage, _manifest(tenant="globex"))
+    first = await accept(state, storage, a_manifest())
+    second = await accept(state, storage, a_manifest(tenant="globex"))
 
     assert first.batch_id != second.batch_id
     assert not second.is_duplicate
@@ -123,12 +123,12 @@ async def test_the_same_key_of_another_tenant_is_another_batch(
 async def test_a_repeat_after_a_crash_between_manifest_and_record_makes_the_record(
     state: State, storage: Storage
 ) -> None:
-    first = _manifest(created_at=1)
+    first = a_manifest(created_at=1)
     await storage.create(manifest_key(first.id), msgspec.json.encode(first))
     with pytest.raises(NotFoundError):
         await state.batches.get(first.id)
 
-    accepted = await accept(state, storage, _manifest(created_at=2))
+    accepted = await accept(state, storage, a_manifest(created_at=2))
 
     assert not accepted.is_duplicate
     assert (await state.batches.get(first.id)).number("created_at") == 1
@@ -138,31 +138,11 @@ async def test_a_repeat_after_a_crash_between_manifest_and_record_makes_the_reco
 async def test_a_conflict_with_a_manifest_without_a_record_makes_no_record(
     state: State, storage: Storage
 ) -> None:
-    first = _manifest()
+    first = a_manifest()
     await storage.create(manifest_key(first.id), msgspec.json.encode(first))
 
     with pytest.raises(ConflictError):
-        await accept(state, storage, _manifest(fingerprint="other"))
+        await accept(state, storage, a_manifest(fingerprint="other"))
 
     with pytest.raises(NotFoundError):
         await state.batches.get(first.id)
-
-
-def _manifest(tenant: str = "acme", **changes: object) -> Manifest:
-    manifest = Manifest(
-        id=ids.batch_id(tenant, "m-1"),
-        tenant=tenant,
-        message_id="m-1",
-        fingerprint="print",
-        door="http",
-        endpoint="/v1/chat/completions",
-        input_file_id="file-1",
-        bucket="inputs",
-        key="acme/in.jsonl",
-        etag="e",
-        size=10,
-        completion_window="24h",
-        created_at=1_795_165_000,
-        expires_at=1_795_251_400,
-    )
-    return msgspec.structs.replace(manifest, **changes)

@@ -17,23 +17,17 @@ import pytest
 
 from cli import servers
 from cli.servers import free_port
-from dispatcher.app import Dispatcher
 from dispatcher.cluster import Cluster
-from dispatcher.finaliser import Finaliser
 from dispatcher.lanes import LaneKeeper
-from dispatcher.reaper import Reaper
-from dispatcher.sender import Sender
-from dispatcher.webhooks import Deliverer
 from shared.catalog import load_catalog
 from shared.lifecycle import FINAL
-from shared.outbound import Guard
 from shared.state import BatchRecord, State
 from shared.storage import Storage
-from tests.batches import validating
+from tests.batches import submitted
 from tests.chaos.engine import KILL
 from tests.chaos.rows import CHAT
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import a_planner
+from tests.integration.dispatcher.conftest import a_dispatcher, a_planner
 from tests.servers import S3
 
 _ROOT = Path(__file__).parents[3]
@@ -96,10 +90,7 @@ class StubFleet:
 
     async def submit(self, body: bytes, **changes: Any) -> str:
         """A batch over an input of these bytes."""
-        key = f"files/{time.time_ns()}"
-        stored = await self.storage.put(key, body)
-        fields = {"bucket": self.storage.bucket, "key": key, "etag": stored.etag, "size": len(body)}
-        return await validating(self.state, **{**fields, **changes})
+        return await submitted(self.state, self.storage, body, **changes)
 
     async def end_of(self, batch_id: str, *, seconds: float = 100) -> BatchRecord:
         """The batch's record once it has ended."""
@@ -151,7 +142,9 @@ async def stub_fleet(
     jobs = await _start_jobs(ray_port, tmp_path, _environment(redis_server, storage, s3, engine))
     state = State(redis_server.url)
     cluster = Cluster(f"http://127.0.0.1:{ray_port}", "token")
-    dispatcher = _dispatcher(state, storage, cluster, catalog_file)
+    planner = a_planner(state, storage, load_catalog(catalog_file), rows=128)
+    keeper = LaneKeeper(state, storage, cluster, ready_rows=512, silence_seconds=60, attempts=5)
+    dispatcher = a_dispatcher(state, storage, planner, keeper)
     tasks = [asyncio.create_task(engine.live()), asyncio.create_task(dispatcher.lead())]
     try:
         yield StubFleet(state, storage, engine, catalog_file)
@@ -203,20 +196,3 @@ def _environment(
         "CHAOS_ENGINE_HOST": "127.0.0.1",
         "CHAOS_ENGINE_PORT": str(engine.port),
     }
-
-
-def _dispatcher(state: State, storage: Storage, cluster: Cluster, catalog: Path) -> Dispatcher:
-    return Dispatcher(
-        state,
-        planner=a_planner(state, storage, load_catalog(catalog), rows=128),
-        finaliser=Finaliser(state, storage, output_seconds=3600),
-        lanes=LaneKeeper(state, storage, cluster, ready_rows=512, silence_seconds=60, attempts=5),
-        reaper=Reaper(state, storage),
-        deliverer=Deliverer(
-            state,
-            Sender(Guard(()), timeout_seconds=1),
-            timeout_seconds=1,
-            attempts=1,
-            attempts_per_endpoint=1,
-        ),
-    )

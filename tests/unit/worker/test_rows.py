@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from shared import ids
 from shared.slices import Slice, SliceUsage
-from worker.rows import assemble, requests, split
+from worker.rows import assemble, requests
 
 BATCH = "batch_" + "ab" * 16
 PIECE = Slice(0, 100, 7, 3, 10)
@@ -74,12 +74,6 @@ def test_details_of_usage_are_counted() -> None:
     part = assemble(BATCH, PIECE, [line("a")], [(200, json.dumps({"usage": usage}).encode())])
 
     assert SliceUsage(1, 0, 5, 3, 4, 2) == part.usage
-
-
-def test_lines_are_split_at_line_feeds_only() -> None:
-    text = '{"a":"x\u2028y\u0085z\x0c"}'.encode()
-
-    assert [text, b"{}"] == split(b"\xef\xbb\xbf" + text + b"\n\n  \n{}")
 
 
 @given(st.text())

@@ -12,7 +12,7 @@ from shared.plans import Plan
 from shared.slices import Slice, SliceUsage, label
 from shared.state.restore import LiveBatch
 from shared.storage import Listed
-from shared.submission import Manifest
+from tests.manifests import a_manifest
 
 BATCH = "batch_1"
 NOW = 2_000.0
@@ -59,23 +59,8 @@ def _live(
     failures: Iterable[LaneFailure] = (),
     paused: bool = False,
 ) -> LiveBatch:
-    manifest = Manifest(
-        id=BATCH,
-        tenant="acme",
-        message_id="m",
-        fingerprint="f",
-        door="http",
-        endpoint="/v1/chat/completions",
-        input_file_id="file-1",
-        bucket="b",
-        key="k",
-        etag="e",
-        size=1,
-        completion_window="24h",
-        created_at=1_000,
-        expires_at=expires_at,
-        paused=paused,
-        is_changed=paused,
+    manifest = a_manifest(
+        id=BATCH, created_at=1_000, expires_at=expires_at, paused=paused, is_changed=paused
     )
     # What stands in for the ETag is the label.
     labels = {index: listed.etag for index, (_, listed) in found.parts.items()}

@@ -1,0 +1,78 @@
+"""The end of what is known of a batch, long after its own: nothing is left in Redis or in S3.
+
+S3 goes first, and there manifests before the rest: a rebuild of Redis in between makes a batch what
+it was, or finds nothing to make. So this may die anywhere, and is done again.
+"""
+
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from shared.errors import NotFoundError
+from shared.state import BatchRecord, State
+from shared.state.files import deleted_key
+from shared.storage import Storage
+from shared.submission import batch_folder, is_pack, manifest_key, read_pack, without_inputs
+
+log = structlog.get_logger()
+
+_DAY = 86_400
+
+
+async def forget_ended(state: State, storage: Storage, *, seconds: float) -> None:
+    """Forget the batches that ended longer ago, once none of their files is kept any more.
+
+    Those that came in one pack go together; where one has to wait, they are looked at a day later.
+    """
+    before = time.time() - seconds
+    while batch_ids := await state.batches.ended_before(before):
+        records = {record.id: record for record in await state.batches.many(batch_ids)}
+        await state.batches.forget([one for one in batch_ids if one not in records])
+        while records:
+            _, record = records.popitem()
+            manifests, together = await _together(state, storage, record)
+            ids = [one.id for one in together]
+            for batch_id in ids:
+                records.pop(batch_id, None)
+            if not all([await _is_over(state, storage, one, before) for one in together]):
+                await state.batches.look_again(ids, after=before + _DAY)
+                continue
+            await storage.remove(manifests)
+            for one in together:
+                tombstones = [deleted_key(one.tenant, file_id) for file_id in one.file_ids]
+                await storage.remove(tombstones + await storage.keys(batch_folder(one.id)))
+            await state.batches.forget(ids)
+            log.info("batches.forgotten", batches=len(ids))
+
+
+async def _together(
+    state: State, storage: Storage, record: BatchRecord
+) -> tuple[list[str], Sequence[BatchRecord]]:
+    """The objects with the manifests, and all whose manifests are in them."""
+    own, key = manifest_key(record.id), record.fields["key"]
+    if not is_pack(key):
+        return [own], [record]
+    pack = without_inputs(key)
+    try:
+        packed = [one.manifest.id for one in await read_pack(storage, pack)]
+    except NotFoundError:
+        packed = []
+    mates = await state.batches.many([one for one in packed if one != record.id])
+    return [pack, *map(manifest_key, [record.id, *packed])], [record, *mates]
+
+
+async def _is_over(state: State, storage: Storage, record: BatchRecord, before: float) -> bool:
+    if record.ended_at is None or record.ended_at > before:
+        return False
+    # An upload stands for itself; the other files are known by their batch only.
+    if not all(file.has_record for file in await state.files.many(record.file_ids)):
+        return False
+    if not is_pack(record.fields["key"]):
+        return True
+    try:
+        await storage.stat(record.fields["key"])
+    except NotFoundError:
+        return True
+    # With its inputs, the pack has the manifests as well.
+    return False

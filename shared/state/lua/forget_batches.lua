@@ -1,0 +1,10 @@
+-- Forgets batches that have ended, as if they had never been. ARGV: batch ids
+for _, id in ipairs(ARGV) do
+  local values = redis.call('HMGET', batch_key(id), 'status', 'tenant')
+  if values[1] and FINAL[values[1]] then
+    for _, index in ipairs({'batches:', 'changes:'}) do redis.call('ZREM', ns .. index .. values[2], id) end
+    redis.call('UNLINK', batch_key(id), ns .. 'events:' .. id)
+  end
+  redis.call('ZREM', ns .. 'endings', id)
+end
+return 1

@@ -1,0 +1,26 @@
+"""The commands of this folder, as somebody runs them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from cli import servers
+from tests.servers import absent
+
+_ROOT = Path(__file__).parents[2]
+
+
+def assert_survived(module: str, *arguments: str, folder: Path) -> None:
+    """Run the module with a folder for what it leaves, and show its last words if it fails."""
+    if servers.missing(("rabbitmq", "redis", "ceph")):
+        absent("RabbitMQ, Redis and Ceph on this machine", "PATH")
+
+    ended = subprocess.run(
+        [sys.executable, "-m", module, *arguments, "--folder", str(folder)],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 0, f"{ended.stdout[-6000:]}\n{ended.stderr[-6000:]}"

@@ -1,0 +1,30 @@
+"""A Ray of the test's own process."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+#: Nothing is fetched from the network, and nothing reported to it.
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@contextmanager
+def a_ray(cpus: int) -> Iterator[Any]:
+    """A private Ray with token authentication, which is what `ray.init` starts by itself."""
+    import ray
+
+    before = {name: os.environ.get(name) for name in (*QUIET, "RAY_ADDRESS")}
+    os.environ.update(QUIET)
+    os.environ.pop("RAY_ADDRESS", None)
+    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=40)
+    yield ray
+    ray.shutdown()
+    # The handles go on telling a controller that is gone, and log each time that they cannot.
+    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
+    for name, value in before.items():
+        if value is not None:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
