@@ -212,13 +212,11 @@ class Intake:
         except (ValueError, KeyError, TypeError):
             reason = Reason("schema_invalid", "The body names no batch.", "batch_id")
             raise RejectedError([reason], is_dead=True) from None
-        try:
-            await self._state.batches.get(batch_id)
-        except NotFoundError:
+        if not await self._state.batches.exists(batch_id):
             # The record was lost; what the manifest says is enough to make it again.
             if (manifest := await self._first(batch_id)) is None:
                 reason = Reason("unknown_batch", f"There is no batch '{batch_id}'.", "batch_id")
-                raise RejectedError([reason], is_dead=True) from None
+                raise RejectedError([reason], is_dead=True)
             await accept(self._state, self._storage, manifest)
         await self._state.ring("dispatcher")
 
