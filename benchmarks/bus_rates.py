@@ -193,9 +193,12 @@ async def _bare_rate(yard: BenchYard, *, answers: bool = False) -> _Rate:
         await aio_pika.connect(yard.amqp_url) as answering,
     ):
         channel = await connection.channel(publisher_confirms=True)
-        arguments = dict(topology.SUBMIT_QUEUE_ARGUMENTS)
-        queue = await channel.declare_queue("bench.bare", durable=True, arguments=arguments)
-        replies = await channel.declare_queue("bench.replies", durable=True, arguments=arguments)
+        queue, replies = [
+            await channel.declare_queue(
+                name, durable=True, arguments=dict(topology.SUBMIT_QUEUE_ARGUMENTS)
+            )
+            for name in ("bench.bare", "bench.replies")
+        ]
         taking = await connection.channel(publisher_confirms=False)
         await taking.set_qos(prefetch_count=_PREFETCH)
         telling = await answering.channel(publisher_confirms=True)
