@@ -3,8 +3,9 @@
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -49,10 +50,23 @@ class BenchFleet:
         """The batch once it has completed."""
         while (batch := self.client.batches.retrieve(batch.id)).status not in _FINAL:
             time.sleep(0.05)
-        counts = batch.request_counts
-        if batch.status != "completed" or counts is None or counts.failed:
-            raise RuntimeError(f"The batch ended as {batch.status}: {counts}, {batch.errors}")
+        _require_completed(batch)
         return batch
+
+    def finish_all(self, batches: Sequence[Batch]) -> None:
+        """Return when the newest batches, which these are, have completed.
+
+        They are listed once a second, as whoever has many waits for them: asked for one by one and
+        all the time, they would share the cores with the client.
+        """
+        while True:
+            time.sleep(1)
+            newest = list(islice(self.client.batches.list(limit=100), len(batches)))
+            assert {batch.id for batch in newest} == {batch.id for batch in batches}
+            if all(batch.status in _FINAL for batch in newest):
+                break
+        for batch in newest:
+            _require_completed(batch)
 
     def seconds(self, kind: str, file_id: str) -> float:
         """From creating one batch of the file to its completion."""
@@ -72,6 +86,12 @@ class BenchFleet:
             if line[1:4] == ["-m", "worker", "lane"] and line[4].lower().startswith(name):
                 return process
         raise RuntimeError(f"There is no lane job for {kind}.")
+
+
+def _require_completed(batch: Batch) -> None:
+    counts = batch.request_counts
+    if batch.status != "completed" or counts is None or counts.failed:
+        raise RuntimeError(f"The batch ended as {batch.status}: {counts}, {batch.errors}")
 
 
 @contextmanager

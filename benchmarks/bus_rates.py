@@ -43,6 +43,7 @@ _CALLS_BEFORE = 300
 def bus_rates(*, turns: int) -> list[Figure]:
     """Accepted messages a second, in turns with the bare broker."""
     bare: list[_Rate] = []
+    answered: list[_Rate] = []
     accepted: list[_Rate] = []
 
     async def measure(yard: BenchYard, door: _Door, state: State) -> None:
@@ -51,15 +52,16 @@ def bus_rates(*, turns: int) -> list[Figure]:
         for _ in range(turns):
             await _planned(state)
             bare.append(await _bare_rate(yard))
+            answered.append(await _bare_rate(yard, answers=True))
             before = sum(dispatcher.cpu_times()[:2])
             per_second = await door.submit(_MESSAGES)
             spent = sum(dispatcher.cpu_times()[:2]) - before
             accepted.append(_Rate(per_second, 1000 * spent / _MESSAGES))
 
     _with_yard(measure)
-    ours, broker = (
+    ours, broker, answering = (
         _Rate(*(statistics.median(column) for column in zip(*rates, strict=True)))
-        for rates in (accepted, bare)
+        for rates in (accepted, bare, answered)
     )
     return [
         compared(
@@ -69,6 +71,14 @@ def bus_rates(*, turns: int) -> list[Figure]:
             unit="1/s",
             goal=0.3,
             sense="at least",
+        ),
+        bounded(
+            "messages/s accepted (baseline: the same messages of a broker without us: each taken, "
+            "answered through a queue, and told of by two events)",
+            ours.per_second,
+            answering.per_second,
+            unit="1/s",
+            goal=None,
         ),
         bounded(
             "CPU time of the dispatcher for an accepted message (baseline: bare publisher and "
@@ -172,27 +182,48 @@ class _Door:
         self._heard.set()
 
 
-async def _bare_rate(yard: BenchYard) -> _Rate:
-    """Messages a second through a queue like ours, each confirmed, consumed and acked."""
-    async with await aio_pika.connect(yard.amqp_url) as connection:
+async def _bare_rate(yard: BenchYard, *, answers: bool = False) -> _Rate:
+    """Messages a second through a queue like ours, each confirmed, consumed and acked.
+
+    With `answers`, each is answered through another such queue and told of by two events first, as
+    our own messages are.
+    """
+    async with (
+        await aio_pika.connect(yard.amqp_url) as connection,
+        await aio_pika.connect(yard.amqp_url) as answering,
+    ):
         channel = await connection.channel(publisher_confirms=True)
-        arguments = dict(topology.SUBMIT_QUEUE_ARGUMENTS)
-        queue = await channel.declare_queue("bench.bare", durable=True, arguments=arguments)
+        queue, replies = [
+            await channel.declare_queue(
+                name, durable=True, arguments=dict(topology.SUBMIT_QUEUE_ARGUMENTS)
+            )
+            for name in ("bench.bare", "bench.replies")
+        ]
         taking = await connection.channel(publisher_confirms=False)
         await taking.set_qos(prefetch_count=_PREFETCH)
+        telling = await answering.channel(publisher_confirms=True)
+        events = await telling.get_exchange(topology.EVENTS_EXCHANGE, ensure=False)
         count, done = 0, asyncio.Event()
 
-        async def take(message: AbstractIncomingMessage) -> None:
+        def make() -> aio_pika.Message:
+            return aio_pika.Message(_BODY, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+
+        async def count_one(message: AbstractIncomingMessage) -> None:
             nonlocal count
             await message.ack()
             count += 1
             if count == _BARE_MESSAGES:
                 done.set()
 
-        await (await taking.get_queue(queue.name)).consume(take)
+        async def answer(message: AbstractIncomingMessage) -> None:
+            await asyncio.gather(
+                telling.default_exchange.publish(make(), replies.name, mandatory=True),
+                *(events.publish(make(), "bench.bare", mandatory=False) for _ in range(2)),
+            )
+            await message.ack()
 
-        def make() -> aio_pika.Message:
-            return aio_pika.Message(_BODY, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+        await (await taking.get_queue(queue.name)).consume(answer if answers else count_one)
+        await (await taking.get_queue(replies.name)).consume(count_one)
 
         began, cpu_before = time.perf_counter(), time.process_time()
         await _publish(channel.default_exchange, queue.name, make, _BARE_MESSAGES)

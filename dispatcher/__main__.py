@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 
+import uvloop
 from pydantic import ValidationError
 
 from dispatcher.app import run
@@ -28,7 +29,7 @@ def main() -> int:
         return 2
     log.configure("dispatcher", settings.log_level)
     try:
-        asyncio.run(_main(settings))
+        uvloop.run(_main(settings))
     except BatchyardError as error:
         sys.stderr.write(f"dispatcher: {error}\n")
         return 2

@@ -212,13 +212,11 @@ class Intake:
         except (ValueError, KeyError, TypeError):
             reason = Reason("schema_invalid", "The body names no batch.", "batch_id")
             raise RejectedError([reason], is_dead=True) from None
-        try:
-            await self._state.batches.get(batch_id)
-        except NotFoundError:
+        if not await self._state.batches.exists(batch_id):
             # The record was lost; what the manifest says is enough to make it again.
             if (manifest := await self._first(batch_id)) is None:
                 reason = Reason("unknown_batch", f"There is no batch '{batch_id}'.", "batch_id")
-                raise RejectedError([reason], is_dead=True) from None
+                raise RejectedError([reason], is_dead=True)
             await accept(self._state, self._storage, manifest)
         await self._state.ring("dispatcher")
 
@@ -244,7 +242,10 @@ class Intake:
         found = [*reasons, *_unservable(submission)]
         if isinstance(submission.input, InlineInput) and not found:
             manifest = self._manifest(tenant, envelope, submission, self._inputs.unplaced())
-            await make(InlineBatch(manifest, _lines(submission.input), reply))
+            batch = InlineBatch(manifest, _lines(submission.input), reply)
+            # Parsed, a message may take many times its room, and many of them wait.
+            del submission
+            await make(batch)
             return
         try:
             await self._accept(tenant, envelope, submission, reasons, reply)

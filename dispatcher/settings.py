@@ -36,7 +36,7 @@ class DispatcherSettings(SharedSettings):
         description="how long a batch is known after its end; longer while its files are kept",
     )
     #: Batch messages in hand at once.
-    messages_in_hand: int = Field(default=32, ge=1, le=1000)
+    messages_in_hand: int = Field(default=128, ge=1, le=1000)
     #: For one attempt, all in all.
     webhook_timeout_seconds: float = Field(default=20.0, gt=0, le=30)
     #: Webhooks under way at once.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from cloudevents.core.formats.json import JSONFormat
+import msgspec
 from cloudevents.core.v1.event import CloudEvent
 
 from shared.errors import NotFoundError, TransientError
@@ -21,7 +21,6 @@ from shared.state.outbox import Entry
 from shared.storage import Storage
 
 STRUCTURED = "application/cloudevents+json; charset=utf-8"
-_JSON = JSONFormat()
 #: For the result files of one event: other batches' events wait meanwhile.
 _PATIENCE_SECONDS = 5.0
 #: In the setting of tenants with events in binary mode: all of them.
@@ -65,10 +64,11 @@ class EventMessages:
         headers = _headers(event)
         if self.binary_tenants & {snapshot["tenant"], EVERY_TENANT}:
             properties["content_type"] = headers.pop("cloudEvents_datacontenttype")
-            body = _JSON.write_data(event.get_data(), event.get_datacontenttype())
+            body = msgspec.json.encode(event.get_data())
         else:
             properties["content_type"] = STRUCTURED
-            body = _JSON.write(event)
+            # As the SDK's own format writes it, in a fraction of the time.
+            body = msgspec.json.encode({**event.get_attributes(), "data": event.get_data()})
         return EventMessage(routing_key(entry), body, properties, headers)
 
     async def _additions(

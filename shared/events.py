@@ -11,7 +11,6 @@ from typing import Any
 from cloudevents.core.v1.event import CloudEvent
 
 from shared import ids
-from shared.event_shapes import BatchState
 from shared.state.batches import to_openai
 from shared.state.outbox import Entry
 from shared.topology import event_key
@@ -77,7 +76,7 @@ def _data(snapshot: Mapping[str, str], at: float) -> dict[str, Any]:
     for kind in ("output", "error"):
         if f"{kind}_object" in snapshot:
             data[kind] = json.loads(snapshot[f"{kind}_object"])
-    return BatchState(**data).model_dump(mode="json")
+    return data
 
 
 def _state(snapshot: Mapping[str, str], at: float) -> dict[str, Any]:

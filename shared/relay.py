@@ -101,30 +101,33 @@ class Relay:
             log.info("progress.dropped", count=len(lost), reason=str(lost[0]))
         return len(entries)
 
-    async def _relay_once(self) -> None:
-        if self._box != "events":
-            await self.relay_some(wait_seconds=self._lease.seconds / 4)
-            return
-        left = self._progress_due - time.monotonic()
-        await self.relay_some(wait_seconds=max(0.0, min(left, self._lease.seconds / 4)))
-        if time.monotonic() < self._progress_due:
-            return
-        began = time.monotonic()
-        # What is left of a full round comes after the states that were written meanwhile.
-        if await self.relay_progress() < _MOST_PROGRESS:
-            self._progress_due = began + self._progress_seconds
-
     async def _relay_while_held(self) -> None:
-        """`_relay_once`, given up when the lease is lost: publishing may outlast it."""
-        relaying = asyncio.create_task(self._relay_once())
+        """Relay until the lease is lost, of which a round that publishes may know nothing."""
+        relaying = asyncio.create_task(self._relay_on())
         try:
-            while not relaying.done() and await self._lease.hold():
+            is_held = True
+            while is_held and not relaying.done():
                 await asyncio.wait([relaying], timeout=self._lease.seconds / 4)
+                is_held = bool(await self._lease.hold())
         finally:
             relaying.cancel()
             await asyncio.gather(relaying, return_exceptions=True)
         if not relaying.cancelled():
             relaying.result()
+
+    async def _relay_on(self) -> None:
+        while True:
+            if self._box != "events":
+                await self.relay_some(wait_seconds=self._lease.seconds / 4)
+                continue
+            left = self._progress_due - time.monotonic()
+            await self.relay_some(wait_seconds=max(0.0, min(left, self._lease.seconds / 4)))
+            if time.monotonic() < self._progress_due:
+                continue
+            began = time.monotonic()
+            # What is left of a full round comes after the states that were written meanwhile.
+            if await self.relay_progress() < _MOST_PROGRESS:
+                self._progress_due = began + self._progress_seconds
 
     def _order_key(self, entry: Entry) -> str:
         return entry.snapshot()["id"] if self._box == "events" else entry.id

@@ -8,14 +8,7 @@ import msgspec
 
 from shared.errors import NotFoundError
 from shared.lifecycle import FINAL, PAUSABLE, Status
-from shared.openai import (
-    Batch,
-    BatchErrors,
-    InputTokensDetails,
-    OutputTokensDetails,
-    RequestCounts,
-    Usage,
-)
+from shared.openai import Batch
 from shared.slices import Slice
 from shared.state.client import Client
 from shared.state.limits import Quota
@@ -138,25 +131,28 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
     errors = fields.get("errors")
     metadata = fields.get("metadata")
     tokens_in, tokens_out = number("input_tokens"), number("output_tokens")
-    return Batch(
-        **{name: fields[name] for name in _TEXTS},
-        **{name: fields.get(name) for name in _NULLABLE},
-        errors=BatchErrors(data=json.loads(errors)) if errors else None,
-        request_counts=RequestCounts(
-            total=number("total"),
-            completed=number("completed"),
-            # Rows of a lane that failed have their error lines only at the end.
-            failed=number("failed") + number("given_up"),
-        ),
-        usage=Usage(
-            input_tokens=tokens_in,
-            input_tokens_details=InputTokensDetails(cached_tokens=number("cached_tokens")),
-            output_tokens=tokens_out,
-            output_tokens_details=OutputTokensDetails(reasoning_tokens=number("reasoning_tokens")),
-            total_tokens=tokens_in + tokens_out,
-        ),
-        metadata=json.loads(metadata) if metadata else None,
-        paused="paused" in fields and fields["status"] in PAUSABLE,
+    # Validated as one: a model for each of its parts would cost several times as much.
+    return Batch.model_validate(
+        {
+            **{name: fields[name] for name in _TEXTS},
+            **{name: fields.get(name) for name in _NULLABLE},
+            "errors": {"data": json.loads(errors)} if errors else None,
+            "request_counts": {
+                "total": number("total"),
+                "completed": number("completed"),
+                # Rows of a lane that failed have their error lines only at the end.
+                "failed": number("failed") + number("given_up"),
+            },
+            "usage": {
+                "input_tokens": tokens_in,
+                "input_tokens_details": {"cached_tokens": number("cached_tokens")},
+                "output_tokens": tokens_out,
+                "output_tokens_details": {"reasoning_tokens": number("reasoning_tokens")},
+                "total_tokens": tokens_in + tokens_out,
+            },
+            "metadata": json.loads(metadata) if metadata else None,
+            "paused": "paused" in fields and fields["status"] in PAUSABLE,
+        }
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 from cloudevents.core.bindings.rabbitmq import RabbitMQMessage, from_structured_event
 
 from shared.event_messages import STRUCTURED, EventMessages
+from shared.event_shapes import EVENT_TYPES
 from shared.state.outbox import Entry
 from shared.storage import Storage
 
@@ -63,6 +64,16 @@ async def test_a_structured_event_is_what_any_cloudevents_library_reads() -> Non
         "timestamp": read.get_time(),
         "content_type": STRUCTURED,
     }
+
+
+async def test_the_data_are_of_their_published_shape(signer: Storage) -> None:
+    messages = EventMessages(signer=signer, url_seconds=900)
+
+    for kind in ("batch.in_progress", "batch.completed", "batch.failed"):
+        body = (await messages.of(entry(kind, first_error="why"))).body
+
+        data = json.loads(body)["data"]
+        assert EVENT_TYPES[kind].data(**data).model_dump(mode="json") == data
 
 
 async def test_each_attribute_is_a_header_besides() -> None:
