@@ -4,7 +4,6 @@ import asyncio
 import signal
 import sys
 
-import uvloop
 from pydantic import ValidationError
 
 from dispatcher.app import run
@@ -29,7 +28,7 @@ def main() -> int:
         return 2
     log.configure("dispatcher", settings.log_level)
     try:
-        uvloop.run(_main(settings))
+        asyncio.run(_main(settings))
     except BatchyardError as error:
         sys.stderr.write(f"dispatcher: {error}\n")
         return 2
