@@ -12,6 +12,7 @@ import pytest
 from cli.servers import Child, sole_user_of
 from cli.servers.process import RUN_DIR_VARIABLE
 from shared.errors import SetupError
+from tests.eventually import wait_until
 
 SLEEP = ["sleep", "1000"]
 Eventually = Callable[[Callable[[], bool]], None]
@@ -92,10 +93,13 @@ def test_a_marked_process_named_by_the_pid_file_is_killed_before_the_start(
     mark = {**os.environ, RUN_DIR_VARIABLE: str(tmp_path)}
     with subprocess.Popen(SLEEP, start_new_session=True, env=mark) as stale:
         (tmp_path / "sleeper.pid").write_text(str(stale.pid))
+        # The kernel shows it a moment after the program has begun.
+        environment = Path(f"/proc/{stale.pid}/environ")
+        wait_until(lambda: bool(environment.read_bytes()))
 
         child.start()
 
-        assert stale.wait(5) == -signal.SIGKILL
+        assert stale.wait(60) == -signal.SIGKILL
 
 
 def test_a_foreign_process_with_the_kept_number_is_not_touched(
