@@ -6,6 +6,7 @@ it was, or finds nothing to make. So this may die anywhere, and is done again.
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -35,7 +36,7 @@ async def forget_ended(state: State, storage: Storage, *, seconds: float) -> Non
             ids = [one.id for one in together]
             for batch_id in ids:
                 records.pop(batch_id, None)
-            if not all([await _is_over(state, storage, one, before) for one in together]):
+            if not await _are_over(state, storage, together, before):
                 await state.batches.look_again(ids, after=before + _DAY)
                 continue
             await storage.remove(manifests)
@@ -62,17 +63,18 @@ async def _together(
     return [pack, *map(manifest_key, [record.id, *packed])], [record, *mates]
 
 
-async def _is_over(state: State, storage: Storage, record: BatchRecord, before: float) -> bool:
-    if record.ended_at is None or record.ended_at > before:
+async def _are_over(
+    state: State, storage: Storage, together: Sequence[BatchRecord], before: float
+) -> bool:
+    if any(one.ended_at is None or one.ended_at > before for one in together):
         return False
     # An upload stands for itself; the other files are known by their batch only.
-    if not all(file.has_record for file in await state.files.many(record.file_ids)):
+    file_ids = [file_id for one in together for file_id in one.file_ids]
+    if not all(file.has_record for file in await state.files.many(file_ids)):
         return False
-    if not is_pack(record.fields["key"]):
-        return True
-    try:
-        await storage.stat(record.fields["key"])
-    except NotFoundError:
-        return True
-    # With its inputs, the pack has the manifests as well.
-    return False
+    for pack in {one.fields["key"] for one in together if is_pack(one.fields["key"])}:
+        with suppress(NotFoundError):
+            await storage.stat(pack)
+            # With its inputs, the pack has the manifests as well.
+            return False
+    return True
