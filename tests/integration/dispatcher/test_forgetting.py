@@ -1,21 +1,20 @@
 """What is known of a batch ends long after the batch, and all of it."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from dispatcher.packing import InlineBatch, Packer
+from dispatcher.packing import Packer
 from dispatcher.reaper import Reaper
-from shared import ids
 from shared.admission import NewBatchQuota
 from shared.catalog import Catalog
 from shared.errors import NotFoundError, TransientError
 from shared.state import State
-from shared.submission import PACKS, Manifest
-from tests.integration.dispatcher.conftest import CHAT, Yard, good, lines
+from shared.submission import PACKS
+from tests.integration.dispatcher.conftest import Yard, good, lines
+from tests.manifests import inline
 
 _DAYS = 86_400
 
@@ -147,29 +146,6 @@ async def _sweep_pack(reaper: Reaper, redis: "Redis[str]", namespace: str) -> No
 
 
 async def _packed(packer: Packer, number: int) -> list[str]:
-    made = [_inline(f"m-{place}") for place in range(number)]
+    made = [inline(f"m-{place}", lines(1), file_seconds=3600) for place in range(number)]
     await asyncio.gather(*map(packer.make, made))
     return [one.manifest.id for one in made]
-
-
-def _inline(message_id: str) -> InlineBatch:
-    now, batch_id = int(time.time()), ids.batch_id("acme", message_id)
-    manifest = Manifest(
-        id=batch_id,
-        tenant="acme",
-        message_id=message_id,
-        fingerprint=message_id,
-        door="bus",
-        endpoint=CHAT,
-        input_file_id=ids.input_file_id(batch_id),
-        bucket="",
-        key="",
-        etag="",
-        size=0,
-        completion_window="24h",
-        created_at=now,
-        expires_at=now + _DAYS,
-        is_foreign=True,
-        file_seconds=3600,
-    )
-    return InlineBatch(manifest, lines(1), None)
