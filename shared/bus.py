@@ -40,6 +40,8 @@ log = structlog.get_logger()
 _PATIENCE = 10.0
 #: Heartbeats notice a vanished broker; reconnects come once a second.
 _CONNECTION = "heartbeat=10&reconnect_interval=1"
+#: A publisher waits so long for the next connection: two attempts.
+_RECONNECT_SECONDS = 3.0
 #: What aio-pika raises when the connection or channel is gone.
 CONNECTION_ERRORS = (AMQPError, ConnectionError, TimeoutError, RuntimeError)
 
@@ -126,8 +128,10 @@ class Bus:
             raise TransientError("RabbitMQ is not connected.")
         try:
             with _unasked_cancellation_as(TransientError("RabbitMQ was lost before its confirm.")):
-                # The interface that it has by its type lacks `wait`.
-                channel = cast("Channel", await self._channel.get_underlay_channel())
+                # While the connection is lost, aio-pika would wait for the next one for ever.
+                async with asyncio.timeout(_RECONNECT_SECONDS):
+                    # The interface that it has by its type lacks `wait`.
+                    channel = cast("Channel", await self._channel.get_underlay_channel())
                 # An exchange's own `publish` waits for the message to leave before the next one.
                 await channel.basic_publish(
                     body,
@@ -247,7 +251,7 @@ class Bus:
         if self._publishing is None:
             raise TransientError("RabbitMQ is not connected.")
         try:
-            async with self._publishing.channel() as channel:
+            async with asyncio.timeout(_PATIENCE), self._publishing.channel() as channel:
                 found = await channel.declare_queue(queue, passive=True, timeout=_PATIENCE)
         except CONNECTION_ERRORS as error:
             raise TransientError(f"RabbitMQ: {error!r}") from error

@@ -1,15 +1,23 @@
 """Which port each private server listens on: picked once, kept for every later start."""
 
+import functools
+import itertools
 import json
 import random
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from cli.servers.process import make_private_directory
 from shared.errors import SetupError
 
-_LOWEST = 10_000
-_TRIES = 200
+#: Above those that a Ray cluster of somebody else gives to its workers.
+_LOWEST = 20_000
+#: A process picks from a share of its own while it can have one: between the choice of a port and
+#: its server's start nobody else takes it.
+_SHARES = 16
+#: The socket that stands for the share; the kernel gives it back with the process's end.
+_claim = socket.socket(socket.AF_UNIX)
 
 
 def free_port() -> int:
@@ -17,15 +25,29 @@ def free_port() -> int:
 
     From the lent range, a client's own connection could sit on the port while the server is down,
     and a client that dials it then can even be connected to itself.
+    A process gets the same port again only after all others of its share.
     """
-    highest = _first_lent_port() - 1
-    for _ in range(_TRIES if highest > _LOWEST else 0):
-        port = random.randint(_LOWEST, highest)
+    share, turns = _share()
+    for port in itertools.islice(turns, share):
         if is_free(port):
             return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@functools.cache
+def _share() -> tuple[int, Iterator[int]]:
+    """How many ports this process picks from, and these in random order, again and again."""
+    ports = range(_LOWEST, _first_lent_port())
+    for number in random.sample(range(_SHARES), _SHARES):
+        try:
+            _claim.bind(f"\0batchyard-ports-{number}")
+        except OSError:
+            continue
+        ports = ports[number::_SHARES]
+        break
+    return len(ports), itertools.cycle(random.sample(ports, len(ports)))
 
 
 def is_free(port: int) -> bool:

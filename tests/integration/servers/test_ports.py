@@ -1,5 +1,8 @@
 import socket
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -61,3 +64,20 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(SetupError, match=r"ports\.json is damaged; delete it"):
         Ports(tmp_path).get("redis")
+
+
+def test_a_port_that_was_picked_is_nobody_elses_before_its_server_starts() -> None:
+    """As long as there are shares: what two processes pick is never the same."""
+    pick = "from cli.servers import free_port; print(*(free_port() for _ in range(400)), flush=True)"
+    others = [
+        subprocess.Popen([sys.executable, "-c", f"{pick}; input()"], stdin=PIPE, stdout=PIPE)
+        for _ in range(3)
+    ]
+
+    picked = [free_port() for _ in range(400)]
+    for process in others:
+        assert process.stdout is not None
+        picked += map(int, process.stdout.readline().split())
+        process.communicate(b"\n")
+
+    assert len(picked) == len(set(picked)) == 4 * 400

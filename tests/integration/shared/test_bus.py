@@ -272,6 +272,12 @@ async def test_a_publish_into_a_dead_broker_is_transient_and_works_when_it_is_ba
     rabbitmq.kill()
     with pytest.raises(TransientError):
         await _submit(own_bus, "m-1")
+    # Nor does anybody wait for ever who comes when the loss is known.
+    await eventually(lambda: _is_lost(own_bus))
+    with pytest.raises(TransientError):
+        await _submit(own_bus, "m-1")
+    with pytest.raises(TransientError):
+        await own_bus.depth(topology.SUBMIT_QUEUE)
     rabbitmq.start()
 
     await _eventually_published(own_bus, "m-2")
@@ -387,6 +393,14 @@ async def _eventually_published(bus: Bus, message_id: str) -> None:
         return True
 
     await eventually(goes, 60)
+
+
+async def _is_lost(bus: Bus) -> bool:
+    try:
+        await bus.ping()
+    except TransientError:
+        return True
+    return False
 
 
 async def _count(amqp_url: str, name: str) -> int:
