@@ -5,6 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # The lock that is installed already; else the one for this machine, by whether it has an NVIDIA GPU.
 LOCK ?= $(or $(patsubst .venv/.installed-%,%,$(firstword $(wildcard .venv/.installed-*))),\
   $(if $(wildcard /proc/driver/nvidia/gpus/*),dev-cuda,dev-cpu))
+# CHECKED=1 leaves out of `make test` what `make check` runs.
 # Arguments for demo, up, test, fuzz, chaos and bench: `make test ARGS="-k outbox"`.
 ARGS ?=
 
@@ -56,7 +57,7 @@ servers: $(INSTALLED) ## install RabbitMQ, Redis and Ceph from Debian's packages
 .PHONY: test
 test: $(INSTALLED) ## run all tests against real servers; ARGS="tests/unit -k name" runs some
 	@$(BIN)/python -m cli.install || echo "Tests that need the missing servers are skipped."
-	$(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests)
+	$(BIN)/python -m $(if $(ARGS),pytest $(ARGS),tests $(if $(CHECKED),--checked))
 
 .PHONY: test-stack
 test-stack: $(INSTALLED) ## build the images, bring compose.yaml up and break it, in a container engine: half an hour
@@ -108,9 +109,10 @@ $(INSTALLED): locks/$(LOCK).txt
 	  "$(PYTHON)" -m venv --without-pip .venv; fi; \
 	if [ -x $(BIN)/pip ]; then pip="$(BIN)/pip"; \
 	else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
-	$$pip install -qq --no-deps --require-hashes -r locks/$(LOCK).txt || { \
+	$$pip install -qq --no-compile --no-deps --require-hashes -r locks/$(LOCK).txt || { \
 	  echo "Is torch==…+cpu what was not found? Its index has to be named: see README.md," \
 	    "'Machines without a GPU'." >&2; exit 1; }; \
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true; \
 	$$pip install -qq --no-deps --no-build-isolation -e .; \
 	rm -f .venv/.installed-*; echo $$((SECONDS - began)) > .venv/.spent; touch $@; \
 	echo "installed in $$((SECONDS - began)) s"

@@ -1,9 +1,9 @@
 """Run the whole suite in three pytest processes side by side: one computes while others wait.
 
-    python -m tests [arguments for each]
+    python -m tests [--checked] [arguments for each]
 
-One part holds what starts engines, one what speaks to whole fleets without engines, one the rest.
-Exits with the worst of their codes.
+One part holds what starts engines, one what speaks to whole fleets without engines, one the rest,
+with `--checked` less what `make check` runs. Exits with the worst of their codes.
 """
 
 import asyncio
@@ -13,7 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _TESTS = Path(__file__).parent
-_PARTS = {"engines": ("engine", "e2e"), "fleets": ("contract", "faults", "chaos")}
+_ENGINES = "engines"
+_PARTS = {_ENGINES: ("engine", "e2e"), "fleets": ("contract", "faults", "chaos")}
+_CHECKED = ("architecture", "unit")
+#: Of the other parts: engines take the longest, and the others have pauses to make up for it.
+_NICENESS = 5
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
 _NONE_COLLECTED = 5
 
@@ -32,6 +36,7 @@ async def _run(name: str, folders: Sequence[str], arguments: Sequence[str]) -> i
     # One cache would be written by both.
     own = ("-o", f"cache_dir=.pytest_cache/{name}")
     process = await asyncio.create_subprocess_exec(
+        *("nice", "-n", str(0 if name == _ENGINES else _NICENESS)),
         sys.executable,
         "-m",
         "pytest",
@@ -53,8 +58,13 @@ async def _run(name: str, folders: Sequence[str], arguments: Sequence[str]) -> i
 async def _main(arguments: Sequence[str]) -> int:
     # An interrupt reaches the parts too: they stop what they started, and are waited for.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+    left_out = [f"tests/{folder}" for folder in _CHECKED if "--checked" in arguments]
+    arguments = [argument for argument in arguments if argument != "--checked"]
     codes = await asyncio.gather(
-        *(_run(name, folders, arguments) for name, folders in parts().items())
+        *(
+            _run(name, [folder for folder in folders if folder not in left_out], arguments)
+            for name, folders in parts().items()
+        )
     )
     ran = [code for code in codes if code != _NONE_COLLECTED]
     return max(ran, default=_NONE_COLLECTED)

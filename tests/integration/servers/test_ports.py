@@ -68,7 +68,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 def test_a_port_that_was_picked_is_nobody_elses_before_its_server_starts() -> None:
     """As long as there are shares: what two processes pick is never the same."""
-    pick = "from cli.servers import free_port; print(*(free_port() for _ in range(400)), flush=True)"
+    pick = "from cli.servers import free_port; print(*(free_port() for _ in range(400)), flush=1)"
     others = [
         subprocess.Popen([sys.executable, "-c", f"{pick}; input()"], stdin=PIPE, stdout=PIPE)
         for _ in range(3)
