@@ -1,5 +1,6 @@
 """Which port each private server listens on: picked once, kept for every later start."""
 
+import atexit
 import functools
 import itertools
 import json
@@ -18,6 +19,7 @@ _LOWEST = 20_000
 _SHARES = 16
 #: The socket that stands for the share; the kernel gives it back with the process's end.
 _claim = socket.socket(socket.AF_UNIX)
+atexit.register(_claim.close)
 
 
 def free_port() -> int:
