@@ -66,10 +66,12 @@ class RealFleet(ChaosFleet):
         return [self._ray.child] if name == _RAY else super().server_children(name)
 
     async def serve_again(self, name: str) -> None:
-        await super().serve_again(name)
-        if name == _RAY:
-            self._ray.stop()
-            self._ray.launch()
+        if name != _RAY:
+            await super().serve_again(name)
+            return
+        self.counts["restarts"] += 1
+        self._ray.stop()
+        self._ray.launch()
 
     def lane_jobs(self) -> list[int]:
         return self.pids(LANE_JOB)
