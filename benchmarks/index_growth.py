@@ -31,17 +31,19 @@ _LANE = "m@pool"
 _RUNS_EVERY, _OTHERS_EVERY, _WAITING = 20, 50, 600
 #: What starts a batch, as field and value pairs.
 _STARTS = ("plan", "p", "slices_total", 1, "total", 10, "lane", _LANE, "model", "m")
-_TIMES = 200
 _BIG, _SMALL = "big", "small"
 
 
-def index_growth(*, many: int = 100_000) -> list[Figure]:
-    """Listing, retrieving, and the dispatcher's duties, among `many` batches and among 1,000."""
+def index_growth(*, many: int = 100_000, times: int = 200) -> list[Figure]:
+    """Listing, retrieving, and the dispatcher's duties, among `many` batches and among 1,000.
+
+    Each call is made so many `times`.
+    """
     with tempfile.TemporaryDirectory(prefix="batchyard-index-") as folder:
         server = Redis(Path(folder), secrets.token_urlsafe(16))
         server.start()
         try:
-            few, lot = asyncio.run(_measure(server.url, many))
+            few, lot = asyncio.run(_measure(server.url, many, times))
         finally:
             server.kill()
     return [
@@ -57,7 +59,7 @@ def index_growth(*, many: int = 100_000) -> list[Figure]:
     ]
 
 
-async def _measure(url: str, many: int) -> tuple[dict[str, float], dict[str, float]]:
+async def _measure(url: str, many: int, times: int) -> tuple[dict[str, float], dict[str, float]]:
     state = State(url)
     redis = Client.from_url(url, decode_responses=True)
     # Nobody answers there, and nothing is due that would need it.
@@ -65,9 +67,9 @@ async def _measure(url: str, many: int) -> tuple[dict[str, float], dict[str, flo
     try:
         key = await state.keys.create(_BIG)
         made = await _make(state, redis, 0, _FEW)
-        few = await _milliseconds(state, storage, redis, key, made)
+        few = await _milliseconds(state, storage, redis, key, made, times)
         made += await _make(state, redis, _FEW, many)
-        return few, await _milliseconds(state, storage, redis, key, made)
+        return few, await _milliseconds(state, storage, redis, key, made, times)
     finally:
         storage.close()
         await redis.aclose()
@@ -75,7 +77,7 @@ async def _measure(url: str, many: int) -> tuple[dict[str, float], dict[str, flo
 
 
 async def _milliseconds(
-    state: State, storage: Storage, redis: Client, key: str, made: list[str]
+    state: State, storage: Storage, redis: Client, key: str, made: list[str], times: int
 ) -> dict[str, float]:
     reaper = Reaper(state, storage)
     rates = [Rate("requests", 100_000_000, 60)]
@@ -90,7 +92,7 @@ async def _milliseconds(
         "census": state.census.take,
     }
     assert (await state.batches.get(newest)).id == newest
-    return {name: await _cpu_milliseconds(redis, call) for name, call in calls.items()}
+    return {name: await _cpu_milliseconds(redis, call, times) for name, call in calls.items()}
 
 
 async def _reap(reaper: Reaper) -> None:
@@ -105,15 +107,17 @@ async def _look(state: State) -> None:
         await state.batches.in_status(status)
 
 
-async def _cpu_milliseconds(redis: Client, call: Callable[[], Awaitable[object]]) -> float:
+async def _cpu_milliseconds(
+    redis: Client, call: Callable[[], Awaitable[object]], times: int
+) -> float:
     """What a call takes of Redis's time and of ours; both wait for nobody else."""
     await call()
     theirs, ours = await _cpu_seconds(redis), time.process_time()
-    for _ in range(_TIMES):
+    for _ in range(times):
         await call()
     ours = time.process_time() - ours
     theirs = await _cpu_seconds(redis) - theirs
-    return 1000 * (theirs + ours) / _TIMES
+    return 1000 * (theirs + ours) / times
 
 
 async def _cpu_seconds(redis: Client) -> float:
@@ -127,7 +131,7 @@ async def _make(state: State, redis: Client, first: int, end: int) -> list[str]:
     await redis.config_set("appendfsync", "no")
     scripts, made = Scripts(redis, NAMESPACE), list[str]()
     for start in range(first, end, _TOGETHER):
-        accepted, applied = [], []
+        accepted, applied = list[tuple[str, ...]](), list[tuple[str | int, ...]]()
         for number in range(start, min(start + _TOGETHER, end)):
             is_running = number % _RUNS_EVERY == 0 or number < _WAITING
             is_others = is_running and number % (_RUNS_EVERY * _OTHERS_EVERY) == 0
@@ -136,9 +140,9 @@ async def _make(state: State, redis: Client, first: int, end: int) -> list[str]:
             accepted.append((batch_id, "print", json.dumps(pairs(fields)), "", "", ""))
             if is_running:
                 await state.slices.plan(batch_id, "p", 0, [Slice(0, 1000, 0, 10, 500)])
-                applied.append((batch_id, Event.INPUT_ACCEPTED, 0, "0", *_STARTS))
+                applied.append((batch_id, Event.INPUT_ACCEPTED, 0, "0", "", "", *_STARTS))
             else:
-                applied.append((batch_id, Event.INPUT_REJECTED, 0, "0"))
+                applied.append((batch_id, Event.INPUT_REJECTED, 0, "0", "", ""))
             if not is_others:
                 made.append(batch_id)
         await scripts.run_all("accept", accepted)

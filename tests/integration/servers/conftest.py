@@ -1,7 +1,6 @@
 """Real servers, started here: skipped where their programs are absent, but failed on in CI."""
 
 import os
-import time
 from collections.abc import Callable
 
 import psutil
@@ -31,17 +30,6 @@ def needs_redis() -> None:
 @pytest.fixture(scope="session")
 def needs_ceph() -> None:
     _require("ceph")
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    def wait(condition: Callable[[], bool], timeout_seconds: float = 10.0) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        while not condition():
-            assert time.monotonic() < deadline, "the condition never held"
-            time.sleep(0.02)
-
-    return wait
 
 
 @pytest.fixture

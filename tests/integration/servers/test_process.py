@@ -3,7 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,7 +15,6 @@ from shared.errors import SetupError
 from tests.eventually import wait_until
 
 SLEEP = ["sleep", "1000"]
-Eventually = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture
@@ -61,24 +60,24 @@ def kill_parent(parent: subprocess.Popen[str]) -> None:
     parent.communicate()
 
 
-def test_a_child_dies_when_its_parent_is_killed(tmp_path: Path, eventually: Eventually) -> None:
+def test_a_child_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent, pid = parent_of(tmp_path, SLEEP)
     assert is_running(pid)
 
     kill_parent(parent)
 
-    eventually(lambda: not is_running(pid))
+    wait_until(lambda: not is_running(pid))
 
 
 def test_a_grandchild_left_by_a_killed_run_is_gone_before_the_next_start(
-    tmp_path: Path, child: Child, eventually: Eventually
+    tmp_path: Path, child: Child
 ) -> None:
     parent, pid = parent_of(tmp_path, ["sh", "-c", "sleep 1000 & echo $! ; wait"])
     log = tmp_path / "sleeper.log"
-    eventually(lambda: log.exists() and bool(log.read_text().strip()))
+    wait_until(lambda: log.exists() and bool(log.read_text().strip()))
     grandchild = int(log.read_text())
     kill_parent(parent)
-    eventually(lambda: not is_running(pid))
+    wait_until(lambda: not is_running(pid))
     assert is_running(grandchild)
 
     child.start()
@@ -134,14 +133,14 @@ def test_a_damaged_pid_file_is_no_obstacle(tmp_path: Path, child: Child) -> None
     assert (tmp_path / "sleeper.pid").read_text() == f"{child.pid}\n"
 
 
-def test_stop_asks_first(tmp_path: Path, eventually: Eventually) -> None:
+def test_stop_asks_first(tmp_path: Path) -> None:
     child = Child(
         "polite",
         ["sh", "-c", "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"],
         tmp_path,
     )
     child.start()
-    eventually(lambda: "up" in child.tail_of_log())
+    wait_until(lambda: "up" in child.tail_of_log())
 
     child.stop(grace_seconds=5)
 
@@ -149,12 +148,10 @@ def test_stop_asks_first(tmp_path: Path, eventually: Eventually) -> None:
     assert not (tmp_path / "polite.pid").exists()
 
 
-def test_stop_kills_the_whole_group_when_the_grace_is_over(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+def test_stop_kills_the_whole_group_when_the_grace_is_over(tmp_path: Path) -> None:
     child = Child("deaf", ["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait"], tmp_path)
     child.start()
-    eventually(lambda: bool(child.tail_of_log()))
+    wait_until(lambda: bool(child.tail_of_log()))
     grandchild = int(child.tail_of_log(1))
 
     child.stop(grace_seconds=0.1)

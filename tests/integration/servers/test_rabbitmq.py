@@ -19,7 +19,7 @@ from aiormq.exceptions import (
 
 from cli.servers import RabbitMQ, User
 from shared import topology
-from tests.eventually import eventually
+from tests.eventually import eventually, wait_until
 
 pytestmark = pytest.mark.usefixtures("needs_rabbitmq")
 
@@ -251,9 +251,7 @@ def test_a_user_can_be_added_while_the_broker_runs(broker: RabbitMQ) -> None:
         act(broker.url(late))
 
 
-def test_the_broker_dies_with_the_process_that_started_it(
-    tmp_path: Path, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_the_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = (
         "import pathlib, sys, time\n"
         "from cli.servers import RabbitMQ\n"
@@ -262,15 +260,15 @@ def test_the_broker_dies_with_the_process_that_started_it(
     )
     parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
     pid_file = tmp_path / "rabbitmq.pid"
-    eventually(lambda: pid_file.exists() and bool(pid_file.read_text()))
+    wait_until(lambda: pid_file.exists() and bool(pid_file.read_text()))
     node = psutil.Process(int(pid_file.read_text()))
-    eventually(lambda: node.name() == "beam.smp")
+    wait_until(lambda: node.name() == "beam.smp")
     family = [node, *node.children(recursive=True)]
 
     parent.kill()
     parent.wait()
 
-    eventually(lambda: not any(is_running(member) for member in family))
+    wait_until(lambda: not any(is_running(member) for member in family))
 
 
 # The last one: it takes the broker of this file away from everybody for the length of a boot.
