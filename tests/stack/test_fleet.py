@@ -1,6 +1,7 @@
 """compose.yaml, unchanged and brought up: both doors, deaths, cut networks, an upgrade, its end."""
 
 import asyncio
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -159,12 +160,16 @@ def test_upgrade_and_rollback_lose_no_running_batch(
     _replace(context / "pyproject.toml", f'"{VERSION}"', f'"{_NEXT_VERSION}"')
     # What the next dispatcher tells lane jobs, and the workers of before have never heard of.
     _replace(context / "dispatcher/lanes.py", "--job {job}", f"--job {{job}} {_NEXT_OPTION}")
-    for room in ("gateway", "dispatcher"):
-        build(engine, room, version=_NEXT_VERSION, context=context)
+    for name in ("gateway", "dispatcher", "worker-cpu"):
+        before = _layers(engine, f"batchyard/{name}:{VERSION}")
+        after = _layers(engine, build(engine, name, version=_NEXT_VERSION, context=context))
+        # What a machine has to pull for a new version is our own code.
+        assert len(set(after) - set(before)) == 1
 
     _upgrade(warm, _NEXT_VERSION)
-    _replace_the_cluster(warm)
+    _replace_the_cluster(warm, VERSION)
     assert "lane_job.newer_dispatcher" in _said_by_lane_jobs(warm)
+    _replace_the_cluster(warm, _NEXT_VERSION)
     _upgrade(warm, VERSION)
 
 
@@ -191,11 +196,19 @@ def _upgrade(stack: Stack, version: str) -> None:
         assert_whole(stack, stack.ended(batch), 10)
 
 
-def _replace_the_cluster(stack: Stack) -> None:
+def _replace_the_cluster(stack: Stack, version: str) -> None:
     """The way to new workers: all of Ray at once."""
     with _a_batch_that_loses_nothing(stack):
-        stack.up("--no-build", "--no-deps", "--force-recreate", "ray-head", "worker")
+        stack.up("--no-build", "--no-deps", "--force-recreate", "ray-head", "worker", TAG=version)
     stack.wait_well("ray-head", "worker")
+    assert _version(stack, "worker") == version
+
+
+def _layers(engine: Engine, image: str) -> list[str]:
+    layers: list[str] = json.loads(
+        engine.ask("image", "inspect", "--format={{json .RootFS.Layers}}", image)
+    )
+    return layers
 
 
 @contextmanager
