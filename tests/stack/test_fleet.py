@@ -52,7 +52,7 @@ CATALOG: dict[str, Any] = {
 }
 #: Enough for a death in the middle.
 _ROWS = 600
-_LONG_ROWS = 1500
+_LONG_ROWS = 4000
 _NEXT_VERSION, _NEXT_OPTION = "0.1.1", "--from-the-future 1"
 README = {name: text for name, text in examples().items() if name.startswith("README")}
 
@@ -168,6 +168,8 @@ def test_upgrade_and_rollback_lose_no_running_batch(
 
     _upgrade(warm, _NEXT_VERSION)
     _replace_the_cluster(warm, VERSION)
+    # Whatever was done before: this one runs in the new cluster.
+    assert_answered(warm, warm.submit(chat_lines(1), "/v1/chat/completions"))
     assert "lane_job.newer_dispatcher" in _said_by_lane_jobs(warm)
     _replace_the_cluster(warm, _NEXT_VERSION)
     _upgrade(warm, VERSION)
