@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -249,8 +250,12 @@ def _report(stack: Stack) -> dict[str, str]:
 
 def _alive_nodes(stack: Stack) -> int:
     """As the head sees them."""
-    code = "import ray; ray.init('auto'); print(sum(node['Alive'] for node in ray.nodes()))"
-    return int(stack.run_in("ray-head", "python", "-c", code).split()[-1])
+    count = "sum(node['Alive'] for node in ray.nodes())"
+    code = f"import ray; ray.init('auto'); print('ALIVE', {count}, flush=True)"
+    # Ray says this and that on the same stream.
+    found = re.search(r"ALIVE (\d+)", stack.run_in("ray-head", "python", "-c", code))
+    assert found is not None
+    return int(found[1])
 
 
 def _version(stack: Stack, service: str) -> str:
