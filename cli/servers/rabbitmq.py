@@ -170,6 +170,8 @@ class RabbitMQ:
         }
         return inherited | {
             "HOME": str(own),
+            # It holds passwords: in the private folder, and not wherever the caller is.
+            "ERL_CRASH_DUMP": str(own / "erl_crash.dump"),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self._ports.get("rabbitmq-epmd")),
             "RABBITMQ_NODENAME": _NODE,

@@ -271,6 +271,15 @@ def test_the_broker_dies_with_the_process_that_started_it(tmp_path: Path) -> Non
     wait_until(lambda: not any(is_running(member) for member in family))
 
 
+def test_what_a_crash_leaves_lies_in_the_private_folder(broker: RabbitMQ) -> None:
+    """Erlang writes it where this says, and else wherever the caller is."""
+    node = psutil.Process(broker.child.pid)
+    folder = Path(node.environ()["ERL_CRASH_DUMP"]).parent
+
+    assert folder.name == "rabbitmq"
+    assert folder.stat().st_mode & 0o077 == 0
+
+
 # The last one: it takes the broker of this file away from everybody for the length of a boot.
 def test_a_kill_keeps_what_was_confirmed_and_the_restart_has_the_same_address(
     broker: RabbitMQ,
