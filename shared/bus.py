@@ -214,18 +214,22 @@ class Bus:
         if self._consuming is None:
             return False
         try:
-            async with await self._consuming.channel() as channel:
-                queue = await channel.declare_queue(
-                    topology.SUBMIT_QUEUE, passive=True, timeout=_PATIENCE
-                )
-                return bool(queue.declaration_result.consumer_count)
-        except CONNECTION_ERRORS:
+            with _unasked_cancellation_as(TransientError("RabbitMQ was lost.")):
+                async with asyncio.timeout(_PATIENCE):
+                    channel = await self._consuming.channel()
+                    queue = await channel.declare_queue(topology.SUBMIT_QUEUE, passive=True)
+                    await channel.close()
+        except (TransientError, *CONNECTION_ERRORS):
             return False
+        return bool(queue.declaration_result.consumer_count)
 
     async def _end_consuming(self) -> None:
         connection, self._consuming = self._consuming, None
         if connection is not None:
-            with suppress(*CONNECTION_ERRORS):
+            with (
+                suppress(TransientError, *CONNECTION_ERRORS),
+                _unasked_cancellation_as(TransientError("RabbitMQ was lost.")),
+            ):
                 await asyncio.wait_for(connection.close(), _PATIENCE)
 
     @asynccontextmanager

@@ -349,6 +349,26 @@ async def test_a_connection_that_went_deaf_is_transient_and_never_a_cancellation
         await bus.close()
 
 
+async def test_a_consumer_that_went_deaf_takes_messages_again(
+    rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus_module, "_CONNECTION", "heartbeat=1&reconnect_interval=1")
+    # One look after the other: one of them is under way when the heartbeat gives the line up.
+    monkeypatch.setattr(bus_module, "_LISTEN_CHECK_SECONDS", 0.01)
+    inbox = _Inbox()
+    async with _Proxy(rabbitmq.url(SERVICE)) as proxy:
+        bus = Bus(proxy.url)
+        await bus.connect()
+        await bus.consume(inbox.take)
+        proxy.go_deaf()
+        await eventually(lambda: _is_lost(bus))
+        proxy.hear_again()
+
+        await _eventually_published(bus, "late")
+        await eventually(lambda: "late" in inbox.ids)
+        await bus.close()
+
+
 async def test_a_publish_that_its_caller_cancels_is_cancelled(
     rabbitmq: servers.RabbitMQ,
 ) -> None:
