@@ -34,7 +34,7 @@ class Engine:
     """`docker` and `docker compose` against one daemon."""
 
     def __init__(self, client: str, host: str | None, folder: Path) -> None:
-        self._client = client
+        self.client = client
         self._environment = {
             **os.environ,
             "DOCKER_BUILDKIT": "1",
@@ -53,13 +53,13 @@ class Engine:
     def compose(self) -> list[str]:
         """The command of Compose: the client's plugin, or Debian's program."""
         if self.run("compose", "version", check=False).returncode == 0:
-            return [self._client, "compose"]
+            return [self.client, "compose"]
         return ["docker-compose"]
 
     def run(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """`docker …`; raises AssertionError with its words."""
         done = subprocess.run(
-            [self._client, *arguments],
+            [self.client, *arguments],
             env=self._environment,
             capture_output=True,
             text=True,

@@ -3,13 +3,14 @@
 import json
 import os
 import re
+import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from subprocess import CalledProcessError
 from typing import Any
 
 import yaml
@@ -75,6 +76,28 @@ class Stack(DockerCompose):
             self.keep_logs(Path(keep) / self.project)
         with _environment(self._host_variables()):
             self.stop()
+
+    def run_documented(self, commands: str, folder: Path) -> None:
+        """Run a shell's commands in the folder; `docker compose` is this project there."""
+        docker = folder / "bin" / "docker"
+        docker.parent.mkdir(exist_ok=True)
+        docker.write_text(
+            '#!/bin/sh\nif [ "$1" = compose ]; then shift; '
+            f'exec {shlex.join(self.compose_command_property)} "$@"; fi\n'
+            f'exec {self.engine.client} "$@"\n'
+        )
+        docker.chmod(0o755)
+        path = f"{docker.parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["sh", "-exc", commands],
+            cwd=folder,
+            env={**os.environ, **self._host_variables(), "PATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
 
     def run_in(self, service: str, *command: str) -> str:
         """The output of a command in the service's container."""
@@ -232,28 +255,31 @@ def running(stack: Stack) -> Iterator[Stack]:
     """Up and well, with models; nothing of it is left at the end."""
     began = time.monotonic()
     try:
-        _bring_up(stack)
-        stack.wait_well(seconds=_START_SECONDS)
-        stack.add_models()
+        bring_up(stack)
         told(f"up after {time.monotonic() - began:.0f} s")
         yield stack
     finally:
         stack.down()
 
 
-def _bring_up(stack: Stack) -> None:
-    """Compose gives up on a server that is slow to become healthy; it is asked again."""
+def bring_up(stack: Stack) -> None:
+    """Up and well, with models.
+
+    Compose gives up on a server that is slow to become healthy; it is asked again.
+    """
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
             stack.up("--no-build")
-        except CalledProcessError as error:
+        except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace")
             if "unhealthy" not in said or time.monotonic() > deadline:
                 raise AssertionError(said[-2000:]) from error
             told("Compose has lost patience, and is asked again")
         else:
-            return
+            break
+    stack.wait_well(seconds=_START_SECONDS)
+    stack.add_models()
 
 
 def assert_answered(stack: Stack, *batches: Batch) -> None:

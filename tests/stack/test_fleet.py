@@ -27,6 +27,7 @@ from tests.stack.stack import (
     Stack,
     assert_answered,
     assert_whole,
+    bring_up,
     chat_lines,
     embedding_lines,
     has_begun,
@@ -176,6 +177,27 @@ def test_upgrade_and_rollback_lose_no_running_batch(
     _upgrade(warm, VERSION)
 
 
+def test_a_fleet_that_was_backed_up_as_documented_goes_on_from_its_archives(
+    warm: Stack, tmp_path: Path
+) -> None:
+    copy_redis, copy_s3, restore, _rebuild = _documented("## Backup and restore")
+    done = warm.ended(warm.submit(chat_lines(20), "/v1/chat/completions"))
+    kept = warm.results(done)
+    under_way = warm.submit(chat_lines(_LONG_ROWS, tokens=48), "/v1/chat/completions")
+    warm.until(under_way, has_begun)
+
+    warm.run_documented(copy_redis, tmp_path)
+    warm.run_documented(copy_s3, tmp_path)
+    warm.down()
+    *commands, last = restore.splitlines()
+    assert last == "docker compose up --wait"
+    warm.run_documented("\n".join(commands), tmp_path)
+    bring_up(warm)
+
+    assert warm.results(warm.client.batches.retrieve(done.id)) == kept
+    assert_whole(warm, warm.ended(under_way), _LONG_ROWS)
+
+
 def test_nothing_is_left_after_down(stack: Stack, engine: Engine) -> None:
     stack.down()
 
@@ -256,6 +278,13 @@ def _alive_nodes(stack: Stack) -> int:
     found = re.search(r"ALIVE (\d+)", stack.run_in("ray-head", "python", "-c", code))
     assert found is not None
     return int(found[1])
+
+
+def _documented(heading: str) -> list[str]:
+    """The blocks of commands of a chapter of docs/operations.md."""
+    page = (ROOT / "docs/operations.md").read_text()
+    chapter = page.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```\n(.*?)\n```$", chapter, flags=re.MULTILINE | re.DOTALL)
 
 
 def _version(stack: Stack, service: str) -> str:
