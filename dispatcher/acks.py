@@ -48,6 +48,11 @@ class Acks:
         await message.reject(requeue=True)
         _settled(self._row(message), message.delivery_tag or 0)
 
+    async def drop(self, message: AbstractIncomingMessage) -> None:
+        """Reject the delivery: the broker moves it to the dead letters without a word."""
+        await message.reject(requeue=False)
+        _settled(self._row(message), message.delivery_tag or 0)
+
     def _row(self, message: AbstractIncomingMessage) -> _Row:
         return self._rows.setdefault(message.channel, _Row())
 

@@ -91,10 +91,13 @@ class Envelope(NamedTuple):
 
 
 def header_bytes(headers: Mapping[str, Any]) -> int:
-    """How much room a message's own headers take; what cannot be sent on is too much."""
+    """How much room a message's own headers take; what cannot be sent on is too much.
+
+    Pamqp reads 64 bits of a number and writes 32: a large one is an OverflowError.
+    """
     try:
         return len(encode.field_table(own_headers(headers)))
-    except (TypeError, ValueError, UnicodeError):
+    except (TypeError, ValueError, OverflowError):
         return MAX_HEADER_BYTES + 1
 
 

@@ -16,7 +16,7 @@ import structlog
 
 from shared import crash, ids
 from shared.commits import Assembled, Commit, carry_out, commit_key, keep_commit
-from shared.errors import BatchyardError, InvalidTransitionError
+from shared.errors import BatchyardError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event, Status
 from shared.merging import chunked, given, merged, read_lines, stretches
 from shared.request_lines import custom_id_of, split
@@ -50,6 +50,10 @@ class IncompleteError(BatchyardError):
     """The parts do not hold every row exactly once; the batch must not be completed."""
 
 
+class InputLostError(BatchyardError):
+    """The object that the batch reads is gone or was replaced."""
+
+
 class Finaliser:
     """Ends batches that have nothing left to run."""
 
@@ -67,16 +71,12 @@ class Finaliser:
         if record.status not in _REASONS or await self._state.slices.inflight(batch_id):
             return
         event = _event(record)
-        has_run = "plan" in record.fields
-        rows = _Rows(record.number("total") if has_run else 0)
-        if (part := await self._part_as_file(record)) is not None:
-            output, error = await self._adopt(record, part, rows)
-        else:
-            missing = None if event is Event.OUTPUT_COMMITTED else _REASONS[record.status]
-            output = await self._write(record, event, "output", self._results(record, rows))
-            crash.point("finaliser.output_written")
-            error = await self._write(record, event, "error", self._errors(record, rows, missing))
-        rows.check(batch_id)
+        try:
+            output, error = await self._assembled(record, event)
+        except InputLostError:
+            # The sender's own object, which nothing holds while rows of it never ran.
+            log.warning("batch.input_lost", batch_id=batch_id)
+            output, error = await self._assembled(record, event, has_names=False)
         crash.point("finaliser.assembled")
         commit = await self._commit(batch_id, event, output, error)
         crash.point("finaliser.committed")
@@ -89,6 +89,28 @@ class Finaliser:
         else:
             if is_ours:
                 log.info("batch.finished", batch_id=batch_id, how=commit.event)
+
+    async def _assembled(
+        self, record: BatchRecord, event: Event, *, has_names: bool = True
+    ) -> tuple[Assembled | None, Assembled | None]:
+        """Output and error file of a batch that ends in this way.
+
+        Without names, the lines of rows that never ran have a `custom_id` of null. Raises
+        InputLostError where the names cannot be read, and IncompleteError.
+        """
+        rows = _Rows(record.number("total") if "plan" in record.fields else 0)
+        if (part := await self._part_as_file(record)) is not None:
+            output, error = await self._adopt(record, part, rows)
+        else:
+            missing = None if event is Event.OUTPUT_COMMITTED else _REASONS[record.status]
+            output = await self._write(record, event, "output", self._results(record, rows))
+            crash.point("finaliser.output_written")
+            errors = self._errors(record, rows, missing, has_names=has_names)
+            # Whoever can still read the input writes other bytes, and so to another place.
+            name = "error" if has_names else "error-without-names"
+            error = await self._write(record, event, "error", errors, name=name)
+        rows.check(record.id)
+        return output, error
 
     async def _part_as_file(self, record: BatchRecord) -> Part | None:
         """The batch's only part, if it holds just what its output or error file would hold."""
@@ -135,14 +157,24 @@ class Finaliser:
                 yield chunk
 
     async def _errors(
-        self, record: BatchRecord, rows: "_Rows", missing: Reason | None
+        self, record: BatchRecord, rows: "_Rows", missing: Reason | None, *, has_names: bool
     ) -> AsyncIterator[bytes]:
+        async def never_ran(
+            piece: Slice, reason: Reason, *, but: AbstractSet[int] = frozenset()
+        ) -> dict[int, bytes]:
+            names = await self._names(record, piece) if has_names else [None] * piece.rows
+            return {
+                row: _error_line(record.id, row, name, reason)
+                for row, name in zip(piece.row_numbers, names, strict=True)
+                if row not in rows and row not in but
+            }
+
         async for stretch, body in self._sections(record, _error_section):
             if body is not None:
                 rows.mark(body)
                 [planned] = stretch
                 if reason := _why_missing(record, planned, missing):
-                    lines = await self._missing(record, planned.slice, rows, reason)
+                    lines = await never_ran(planned.slice, reason)
                     rows.mark(b"".join(lines.values()))
                     lines |= {ids.row_of_result(line): line + b"\n" for line in _split(body)}
                     yield b"".join(lines[row] for row in sorted(lines))
@@ -155,7 +187,7 @@ class Finaliser:
                     # Those of its error lines, which are marked as they are written.
                     section = self._section_lines(planned.part, _error_section)
                     refused = {ids.row_of_result(line) async for line in section}
-                    found = await self._missing(record, planned.slice, rows, reason, but=refused)
+                    found = await never_ran(planned.slice, reason, but=refused)
                     streams.append(given(found.values()))
             async for chunk in _joined(streams, rows):
                 yield chunk
@@ -202,37 +234,20 @@ class Finaliser:
             return given(())
         return read_lines(self._storage, part.key, *section(part))
 
-    async def _missing(
-        self,
-        record: BatchRecord,
-        piece: Slice,
-        rows: "_Rows",
-        reason: Reason,
-        *,
-        but: AbstractSet[int] = frozenset(),
-    ) -> dict[int, bytes]:
-        """An error line for each row of the slice that never ran, in input order."""
-        code, message = reason
-        lines = {}
-        source = await self._storage.get(
-            record.fields["key"],
-            start=piece.start,
-            end=piece.end,
-            etag=record.fields["etag"],
-            bucket=record.fields["bucket"],
-            version_id=record.fields.get("version_id"),
-        )
-        requests = piece.pick(split(source))
-        for row, line in zip(piece.row_numbers, requests, strict=True):
-            if row not in rows and row not in but:
-                result = {
-                    "id": ids.result_id(record.id, row),
-                    "custom_id": custom_id_of(line),
-                    "response": None,
-                    "error": {"code": code, "message": message},
-                }
-                lines[row] = json.dumps(result, separators=(",", ":")).encode() + b"\n"
-        return lines
+    async def _names(self, record: BatchRecord, piece: Slice) -> list[str | None]:
+        """The `custom_id` of each row of the slice. Raises InputLostError."""
+        try:
+            source = await self._storage.get(
+                record.fields["key"],
+                start=piece.start,
+                end=piece.end,
+                etag=record.fields["etag"],
+                bucket=record.fields["bucket"],
+                version_id=record.fields.get("version_id"),
+            )
+        except NotFoundError as error:
+            raise InputLostError(f"Batch {record.id}: its input cannot be read.") from error
+        return [custom_id_of(line) for line in piece.pick(split(source))]
 
     async def _write(
         self,
@@ -240,6 +255,8 @@ class Finaliser:
         event: Event,
         kind: str,
         chunks: AsyncIterator[bytes],
+        *,
+        name: str | None = None,
     ) -> Assembled | None:
         """Stream the chunks into the batch's output or error object; None when there are none."""
         digest, lines = hashlib.sha256(), 0
@@ -262,7 +279,7 @@ class Finaliser:
                 yield chunk
 
         # One frozen while the batch expired must not overwrite how the batch was cancelled since.
-        key = f"batches/{record.id}/{event}/{kind}.jsonl"
+        key = f"batches/{record.id}/{event}/{name or kind}.jsonl"
         stored = await self._storage.upload(key, counted())
         return Assembled(
             key=stored.key,
@@ -408,6 +425,17 @@ def _overtaken(record: BatchRecord) -> Sequence[str]:
         return ()
     event = _end_of_running(record)
     return f"batches/{record.id}/{event}/", commit_key(record.id, event)
+
+
+def _error_line(batch_id: str, row: int, custom_id: str | None, reason: Reason) -> bytes:
+    code, message = reason
+    result = {
+        "id": ids.result_id(batch_id, row),
+        "custom_id": custom_id,
+        "response": None,
+        "error": {"code": code, "message": message},
+    }
+    return json.dumps(result, separators=(",", ":")).encode() + b"\n"
 
 
 def _split(body: bytes) -> list[bytes]:

@@ -180,6 +180,9 @@ class Intake:
             await self._bury(self._opened(message), message, rejection, where=where)
         except TransientError:
             await _settle(self._acks.requeue(message))
+        except Exception as again:  # noqa: BLE001  # never settled, it would take a place for half an hour
+            log.warning("message.dropped", error=type(again).__name__, where=_place(again))
+            await _settle(self._acks.drop(message))
         else:
             await _settle(self._acks.ack(message))
 

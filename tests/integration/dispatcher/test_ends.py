@@ -10,6 +10,7 @@ import pytest
 
 from dispatcher.finaliser import Finaliser
 from dispatcher.reaper import Reaper
+from shared import ids
 from shared.errors import InvalidTransitionError
 from shared.lifecycle import Event, Status
 from shared.slices import Claim
@@ -72,7 +73,7 @@ _STATES: dict[str, tuple[Step, _Late, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("input_is", ["kept", "deleted"])
+@pytest.mark.parametrize("input_is", ["kept", "deleted", "lost"])
 @pytest.mark.parametrize("is_in", _STATES)
 async def test_a_cancelled_batch_keeps_what_ran_in_every_state(
     is_in: str, input_is: str, yard: Yard
@@ -85,12 +86,19 @@ async def test_a_cancelled_batch_keeps_what_ran_in_every_state(
     assert not await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
     if input_is == "deleted":
         await _delete_input(yard, batch_id)
-    await _end(yard, batch_id, claims, late)
+    await _end(yard, batch_id, claims, late, is_input_lost=input_is == "lost")
 
-    await _assert_ended(yard, batch_id, _CANCELLED, finished, has_rows=is_in != "validating")
+    await _assert_ended(
+        yard,
+        batch_id,
+        _CANCELLED,
+        finished,
+        has_rows=is_in != "validating",
+        has_names=input_is != "lost",
+    )
 
 
-@pytest.mark.parametrize("input_is", ["kept", "deleted"])
+@pytest.mark.parametrize("input_is", ["kept", "deleted", "lost"])
 @pytest.mark.parametrize("is_in", _STATES)
 async def test_a_batch_whose_window_closes_keeps_what_ran_in_every_state(
     is_in: str, input_is: str, yard: Yard
@@ -108,11 +116,11 @@ async def test_a_batch_whose_window_closes_keeps_what_ran_in_every_state(
         await reaper.close_windows()
     if input_is == "deleted":
         await _delete_input(yard, batch_id)
-    await _end(yard, batch_id, claims, late)
+    await _end(yard, batch_id, claims, late, is_input_lost=input_is == "lost")
 
     # All of its rows were there before anybody looked at the clock.
     end = (Status.COMPLETED, "") if is_in == "all committed" else _EXPIRED
-    await _assert_ended(yard, batch_id, end, finished)
+    await _assert_ended(yard, batch_id, end, finished, has_names=input_is != "lost")
 
 
 @pytest.mark.parametrize("first", [Event.CANCEL_REQUESTED, Event.WINDOW_CLOSED])
@@ -246,8 +254,18 @@ async def _delete_input(yard: Yard, batch_id: str) -> None:
     assert await yard.storage.keys(fields["key"]) == [fields["key"]]
 
 
-async def _end(yard: Yard, batch_id: str, claims: Sequence[Claim], late: _Late) -> None:
-    """Let the engine give what it still gives, and bring the batch to its end."""
+async def _end(
+    yard: Yard,
+    batch_id: str,
+    claims: Sequence[Claim],
+    late: _Late,
+    *,
+    is_input_lost: bool = False,
+) -> None:
+    """Let the engine give what it still gives, and bring the batch to its end.
+
+    Whoever owns an input that a message names may remove it before that.
+    """
     for claim, results in zip(claims, late, strict=True):
         # Not before the last of them is settled.
         await yard.finaliser.finish(batch_id)
@@ -256,6 +274,8 @@ async def _end(yard: Yard, batch_id: str, claims: Sequence[Claim], late: _Late) 
             await yard.state.slices.release(claim)
         else:
             await yard.commit(claim, results)
+    if is_input_lost:
+        await yard.storage.remove([(await yard.state.batches.get(batch_id)).fields["key"]])
     await yard.finaliser.finish(batch_id)
 
 
@@ -266,6 +286,7 @@ async def _assert_ended(
     finished: list[int],
     *,
     has_rows: bool = True,
+    has_names: bool = True,
 ) -> None:
     """Every row has its one line: what ran its own, and all others the reason."""
     status, code = end
@@ -278,7 +299,9 @@ async def _assert_ended(
     errors = await yard.parsed(shape.error_file_id) if unrun else []
     assert (shape.output_file_id is None, shape.error_file_id is None) == (not finished, not unrun)
     assert [one["custom_id"] for one in output] == [f"row-{row}" for row in finished]
-    assert [one["custom_id"] for one in errors] == [f"row-{row}" for row in unrun]
+    assert [one["id"] for one in errors] == [ids.result_id(batch_id, row) for row in unrun]
+    names = [f"row-{row}" if has_names else None for row in unrun]
+    assert [one["custom_id"] for one in errors] == names
     assert {one["error"]["code"] for one in errors} <= {code}
     told = Counter(await yard.events(batch_id))
     assert told[f"batch.{status}"] == 1

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import secrets
+import struct
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -602,6 +603,38 @@ async def test_properties_that_nobody_can_read_are_a_dead_letter_and_stop_nobody
     assert b"\xff" * 11 in letter.headers["x-unreadable-properties"]
     assert (await state.batches.get(batch_id)).status is Status.VALIDATING
     assert acme.deliveries == 2
+
+
+async def test_a_number_that_cannot_be_sent_on_is_refused_as_too_large_a_header(acme: Door) -> None:
+    await acme.send_bare(
+        _body(),
+        # The client writes no double.
+        swap=(b"l" + struct.pack(">q", 2**40), b"d" + struct.pack(">d", 1e300)),
+        headers={"x-number": 2**40},
+        message_id="m-double",
+        message_type=SUBMIT,
+        user_id=acme.tenant,
+    )
+    await acme.settle()
+
+    letter = await acme.dead()
+    assert (letter.body, letter.headers) == (_body(), {})
+    assert "headers" in {reason.param for reason in letter.reasons}
+    assert acme.deliveries == 1
+
+
+async def test_a_message_that_cannot_even_be_buried_is_left_to_the_broker(
+    acme: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(**_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("dispatcher.intake.dead_table", bug)
+    await acme.send_bare(b"garbage", message_id="m-1", user_id=acme.tenant)
+
+    letter = await acme.dead()
+    assert (letter.body, letter.by) == (b"garbage", "broker")
+    assert await acme.count(topology.SUBMIT_QUEUE) == 0
 
 
 async def test_a_message_on_which_the_dispatcher_breaks_ends_with_the_place_and_no_prompt(
