@@ -175,9 +175,14 @@ def objects(key: str) -> tuple[str, str]:
     return key, f"{key}.json"
 
 
-async def reserve(services: Services, key: str) -> None:
-    """Before anything of a file is stored: what a death leaves behind is swept."""
-    await services.state.files.reserve(*objects(key), seconds=_RESERVED_SECONDS)
+async def reserve(services: Services, key: str, *, file_id: str = "") -> bool:
+    """Before anything of a file is stored: what a death leaves behind is swept.
+
+    False where this file has its objects already.
+    """
+    return await services.state.files.reserve(
+        *objects(key), seconds=_RESERVED_SECONDS, file_id=file_id
+    )
 
 
 async def write_record(services: Services, file: FileRecord) -> None:

@@ -30,6 +30,7 @@ from shared.errors import (
     ConflictError,
     InvalidInputError,
     NotFoundError,
+    TransientError,
 )
 from shared.lifecycle import FINAL, Status
 from shared.messages import window_seconds
@@ -132,7 +133,8 @@ async def _input(
         return await live_file(services.state, batch.tenant, new_file_id)
     key = f"files/{batch.tenant}/{new_file_id}"
     rows = _rows(ResultFile(services.storage, errors), wish)
-    await reserve(services, key)
+    if not await reserve(services, key, file_id=new_file_id):
+        raise TransientError(f"Another call has just made {new_file_id}.")
     try:
         stored = await services.storage.upload(key, _picked(services, batch, rows))
     except CallerError as error:

@@ -107,9 +107,12 @@ class Files:
         self._scripts = scripts
         self._namespace = namespace
 
-    async def reserve(self, *keys: str, seconds: int) -> None:
-        """Let the sweeper remove these objects after `seconds`, unless a file keeps them before."""
-        await self._scripts.run("reserve", seconds, *keys)
+    async def reserve(self, *keys: str, seconds: int, file_id: str = "") -> bool:
+        """Let the sweeper remove these objects after `seconds`, unless a file keeps them before.
+
+        False, and nothing has changed, where the file of this id has kept them.
+        """
+        return bool(await self._scripts.run("reserve", seconds, file_id, *keys))
 
     async def unreserve(self, *keys: str) -> None:
         """Say that the reserved objects never came to be."""

@@ -188,6 +188,14 @@ async def test_reserved_objects_are_garbage_only_when_no_file_kept_them_in_time(
         await state.files.get("acme", "file-4")
 
 
+async def test_the_objects_of_a_file_that_is_there_are_not_reserved_again(state: State) -> None:
+    assert await state.files.reserve("files/1", seconds=0, file_id="file-1")
+    await state.files.keep(_file("file-1"))
+
+    assert not await state.files.reserve("files/1", seconds=0, file_id="file-1")
+    assert await state.files.garbage() == []
+
+
 async def test_a_deleted_file_is_gone_and_its_object_is_garbage(state: State) -> None:
     await state.files.create(_file("file-1"))
 
