@@ -108,7 +108,7 @@ class LaneJob:
         except SupersededError as error:
             log.warning("lane_job.superseded", lane=self._lane.name, reason=str(error))
         except EngineFailedError as error:
-            await self._state.lanes.fail(self._lane.name, str(error))
+            await self._state.lanes.fail(self._lane.name, str(error), job=self._job)
         finally:
             beats.cancel()
 

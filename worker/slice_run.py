@@ -219,8 +219,9 @@ async def settle(
         case Outcome.UNSEEN:
             await state.slices.release(claim, reason=GivenBack.ENGINE_UNAVAILABLE)
         case Outcome.LANE_FAILED:
-            await state.lanes.fail(claim.lane, result.reason)
-            await state.slices.release(claim, reason=GivenBack.ENGINE_FAILED)
+            await state.slices.release(
+                claim, reason=GivenBack.ENGINE_FAILED, engine_failure=result.reason
+            )
         case Outcome.INPUT_LOST:
             await _fail(state, storage, claim)
             await state.slices.release(claim, reason=GivenBack.INPUT_LOST)

@@ -1,6 +1,5 @@
 """Lanes: their ready lists, and the one lane job that each has while there is work."""
 
-import time
 from itertools import chain
 from typing import NamedTuple
 
@@ -212,12 +211,12 @@ class Lanes:
         """A lane job's sign of life and its appetite; False when it was superseded."""
         return bool(await self._scripts.run("beat", lane, job, rows_wanted, *pairs(fields)))
 
-    async def fail(self, lane: str, reason: str) -> None:
-        """Say why the lane's engine cannot start; the dispatcher fails its batches with it."""
-        await self._redis.hset(
-            self._key(lane, "failure"), mapping={"reason": reason, "at": int(time.time())}
-        )
-        await self._redis.publish(f"{self._namespace}bell:dispatcher", "1")
+    async def fail(self, lane: str, reason: str, *, job: str = "") -> bool:
+        """Say why the lane's engine cannot start; the dispatcher fails its batches with it.
+
+        False when the lane has another job: it may have a mended catalog.
+        """
+        return bool(await self._scripts.run("fail_engine", lane, job, reason))
 
     async def failure(self, lane: str) -> str | None:
         """The engine's own reason, while the dispatcher has not dealt with it."""

@@ -198,12 +198,14 @@ class Slices:
         last_words: str = "",
         most_deaths: int = 0,
         gave_results: bool = False,
+        engine_failure: str = "",
     ) -> bool:
         """Give the slice back unrun. False when the claim was another's already.
 
         With strikes it stands among the suspects from now on. `doubts` takes the place of what was
         known of its rows. With `most_deaths` an engine's death is counted for its batch and lane;
         at so many in a row the lane has failed. `gave_results`, however lost, begin another row.
+        `engine_failure` is why the lane's engine cannot start; the dispatcher fails its batches.
         """
         return bool(
             await self._scripts.run(
@@ -217,6 +219,7 @@ class Slices:
                 json.dumps([doubts, last_words]) if doubts else "",
                 most_deaths,
                 int(gave_results),
+                engine_failure,
             )
         )
 

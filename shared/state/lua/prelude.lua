@@ -349,6 +349,12 @@ local function grant(lane, job, lease_ms, line, found)
     tonumber(batch[9] or 0)}
 end
 
+-- Notes why the lane's engine cannot start; its leader fails the lane's batches with that.
+local function fail_engine(lane, reason)
+  redis.call('HSET', lane_key(lane, 'failure'), 'at', int(now), 'reason', reason)
+  ring('dispatcher')
+end
+
 -- Ends a claim without a result; the slice goes to the head of its lane if its batch still runs,
 -- and back to the pending ones if it is paused.
 local function give_back(lane, id, index, reason)

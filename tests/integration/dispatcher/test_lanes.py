@@ -257,8 +257,8 @@ async def test_a_lane_that_failed_gets_another_job_for_its_next_batch(
     await keeper.feed(LANE)
     await keeper.keep(LANE)
     old = (await state.lanes.job(LANE)).id
-    assert len(await claim(state, slices=1, job=old)) == 1
-    await state.lanes.fail(LANE, "unknown engine argument")
+    [held] = await claim(state, slices=1, job=old)
+    assert await state.lanes.fail(LANE, "unknown engine argument", job=old)
     await keeper.keep(LANE)
 
     # The job knows the catalog as it was, and has to end although it has not failed itself.
@@ -270,6 +270,10 @@ async def test_a_lane_that_failed_gets_another_job_for_its_next_batch(
 
     new = (await state.lanes.job(LANE)).id
     assert sorted(await jobs.submitted()) == sorted([old, new])
+    # What the old one finds out by now says nothing of the new one's engine.
+    assert not await state.lanes.fail(LANE, "unknown engine argument", job=old)
+    assert not await state.slices.release(held, engine_failure="unknown engine argument")
+    await keeper.keep(LANE)
     assert (await state.batches.get(healed)).status is Status.IN_PROGRESS
 
 

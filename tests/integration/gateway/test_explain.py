@@ -152,7 +152,7 @@ async def test_it_says_that_the_engine_has_failed_and_with_which_words(
         await gateway_state.slices.release(one, strikes=1, reason=GivenBack.ENGINE_DIED)
 
     died = await _explained(acme, batch_id)
-    await gateway_state.lanes.fail(lane, "CUDA out of memory")
+    await gateway_state.lanes.fail(lane, "CUDA out of memory", job=JOB)
     failed = await _explained(acme, batch_id)
 
     code, message = _waits(died)

@@ -50,7 +50,7 @@ async def test_a_lane_shows_its_batches_and_its_job(state: State) -> None:
     await in_progress(state)
     await state.lanes.open_job(LANE, "", "job-1")
     await state.lanes.beat(LANE, "job-1", rows_wanted=8, rows=21)
-    await state.lanes.fail(LANE, "no such model")
+    await state.lanes.fail(LANE, "no such model", job="job-1")
 
     lane = (await state.census.take()).lanes[LANE]
 
