@@ -120,7 +120,8 @@ def look(
 
     `others` are what else has to answer for it to be ready.
     """
-    pings = {"redis": state.ready, "rabbitmq": bus.ping, **(others or {})}
+    others = others or {}
+    pings = {"redis": state.ready, "rabbitmq": bus.ping, **others}
 
     async def ready() -> bytes:
         asked = {name: ping() for name, ping in pings.items()}
@@ -131,11 +132,14 @@ def look(
         return body
 
     async def metrics() -> bytes:
-        counted, dead_letters = await asyncio.gather(
+        asked = {name: ping() for name, ping in others.items()}
+        counted, dead_letters, report = await asyncio.gather(
             _unless_gone(state.census.take(), patience_seconds),
             _unless_gone(bus.depth(DEAD_QUEUE), patience_seconds),
+            readiness(asked, patience_seconds=patience_seconds),
         )
         up = {"redis": counted is not None, "rabbitmq": dead_letters is not None}
+        up |= {name: report[name] == "ok" for name in others}
         return fleet_exposition(counted, up=up, dead_letters=dead_letters, leads=leads())
 
     return ready, metrics

@@ -130,6 +130,15 @@ def _families(counted: Counted) -> Iterator[Metric]:
         "",
         [("", _age(at, counted.webhooks_due_at))],
     )
+    yield _gauge(
+        "batchyard_redis_memory_bytes", "What Redis holds.", "", [("", counted.memory_bytes)]
+    )
+    yield _gauge(
+        "batchyard_redis_max_memory_bytes",
+        "At how much Redis refuses writes; without a bound of its own, the machine's memory.",
+        "",
+        [("", counted.max_memory_bytes)],
+    )
     yield from _lane_families(counted)
 
 

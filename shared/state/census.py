@@ -40,6 +40,9 @@ class Counted(NamedTuple):
     next_window_at: float | None
     #: When the first webhook delivery was due; None without one.
     webhooks_due_at: float | None
+    #: What Redis holds, and at how much it refuses to take more: its own bound, else the machine's.
+    memory_bytes: int
+    max_memory_bytes: int
 
 
 class Census:
@@ -56,6 +59,7 @@ class Census:
         boxes: tuple[Box, ...] = get_args(Box)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.time()
+            pipe.info("memory")
             pipe.hgetall(f"{ns}ended")
             pipe.smembers(f"{ns}lanes")
             for key in ("deadlines", "webhooks-due"):
@@ -66,7 +70,8 @@ class Census:
             for box in boxes:
                 pipe.xlen(f"{ns}outbox:{box}")
                 pipe.xrange(f"{ns}outbox:{box}", count=1)
-            (seconds, micros), ended, lanes, window, due, *rest = await pipe.execute()
+            answered = await pipe.execute()
+        (seconds, micros), memory, ended, lanes, window, due, *rest = answered
         answers = iter(rest)
         live = {status: Waiting(next(answers), _first(next(answers))) for status in statuses}
         outboxes = {box: Waiting(next(answers), _written(next(answers))) for box in boxes}
@@ -79,6 +84,8 @@ class Census:
             lanes=await self._lanes(sorted(lanes)),
             next_window_at=_first(window),
             webhooks_due_at=None if due_ms is None else due_ms / 1000,
+            memory_bytes=memory["used_memory"],
+            max_memory_bytes=memory["maxmemory"] or memory["total_system_memory"],
         )
 
     async def _lanes(self, names: list[str]) -> dict[str, LaneCount]:

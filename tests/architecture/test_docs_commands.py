@@ -20,6 +20,12 @@ _CODE = re.compile(r"^```.*?\n(.*?)^```|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 _SERVICES = yaml.safe_load((_ROOT / "compose.yaml").read_text())["services"]
 _WITH_SERVICES = {"up", "logs", "restart", "stop", "start", "kill", "build", "create"}
 _WITH_VALUES = {"-f", "-p", "--entrypoint", "--env", "--user", "--timeout"}
+#: Folders that a page has its reader make, by the files that it shows.
+_MADE = {
+    folder
+    for page in _PAGES
+    for folder in re.findall(r"^# (k8s/\S+)/kustomization\.yaml$", page.read_text(), re.MULTILINE)
+}
 _TARGETS = set(re.findall(r"^([a-z-]+):", (_ROOT / "Makefile").read_text(), re.MULTILINE))
 _WORKLOADS = {
     f"{document['kind'].lower()}/{document['metadata']['name']}"
@@ -118,7 +124,7 @@ def _kube(line: str) -> Iterator[str]:
     if "kubectl" not in line:
         return
     for folder in re.findall(r" -k (\w\S*)", line):
-        if not (_ROOT / folder / "kustomization.yaml").is_file():
+        if folder not in _MADE and not (_ROOT / folder / "kustomization.yaml").is_file():
             yield f"there is no {folder}"
     for workload in re.findall(r"\b((?:deployment|statefulset|raycluster)/[\w-]+)", line):
         if workload not in _WORKLOADS:

@@ -69,6 +69,8 @@ def _exposition() -> str:
         lanes={"m@l4": LaneCount(1, 1, 1, 1, 1.0, has_failed=True)},
         next_window_at=3.0,
         webhooks_due_at=1.0,
+        memory_bytes=1,
+        max_memory_bytes=2,
     )
     up = {"redis": True, "rabbitmq": True}
     fleet = fleet_exposition(counted, up=up, dead_letters=1, leads=True)

@@ -1,6 +1,7 @@
 """Who may talk to whom, by all network policies together."""
 
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address, ip_network
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -9,18 +10,21 @@ from tests.k8s.rendering import Document
 
 
 class Outside(NamedTuple):
-    """Somebody in another namespace (with its labels), or outside the cluster (without)."""
+    """Somebody in another namespace, by labels, or at an address that is no pod's."""
 
     name: str
     namespace: dict[str, str] | None
     labels: Mapping[str, str] = MappingProxyType({})
+    address: str = ""
 
 
 CLIENT = Outside("client", {"batchyard-client": "true"})
 PROMETHEUS = Outside("prometheus", {"kubernetes.io/metadata.name": "monitoring"})
 STRANGER = Outside("stranger", {"kubernetes.io/metadata.name": "default"})
 NAMES = Outside("dns", {"kubernetes.io/metadata.name": "kube-system"}, {"k8s-app": "kube-dns"})
-INTERNET = Outside("internet", None)
+NODE_NAMES = Outside("node-dns", None, address="169.254.20.10")
+INTERNET = Outside("internet", None, address="203.0.113.7")
+INTERNET_6 = Outside("internet-6", None, address="2001:db8::7")
 
 Party = Pod | Outside
 Flow = tuple[str, str, int | str]
@@ -29,7 +33,8 @@ _ANY = "any"
 
 def flows(documents: list[Document]) -> set[Flow]:
     """From, to and port of every connection that is let through; `any` for all ports."""
-    parties: list[Party] = [*pods(documents), CLIENT, PROMETHEUS, STRANGER, NAMES, INTERNET]
+    outside = (CLIENT, PROMETHEUS, STRANGER, NAMES, NODE_NAMES, INTERNET, INTERNET_6)
+    parties: list[Party] = [*pods(documents), *outside]
     policies = [d["spec"] for d in documents if d["kind"] == "NetworkPolicy"]
     return {
         (source.name, target.name, port)
@@ -84,7 +89,9 @@ def _ports(
 def _is(peer: dict[str, Any], party: Party) -> bool:
     if "ipBlock" in peer:
         # Whether a block holds pods differs by network plugin: their own lines have to do.
-        return isinstance(party, Outside) and party.namespace is None
+        if isinstance(party, Pod) or not party.address:
+            return False
+        return ip_address(party.address) in ip_network(peer["ipBlock"]["cidr"])
     if isinstance(party, Pod):
         return "namespaceSelector" not in peer and selects(peer["podSelector"], party.labels)
     if party.namespace is None or "namespaceSelector" not in peer:

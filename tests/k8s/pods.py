@@ -19,7 +19,9 @@ class Pod(NamedTuple):
 
     @property
     def containers(self) -> list[dict[str, Any]]:
-        return [*self.spec.get("initContainers", []), *self.spec["containers"]]
+        """All of them, also those that end and those that are put in later."""
+        kinds = ("initContainers", "containers", "ephemeralContainers")
+        return [container for kind in kinds for container in self.spec.get(kind, [])]
 
     @property
     def is_ray(self) -> bool:
@@ -124,11 +126,11 @@ def _rabbitmq(spec: Mapping[str, Any]) -> Document:
         {"image": spec["image"], "resources": spec["resources"], **container}
         for container in pod.get("initContainers", [])
     ]
-    # Its pods need no token since RabbitMQ 4.1, which knows its peers by their names.
     return {
         "spec": {
-            "automountServiceAccountToken": False,
             **pod,
+            # RabbitMQ knows its peers by their names since 4.1; the operator sets it all the same.
+            "automountServiceAccountToken": True,
             "containers": containers,
             "initContainers": inits,
         }

@@ -44,13 +44,15 @@ def render(
 ) -> list[Document]:
     """What `kubectl apply -k` would send. `scratch` is an empty folder.
 
-    `changes` are files with another text than ours.
+    `changes` are files with another text than ours, or of an overlay that is not ours.
     """
     # It runs the kustomize of any kubectl; Debian 12 has one that knows older words only.
     manifests = scratch / "k8s"
     shutil.copytree(MANIFESTS, manifests)
     for name, text in changes.items():
-        (manifests / name).write_text(text)
+        file = manifests / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
     done = _kustomize(manifests / "overlays" / overlay)
     if done.returncode:
         for file in manifests.rglob("kustomization.yaml"):

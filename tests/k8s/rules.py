@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tests.k8s import security
 from tests.k8s.pods import Pod, pods, selects, title
 from tests.k8s.rendering import Document
 
@@ -14,6 +15,13 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _MOST_IN_A_NAME, _MOST_IN_A_RAY_NAME, _MOST_IN_A_PORT_NAME = 63, 53, 15
 _SECRET_WORDS = re.compile(r"TOKEN|PASSWORD|SECRET|_KEY$|AMQP_URL|REDIS_URL")
+#: Of the limit, in percent: a rewrite of the log holds what changes meanwhile twice.
+_MOST_OF_REDIS_MEMORY = 65
+_REDIS_BOUND = re.compile(r'--maxmemory "\$\(\((\w+) / 100 \* (\d+)\)\)"')
+#: The first with /api/health/checks/reached-target-cluster-size, which the operator asks from 2.22.
+_OLDEST_RABBITMQ = (4, 2, 4)
+#: Alpha in KubeRay 1.7.
+_ALPHA = {"networkPolicy", "tlsOptions", "historyServerOptions"}
 _SUFFIXES = {"m": 1e-3, "": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 #: What is not among the manifests, because it holds secrets: `batchyard credentials` makes it.
@@ -131,8 +139,11 @@ def references(documents: list[Document]) -> Iterator[str]:
                 if mount["name"] not in volumes:
                     yield f"{where}: there is no volume {mount['name']}"
             for source in container.get("envFrom", []):
-                if f"ConfigMap/{source['configMapRef']['name']}" not in there:
-                    yield f"{where}: there is no map {source['configMapRef']['name']}"
+                name = source.get("configMapRef", source.get("secretRef"))["name"]
+                if "configMapRef" in source and f"ConfigMap/{name}" not in there:
+                    yield f"{where}: there is no map {name}"
+                if "secretRef" in source and name not in SECRETS:
+                    yield f"{where}: no secret {name} is listed"
 
 
 def keys(documents: list[Document]) -> Iterator[str]:
@@ -174,49 +185,6 @@ def resources(documents: list[Document]) -> Iterator[str]:
             yield from _resources("ray-head/autoscaler", asked)
 
 
-def namespaces(documents: list[Document]) -> Iterator[str]:
-    for document in documents:
-        if document["kind"] == "Namespace":
-            label = document["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce")
-            if label != "restricted":
-                yield f"{title(document)}: enforces {label}"
-
-
-def restricted(documents: list[Document]) -> Iterator[str]:
-    """Pod Security's level `restricted`, but for what is each container's."""
-    for pod in pods(documents):
-        context = pod.spec.get("securityContext", {})
-        if not context.get("runAsNonRoot"):
-            yield f"{pod.name}: may run as root"
-        if context.get("runAsUser") == 0:
-            yield f"{pod.name}: runs as root"
-        if context.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
-            yield f"{pod.name}: no seccomp profile"
-        for door in ("hostNetwork", "hostPID", "hostIPC"):
-            if pod.spec.get(door):
-                yield f"{pod.name}: {door}"
-        for volume in pod.spec.get("volumes", []):
-            if "hostPath" in volume:
-                yield f"{pod.name}: the volume {volume['name']} is the node's"
-
-
-def closed_containers(documents: list[Document]) -> Iterator[str]:
-    """Roots that cannot be written, no privileges, and no tokens lying about."""
-    for document in documents:
-        if document["kind"] == "RayCluster":
-            closed = document["spec"]["autoscalerOptions"].get("securityContext", {})
-            yield from _container_security("ray-head/autoscaler", closed, writes=False)
-    for pod in pods(documents):
-        if not pod.is_ray_head and pod.spec.get("automountServiceAccountToken") is not False:
-            yield f"{pod.name}: a token of its account lies in it"
-        for container in pod.containers:
-            # RabbitMQ's operator lets its server write beside its volume.
-            writes = pod.owner["kind"] == "RabbitmqCluster" and container["name"] == "rabbitmq"
-            where = f"{pod.name}/{container['name']}"
-            context = container.get("securityContext", {})
-            yield from _container_security(where, context, writes=writes)
-
-
 def images(documents: list[Document]) -> Iterator[str]:
     for pod in pods(documents):
         for container in pod.containers:
@@ -225,14 +193,58 @@ def images(documents: list[Document]) -> Iterator[str]:
                 yield f"{pod.name}/{container['name']}: {container['image']} is not pinned"
 
 
+def catalogs(documents: list[Document]) -> Iterator[str]:
+    """Two maps hold the one catalog, and an overlay may have replaced it in one of them only."""
+    texts = {
+        document["metadata"]["name"]: document["data"]["catalog.yaml"]
+        for document in documents
+        if document["kind"] == "ConfigMap" and "catalog.yaml" in document.get("data", {})
+    }
+    if len(set(texts.values())) > 1:
+        yield f"{' and '.join(sorted(texts))} hold different catalogs"
+
+
 def probes(documents: list[Document]) -> Iterator[str]:
-    """Three separate ones each; the operators add those of their pods."""
+    """Three separate ones each, about the container itself; operators add those of their pods."""
     for pod in pods(documents):
         if not pod.by_operator:
             for container in pod.spec["containers"]:
                 for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                    where = f"{pod.name}/{container['name']}"
                     if probe not in container:
-                        yield f"{pod.name}/{container['name']}: no {probe}"
+                        yield f"{where}: no {probe}"
+                    elif container[probe].get("httpGet", {}).get("path") == "/readyz":
+                        yield f"{where}: its {probe} fails with a service that all replicas lack"
+
+
+def redis_bounds(documents: list[Document]) -> Iterator[str]:
+    """Redis refuses writes before its container is killed for memory."""
+    for pod in pods(documents):
+        for container in pod.containers:
+            script = " ".join(container.get("command", []))
+            if "redis-server" not in script:
+                continue
+            where, env = f"{pod.name}/{container['name']}", container.get("env", [])
+            found = _REDIS_BOUND.search(script)
+            limits = {
+                variable["name"]
+                for variable in env
+                if variable.get("valueFrom", {}).get("resourceFieldRef", {}).get("resource")
+                == "limits.memory"
+            }
+            if found is None or found[1] not in limits:
+                yield f"{where}: Redis has no bound by its container's memory"
+            elif int(found[2]) > _MOST_OF_REDIS_MEMORY:
+                yield f"{where}: no room for rewriting the log beside {found[2]} percent"
+
+
+def rabbitmq(documents: list[Document]) -> Iterator[str]:
+    for document in documents:
+        if document["kind"] == "RabbitmqCluster":
+            image = document["spec"]["image"]
+            version = tuple(map(int, re.findall(r"\d+", image.rpartition(":")[2])))
+            if version < _OLDEST_RABBITMQ:
+                yield f"{title(document)}: {image} never answers the operator's startup probe"
 
 
 def budgets(documents: list[Document]) -> Iterator[str]:
@@ -264,6 +276,7 @@ def kuberay(documents: list[Document]) -> Iterator[str]:
     for document in documents:
         if document["kind"] == "RayCluster":
             yield from _ray_cluster(document["spec"])
+            yield from _ray_gates(document["spec"])
             for pod in pods([document]):
                 yield from _ray_pod(pod)
 
@@ -291,6 +304,13 @@ def _ray_cluster(spec: dict[str, Any]) -> Iterator[str]:
             yield f"RayCluster: {sorted(doubly)} belong into `resources` and `labels`"
     for group in spec["workerGroupSpecs"]:
         yield from _ray_group(group)
+
+
+def _ray_gates(spec: dict[str, Any]) -> Iterator[str]:
+    if spec.get("gcsFaultToleranceOptions", {}).get("backend", "redis") != "redis":
+        yield "RayCluster: a store that needs a gate that the operator has closed"
+    for field in sorted(_ALPHA & spec.keys()):
+        yield f"RayCluster: {field} needs a gate that the operator has closed"
 
 
 def _ray_group(group: dict[str, Any]) -> Iterator[str]:
@@ -442,18 +462,6 @@ def _quantity(text: str | float) -> float:
     return float(found[1]) * _SUFFIXES[found[2]]
 
 
-def _container_security(where: str, context: Mapping[str, Any], *, writes: bool) -> Iterator[str]:
-    if context.get("allowPrivilegeEscalation") is not False:
-        yield f"{where}: may gain privileges"
-    if context.get("privileged"):
-        yield f"{where}: is privileged"
-    capabilities = context.get("capabilities", {})
-    if capabilities.get("drop") != ["ALL"] or capabilities.get("add"):
-        yield f"{where}: keeps capabilities"
-    if not writes and context.get("readOnlyRootFilesystem") is not True:
-        yield f"{where}: its root can be written"
-
-
 RULES: tuple[Rule, ...] = (
     names,
     selectors,
@@ -463,11 +471,15 @@ RULES: tuple[Rule, ...] = (
     keys,
     secrets,
     resources,
-    namespaces,
-    restricted,
-    closed_containers,
+    security.namespaces,
+    security.restricted,
+    security.roots,
+    security.tokens,
     images,
+    catalogs,
     probes,
+    redis_bounds,
+    rabbitmq,
     budgets,
     autoscaling,
     kuberay,

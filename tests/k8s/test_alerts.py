@@ -29,6 +29,12 @@ WELL = {
     'batchyard_dispatcher_leads{pod="d2"}': "0x360",
     'batchyard_service_up{service="redis"}': "1x100 0 1x258",
     'batchyard_service_up{service="rabbitmq"}': "1x360",
+    'batchyard_service_up{service="s3"}': "1x200 0 1x158",
+    'batchyard_service_up{service="ray"}': "1x360",
+    'batchyard_redis_memory_bytes{pod="d1"}': "1000+1x100 2100x2 1000x257",
+    'batchyard_redis_max_memory_bytes{pod="d1"}': "2500x360",
+    'batchyard_redis_memory_bytes{pod="d2"}': "1000x360",
+    'batchyard_redis_max_memory_bytes{pod="d2"}': "2500x360",
     'batchyard_oldest_batch_seconds{status="validating"}': "0x100 0+60x20 0x238",
     'batchyard_oldest_batch_seconds{status="in_progress"}': "0+60x360",
     'batchyard_oldest_batch_seconds{status="finalizing"}': "0x360",
@@ -73,7 +79,11 @@ PLANTED = {
         Planted(dict.fromkeys(name for name in WELL if "leads" in name), 3),
     ],
     "BatchyardServiceGone": [
-        Planted({'batchyard_service_up{service="redis"}': "1x10 0x349"}, 14, {"service": "redis"})
+        Planted({f'batchyard_service_up{{service="{name}"}}': "1x10 0x349"}, 14, {"service": name})
+        for name in ("redis", "rabbitmq", "s3", "ray")
+    ],
+    "BatchyardRedisFills": [
+        Planted({'batchyard_redis_memory_bytes{pod="d1"}': "1000x5 2100x354"}, 12)
     ],
     "BatchyardBatchStalled": [
         Planted(

@@ -12,6 +12,8 @@ from tests.k8s.rendering import MANIFESTS, OVERLAYS, ROOT, Document, read, rende
 
 _RAY = ("ray-head", "ray-h100", "ray-a100", "ray-l4", "ray-cpu")
 _OURS = ("gateway", "dispatcher")
+#: Addresses that are no pod's.
+_PLACES = ("internet", "internet-6", "node-dns")
 
 
 def test_no_key_stands_twice() -> None:
@@ -56,15 +58,15 @@ def test_exactly_the_named_pairs_talk(documents: list[Document]) -> None:
         ("prometheus", "rabbitmq", 15692),
         ("dispatcher", "ray-head", 8265),
         ("rabbitmq", "rabbitmq", "any"),
-        ("ray-head", "internet", 6443),
+        *(("ray-head", place, 6443) for place in _PLACES),
         *((room, "redis", 6379) for room in (*_OURS, *_RAY)),
         *((room, "rabbitmq", 5672) for room in _OURS),
-        *((room, "internet", port) for room in (*_OURS, *_RAY) for port in (443, 9000)),
+        *((room, p, port) for room in (*_OURS, *_RAY) for p in _PLACES for port in (443, 9000)),
         *((one, other, "any") for one in _RAY for other in _RAY),
         *(("prometheus", node, 8080) for node in _RAY),
-        *((pod, "dns", 53) for pod in there),
+        *((pod, names, 53) for pod in there for names in ("dns", "node-dns")),
     }
-    outside = {"client", "prometheus", "internet", "dns"}
+    outside = {"client", "prometheus", "dns", *_PLACES}
     assert flows(documents) == {flow for flow in expected if {*flow[:2]} <= there | outside}
 
 
@@ -75,6 +77,14 @@ def test_the_overlays_have_what_they_are_for(overlays: dict[str, list[Document]]
     }
 
     assert groups == {"dev": ["cpu"], "production": ["h100", "a100", "l4", "cpu"]}
+    models = {
+        name: document["spec"]["accessModes"]
+        for name, documents in overlays.items()
+        for document in documents
+        if title(document) == "PersistentVolumeClaim/models"
+    }
+    # All pods mount it, and `dev` is for one node.
+    assert models == {"dev": ["ReadWriteOnce"], "production": ["ReadWriteMany"]}
     assert "StatefulSet/rabbitmq" in map(title, overlays["dev"])
     assert "RabbitmqCluster/rabbitmq" in map(title, overlays["production"])
     for pod in pods(overlays["production"]):
@@ -133,6 +143,16 @@ def test_ray_is_the_version_that_the_images_have(documents: list[Document]) -> N
 
     assert pinned is not None
     assert _ray(documents)["spec"]["rayVersion"] == pinned[1]
+
+
+def test_one_version_of_each_server_is_everywhere(overlays: dict[str, list[Document]]) -> None:
+    text = (ROOT / "compose.yaml").read_text()
+
+    for server in ("rabbitmq", "redis"):
+        [in_compose] = re.findall(rf"\$\{{\w+_IMAGE:-({server}:[\w.]+)\}}", text)
+        for name, documents in overlays.items():
+            [pod] = [pod for pod in pods(documents) if pod.name == server]
+            assert {container["image"] for container in pod.containers} == {in_compose}, name
 
 
 def test_cheap_machines_are_started_first(overlays: dict[str, list[Document]]) -> None:

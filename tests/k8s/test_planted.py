@@ -40,6 +40,15 @@ def _worker(fleet: Fleet, index: int) -> Any:
     return _group(fleet, index)["template"]["spec"]["containers"][0]
 
 
+def _rabbitmq(fleet: Fleet) -> Any:
+    override = fleet["RabbitmqCluster/rabbitmq"]["spec"]["override"]
+    return override["statefulSet"]["spec"]["template"]["spec"]
+
+
+def _open_container(fleet: Fleet) -> Any:
+    return {**_container(fleet, _D), "name": "first", "securityContext": {}}
+
+
 def _env(fleet: Fleet, workload: str, name: str) -> Any:
     [found] = [one for one in _container(fleet, workload)["env"] if one["name"] == name]
     return found
@@ -200,16 +209,94 @@ BY_RULES = {
     ),
     "the node's files": Plant(
         lambda f: _pod(f, _D)["volumes"].append({"name": "x", "hostPath": {"path": "/"}}),
-        "the volume x is the node's",
+        "the volume x is a hostPath",
     ),
     "an account's token": Plant(
         lambda f: _pod(f, _R).pop("automountServiceAccountToken"), "a token of its account"
+    ),
+    "a container that is root": Plant(
+        lambda f: _container(f, _G)["securityContext"].update(runAsUser=0),
+        "gateway/gateway: runs as root",
+    ),
+    "a container that may be root": Plant(
+        lambda f: _worker(f, 2)["securityContext"].update(runAsNonRoot=False),
+        "ray-l4/ray-worker: may run as root",
+    ),
+    "a container without a seccomp profile": Plant(
+        lambda f: _container(f, _D)["securityContext"].update(
+            seccompProfile={"type": "Unconfined"}
+        ),
+        "dispatcher/dispatcher: no seccomp profile",
+    ),
+    "a privileged container": Plant(
+        lambda f: _container(f, _R)["securityContext"].update(privileged=True),
+        "redis/redis: is privileged",
+    ),
+    "a port of the node": Plant(
+        lambda f: _container(f, _D)["ports"][0].update(hostPort=8001),
+        "dispatcher/dispatcher: a port of the node's",
+    ),
+    "the node's processes": Plant(
+        lambda f: _container(f, _G)["securityContext"].update(procMount="Unmasked"),
+        "gateway/gateway: procMount",
+    ),
+    "an open init container": Plant(
+        lambda f: _pod(f, _D).update(initContainers=[_open_container(f)]),
+        "dispatcher/first: may gain privileges",
+    ),
+    "an open container that comes later": Plant(
+        lambda f: _pod(f, _D).update(ephemeralContainers=[_open_container(f)]),
+        "dispatcher/first: keeps capabilities",
+    ),
+    "an open init container of RabbitMQ": Plant(
+        lambda f: _rabbitmq(f)["initContainers"][0]["securityContext"].update(runAsUser=0),
+        "rabbitmq/setup-container: runs as root",
+    ),
+    "a RabbitMQ that writes anywhere": Plant(
+        lambda f: _rabbitmq(f)["containers"][0]["securityContext"].pop("readOnlyRootFilesystem"),
+        "rabbitmq/rabbitmq: its root can be written",
+    ),
+    "a RabbitMQ that the operator restarts for ever": Plant(
+        lambda f: f["RabbitmqCluster/rabbitmq"]["spec"].update(image="rabbitmq:4.2.3"),
+        "rabbitmq:4.2.3 never answers",
     ),
     "an image without a tag": Plant(
         lambda f: _container(f, _R).update(image="redis"), "redis is not pinned"
     ),
     "the latest image": Plant(
         lambda f: _worker(f, 0).update(image="batchyard/worker:latest"), "latest is not pinned"
+    ),
+    "settings in a secret that nobody makes": Plant(
+        lambda f: _container(f, _G).update(envFrom=[{"secretRef": {"name": "settings"}}]),
+        "gateway/gateway: no secret settings is listed",
+    ),
+    "a catalog that is replaced in one of its two maps": Plant(
+        lambda f: f["ConfigMap/ray-catalog"].update(data={"catalog.yaml": "pools: {}"}),
+        "ray-catalog hold different catalogs",
+    ),
+    "a gateway that leaves with S3": Plant(
+        lambda f: _container(f, _G)["readinessProbe"]["httpGet"].update(path="/readyz"),
+        "gateway/gateway: its readinessProbe fails with a service",
+    ),
+    "a dispatcher that dies with S3": Plant(
+        lambda f: _container(f, _D)["livenessProbe"]["httpGet"].update(path="/readyz"),
+        "dispatcher/dispatcher: its livenessProbe fails with a service",
+    ),
+    "a Redis without a bound": Plant(
+        lambda f: _container(f, _R).update(command=["redis-server", "/etc/redis/redis.conf"]),
+        "redis/redis: Redis has no bound",
+    ),
+    "a Redis that is bound by what it asks for": Plant(
+        lambda f: _env(f, _R, "MEMORY_LIMIT")["valueFrom"]["resourceFieldRef"].update(
+            resource="requests.memory"
+        ),
+        "redis/redis: Redis has no bound",
+    ),
+    "a Redis that may fill its container": Plant(
+        lambda f: _container(f, _R)["command"].append(
+            _container(f, _R)["command"].pop().replace("* 60", "* 95")
+        ),
+        "no room for rewriting the log beside 95 percent",
     ),
     "no liveness probe": Plant(
         lambda f: _container(f, _D).pop("livenessProbe"), "dispatcher: no livenessProbe"
@@ -240,6 +327,18 @@ BY_RULES = {
     ),
     "resources said twice": Plant(
         lambda f: _group(f, 0)["rayStartParams"].update({"num-gpus": "1"}), "num-gpus"
+    ),
+    "network policies by a closed gate": Plant(
+        lambda f: _ray(f).update(networkPolicy={"mode": "DenyAll"}),
+        "RayCluster: networkPolicy needs a gate",
+    ),
+    "TLS by a closed gate": Plant(
+        lambda f: _ray(f).update(tlsOptions={"enabled": True}),
+        "RayCluster: tlsOptions needs a gate",
+    ),
+    "a store of Ray's by a closed gate": Plant(
+        lambda f: _ray(f)["gcsFaultToleranceOptions"].update(backend="rocksdb"),
+        "RayCluster: a store that needs a gate",
     ),
     "two groups of one name": Plant(
         lambda f: _group(f, 1).update(groupName="h100"), "two groups of one name"
@@ -348,6 +447,23 @@ def test_without_its_policy_a_pair_does_not_talk(
     assert flow in flows(list(fleet.values()))
 
     del fleet[f"NetworkPolicy/{policy}"]
+
+    assert flow not in flows(list(fleet.values()))
+
+
+@pytest.mark.parametrize(
+    ("policy", "flow"),
+    [
+        ("names", ("dispatcher", "node-dns", 53)),
+        ("outside", ("gateway", "internet-6", 443)),
+        ("ray-head", ("ray-head", "internet-6", 6443)),
+    ],
+)
+def test_without_its_block_an_address_is_not_reached(
+    fleet: Fleet, policy: str, flow: tuple[str, str, int]
+) -> None:
+    for rule in fleet[f"NetworkPolicy/{policy}"]["spec"]["egress"]:
+        rule["to"] = rule["to"][:1]
 
     assert flow not in flows(list(fleet.values()))
 

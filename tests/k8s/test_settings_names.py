@@ -4,6 +4,7 @@ import pytest
 
 from tests.k8s.pods import pods
 from tests.k8s.rendering import Document
+from tests.k8s.rules import SECRETS
 from tests.k8s.settings_names import READERS, wrong_names
 
 
@@ -37,7 +38,10 @@ def _wrong(documents: list[Document]) -> list[str]:
             if container["image"].partition(":")[0] in READERS:
                 names = {variable["name"] for variable in container.get("env", [])}
                 for source in container.get("envFrom", []):
-                    names |= set(maps[source["configMapRef"]["name"]])
+                    if "configMapRef" in source:
+                        names |= set(maps[source["configMapRef"]["name"]])
+                    else:
+                        names |= SECRETS[source["secretRef"]["name"]]
                 found += [f"{pod.name}: {w}" for w in wrong_names(container["image"], names)]
     assert any("gateway" in pod.name for pod in pods(documents))
     return found

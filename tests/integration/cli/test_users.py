@@ -133,7 +133,7 @@ def test_printed_definitions_make_the_same_user(broker_dir: Path, acme: str) -> 
     shown = _run("create", "--tenant", "third", "--print", "definitions", run_dir=broker_dir)
     password = shown.stderr.split()[-1]
     assert password not in shown.stdout
-    rabbitmq(broker_dir).import_definitions(json.loads(shown.stdout))
+    rabbitmq(broker_dir).ctl("import_definitions", standard_input=shown.stdout)
     url = re.sub("//acme:[^@]*@", f"//third:{password}@", acme)
 
     act(url, publish(topology.SUBMIT_EXCHANGE, "submit.v1.third", user_id="third"))

@@ -1,4 +1,5 @@
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -102,6 +103,21 @@ async def test_a_broker_that_is_gone_is_told_and_the_rest_still_counted(state: S
     assert 'batchyard_service_up{service="rabbitmq"} 0.0' in answer.text
     assert 'batchyard_batches{status="in_progress"} 1.0' in answer.text
     assert "batchyard_dead_letters" not in answer.text
+
+
+async def test_of_s3_and_ray_the_numbers_tell_which_answers(
+    state: State, bus: Bus, storage: Storage
+) -> None:
+    ray = Cluster("http://127.0.0.1:1", "token")
+    silent = Storage("http://127.0.0.1:1", "a", "b", "c")
+    others = {"s3": silent.ping, "ray": ray.ping, "own": storage.ping}
+    async with _http(state, bus, others=others) as http:
+        answer = await http.get("/metrics", headers={"authorization": f"Bearer {_TOKEN}"})
+
+    await ray.close()
+    silent.close()
+    up = dict(re.findall(r'batchyard_service_up{service="(\w+)"} (\d)', answer.text))
+    assert up == {"redis": "1", "rabbitmq": "1", "s3": "0", "ray": "0", "own": "1"}
 
 
 async def test_a_redis_that_never_answers_is_told(bus: Bus) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from cli import servers
 from gateway.settings import GatewaySettings
@@ -119,6 +120,30 @@ async def test_without_redis_calls_ask_to_come_back_and_then_succeed(
         return (await caller.http.get("/v1/models")).status_code == 200
 
     await eventually(is_served, timeout=20)
+
+
+async def test_what_a_redis_at_its_bound_refuses_asks_to_come_back(
+    caller: Caller, redis_server: servers.Redis
+) -> None:
+    http, admin = caller.http, Redis.from_url(redis_server.url)
+    uploaded = await _upload(http)
+    wish = {
+        "input_file_id": uploaded.json()["id"],
+        "endpoint": "/v1/embeddings",
+        "completion_window": "24h",
+    }
+    await admin.config_set("maxmemory", 1)
+
+    writes = [await _upload(http), await http.post("/v1/batches", json=wish)]
+    live, ready = await http.get("/healthz"), await http.get("/readyz")
+    await admin.config_set("maxmemory", 0)
+    created = await http.post("/v1/batches", json=wish)
+
+    await admin.aclose()
+    assert uploaded.status_code == 200
+    _assert_come_back(*writes)
+    assert (live.status_code, ready.json()["redis"]) == (200, "does not answer")
+    assert created.status_code == 200
 
 
 @pytest.mark.parametrize("fault", ["silent", "refused"])

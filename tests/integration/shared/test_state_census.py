@@ -1,3 +1,6 @@
+from redis.asyncio import Redis
+
+from cli import servers
 from shared.lifecycle import Event, Status
 from shared.state import State
 from tests.batches import LANE, in_progress, validating
@@ -9,6 +12,20 @@ async def test_an_empty_fleet_has_nothing_to_count(state: State) -> None:
     assert {number for number, _ in counted.live.values()} == {0}
     assert set(counted.ended.values()) == {0}
     assert (counted.lanes, counted.next_window_at, counted.webhooks_due_at) == ({}, None, None)
+
+
+async def test_without_a_bound_of_its_own_redis_may_fill_the_machine(
+    own_state: State, redis_server: servers.Redis
+) -> None:
+    admin: Redis = Redis.from_url(redis_server.url)
+    unbound = await own_state.census.take()
+
+    await admin.config_set("maxmemory", 2**30)
+    bound = await own_state.census.take()
+    await admin.aclose()
+
+    assert 0 < unbound.memory_bytes < unbound.max_memory_bytes
+    assert bound.max_memory_bytes == 2**30
 
 
 async def test_live_batches_are_counted_by_their_status(state: State) -> None:

@@ -32,6 +32,13 @@ def test_ended_batches_are_a_counter() -> None:
     assert 'batchyard_batches_ended_total{status="failed"} 3.0' in text
 
 
+def test_redis_memory_stands_beside_its_bound() -> None:
+    text = _shown()
+
+    assert "batchyard_redis_memory_bytes 3.0" in text
+    assert "batchyard_redis_max_memory_bytes 4.0" in text
+
+
 def test_a_lane_whose_job_never_beat_has_no_silence() -> None:
     text = _shown(
         lanes={
@@ -91,6 +98,8 @@ def _shown(
         lanes=lanes or {},
         next_window_at=None,
         webhooks_due_at=webhooks_due_at,
+        memory_bytes=3,
+        max_memory_bytes=4,
     )
     up = {"redis": True, "rabbitmq": True}
     return fleet_exposition(counted, up=up, dead_letters=0, leads=True).decode()
