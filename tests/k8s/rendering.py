@@ -1,5 +1,6 @@
 """`kubectl kustomize` of an overlay, as documents."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -63,6 +64,15 @@ def render(
     return read(done.stdout)
 
 
+def is_old() -> bool:
+    """Whether kubectl has the kustomize of before 2021, which patches nothing by its kind alone."""
+    told = subprocess.run(
+        ["kubectl", "version", "--client", "-o", "json"], capture_output=True, text=True, check=True
+    )
+    version = json.loads(told.stdout)["clientVersion"]
+    return (int(version["major"]), int(version["minor"].rstrip("+"))) < (1, 21)
+
+
 def _kustomize(folder: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         ["kubectl", "kustomize", str(folder)],
@@ -74,6 +84,7 @@ def _kustomize(folder: Path) -> "subprocess.CompletedProcess[str]":
 
 def _in_older_words(file: Path) -> Document:
     [kustomization] = read(file.read_text())
+    _write_out_generated(kustomization, file.parent)
     resources = kustomization.pop("resources", [])
     kustomization["resources"] = [name for name in resources if name.endswith(".yaml")]
     kustomization["bases"] = [name for name in resources if not name.endswith(".yaml")]
@@ -83,3 +94,25 @@ def _in_older_words(file: Path) -> Document:
     ]
     kustomization["patchesJson6902"] = [patch for patch in patches if "target" in patch]
     return kustomization
+
+
+def _write_out_generated(kustomization: Document, folder: Path) -> None:
+    """Replace generators with options of their own, which older ones have only for all together."""
+    kept = []
+    for generator in kustomization.pop("configMapGenerator", []):
+        if "options" not in generator:
+            kept.append(generator)
+            continue
+        assert generator["options"] == {"disableNameSuffixHash": True}
+        data = dict(text.split("=", 1) for text in generator.get("literals", []))
+        data |= {name: (folder / name).read_text() for name in generator.get("files", [])}
+        name = f"generated-{generator['name']}.yaml"
+        written = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": generator["name"]},
+            "data": data,
+        }
+        (folder / name).write_text(yaml.safe_dump(written))
+        kustomization["resources"].append(name)
+    kustomization["configMapGenerator"] = kept
