@@ -196,9 +196,14 @@ class Stack(DockerCompose):
 
     def state(self) -> State:
         """Redis, by the containers' own network: it has no port here."""
-        networks = self.look(self.container("redis"))["NetworkSettings"]["Networks"]
+        url = self.variables["BATCHYARD_REDIS_URL"]
+        return State(url.replace("@redis:", f"@{self.address('redis')}:"))
+
+    def address(self, service: str) -> str:
+        """Where the service's container is in the containers' own network."""
+        networks = self.look(self.container(service))["NetworkSettings"]["Networks"]
         [address] = [network["IPAddress"] for network in networks.values()]
-        return State(self.variables["BATCHYARD_REDIS_URL"].replace("@redis:", f"@{address}:"))
+        return str(address)
 
     def submit(self, lines: bytes, endpoint: str) -> Batch:
         """Upload the lines and create their batch."""

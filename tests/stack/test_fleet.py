@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import time
@@ -15,9 +16,11 @@ import pytest
 from openai.types import Batch
 
 from tests.containers.test_images import IMAGES
+from tests.e2e.doors import gateway_gives, opened
 from tests.eventually import wait_until
 from tests.examples import assert_runs, examples
 from tests.k8s.rendering import ROOT
+from tests.stack.doors import BY_COMMAND, BY_PORT, GIVEN, doors
 from tests.stack.engine import Engine, told
 from tests.stack.images import VERSION, build
 from tests.stack.stack import (
@@ -89,6 +92,26 @@ def test_nothing_is_open_to_the_network_and_only_s3_may_write_to_its_root(stack:
         assert {port["HostIp"] for port in ports} <= {"127.0.0.1"}
         assert found["HostConfig"]["ReadonlyRootfs"] is (service != "s3")
         assert found["HostConfig"]["CapDrop"] == ["ALL"]
+
+
+def test_without_credentials_no_listening_socket_gives_anything(warm: Stack) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("NOT TESTED: the sockets of containers are seen by root alone")
+    tries = {
+        "gateway:8000": gateway_gives(warm.base_url[:-3], warm.api_key),
+        **BY_PORT,
+        **BY_COMMAND,
+    }
+    found = list(doors(warm))
+
+    assert [door for door in found if door.name not in tries] == []
+    # Else it would have tried less than it seems to.
+    assert tries.keys() == {door.name for door in found}
+
+    def still() -> set[tuple[str, int, int]]:
+        return {door.listener.identity for door in doors(warm)}
+
+    assert asyncio.run(opened(found, tries, GIVEN, still)) == []
 
 
 def test_a_batch_by_the_official_client(warm: Stack) -> None:
