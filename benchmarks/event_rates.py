@@ -230,7 +230,12 @@ async def _running_batch(state: State, *, slices: int) -> str:
     await _accept(state, batch_id)
     plan = [Slice(at, at + 1, at * _ROWS, _ROWS, 1) for at in range(slices)]
     await state.slices.plan(batch_id, "p", 0, plan)
-    fields = {"plan": "p", "slices_total": slices, "total": slices * _ROWS, "lane": _LANE}
+    fields: dict[str, str | int] = {
+        "plan": "p",
+        "slices_total": slices,
+        "total": slices * _ROWS,
+        "lane": _LANE,
+    }
     await state.apply(batch_id, Event.INPUT_ACCEPTED, fields)
     await state.lanes.open_job(_LANE, "", _JOB)
     return batch_id

@@ -16,6 +16,7 @@ from cli.options import (
     S3AccessKey,
     S3Bucket,
     S3Endpoint,
+    S3Region,
     S3SecretKey,
     echo_details,
     echo_done,
@@ -27,6 +28,7 @@ from cli.options import (
 )
 from shared.dead_rows import DeadRow
 from shared.state import State
+from shared.storage import DEFAULT_REGION
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -126,13 +128,14 @@ def replay(
     s3_access_key: S3AccessKey = None,
     s3_secret_key: S3SecretKey = None,
     s3_bucket: S3Bucket = "batchyard",
+    s3_region: S3Region = DEFAULT_REGION,
     as_json: AsJson = False,
 ) -> None:
     """Run each again in a new batch of its tenant's, alone, and take it off the list."""
     from shared.row_replays import replay as run_again
 
     require_choice(row_ids, every=every, shown_by=_SHOWN_BY)
-    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
+    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
 
     async def work(state: State) -> dict[str, str]:
         try:

@@ -13,6 +13,7 @@ from cli.options import (
     S3AccessKey,
     S3Bucket,
     S3Endpoint,
+    S3Region,
     S3SecretKey,
     echo_secret,
     echo_table,
@@ -24,6 +25,7 @@ from cli.options import (
 from shared.errors import InvalidInputError
 from shared.keepsakes import create_key, revoke_key
 from shared.state import KeyRecord, State
+from shared.storage import DEFAULT_REGION
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
 
@@ -41,6 +43,7 @@ def create(
     s3_access_key: S3AccessKey = None,
     s3_secret_key: S3SecretKey = None,
     s3_bucket: S3Bucket = "batchyard",
+    s3_region: S3Region = DEFAULT_REGION,
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it, this once."""
@@ -48,7 +51,7 @@ def create(
     if len(name) > _MAX_NAME_CHARACTERS or not name.isprintable():
         raise InvalidInputError(f"--name: at most {_MAX_NAME_CHARACTERS} printable characters.")
 
-    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
+    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
 
     async def make(state: State) -> tuple[str, KeyRecord]:
         await storage.prepare()
@@ -101,10 +104,11 @@ def revoke(
     s3_access_key: S3AccessKey = None,
     s3_secret_key: S3SecretKey = None,
     s3_bucket: S3Bucket = "batchyard",
+    s3_region: S3Region = DEFAULT_REGION,
     as_json: AsJson = False,
 ) -> None:
     """Refuse a key from now on, at every gateway; its batches run on."""
-    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
+    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
     is_new = with_state(lambda state: revoke_key(state, storage, key_id), run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps({"id": key_id, "revoked": True, "was_revoked": not is_new}))

@@ -41,6 +41,7 @@ S3SecretKey = Annotated[
     str | None, typer.Option(envvar="BATCHYARD_S3_SECRET_KEY", show_envvar=True)
 ]
 S3Bucket = Annotated[str, typer.Option(envvar="BATCHYARD_S3_BUCKET", show_envvar=True)]
+S3Region = Annotated[str, typer.Option(envvar="BATCHYARD_S3_REGION", show_envvar=True)]
 Ids = Annotated[list[str] | None, typer.Argument(help="Ids as `ls` shows them.")]
 All = Annotated[bool, typer.Option("--all", help="All that are there.")]
 HERE = Path(".batchyard")
@@ -99,12 +100,17 @@ def time_text(seconds: int | None) -> str:
 
 
 def storage_at(
-    run_dir: Path, endpoint: str | None, access_key: str | None, secret_key: str | None, bucket: str
+    run_dir: Path,
+    endpoint: str | None,
+    access_key: str | None,
+    secret_key: str | None,
+    bucket: str,
+    region: str,
 ) -> Storage:
     """The bucket in the S3 that was given, or in the run directory's own. Raises SetupError."""
     from cli.fleet.running import s3_place
 
-    return Storage(*s3_place(run_dir, endpoint, access_key, secret_key), bucket)
+    return Storage(*s3_place(run_dir, endpoint, access_key, secret_key), bucket, region=region)
 
 
 def with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str | None) -> T:

@@ -179,6 +179,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             settings.s3_access_key,
             settings.s3_secret_key.get_secret_value(),
             settings.s3_bucket,
+            region=settings.s3_region,
         )
         stack.callback(storage.close)
         await storage.prepare()
@@ -299,6 +300,7 @@ def _event_messages(
             settings.s3_access_key,
             settings.s3_secret_key.get_secret_value(),
             settings.s3_bucket,
+            region=settings.s3_region,
         )
         stack.callback(signer.close)
     return EventMessages(

@@ -67,6 +67,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             settings.s3_access_key,
             settings.s3_secret_key.get_secret_value(),
             settings.s3_bucket,
+            region=settings.s3_region,
             patience_seconds=patience,
         )
         bus = Bus(settings.amqp_url.get_secret_value())

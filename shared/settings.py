@@ -6,6 +6,8 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from shared.storage import DEFAULT_REGION
+
 THIRTY_DAYS = 2_592_000
 NINETY_DAYS = 7_776_000
 
@@ -23,6 +25,12 @@ class SharedSettings(BaseSettings):
     s3_access_key: str
     s3_secret_key: SecretStr
     s3_bucket: str = "batchyard"
+    s3_region: str = Field(
+        default=DEFAULT_REGION,
+        min_length=1,
+        description="what the S3 server calls its region; every bucket that is read has to be "
+        "there",
+    )
     catalog: Path = Field(description="the YAML file that names models and pools")
     log_level: str = "INFO"
     lease_seconds: float = Field(

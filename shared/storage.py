@@ -26,6 +26,8 @@ from shared.errors import NotFoundError, SetupError, TransientError
 
 T = TypeVar("T")
 
+#: What servers take who have no regions; AWS's first one.
+DEFAULT_REGION = "us-east-1"
 _THREADS = 24
 _READ_SECONDS = 60.0
 #: Of a multipart upload, above S3's least of 5 MiB; one upload keeps a few of them in memory.
@@ -44,6 +46,12 @@ _LABEL = "x-amz-meta-label"
 _NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
 #: S3's own words for "not now".
 _BUSY = {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"}
+#: The words of Ceph, AWS and MinIO for a bucket in a region that is not theirs.
+_NO_SUCH_REGION = {
+    "InvalidLocationConstraint",
+    "IllegalLocationConstraintException",
+    "InvalidRegion",
+}
 _SERVER_ERROR = 500
 
 
@@ -97,10 +105,12 @@ class Storage:
         secret_key: str,
         bucket: str,
         *,
+        region: str = DEFAULT_REGION,
         patience_seconds: float | None = None,
     ) -> None:
         url = urlsplit(endpoint)
         self.bucket = bucket
+        self._region = region
         self._patience_seconds = patience_seconds
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="storage")
         self._client = Minio(
@@ -109,7 +119,7 @@ class Storage:
             secret_key=secret_key,
             secure=url.scheme == "https",
             # Named, so that the client does not ask the server for it before each first call.
-            region="us-east-1",
+            region=region,
             http_client=urllib3.PoolManager(
                 maxsize=_THREADS,
                 timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
@@ -120,8 +130,8 @@ class Storage:
     async def prepare(self) -> None:
         """Make the bucket if it is missing, and prove that it honours create-only puts.
 
-        Raises SetupError if a second create-only put of one key is not refused with 412: two
-        finalisers could then overwrite each other's result.
+        Raises SetupError if the server lacks the region, or if a second create-only put of one
+        key is not refused with 412: two finalisers could then overwrite each other's result.
         """
         await self._call(self._make_bucket)
         probe = f"probes/{secrets.token_hex(8)}"
@@ -396,6 +406,12 @@ class Storage:
             try:
                 self._client.make_bucket(self.bucket)
             except S3Error as error:
+                if error.code in _NO_SUCH_REGION:
+                    raise SetupError(
+                        f"The S3 server has no region '{self._region}' where bucket "
+                        f"'{self.bucket}' could be made. Set BATCHYARD_S3_REGION to one that it "
+                        "has, or make the bucket yourself."
+                    ) from error
                 if error.code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
                     raise
 

@@ -26,6 +26,7 @@ def open_storage(settings: WorkerSettings) -> Storage:
         settings.s3_access_key,
         settings.s3_secret_key.get_secret_value(),
         settings.s3_bucket,
+        region=settings.s3_region,
     )
 
 

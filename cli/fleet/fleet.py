@@ -22,7 +22,7 @@ from shared.catalog import Catalog, load_catalog
 from shared.keepsakes import add_key
 from shared.settings import SharedSettings
 from shared.state import State
-from shared.storage import Storage
+from shared.storage import DEFAULT_REGION, Storage
 
 #: A process that dies is started again, but not faster than this.
 _RESTART_PAUSE_SECONDS = 2.0
@@ -92,7 +92,7 @@ class Fleet:
         check.start()
         self.servers.wait()
         self._say_up("servers", began)
-        asyncio.run(self._let_in())
+        asyncio.run(self._let_in(environment))
         self._processes(environment)
         self.gateway.start()
         self.ray.wait()
@@ -150,6 +150,8 @@ class Fleet:
             "BATCHYARD_S3_ENDPOINT": self.addresses.s3_endpoint,
             "BATCHYARD_S3_ACCESS_KEY": self.addresses.s3_access_key,
             "BATCHYARD_S3_SECRET_KEY": self.addresses.s3_secret_key,
+            # It may stand in the environment for another server than ours.
+            **({"BATCHYARD_S3_REGION": DEFAULT_REGION} if self.servers.ceph else {}),
             "BATCHYARD_CATALOG": str(catalog),
             **(self._options.settings or {}),
         }
@@ -175,13 +177,19 @@ class Fleet:
             environment={**environment, **user, "BATCHYARD_PORT": str(self.port)},
         )
 
-    async def _let_in(self) -> None:
+    async def _let_in(self, environment: Mapping[str, str]) -> None:
         state = State(self.addresses.redis_url)
         addresses = self.addresses
-        default = SharedSettings.model_fields["s3_bucket"].default
-        bucket = (self._options.settings or {}).get("BATCHYARD_S3_BUCKET", default)
+        bucket, region = (
+            environment.get(f"BATCHYARD_{name.upper()}", SharedSettings.model_fields[name].default)
+            for name in ("s3_bucket", "s3_region")
+        )
         storage = Storage(
-            addresses.s3_endpoint, addresses.s3_access_key, addresses.s3_secret_key, bucket
+            addresses.s3_endpoint,
+            addresses.s3_access_key,
+            addresses.s3_secret_key,
+            bucket,
+            region=region,
         )
         await storage.prepare()
         await add_key(state, storage, TENANT, self.credentials.api_key, name="batchyard up")

@@ -20,6 +20,7 @@ from cli.options import (
     S3AccessKey,
     S3Bucket,
     S3Endpoint,
+    S3Region,
     S3SecretKey,
     storage_at,
 )
@@ -27,7 +28,7 @@ from cli.rebuild.rebuild import Rebuild, Told
 from shared.errors import SetupError, TransientError
 from shared.state import State
 from shared.state.leases import Lease
-from shared.storage import Storage
+from shared.storage import DEFAULT_REGION, Storage
 
 _LEASE_SECONDS = 10.0
 #: What is told at the end, in this order, where there is any of it.
@@ -60,6 +61,7 @@ def run(
     s3_access_key: S3AccessKey = None,
     s3_secret_key: S3SecretKey = None,
     s3_bucket: S3Bucket = "batchyard",
+    s3_region: S3Region = DEFAULT_REGION,
     as_json: AsJson = False,
 ) -> None:
     """Make the index in Redis again from S3, after Redis was lost or put back to an older state.
@@ -69,7 +71,7 @@ def run(
     from cli.fleet.running import redis_url as find_redis
 
     redis = find_redis(run_dir, redis_url)
-    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket)
+    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
     began = time.monotonic()
     with _progress(is_shown=not as_json) as told:
         rebuild = asyncio.run(_run(redis, storage, told, dry_run=dry_run))

@@ -10,6 +10,7 @@ _BROAD = {"Exception", "BaseException"}
 _GRANTED = {
     ("dispatcher/app.py", "_lead"): "without Redis nobody leads, and the next round tries again",
     ("dispatcher/app.py", "_survive"): "a bug in one batch must not stop the others",
+    ("dispatcher/intake.py", "_give_up"): "what cannot be buried is left to the broker",
     ("dispatcher/intake.py", "take"): "a bug in one message must not stop the others",
     ("gateway/tokens.py", "load_counter"): "tokenizers raises nothing narrower; it is estimated",
     ("worker/engine.py", "_answer"): "the engine's app finds the words for what is wrong",

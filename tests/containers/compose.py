@@ -8,6 +8,7 @@ from tests.k8s.rendering import ROOT, SCHEMAS, read
 
 FILE = ROOT / "compose.yaml"
 GPU_FILE = ROOT / "compose.gpu.yaml"
+S3_FILE = ROOT / "compose.s3.yaml"
 SCHEMA = SCHEMAS / "compose-schema" / "compose-spec.json"
 
 Compose = dict[str, Any]
@@ -25,6 +26,23 @@ def load(text: str) -> Compose:
     """The file with its variables as they stand."""
     [document] = read(text)
     return document
+
+
+def merged(compose: Compose, other: Compose) -> Compose:
+    """Both files as one, for the fields that ours use."""
+    services = {**compose["services"]}
+    for name, service in other["services"].items():
+        before = services[name]
+        services[name] = {
+            **before,
+            **service,
+            **{
+                field: {**before[field], **service[field]}
+                for field in ("environment", "healthcheck")
+                if field in service
+            },
+        }
+    return {**compose, "services": services}
 
 
 def interpolated(value: Any, variables: Mapping[str, str]) -> Any:

@@ -132,8 +132,8 @@ def test_a_planted_error_is_found(
     assert complaint in "\n".join(compose.problems(fleet))
 
 
-def test_both_files_are_valid() -> None:
-    for file in (compose.FILE, compose.GPU_FILE):
+def test_all_files_are_valid() -> None:
+    for file in (compose.FILE, compose.GPU_FILE, compose.S3_FILE):
         assert _told_by_schema(compose.load(file.read_text())) == ""
 
 
@@ -201,18 +201,32 @@ def test_a_misspelt_variable_is_found(fleet: Compose) -> None:
     ]
 
 
-def test_image_and_endpoint_of_s3_are_one_variable_each(fleet: Compose) -> None:
-    own = {"S3_IMAGE": "another/s3:1", "S3_ENDPOINT": "https://s3.example"}
+def test_the_image_of_the_s3_server_is_one_variable(fleet: Compose) -> None:
+    own = {**compose_variables(), "S3_IMAGE": "another/minio:1"}
 
-    services = compose.interpolated(fleet, {**compose_variables(), **own})["services"]
+    assert compose.interpolated(fleet, own)["services"]["s3"]["image"] == "another/minio:1"
 
-    assert services["s3"]["image"] == "another/s3:1"
-    endpoints = {
-        service["environment"]["BATCHYARD_S3_ENDPOINT"]
-        for service in services.values()
-        if "BATCHYARD_S3_ENDPOINT" in service["environment"]
-    }
-    assert endpoints == {"https://s3.example"}
+
+def test_with_an_s3_elsewhere_none_is_started_and_all_are_told_of_that_one(fleet: Compose) -> None:
+    both = compose.merged(fleet, compose.load(compose.S3_FILE.read_text()))
+    place = {"S3_ENDPOINT": "https://s3.example", "S3_REGION": "eu-central-1", "S3_BUCKET": "acme"}
+
+    services = compose.interpolated(both, {**compose_variables(), **place})["services"]
+
+    assert list(compose.problems(both)) == []
+    assert services["s3"]["image"] == services["gateway"]["image"]
+    assert services["s3"]["command"] == ["sleep", "infinity"]
+    assert services["s3"]["environment"]["BATCHYARD_S3_ENDPOINT"] == "https://s3.example"
+    for name in ("gateway", "dispatcher", "ray-head", "worker"):
+        told = services[name]["environment"]
+        assert {key: told[f"BATCHYARD_{key}"] for key in place} == place
+
+
+def test_an_s3_elsewhere_without_an_address_is_refused() -> None:
+    elsewhere = compose.load(compose.S3_FILE.read_text())
+
+    with pytest.raises(compose.MissingVariableError, match="S3_ENDPOINT"):
+        compose.interpolated(elsewhere, compose_variables())
 
 
 def test_the_catalog_is_that_of_kubernetes(fleet: Compose) -> None:

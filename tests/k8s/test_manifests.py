@@ -109,6 +109,25 @@ def test_every_pool_of_the_catalog_is_a_worker_group(
         assert pool.label_selector.items() <= groups[name]["labels"].items()
 
 
+def test_an_overlay_names_bucket_and_region_as_documented(tmp_path: Path) -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    [shown] = re.findall(r"^```yaml\n(configMapGenerator:.*?)```$", page, re.MULTILINE | re.DOTALL)
+    own = (MANIFESTS / "overlays/production/kustomization.yaml").read_text() + shown
+
+    rendered = render(
+        "production", tmp_path, changes={"overlays/production/kustomization.yaml": own}
+    )
+
+    [settings] = [
+        document["data"]
+        for document in rendered
+        if document["kind"] == "ConfigMap" and document["metadata"]["name"] == "settings"
+    ]
+    assert settings["BATCHYARD_S3_REGION"] == "eu-central-1"
+    assert settings["BATCHYARD_S3_BUCKET"] == "acme-batchyard"
+    assert settings["BATCHYARD_CATALOG"]
+
+
 def test_a_changed_catalog_rolls_who_reads_it_at_the_start_and_no_pod_of_rays(
     documents: list[Document], tmp_path: Path
 ) -> None:

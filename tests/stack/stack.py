@@ -37,10 +37,15 @@ _LABEL = "label=com.docker.compose"
 
 
 class Stack(DockerCompose):
-    """One project of Compose; `files` after the first one change it."""
+    """One project of Compose; `files` after the first one change it, `variables` its `.env`."""
 
     def __init__(
-        self, engine: Engine, folder: Path, catalog: Mapping[str, Any], files: Sequence[Path] = ()
+        self,
+        engine: Engine,
+        folder: Path,
+        catalog: Mapping[str, Any],
+        files: Sequence[Path] = (),
+        **variables: str,
     ) -> None:
         super().__init__(context=compose.FILE.parent, wait=False)
         self.engine = engine
@@ -57,6 +62,7 @@ class Stack(DockerCompose):
         with self._env_file.open("a") as file:
             file.write(f"PORT={self._port}\nAMQP_PORT={self._amqp_port}\n")
             file.write(f"CATALOG={folder / 'catalog.yaml'}\n")
+            file.writelines(f"{name}={value}\n" for name, value in variables.items())
 
     @cached_property
     def compose_command_property(self) -> list[str]:
@@ -196,9 +202,18 @@ class Stack(DockerCompose):
 
     def state(self) -> State:
         """Redis, by the containers' own network: it has no port here."""
-        networks = self.look(self.container("redis"))["NetworkSettings"]["Networks"]
+        return State(self.redis_url())
+
+    def redis_url(self) -> str:
+        """The same for other clients."""
+        url = self.variables["BATCHYARD_REDIS_URL"]
+        return url.replace("@redis:", f"@{self.address('redis')}:")
+
+    def address(self, service: str) -> str:
+        """Where the service's container is in the containers' own network."""
+        networks = self.look(self.container(service))["NetworkSettings"]["Networks"]
         [address] = [network["IPAddress"] for network in networks.values()]
-        return State(self.variables["BATCHYARD_REDIS_URL"].replace("@redis:", f"@{address}:"))
+        return str(address)
 
     def submit(self, lines: bytes, endpoint: str) -> Batch:
         """Upload the lines and create their batch."""

@@ -42,7 +42,8 @@ def make_images(engine: Engine) -> None:
     fleet = compose.interpolated(compose.load(compose.FILE.read_text()), compose_variables())
     for service, needs in _FILES.items():
         image = fleet["services"][service]["image"]
-        if not _can_be_had(engine, image):
+        # Ours anew each time, since what they are made of may have changed; that costs seconds.
+        if engine.is_ours or not _can_be_had(engine, image):
             _make_server(engine, service, image, needs)
 
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,14 @@ from typing import Any
 import httpx
 import pytest
 from openai.types import Batch
+from redis import Redis
 
 from tests.containers.test_images import IMAGES
+from tests.e2e.doors import gateway_gives, opened
 from tests.eventually import wait_until
 from tests.examples import assert_runs, examples
 from tests.k8s.rendering import ROOT
+from tests.stack.doors import BY_COMMAND, BY_PORT, GIVEN, doors
 from tests.stack.engine import Engine, told
 from tests.stack.images import VERSION, build
 from tests.stack.stack import (
@@ -55,6 +61,7 @@ CATALOG: dict[str, Any] = {
 #: Enough for a death in the middle.
 _ROWS = 600
 _LONG_ROWS = 4000
+_NOISE_BYTES = 1024 * 1024
 _NEXT_VERSION, _NEXT_OPTION = "0.1.1", "--from-the-future 1"
 README = {name: text for name, text in examples().items() if name.startswith("README")}
 
@@ -89,6 +96,26 @@ def test_nothing_is_open_to_the_network_and_only_s3_may_write_to_its_root(stack:
         assert {port["HostIp"] for port in ports} <= {"127.0.0.1"}
         assert found["HostConfig"]["ReadonlyRootfs"] is (service != "s3")
         assert found["HostConfig"]["CapDrop"] == ["ALL"]
+
+
+def test_without_credentials_no_listening_socket_gives_anything(warm: Stack) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("NOT TESTED: the sockets of containers are seen by root alone")
+    tries = {
+        "gateway:8000": gateway_gives(warm.base_url[:-3], warm.api_key),
+        **BY_PORT,
+        **BY_COMMAND,
+    }
+    found = list(doors(warm))
+
+    assert [door for door in found if door.name not in tries] == []
+    # Else it would have tried less than it seems to.
+    assert tries.keys() == {door.name for door in found}
+
+    def still() -> set[tuple[str, int, int]]:
+        return {door.listener.identity for door in doors(warm)}
+
+    assert asyncio.run(opened(found, tries, GIVEN, still)) == []
 
 
 def test_a_batch_by_the_official_client(warm: Stack) -> None:
@@ -186,7 +213,8 @@ def test_a_fleet_that_was_backed_up_as_documented_goes_on_from_its_archives(
     under_way = warm.submit(chat_lines(_LONG_ROWS, tokens=48), "/v1/chat/completions")
     warm.until(under_way, has_begun)
 
-    warm.run_documented(copy_redis, tmp_path)
+    with _much_written(warm):
+        warm.run_documented(copy_redis, tmp_path)
     warm.run_documented(copy_s3, tmp_path)
     warm.down()
     *commands, last = restore.splitlines()
@@ -205,6 +233,26 @@ def test_nothing_is_left_after_down(stack: Stack, engine: Engine) -> None:
     for what in ("container", "network", "volume"):
         names = engine.ask(what, "ls", "-q", *(["-a"] if what == "container" else []), project)
         assert names == "", what
+
+
+@contextmanager
+def _much_written(stack: Stack) -> Iterator[None]:
+    """Redis's log grows at every moment, as that of a fleet with much more work."""
+    ended = threading.Event()
+
+    def write() -> None:
+        with Redis.from_url(stack.redis_url()) as redis:
+            while not ended.is_set():
+                redis.set("noise", os.urandom(_NOISE_BYTES))
+            redis.delete("noise")
+
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(write)
+        try:
+            yield
+        finally:
+            ended.set()
+        writing.result()
 
 
 def _upgrade(stack: Stack, version: str) -> None:
