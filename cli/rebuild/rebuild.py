@@ -109,10 +109,7 @@ class Rebuild:
                         "A dispatcher still leads after a minute. Stop the dispatchers, and run "
                         "this again."
                     )
-        for lane in await self._state.lanes.names():
-            job = await self._state.lanes.job(lane)
-            await self._state.lanes.open_job(lane, job.id, "")
-            await self._state.slices.reap(lane, all_claims=True)
+        await self._state.restore.take_lanes()
 
     async def _keys(self) -> None:
         async for page in self._storage.pages(KEYS):
@@ -137,7 +134,7 @@ class Rebuild:
                 self.counts["webhook_endpoints"] += 1
         async for tenant, endpoint_id in self._state.restore.webhooks():
             if endpoint_id not in kept:
-                await self._state.webhooks.delete(tenant, endpoint_id)
+                await self._state.restore.delete_webhook(tenant, endpoint_id)
                 self.counts["webhook_endpoints_deleted"] += 1
         self._told("webhooks", 1.0)
 
@@ -310,8 +307,8 @@ class Rebuild:
             for file in files:
                 # Deleted after the state that Redis has.
                 if file.created_at < began - _YOUNG_SECONDS:
-                    await self._state.files.delete(file.tenant, file.id)
-                    self.counts["files_deleted"] += 1
+                    gone = await self._state.restore.delete_file(file.tenant, file.id)
+                    self.counts["files_deleted"] += gone
         self._told("files", 1.0)
 
     async def _make_files(self, records: Sequence[str]) -> None:
@@ -350,11 +347,8 @@ class Rebuild:
         async for page in self._storage.pages(DELETED):
             for listed in page:
                 _, tenant, file_id = listed.key.split("/")
-                try:
-                    await self._state.files.delete(tenant, file_id)
-                except NotFoundError:
-                    continue
-                self.counts["files_deleted"] += 1
+                gone = await self._state.restore.delete_file(tenant, file_id)
+                self.counts["files_deleted"] += gone
 
     async def _bodies(self, page: Sequence[Listed]) -> list[bytes]:
         bodies: list[bytes] = []
