@@ -139,22 +139,34 @@ class Rebuild:
         self._told("webhooks", 1.0)
 
     async def _batches(self) -> None:
-        await self._packs()
+        last = await self._packs()
         await self._over_batches(self._restore)
+        # Those that were on their way, whose acceptance was refused meanwhile.
+        await self._packs(after=last)
         # What is left has nothing but its line in a pack.
         while batch_ids := await self._state.restore.some_packed(limit=_TOGETHER):
             await self._restore([Found(batch_id) for batch_id in batch_ids])
 
-    async def _packs(self) -> None:
-        """Lay the manifests and plans in packs by, in Redis: there may be any number."""
-        async for page in self._storage.pages(PACKS):
+    async def _packs(self, *, after: str | None = None) -> str:
+        """Lay the manifests and plans in packs by, in Redis: there may be any number.
+
+        `after` the last one of before, those that Redis knows are dealt with. Returns the last one.
+        """
+        last = after or ""
+        async for listed in self._storage.pages(PACKS):
+            page = [one for one in listed if one.key > (after or "")]
+            last = max([last, *(one.key for one in page)])
             for first in range(0, len(page), _PACKS_AT_ONCE):
                 some = page[first : first + _PACKS_AT_ONCE]
                 packs = await asyncio.gather(*(read_pack(self._storage, one.key) for one in some))
                 # The oldest first: of a batch in several packs, that one counts.
                 for batches in packs:
                     texts = {one.manifest.id: msgspec.json.encode(one).decode() for one in batches}
+                    if after is not None:
+                        for known in await self._state.batches.statuses(list(texts)):
+                            del texts[known]
                     await self._state.restore.keep_packed(texts)
+        return last
 
     async def _over_batches(
         self, act: Callable[[list[Found]], Coroutine[None, None, None]]

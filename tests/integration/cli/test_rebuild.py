@@ -35,7 +35,16 @@ from shared.slices import Claim, Part, SliceUsage
 from shared.state import BatchRecord, FileRecord, Rate, State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage, Stored
-from shared.submission import accept, keep_changes, manifest_key, read_manifest
+from shared.submission import (
+    PackedBatch,
+    accept,
+    keep_changes,
+    manifest_key,
+    pack,
+    pack_prefix,
+    placed,
+    read_manifest,
+)
 from tests.batches import JOB
 from tests.chaos.points import REBUILD_POINTS
 from tests.eventually import eventually
@@ -634,6 +643,25 @@ async def test_a_finaliser_that_comes_from_before_writes_down_no_end_from_an_old
     assert (record.status, record.number("completed")) == (Status.COMPLETED, 9)
     file = await yards.state.files.get(TENANT, record.fields["output_file_id"])
     assert file.created_at == record.number("finalizing_at")
+
+
+async def test_a_pack_that_was_on_its_way_is_found_as_well(
+    yards: Yards, redis_server: servers.Redis, s3: S3, tmp_path: Path
+) -> None:
+    running = await _half_done(yards, redis_server, tmp_path)
+    [before] = await _pack(yards, "before")
+    late = inline("late", lines(9), fingerprint="print of late")
+
+    async def arrive() -> None:
+        prefix = pack_prefix()
+        [(manifest, body)] = placed(prefix, yards.storage.bucket, [(late.manifest, late.body)])
+        await yards.storage.put(manifest.key, pack([body], [PackedBatch(manifest)]))
+
+    await _rebuild_with(yards, s3, arrive)
+
+    statuses = await yards.state.batches.statuses([running, before, late.manifest.id])
+    assert list(statuses.values()) == [*[Status.IN_PROGRESS] * 2, Status.VALIDATING]
+    assert list(await yards.state.slices.parts(running)) == [0]
 
 
 async def test_failures_and_cancellations_stay_what_they_were(
