@@ -664,6 +664,27 @@ async def test_a_pack_that_was_on_its_way_is_found_as_well(
     assert list(await yards.state.slices.parts(running)) == [0]
 
 
+async def test_a_batch_of_which_nobody_was_told_is_made_once(yards: Yards) -> None:
+    file = await yards.upload("file-in", lines(3))
+    manifest = a_manifest(
+        "untold",
+        fingerprint="print",
+        input_file_id=file.id,
+        bucket=file.bucket,
+        key=file.key,
+        etag=file.etag,
+        size=file.bytes,
+        **today(),
+    )
+    # As a gateway leaves it that dies before Redis knows.
+    await yards.storage.put(manifest_key(manifest.id), msgspec.json.encode(manifest))
+
+    await _rebuild(yards)
+
+    assert (await yards.state.batches.get(manifest.id)).status is Status.VALIDATING
+    assert (await accept(yards.state, yards.storage, manifest)).is_duplicate
+
+
 async def test_failures_and_cancellations_stay_what_they_were(
     yards: Yards, redis_server: servers.Redis
 ) -> None:
