@@ -1,24 +1,32 @@
 """`python -m benchmarks.rebuild`: how long a rebuild of 10,000 batches takes, of which 100 run.
 
 A batch of each kind goes its whole way on a real Redis and a real S3; the others are copies of what
-these have left in S3, under ids of their own. Then Redis is emptied, and made again by the command
-in a process of its own, which says by how much it grew.
+these have left in S3, under ids of their own, with which Redis is filled. Then Redis is emptied or,
+with `--stale`, put back to what it was before batches ended and parts were committed; and it is
+made again by the command in a process of its own, which says by how much it grew. All batches are
+looked at: none is lost, none that has ended is to run again, committed parts are kept, and events
+are told again as they were.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import resource
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis as RedisClient
 
+from benchmarks.rebuild_proof import Proof, Told, differences, hear, renamed, take
 from cli.rebuild.rebuild import Rebuild
 from cli.servers import CephS3, Redis
 from dispatcher.finaliser import Finaliser
@@ -39,7 +47,10 @@ _LANE = "m@gpu"
 _ROWS_A_SLICE = 10
 #: Rows of a batch that has ended, and of one that runs, half of whose slices have their results.
 _FEW, _MANY = 10, 400
+#: Slices that are committed in between: of those that end, and of the others.
+_ALL, _MORE = _MANY // _ROWS_A_SLICE, 5
 _AT_ONCE = 24
+_SHOWN = 20
 _MEBIBYTE = 1024 * 1024
 
 
@@ -103,11 +114,25 @@ async def _run(state: State, storage: Storage, batch_id: str, slices: int) -> No
         await state.slices.commit(claim, part)
 
 
+def _new_names(batch_id: str, file_id: str, message_id: str, name: str) -> dict[str, str]:
+    """What stands in a copy under the name `name` instead."""
+    new_id = ids.batch_id(_TENANT, name)
+    return {
+        batch_id: new_id,
+        file_id: f"file-{name:_<22}",
+        f'"{message_id}"': f'"{name}"',
+        # Those of its output and error file.
+        **{
+            ids.output_file_id(batch_id, kind): ids.output_file_id(new_id, kind)
+            for kind in ("output", "error")
+        },
+    }
+
+
 async def _copies(
     storage: Storage, batch_id: str, names: list[str]
 ) -> AsyncIterator[Awaitable[object]]:
     """What puts copies of a batch's objects under the ids of others."""
-    file_id = None
     bodies = {key: await storage.get(key) for key in await storage.keys(f"batches/{batch_id}/")}
     labels = {key: await storage.label(key) for key in bodies if "/parts/" in key}
     manifest = json.loads(bodies[f"batches/{batch_id}/manifest.json"])
@@ -115,27 +140,16 @@ async def _copies(
     for key in (manifest["key"], f"{manifest['key']}.json"):
         bodies[key] = await storage.get(key)
     for name in names:
-        new = {
-            batch_id: ids.batch_id(_TENANT, name),
-            file_id: f"file-{name:_<22}",
-            f'"{message_id}"': f'"{name}"',
-            # Those of its output and error file.
-            **{
-                ids.output_file_id(batch_id, kind): ids.output_file_id(
-                    ids.batch_id(_TENANT, name), kind
-                )
-                for kind in ("output", "error")
-            },
-        }
+        new = _new_names(batch_id, file_id, message_id, name)
 
-        def renamed(text: str, new: dict[str, str] = new) -> str:
+        def changed(text: str, new: dict[str, str] = new) -> str:
             for old, other in new.items():
                 text = text.replace(old, other)
             return text
 
         for key, body in bodies.items():
             yield storage.put_once(
-                renamed(key), renamed(body.decode()).encode(), label=labels.get(key, "")
+                changed(key), changed(body.decode()).encode(), label=labels.get(key, "")
             )
 
 
@@ -148,36 +162,101 @@ async def _all(work: AsyncIterator[Awaitable[object]]) -> None:
     await asyncio.gather(*waiting)
 
 
-async def _populate(redis_url: str, where: tuple[str, ...], ended: int, running: int) -> None:
-    state, storage = State(redis_url), Storage(*where)
-    await storage.prepare()
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write(_CATALOG)
-        file.flush()
-        planner = Planner(
-            state,
-            storage,
-            load_catalog(Path(file.name)),
-            slice_limits=SliceLimits(rows=_ROWS_A_SLICE),
-            max_rows=50_000,
-        )
-    first = await _submit(state, storage, "ended-0", _FEW)
-    await planner.plan(first)
-    await _run(state, storage, first, 1)
-    await Finaliser(state, storage, output_seconds=86_400).finish(first)
-    second = await _submit(state, storage, "running-0", _MANY)
-    await planner.plan(second)
-    await _run(state, storage, second, _MANY // _ROWS_A_SLICE // 2)
-    for batch_id, kind, count in ((first, "ended", ended), (second, "running", running)):
-        await _all(_copies(storage, batch_id, [f"{kind}-{n}" for n in range(1, count)]))
-    await state.close()
-    storage.close()
+class Fleet:
+    """A fleet's stores, and what its batches do."""
+
+    def __init__(self, redis: Redis, where: tuple[str, ...], options: argparse.Namespace) -> None:
+        self.redis = redis
+        self.state, self.storage = State(redis.url), Storage(*where)
+        self.stale, self._between = options.stale, options.between
+        going_on = options.running + (options.between if options.stale else 0)
+        self._counts = {"ended": options.batches - going_on, "running": going_on}
+        self.told: Told = {}
+        #: Of each kind the first one, as it was before anything was lost.
+        self._first: dict[str, Mapping[str, str]] = {}
+
+    def names(self, kind: str) -> list[str]:
+        return [f"{kind}-{number}" for number in range(self._counts[kind])]
+
+    def batch_ids(self, kind: str) -> list[str]:
+        return [ids.batch_id(_TENANT, name) for name in self.names(kind)]
+
+    async def populate(self) -> None:
+        """Let one batch of each kind go its way, and copy what it has left."""
+        await self.storage.prepare()
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(_CATALOG)
+            file.flush()
+            planner = Planner(
+                self.state,
+                self.storage,
+                load_catalog(Path(file.name)),
+                slice_limits=SliceLimits(rows=_ROWS_A_SLICE),
+                max_rows=50_000,
+            )
+        first = await _submit(self.state, self.storage, "ended-0", _FEW)
+        await planner.plan(first)
+        await _run(self.state, self.storage, first, 1)
+        await self._finish(first)
+        second = await _submit(self.state, self.storage, "running-0", _MANY)
+        await planner.plan(second)
+        await _run(self.state, self.storage, second, _MANY // _ROWS_A_SLICE // 2)
+        proof = await take(self.state, [first, second])
+        for batch_id, kind in ((first, "ended"), (second, "running")):
+            self._first[kind] = proof.records[batch_id]
+            await _all(_copies(self.storage, batch_id, self.names(kind)[1:]))
+
+    async def fill(self) -> Proof:
+        """Let Redis know all of them, as the first one of each kind was."""
+        await Rebuild(self.state, self.storage, told=lambda *_: None).run()
+        self.told |= await hear(self.state)
+        proof = await take(self.state, [*self.batch_ids("ended"), *self.batch_ids("running")])
+        for kind, first in self._first.items():
+            told = first["id"], first["input_file_id"], first["message_id"]
+            for name in self.names(kind):
+                wanted = renamed(first, _new_names(*told, name))
+                if proof.records.get(wanted["id"]) != wanted:
+                    raise SystemExit(f"{name} is not what it was copied from")
+        return proof
+
+    async def go_on(self) -> Proof:
+        """Let some of those that run end, and the others commit more of their slices."""
+        for number, batch_id in enumerate(self.batch_ids("running")):
+            is_last = number < self._between
+            await _run(self.state, self.storage, batch_id, _ALL if is_last else _MORE)
+            if is_last:
+                await self._finish(batch_id)
+        self.told |= await hear(self.state)
+        return await take(self.state, [*self.batch_ids("ended"), *self.batch_ids("running")])
+
+    async def _finish(self, batch_id: str) -> None:
+        await Finaliser(self.state, self.storage, output_seconds=86_400).finish(batch_id)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self.state.close()
+        self.storage.close()
 
 
-async def _empty(redis_url: str) -> None:
-    client: RedisClient[bytes] = RedisClient.from_url(redis_url)
-    await client.flushall()
-    await client.aclose()
+async def _lose(fleet: Fleet, folder: Path) -> tuple[Proof, set[str]]:
+    """Have Redis know less; returns what all was like, and the ends that it does not know."""
+    await fleet.populate()
+    proof = await fleet.fill()
+    unknown = proof.ended
+    log, copy = folder / "redis" / "appendonlydir", folder / "before"
+    if fleet.stale:
+        shutil.copytree(log, copy)
+        proof = await fleet.go_on()
+        unknown = proof.ended - unknown
+        fleet.redis.kill()
+        shutil.rmtree(log)
+        shutil.copytree(copy, log)
+        fleet.redis.start()
+    else:
+        client: RedisClient[bytes] = RedisClient.from_url(fleet.redis.url)
+        await client.flushall()
+        await client.aclose()
+    return proof, unknown
 
 
 async def _measure(redis_url: str, *where: str) -> None:
@@ -202,11 +281,30 @@ async def _measure(redis_url: str, *where: str) -> None:
     storage.close()
 
 
+async def _prove(
+    options: argparse.Namespace, redis: Redis, where: tuple[str, ...], folder: Path
+) -> tuple[list[Any], list[str]]:
+    """What the rebuild measured, and each promise that was broken."""
+    fleet = Fleet(redis, where, options)
+    try:
+        proof, unknown = await _lose(fleet, folder)
+        command = [sys.executable, "-m", "benchmarks.rebuild", "--measure", redis.url, *where]
+        done = await asyncio.to_thread(subprocess.run, command, stdout=subprocess.PIPE, check=True)
+        broken = await differences(fleet.state, proof, fleet.told, unknown=unknown, lane=_LANE)
+    finally:
+        await fleet.close()
+    return json.loads(done.stdout.splitlines()[-1]), broken
+
+
 def main() -> int:
-    """Exit code 1 when it takes longer than the goal, or not everything is there."""
+    """Exit code 1 when it takes longer than the goal, or not everything is as it was."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=10_000)
     parser.add_argument("--running", type=int, default=100)
+    parser.add_argument("--stale", action="store_true", help="put Redis back, and do not empty it")
+    parser.add_argument(
+        "--between", type=int, default=50, help="batches that end after the state put back"
+    )
     parser.add_argument("--goal-seconds", type=float, default=60.0)
     parser.add_argument("--measure", nargs="*")
     options = parser.parse_args()
@@ -220,27 +318,24 @@ def main() -> int:
             redis.start()
             s3.start()
             where = (s3.endpoint, *keys, "rebuild")
-            ended = options.batches - options.running
-            asyncio.run(_populate(redis.url, where, ended, options.running))
-            asyncio.run(_empty(redis.url))
-            done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.rebuild", "--measure", redis.url, *where],
-                stdout=subprocess.PIPE,
-                check=True,
-            )
+            measured, broken = asyncio.run(_prove(options, redis, where, Path(folder)))
         finally:
             redis.kill()
             s3.kill()
-    seconds, cpu, growth, running, counts, steps = json.loads(done.stdout.splitlines()[-1])
+    seconds, cpu, growth, running, counted, steps = measured
+    counts = Counter(counted)
     print(
-        f"{counts['batches']:,} batches, of which {running} run on with {counts['parts']:,} of "
-        f"{counts['slices']:,} slices done, and {counts['files_made']:,} files: {seconds:.1f} s "
-        f"(goal: at most {options.goal_seconds:g}), {cpu:.1f} s of CPU time of its own, memory "
-        f"grew by {growth:.0f} MiB; "
-        f"steps ended after {steps}"
+        f"{counts['batches']:,} batches in a Redis {'put back' if options.stale else 'emptied'}, "
+        f"{counts['batches_ended']:,} of them ended again by their commits, {running} run on with "
+        f"{counts['parts']:,} of {counts['slices']:,} slices done, {counts['files_made']:,} files "
+        f"made: {seconds:.1f} s, {seconds / options.goal_seconds:.2f} of the goal of "
+        f"{options.goal_seconds:g} s; {cpu:.1f} s of CPU time of its own, memory grew by "
+        f"{growth:.0f} MiB; steps ended after {steps}; load average {os.getloadavg()[0]:.1f}"
     )
-    is_whole = counts["batches"] == counts["files_made"] == options.batches
-    is_whole = is_whole and running == options.running
+    print(f"lost, to run again, or otherwise not as before: {len(broken)}")
+    for text in broken[:_SHOWN]:
+        print(text)
+    is_whole = counts["batches"] == options.batches and running == options.running and not broken
     return 0 if is_whole and seconds <= options.goal_seconds else 1
 
 

@@ -78,13 +78,13 @@ class Finaliser:
             log.warning("batch.input_lost", batch_id=batch_id)
             output, error = await self._assembled(record, event, has_names=False)
         crash.point("finaliser.assembled")
-        commit = await self._commit(batch_id, event, output, error)
-        crash.point("finaliser.committed")
         try:
+            commit = await self._commit(record, event, output, error)
+            crash.point("finaliser.committed")
             is_ours = await carry_out(self._state, self._storage, commit)
             crash.point("finaliser.concluded")
         except InvalidTransitionError as late:
-            # Cancelled between the commit and here: the next round ends it as cancelled.
+            # Cancelled since it was read, for one: the next round ends it as cancelled.
             log.warning("batch.finish_late", batch_id=batch_id, status=late.status)
         else:
             if is_ours:
@@ -292,13 +292,20 @@ class Finaliser:
 
     async def _commit(
         self,
-        batch_id: str,
+        before: BatchRecord,
         event: Event,
         output: Assembled | None,
         error: Assembled | None,
     ) -> Commit:
-        """Create the commit object, or read the one that was first."""
-        record, pin = await self._state.batches.pinned(batch_id)
+        """Create the commit object, or read the one that was first.
+
+        Raises InvalidTransitionError when the batch is no longer what it was `before`, and
+        TransientError while Redis is made again: its record may be of another time.
+        """
+        record, pin = await self._state.batches.pinned(before.id)
+        await self._state.restore.raise_if_under_way()
+        if (record.status, record.fields.get("plan")) != (before.status, before.fields.get("plan")):
+            raise InvalidTransitionError(record.id, event, record.status)
         fields: dict[str, str | int] = {
             "completed": output.rows if output else 0,
             "failed": error.rows if error else 0,

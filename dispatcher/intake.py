@@ -352,12 +352,12 @@ class Intake:
 
     async def _own_batch(self, tenant: str | None, batch_id: str) -> BatchRecord:
         """The tenant's batch; another one's does not exist."""
+        # Before the look: what is missing then is not there.
+        await self._state.restore.raise_if_under_way()
         try:
             record = await self._state.batches.get(batch_id)
         except NotFoundError:
             record = None
-        if record is None and await self._state.restore.is_under_way():
-            raise TransientError("The index of this fleet is being made again.")
         if record is None or record.tenant != tenant:
             text = f"batch_id: No batch found with id '{batch_id}'."
             raise RejectedError([Reason("unknown_batch", text, "batch_id")])

@@ -54,8 +54,7 @@ class Replay:
 
     async def _replay(self, envelope: Envelope, wish: OfBatch | Since) -> ReplayedReply:
         tenant = envelope.tenant or ""
-        if await self._state.restore.is_under_way():
-            raise TransientError("The index of this fleet is being made again.")
+        await self._state.restore.raise_if_under_way()
         if tenant in self._busy:
             text = "Another replay of this tenant is under way; ask again after its end."
             raise RejectedError([Reason("replay_in_progress", text)])

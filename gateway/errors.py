@@ -95,7 +95,14 @@ def _waiting(seconds: float | None) -> dict[str, str]:
     }
 
 
-async def _respond(_: Request, error: Exception) -> Response:
+async def _respond(request: Request, error: Exception) -> Response:
+    if isinstance(error, NotFoundError | InvalidInputError | ConflictError):
+        # What is missing, or stands otherwise, may be so because Redis has been under a rebuild
+        # since the call came in.
+        try:
+            await request.state.services.state.restore.raise_if_under_way()
+        except TransientError as unsure:
+            error = unsure
     if isinstance(error, TransientError):
         log.warning("http.unavailable", reason=str(error))
     return _response(answer(error))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from shared import crash
-from shared.errors import InvalidTransitionError
+from shared.errors import InvalidTransitionError, TransientError
 from shared.lifecycle import TRANSITIONS, Event
 from shared.state import MovedError, Pin, State
 from shared.storage import Storage
@@ -104,6 +104,7 @@ async def carry_out(state: State, storage: Storage, commit: Commit) -> bool:
             )
         except MovedError:
             record, pin = await state.batches.pinned(commit.batch_id)
+            await state.restore.raise_if_under_way()
             commit = msgspec.structs.replace(commit, record=record.fields, **pin._asdict())
             key = commit_key(commit.batch_id, commit.event)
             await storage.put(key, msgspec.json.encode(commit))
@@ -121,6 +122,8 @@ async def fail(
     Raises as `State.apply` does; what was kept about a failure that did not happen is removed.
     """
     record, pin = await state.batches.pinned(batch_id)
+    # The record may be of another time.
+    await state.restore.raise_if_under_way()
     row = TRANSITIONS[event]
     if record.status is row.target:
         return False
@@ -141,14 +144,24 @@ async def fail(
 async def cancel(state: State, storage: Storage, batch_id: str) -> bool:
     """Let CANCEL_REQUESTED happen, and keep that it did: nobody who was told finds it undone.
 
-    Returns False when it had happened already. Raises as `State.apply` does.
+    Returns False when it had happened already. Raises as `State.apply` does, and TransientError
+    where a rebuild of Redis may undo it: it is to be asked for again.
     """
     is_new = await state.apply(batch_id, Event.CANCEL_REQUESTED)
     crash.point("commits.cancelled")
-    told = Cancellation((await state.batches.get(batch_id)).number("cancelling_at"))
+    told = Cancellation(await _cancelling_at(state, batch_id))
     # Also of a repeat: whoever was first may have died before this.
     await storage.create(cancel_key(batch_id), msgspec.json.encode(told))
+    await state.restore.raise_if_under_way()
+    # A whole rebuild may have gone by, and have looked before.
+    await _cancelling_at(state, batch_id)
     return is_new
+
+
+async def _cancelling_at(state: State, batch_id: str) -> int:
+    if at := (await state.batches.get(batch_id)).number("cancelling_at"):
+        return at
+    raise TransientError(f"A rebuild of Redis has undone that batch {batch_id} is cancelled.")
 
 
 class LaneFailure(msgspec.Struct):

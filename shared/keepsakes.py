@@ -77,16 +77,20 @@ async def revoke_key(state: State, storage: Storage, key_id: str) -> bool:
 async def keep_webhook(state: State, storage: Storage, tenant: str, endpoint_id: str) -> None:
     """Write the endpoint, as it is by now, to S3.
 
-    Of two that change it at once, the later one's wish stands in the end.
+    Of two that change it at once, the later one's wish stands in the end. Raises TransientError
+    where a rebuild of Redis may undo the change.
     """
     fields = await state.webhooks.fields(endpoint_id)
     while fields:
         await storage.put(webhook_key(tenant, endpoint_id), msgspec.json.encode(fields))
+        await state.restore.raise_if_under_way()
         now = await state.webhooks.fields(endpoint_id)
         if now == fields:
             return
         fields = now
     await storage.remove([webhook_key(tenant, endpoint_id)])
+    # A rebuild that did not find it in S3 has deleted it.
+    await state.restore.raise_if_under_way()
 
 
 async def forget_webhook(storage: Storage, tenant: str, endpoint_id: str) -> None:

@@ -216,7 +216,8 @@ async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
     """Write priority, metadata and pause, as they are by now, into the batch's manifest as well.
 
     Of two that change a batch at once, the later one's wish stands in the end; safe to repeat.
-    Returns the record. Raises NotFoundError when there is no such batch.
+    Returns the record. Raises NotFoundError when there is no such batch, and TransientError where a
+    rebuild of Redis may undo the change.
     """
     record = await state.batches.get(batch_id)
     while True:
@@ -230,6 +231,7 @@ async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
         if changed != manifest:
             changed = msgspec.structs.replace(changed, is_changed=True)
             await storage.put(manifest_key(batch_id), msgspec.json.encode(changed))
+        await state.restore.raise_if_under_way()
         now = await state.batches.get(batch_id)
         if _changeable(now) == _changeable(record):
             return now

@@ -96,6 +96,7 @@ class LaneJob:
         #: Until then others have their turn.
         self._no_trial_before = 0.0
         self._failure: BaseException | None = None
+        self._is_superseded = False
 
     async def run(self) -> None:
         """Work until the lane has been idle for `linger_seconds`, or another job took it over."""
@@ -115,7 +116,7 @@ class LaneJob:
     async def _work(self) -> None:
         idle_since = time.monotonic()
         async with self._state.bells(f"lane:{self._lane.name}") as bells:
-            while True:
+            while not self._is_superseded:
                 try:
                     started = 0
                     if (engine := await self._engine()) is not None:
@@ -133,6 +134,7 @@ class LaneJob:
                 except TransientError as error:
                     log.warning("lane_job.waits", lane=self._lane.name, reason=str(error))
                     await asyncio.sleep(_PAUSE_SECONDS)
+        raise SupersededError(f"Lane {self._lane.name} has another job than {self._job}.")
 
     async def _engine(self) -> Lane | None:
         """Whose engine takes the next rows; None while there is none, or nothing to run."""
@@ -363,7 +365,7 @@ class LaneJob:
             self._claims.pop((claim.batch_id, claim.index), None)
         await self._measure()
         self._suspects = await self._state.lanes.suspects_count(self._lane.name)
-        await self._state.lanes.beat(
+        is_ours = await self._state.lanes.beat(
             self._lane.name,
             self._job,
             rows_wanted=2 * self._wave_rows(),
@@ -371,6 +373,8 @@ class LaneJob:
             rate=self._rate,
             **self._pools.told(),
         )
+        # Who has no room claims nothing, and hears of it nowhere else.
+        self._is_superseded = not is_ours
 
     async def _measure(self) -> None:
         """The lane's rate in rows a second, over about the last five seconds of work."""

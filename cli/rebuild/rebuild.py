@@ -109,10 +109,7 @@ class Rebuild:
                         "A dispatcher still leads after a minute. Stop the dispatchers, and run "
                         "this again."
                     )
-        for lane in await self._state.lanes.names():
-            job = await self._state.lanes.job(lane)
-            await self._state.lanes.open_job(lane, job.id, "")
-            await self._state.slices.reap(lane, all_claims=True)
+        await self._state.restore.take_lanes()
 
     async def _keys(self) -> None:
         async for page in self._storage.pages(KEYS):
@@ -137,27 +134,39 @@ class Rebuild:
                 self.counts["webhook_endpoints"] += 1
         async for tenant, endpoint_id in self._state.restore.webhooks():
             if endpoint_id not in kept:
-                await self._state.webhooks.delete(tenant, endpoint_id)
+                await self._state.restore.delete_webhook(tenant, endpoint_id)
                 self.counts["webhook_endpoints_deleted"] += 1
         self._told("webhooks", 1.0)
 
     async def _batches(self) -> None:
-        await self._packs()
+        last = await self._packs()
         await self._over_batches(self._restore)
+        # Those that were on their way, whose acceptance was refused meanwhile.
+        await self._packs(after=last)
         # What is left has nothing but its line in a pack.
         while batch_ids := await self._state.restore.some_packed(limit=_TOGETHER):
             await self._restore([Found(batch_id) for batch_id in batch_ids])
 
-    async def _packs(self) -> None:
-        """Lay the manifests and plans in packs by, in Redis: there may be any number."""
-        async for page in self._storage.pages(PACKS):
+    async def _packs(self, *, after: str | None = None) -> str:
+        """Lay the manifests and plans in packs by, in Redis: there may be any number.
+
+        `after` the last one of before, those that Redis knows are dealt with. Returns the last one.
+        """
+        last = after or ""
+        async for listed in self._storage.pages(PACKS):
+            page = [one for one in listed if one.key > (after or "")]
+            last = max([last, *(one.key for one in page)])
             for first in range(0, len(page), _PACKS_AT_ONCE):
                 some = page[first : first + _PACKS_AT_ONCE]
                 packs = await asyncio.gather(*(read_pack(self._storage, one.key) for one in some))
                 # The oldest first: of a batch in several packs, that one counts.
                 for batches in packs:
                     texts = {one.manifest.id: msgspec.json.encode(one).decode() for one in batches}
+                    if after is not None:
+                        for known in await self._state.batches.statuses(list(texts)):
+                            del texts[known]
                     await self._state.restore.keep_packed(texts)
+        return last
 
     async def _over_batches(
         self, act: Callable[[list[Found]], Coroutine[None, None, None]]
@@ -310,8 +319,8 @@ class Rebuild:
             for file in files:
                 # Deleted after the state that Redis has.
                 if file.created_at < began - _YOUNG_SECONDS:
-                    await self._state.files.delete(file.tenant, file.id)
-                    self.counts["files_deleted"] += 1
+                    gone = await self._state.restore.delete_file(file.tenant, file.id)
+                    self.counts["files_deleted"] += gone
         self._told("files", 1.0)
 
     async def _make_files(self, records: Sequence[str]) -> None:
@@ -350,11 +359,8 @@ class Rebuild:
         async for page in self._storage.pages(DELETED):
             for listed in page:
                 _, tenant, file_id = listed.key.split("/")
-                try:
-                    await self._state.files.delete(tenant, file_id)
-                except NotFoundError:
-                    continue
-                self.counts["files_deleted"] += 1
+                gone = await self._state.restore.delete_file(tenant, file_id)
+                self.counts["files_deleted"] += gone
 
     async def _bodies(self, page: Sequence[Listed]) -> list[bytes]:
         bodies: list[bytes] = []

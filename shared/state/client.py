@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ _BRIEF = (
     OutOfMemoryError,
 )
 _DISK_FULL = "MISCONF"
+#: What our scripts say while the index is made again.
+REBUILDING = "REBUILDING"
+#: In a pipeline, redis-py puts the command before what the server says, and signs around it.
+_BRIEFLY_REFUSED = re.compile(rf"(?:^|caused error: \W*)(?:{_DISK_FULL}|{REBUILDING}) ")
 #: uvloop's words for a write to a connection that was reset a moment before; asyncio's own loop has
 #: a ConnectionError for it.
 _RESET = "the handler is closed"
@@ -100,7 +105,7 @@ def translated() -> Iterator[None]:
     except RedisError as error:
         if task and task.cancelling() > before:
             raise asyncio.CancelledError from error
-        if isinstance(error, _BRIEF) or str(error).startswith(_DISK_FULL):
+        if isinstance(error, _BRIEF) or _BRIEFLY_REFUSED.search(str(error)):
             raise TransientError(f"Redis: {error}") from error
         raise
     except RuntimeError as error:

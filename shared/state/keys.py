@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shared import ids
-from shared.errors import NotFoundError, TransientError
+from shared.errors import NotFoundError
 from shared.state.batches import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Rate, Standing
@@ -84,8 +84,6 @@ class Keys:
         arguments = [part for rate in rates for part in (rate.name, *rate.arguments)]
         digest = ids.api_key_digest(key)
         found = await self._scripts.run("admit", digest, batch_id, *arguments)
-        if found == "rebuilding":
-            raise TransientError("The index of this fleet is being made again.")
         if not found:
             return None
         tenant, place, wait, left, reset, flat = found

@@ -8,17 +8,21 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from shared.errors import TransientError
 from shared.lifecycle import Status
 from shared.slices import Part, Slice
 from shared.state.batches import Pin
 from shared.state.client import Client
 from shared.state.files import FileRecord
+from shared.state.lanes import Lanes
 from shared.state.scripts import Scripts, pairs
-from shared.state.slices import pending_key
+from shared.state.slices import Slices, pending_key
 
 Restored = Literal["made", "mended", "ended"]
 #: Slices written in one command.
 _MANY = 500
+#: What is known of a batch's slices besides the plan, and is written anew.
+_OF_SLICES = ("parts", "commits", "epochs")
 #: A plan whose batch was never made disappears after this.
 _PLAN_SECONDS = 86_400
 #: As long as an upload is reserved.
@@ -87,6 +91,14 @@ class Restore:
         """Whether a rebuild began that has not ended."""
         return bool(await self._redis.exists(f"{self._namespace}rebuilding"))
 
+    async def raise_if_under_way(self) -> None:
+        """Raise TransientError where a rebuild began that has not ended.
+
+        For after a write to S3 that says what Redis was told: a rebuild may have looked before.
+        """
+        if await self.is_under_way():
+            raise TransientError("The index of this fleet is being made again.")
+
     async def end(self) -> None:
         """Let everybody go on."""
         await self._redis.delete(f"{self._namespace}rebuilding")
@@ -95,6 +107,15 @@ class Restore:
     async def has_leader(self) -> bool:
         """Whether a dispatcher does its duties, or may still do so for a moment."""
         return bool(await self._redis.exists(f"{self._namespace}lease:dispatcher"))
+
+    async def take_lanes(self) -> None:
+        """Take from the lane jobs their lanes, and what they hold."""
+        lanes = Lanes(self._redis, self._scripts, self._namespace)
+        slices = Slices(self._redis, self._scripts, self._namespace)
+        for lane in await lanes.names():
+            job = await lanes.job(lane)
+            await lanes.open_job(lane, job.id, "")
+            await slices.reap(lane, all_claims=True)
 
     async def raise_numbers(self, batch_ids: Sequence[str], base: int) -> None:
         """Let the next event of batches that have ended have a number that none has had."""
@@ -197,6 +218,14 @@ class Restore:
             for endpoint_id in await self._redis.zrange(key, 0, -1):
                 yield key.rpartition(":")[2], endpoint_id
 
+    async def delete_webhook(self, tenant: str, endpoint_id: str) -> None:
+        """Let the endpoint be gone, as in S3."""
+        await self._scripts.run("delete_webhook", tenant, endpoint_id)
+
+    async def delete_file(self, tenant: str, file_id: str) -> bool:
+        """Let the file be gone, as in S3; False when it is."""
+        return bool(await self._scripts.run("delete_file", tenant, file_id))
+
     async def see_files(self, file_ids: Sequence[str]) -> None:
         """Note that S3 has the records of these files."""
         if file_ids:
@@ -263,6 +292,8 @@ class Restore:
         parts, ns = batch.parts or {}, self._namespace
         pending: dict[str, list[int]] = {lane: [] for lane in batch.lanes}
         before = 0
+        # In an older state they may say more than S3, whose listing is the one that counts.
+        await self._redis.unlink(*(f"{ns}{what}:{batch.id}" for what in _OF_SLICES))
         for first in range(0, len(batch.slices), _MANY):
             async with self._redis.pipeline(transaction=False) as pipe:
                 numbered = list(enumerate(batch.slices[first : first + _MANY], start=first))

@@ -10,23 +10,37 @@ from redis.exceptions import NoScriptError
 
 from shared.errors import TransientError
 from shared.lifecycle import FINAL, TRANSITIONS
-from shared.state.client import Client
+from shared.state.client import REBUILDING, Client
 
 _FOLDER = Path(__file__).parent / "lua"
+#: While the index is made again from S3, what it says may be old, and what would be changed by that
+#: would be undone. In one step with the change itself, so that none slips in between.
+_REFUSAL = f"""\
+if redis.call('EXISTS', KEYS[1] .. 'rebuilding') == 1 then
+  return redis.error_reply('{REBUILDING} The index of this fleet is being made again.')
+end
+"""
+#: Those that are not refused: some only repeat what lies in S3 already, where a rebuild finds it or
+#: has nothing to say about it; the others know by themselves what to do meanwhile.
+_NEVER_REFUSED = {"accept", "add_key", "revoke_key", "lease", "take_progress"}
 
 
 class Scripts:
-    """Runs a script by name in one namespace; `KEYS[1]` is always the namespace."""
+    """Runs a script by name in one namespace; `KEYS[1]` is always the namespace.
 
-    def __init__(self, redis: Client, namespace: str) -> None:
+    While the index is made again they raise TransientError, except for whoever makes it.
+    """
+
+    def __init__(self, redis: Client, namespace: str, *, for_rebuild: bool = False) -> None:
         self._redis = redis
         self._namespace = namespace
         prelude = _lifecycle_table() + (_FOLDER / "prelude.lua").read_text()
-        self._scripts: dict[str, AsyncScript] = {
-            path.stem: redis.register_script(prelude + path.read_text())
-            for path in sorted(_FOLDER.glob("*.lua"))
-            if path.stem != "prelude"
-        }
+        self._scripts: dict[str, AsyncScript] = {}
+        for path in sorted(_FOLDER.glob("*.lua")):
+            if path.stem != "prelude":
+                is_free = for_rebuild or path.stem in _NEVER_REFUSED
+                text = ("" if is_free else _REFUSAL) + prelude + path.read_text()
+                self._scripts[path.stem] = redis.register_script(text)
 
     async def run(self, name: str, *arguments: str | bytes | float) -> Any:
         """What the script returns, as redis-py decodes it."""

@@ -78,7 +78,8 @@ class State:
         self.events = Events(self._redis, scripts, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
         self.live = Live(self._redis, scripts, namespace)
-        self.restore = Restore(self._redis, scripts, namespace)
+        unhindered = Scripts(self._redis, namespace, for_rebuild=True)
+        self.restore = Restore(self._redis, unhindered, namespace)
         self.census = Census(self._redis, namespace)
         self.dead_rows = DeadRows(self._redis, namespace)
 

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cli.rebuild.rebuild import NUMBERS
 from shared import ids
 from shared.lifecycle import FINAL, INITIAL, TRANSITIONS, Status
 from shared.submission import PACKS
@@ -408,7 +409,7 @@ def _left_in_redis(evidence: Evidence) -> Iterator[Violation]:
 
 def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
     """Objects that nothing refers to, and that nobody will remove."""
-    wanted = set()
+    wanted = {name for name in evidence.objects if name.startswith(NUMBERS)}
     waiting = {name for name, _ in evidence.redis.get("garbage", [])}
     waiting |= {f"uploads/{name}/" for name, _ in evidence.redis.get("uploads", [])}
     for key, content in evidence.redis.items():

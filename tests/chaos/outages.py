@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
@@ -28,8 +28,11 @@ import httpx
 import psutil
 from redis.asyncio import Redis
 
+from cli.rebuild.rebuild import Rebuild
 from cli.servers import Child
+from shared.state import State
 from shared.state.state import NAMESPACE
+from shared.storage import Storage
 from tests.chaos import run as chaos
 from tests.chaos.checker import Violation, absorbed, check
 from tests.chaos.clients import Clients
@@ -44,6 +47,8 @@ from tests.eventually import eventually
 _HANGS_SECONDS = 60.0
 _PAUSE_SECONDS = 1.0
 _RECOVERY_SECONDS = 300.0
+#: Ends of batches, with work on others between, for which Redis is then too old.
+_STEPS = 3
 #: Batches that are asked for during one outage.
 _WISHES = 8
 _METRICS_TOKEN = secrets.token_hex(16)
@@ -181,6 +186,8 @@ class Outage(NamedTuple):
     refused: Sequence[str] = ()
     either: Sequence[str] = ()
     least_seconds: float = 0.0
+    #: Whether uploads in parts that were not completed are begun again.
+    loses_uploads: bool = False
 
 
 class Prober(Clients):
@@ -191,6 +198,7 @@ class Prober(Clients):
         self._outage_fleet = fleet
         self._key = ""
         self._chance = random.Random(seed)
+        self._loses_uploads = False
 
     async def begin(self) -> None:
         """Connect all of them."""
@@ -200,6 +208,7 @@ class Prober(Clients):
     async def live_through(self, outage: Outage, seconds: float) -> Found:
         """Let it happen for so long, and then wait until all is well again."""
         fleet, found = self._outage_fleet, Found(outage)
+        self._loses_uploads |= outage.loses_uploads
         wishes = [await self._prepared() for _ in range(_WISHES)]
         headers = {"authorization": f"Bearer {self._key}"}
         async with httpx.AsyncClient(headers=headers, timeout=_HANGS_SECONDS) as http:
@@ -238,6 +247,9 @@ class Prober(Clients):
             await self._create(wish, file_id)
         for wish, _ in wishes:
             await self._see_end(wish, self._chance)
+
+    def _is_forgotten(self, answer: httpx.Response) -> bool:
+        return self._loses_uploads and answer.status_code == HTTPStatus.NOT_FOUND
 
     async def _prepared(self) -> tuple[dict[str, Any], str]:
         """A batch to ask for, and its input, which is there already."""
@@ -322,6 +334,74 @@ async def busy_s3(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
         port = int(fleet.ceph.endpoint.rpartition(":")[2])
         async with await asyncio.start_server(answer, "127.0.0.1", port):
             yield
+
+
+@asynccontextmanager
+async def redis_put_back(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
+    """An older state, of which the index is made again while everybody else lives on."""
+    copy = fleet.run_dir / "redis-before"
+    shutil.rmtree(copy, ignore_errors=True)
+    log = next((fleet.run_dir / "redis").rglob("appendonlydir"))
+    shutil.copytree(log, copy)
+    state, storage = State(fleet.redis.url), Storage(*fleet.s3)
+    try:
+        await _much_happens(fleet)
+        async with fleet.unguarded(), _cut_off_from(fleet, "redis") as heal:
+            await fleet.do(Fault(0, "kill", "redis"))
+            shutil.rmtree(log)
+            shutil.copytree(copy, log)
+            await fleet.serve_again("redis")
+            fleet.redis.wait(_RECOVERY_SECONDS)
+            rebuilding = asyncio.create_task(Rebuild(state, storage, told=lambda *_: None).run())
+            # Who works with the older state before would tell of other things under the same ids.
+            await eventually(state.restore.is_under_way, _RECOVERY_SECONDS)
+            await heal()
+            yield
+            await rebuilding
+    finally:
+        storage.close()
+        await state.close()
+
+
+async def _much_happens(fleet: OutageFleet) -> None:
+    """Return when batches have ended since, and slices of others have their results."""
+    redis: Redis[str] = Redis.from_url(fleet.redis.url, decode_responses=True)
+
+    async def counts() -> tuple[int, int]:
+        ended = sum(map(int, (await redis.hgetall(f"{NAMESPACE}ended")).values()))
+        jobs = [f"{NAMESPACE}lane:{lane}:job" for lane in await redis.smembers(f"{NAMESPACE}lanes")]
+        return ended, sum([int(await redis.hget(job, "slices") or 0) for job in jobs])
+
+    before = await counts()
+
+    async def have_grown() -> bool:
+        return all(now > then for now, then in zip(await counts(), before, strict=True))
+
+    try:
+        for _ in range(_STEPS):
+            before = await counts()
+            await eventually(have_grown, _RECOVERY_SECONDS)
+    finally:
+        await redis.aclose()
+
+
+@asynccontextmanager
+async def _cut_off_from(
+    fleet: OutageFleet, server: str
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Nobody reaches it until the end, or until what is yielded is called."""
+    links = [f"{client}>{server}" for client in (*GATEWAYS, *DISPATCHERS, LANE_JOB)]
+
+    async def heal() -> None:
+        for link in links:
+            await fleet.order({"fault": "heal", "link": link})
+
+    try:
+        for link in links:
+            await fleet.order({"fault": "refuse", "link": link})
+        yield heal
+    finally:
+        await heal()
 
 
 @asynccontextmanager
@@ -417,6 +497,7 @@ OUTAGES = (
     Outage(
         "redis-disk-full", redis_disk_full, _both(redis=_GONE), ("upload", "create"), ("retrieve",)
     ),
+    Outage("redis-put-back", redis_put_back, either=_CALLS, loses_uploads=True),
     Outage("s3-gone", partial(gone, server="s3"), _both(s3=_GONE), ("upload", "create")),
     Outage("s3-busy", busy_s3, _both(s3=_GONE), ("upload", "create")),
     Outage("s3-silent", partial(silent, server="s3"), _both(s3=_GONE), ("upload", "create")),

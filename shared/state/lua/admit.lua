@@ -1,11 +1,9 @@
 -- Whose key it is, and whether its tenant may call now; a call that may is counted.
 -- ARGV: digest of the key, a batch to read on the way ('' for none), then triples: name of a limit,
 -- calls, microseconds in which they may come
--- Returns 'rebuilding' while not everything is there, false for a key that does not stand for anybody,
--- else the tenant and, of the limit that
+-- Returns false for a key that does not stand for anybody, else the tenant and, of the limit that
 -- leaves least room: its place (from 1), microseconds to wait, calls left, microseconds until all are;
 -- then the batch's fields.
-if redis.call('EXISTS', ns .. 'rebuilding') == 1 then return 'rebuilding' end
 local key = ns .. 'key:' .. ARGV[1]
 local values = redis.call('HMGET', key, 'tenant', 'revoked_at', 'used_at')
 if not values[1] or values[2] then return false end

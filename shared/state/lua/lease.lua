@@ -7,7 +7,7 @@ if tonumber(ARGV[3]) == 0 then
   return 0
 end
 -- While the index is made again nobody leads.
-if ARGV[1] == 'dispatcher' and redis.call('EXISTS', ns .. 'rebuilding') == 1 then return 0 end
+if ARGV[1] == 'dispatcher' and is_rebuilding() then return 0 end
 redis.call('SET', key, ARGV[2], 'PX', ARGV[3])
 if holder then return tonumber(redis.call('GET', key .. ':epoch')) end
 return redis.call('INCR', key .. ':epoch')

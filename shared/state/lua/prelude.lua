@@ -13,6 +13,7 @@ local function words(text)
   for word in string.gmatch(text or '', '%S+') do found[#found + 1] = word end
   return found
 end
+local function is_rebuilding() return redis.call('EXISTS', ns .. 'rebuilding') == 1 end
 -- Once a script: whoever hears it looks at all there is.
 local rung = {}
 local function ring(whom)
@@ -423,7 +424,7 @@ local function leave(id)
   for _, lane in ipairs(lanes) do
     redis.call('ZREM', lane_key(lane, 'active'), id)
     unwait(lane, id)
-    for _, list in ipairs({'ready', 'claims'}) do
+    for _, list in ipairs({'ready', 'suspects', 'claims'}) do
       for _, member in ipairs(redis.call('ZRANGE', lane_key(lane, list), 0, -1)) do
         if string.match(member, '^(.*):%d+$') == id then redis.call('ZREM', lane_key(lane, list), member) end
       end

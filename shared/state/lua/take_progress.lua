@@ -1,5 +1,7 @@
 -- The progress of running batches that is to be told now; who takes it tells it, or nobody does.
 -- ARGV: how many at most. Returns batch ids and events in turn.
+-- Its number may have been that of another event.
+if is_rebuilding() then return {} end
 for _, id in ipairs(redis.call('SRANDMEMBER', ns .. 'progress-late', ARGV[1])) do
   if redis.call('HGET', batch_key(id), 'status') == 'in_progress' then
     progress(id)

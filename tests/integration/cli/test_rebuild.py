@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,8 +34,18 @@ from shared.lifecycle import FINAL, Event, Status
 from shared.slices import Claim, Part, SliceUsage
 from shared.state import BatchRecord, FileRecord, Rate, State
 from shared.state.state import NAMESPACE
-from shared.storage import Storage
-from shared.submission import accept, keep_changes, manifest_key, read_manifest
+from shared.storage import Storage, Stored
+from shared.submission import (
+    PackedBatch,
+    accept,
+    keep_changes,
+    manifest_key,
+    pack,
+    pack_prefix,
+    placed,
+    read_manifest,
+)
+from tests.batches import JOB
 from tests.chaos.points import REBUILD_POINTS
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, Yard, a_planner, bad, good, lines
@@ -45,6 +56,13 @@ T = TypeVar("T")
 
 TENANT = "acme"
 ENDED, RUNNING = 180, 20
+_ENDPOINT = {
+    "name": "n",
+    "url": "https://example.com/",
+    "event_types": "batch.completed",
+    "secret": "whsec_s",
+    "hint": "h",
+}
 _AT_ONCE = 16
 #: What no rebuild can know, or need know: of the moment, or numbers that go on higher.
 _PASSING = {"sequence", "progress_ms", "plan"}
@@ -375,7 +393,7 @@ _DYING = """
 import asyncio, sys
 from cli.rebuild.rebuild import Rebuild
 from shared.state import State
-from shared.storage import Storage
+from shared.storage import Storage, Stored
 
 async def run(url, *place):
     await Rebuild(State(url), Storage(*place), told=lambda *_: None).run()
@@ -427,6 +445,244 @@ async def test_it_waits_until_nobody_leads(yards: Yards) -> None:
     await rebuilding
 
     assert can_renew == 0
+
+
+class _Interrupted(Storage):
+    """Lets something happen once when a rebuild has listed all that there is of a batch."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def label(self, key: str) -> str:
+        if (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            await meanwhile()
+        return await super().label(key)
+
+
+class _Slow(Storage):
+    """Lets something happen before it creates anything."""
+
+    first: Callable[[], Awaitable[object]]
+
+    async def create(self, key: str, body: bytes) -> bool:
+        await self.first()
+        return await super().create(key, body)
+
+
+async def _rebuild_with(yards: Yards, s3: S3, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """Rebuild; `meanwhile` is called when the parts of the first batch have been listed."""
+    storage = _Interrupted(*s3, yards.storage.bucket)
+    storage.meanwhile = meanwhile
+    await Rebuild(yards.state, storage, told=lambda *_: None).run()
+    assert storage.meanwhile is None
+    storage.close()
+
+
+async def _half_done(yards: Yards, redis_server: servers.Redis, tmp_path: Path) -> str:
+    """A running batch with one of three parts in S3 and, as Redis is older, none there."""
+    running = await yards.start("running", 9)
+    await yards.commit_some(running, 0)
+    copy = _copy(redis_server, tmp_path)
+    first = yards.claims.pop(0)
+    await yards.yard.commit(first, [good("kept") for _ in first.slice.row_numbers])
+    _put_back(redis_server, copy, tmp_path)
+    return running
+
+
+async def test_a_lane_job_that_works_on_meanwhile_strands_nothing(
+    yards: Yards, redis_server: servers.Redis, s3: S3, tmp_path: Path
+) -> None:
+    running = await _half_done(yards, redis_server, tmp_path)
+
+    async def work_on() -> None:
+        with pytest.raises(TransientError, match="made again"):
+            await yards.yard.commit(
+                yards.claims[0], [good("late") for _ in yards.claims[0].slice.row_numbers]
+            )
+        for job in ("", JOB):
+            with pytest.raises(TransientError, match="made again"):
+                await yards.state.slices.claim("m@gpu", job, lease_seconds=60, slices=9, rows=99)
+
+    await _rebuild_with(yards, s3, work_on)
+
+    for claim in yards.claims:
+        assert await _late_commit(yards, claim) == "fenced"
+    parts = {running: await yards.state.slices.parts(running)}
+    assert list(parts[running]) == [0]
+    await _run_to_the_end(yards, [running], parts)
+    assert (await yards.state.batches.get(running)).status is Status.COMPLETED
+
+
+async def test_a_slice_among_the_suspects_stands_in_one_place_afterwards(
+    yards: Yards, redis_server: servers.Redis, tmp_path: Path
+) -> None:
+    running = await _half_done(yards, redis_server, tmp_path)
+    await yards.state.slices.release(yards.claims[0], strikes=1)
+    assert await yards.state.lanes.suspects_count("m@gpu") == 1
+
+    await _rebuild(yards)
+
+    assert await yards.state.lanes.suspects_count("m@gpu") == 0
+    await _run_to_the_end(yards, [running], {running: await yards.state.slices.parts(running)})
+
+
+async def test_what_a_client_asks_for_meanwhile_is_refused_rather_than_undone(
+    yards: Yards, redis_server: servers.Redis, s3: S3, tmp_path: Path
+) -> None:
+    state, storage = yards.state, yards.storage
+    running = await _half_done(yards, redis_server, tmp_path)
+    file = await yards.upload("file-other", b"x")
+    own = (await state.batches.get(running)).fields["input_file_id"]
+    wishes: dict[str, Callable[[], Awaitable[object]]] = {
+        "cancel": lambda: cancel(state, storage, running),
+        "pause": lambda: state.live.pause(running),
+        "amend": lambda: state.live.amend(running, priority=9),
+        "delete": lambda: state.files.delete(TENANT, file.id),
+        "list": lambda: state.batches.page(TENANT, after=None, limit=1),
+        # Many in one round trip are refused in other words.
+        "reserve": lambda: NewBatchQuota(yards.catalog, 9, 9, 9).reserve_all(
+            state, [(TENANT, "batch_new", "/v1/chat/completions")]
+        ),
+    }
+
+    async def ask() -> None:
+        for wish in wishes.values():
+            with pytest.raises(TransientError, match="made again"):
+                await wish()
+        # What is in S3 already is the same before and after.
+        await accept(state, storage, await read_manifest(storage, running))
+
+    await _rebuild_with(yards, s3, ask)
+
+    record = await state.batches.get(running)
+    assert record.status is Status.IN_PROGRESS
+    assert not record.fields.keys() & {"paused", "cancelling_at"}
+    assert {file.id, own} <= (await _files(state)).keys()
+    await cancel(state, storage, running)
+    await _empty(redis_server)
+    await _rebuild(yards)
+    assert (await state.batches.get(running)).status is Status.CANCELLING
+
+
+async def test_a_change_whose_other_half_comes_too_late_is_to_be_asked_for_again(
+    yards: Yards, redis_server: servers.Redis, s3: S3, tmp_path: Path
+) -> None:
+    state, storage = yards.state, yards.storage
+    running = await _half_done(yards, redis_server, tmp_path)
+    # Redis has been told, and S3 has not.
+    await state.live.pause(running)
+    await state.webhooks.create(TENANT, "we_1", _ENDPOINT, most=9)
+
+    async def write() -> None:
+        for late in (
+            keep_changes(state, storage, running),
+            keep_webhook(state, storage, TENANT, "we_1"),
+        ):
+            with pytest.raises(TransientError, match="made again"):
+                await late
+
+    await _rebuild_with(yards, s3, write)
+
+
+async def test_a_cancellation_that_a_whole_rebuild_overtook_is_to_be_asked_for_again(
+    yards: Yards, redis_server: servers.Redis, s3: S3, tmp_path: Path
+) -> None:
+    running = await _half_done(yards, redis_server, tmp_path)
+    slow = _Slow(*s3, yards.storage.bucket)
+    slow.first = lambda: _rebuild(yards)
+
+    with pytest.raises(TransientError, match="undone"):
+        await cancel(yards.state, slow, running)
+
+    assert (await yards.state.batches.get(running)).status is Status.IN_PROGRESS
+    await cancel(yards.state, yards.storage, running)
+    assert (await yards.state.batches.get(running)).status is Status.CANCELLING
+    slow.close()
+
+
+class _Late(Storage):
+    """Lets something happen when a result has been written."""
+
+    then: Callable[[], Awaitable[object]]
+
+    async def upload(self, key: str, chunks: AsyncIterator[bytes]) -> Stored:
+        stored = await super().upload(key, chunks)
+        await self.then()
+        return stored
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_a_finaliser_that_comes_from_before_writes_down_no_end_from_an_older_record(
+    is_begun: bool,
+    yards: Yards,
+    redis_server: servers.Redis,
+    s3: S3,
+    tmp_path: Path,
+) -> None:
+    batch_id = await yards.submit("frozen", 9)
+    copy = _copy(redis_server, tmp_path)
+    await yards.yard.planner.plan(batch_id)
+    await yards.yard.run(batch_id, lambda row: good(f"{row}"))
+
+    async def lose() -> None:
+        _put_back(redis_server, copy, tmp_path)
+        if is_begun:
+            await yards.state.restore.begin()
+
+    late = _Late(*s3, yards.storage.bucket)
+    late.then = lose
+    with suppress(TransientError):
+        await Finaliser(yards.state, late, output_seconds=3600).finish(batch_id)
+    late.close()
+
+    commits = [key for key in await yards.storage.keys(f"batches/{batch_id}/") if "/commit-" in key]
+    assert commits == []
+    await _rebuild(yards)
+    await yards.yard.finaliser.finish(batch_id)
+    record = await yards.state.batches.get(batch_id)
+    assert (record.status, record.number("completed")) == (Status.COMPLETED, 9)
+    file = await yards.state.files.get(TENANT, record.fields["output_file_id"])
+    assert file.created_at == record.number("finalizing_at")
+
+
+async def test_a_pack_that_was_on_its_way_is_found_as_well(
+    yards: Yards, redis_server: servers.Redis, s3: S3, tmp_path: Path
+) -> None:
+    running = await _half_done(yards, redis_server, tmp_path)
+    [before] = await _pack(yards, "before")
+    late = inline("late", lines(9), fingerprint="print of late")
+
+    async def arrive() -> None:
+        prefix = pack_prefix()
+        [(manifest, body)] = placed(prefix, yards.storage.bucket, [(late.manifest, late.body)])
+        await yards.storage.put(manifest.key, pack([body], [PackedBatch(manifest)]))
+
+    await _rebuild_with(yards, s3, arrive)
+
+    statuses = await yards.state.batches.statuses([running, before, late.manifest.id])
+    assert list(statuses.values()) == [*[Status.IN_PROGRESS] * 2, Status.VALIDATING]
+    assert list(await yards.state.slices.parts(running)) == [0]
+
+
+async def test_a_batch_of_which_nobody_was_told_is_made_once(yards: Yards) -> None:
+    file = await yards.upload("file-in", lines(3))
+    manifest = a_manifest(
+        "untold",
+        fingerprint="print",
+        input_file_id=file.id,
+        bucket=file.bucket,
+        key=file.key,
+        etag=file.etag,
+        size=file.bytes,
+        **today(),
+    )
+    # As a gateway leaves it that dies before Redis knows.
+    await yards.storage.put(manifest_key(manifest.id), msgspec.json.encode(manifest))
+
+    await _rebuild(yards)
+
+    assert (await yards.state.batches.get(manifest.id)).status is Status.VALIDATING
+    assert (await accept(yards.state, yards.storage, manifest)).is_duplicate
 
 
 async def test_failures_and_cancellations_stay_what_they_were(
@@ -578,14 +834,7 @@ async def test_keys_and_endpoints_come_back_and_what_was_revoked_or_deleted_does
 
 
 async def _endpoint(yards: Yards, endpoint_id: str) -> None:
-    fields = {
-        "name": "n",
-        "url": "https://example.com/",
-        "event_types": "batch.completed",
-        "secret": "whsec_s",
-        "hint": "h",
-    }
-    await yards.state.webhooks.create(TENANT, endpoint_id, fields, most=9)
+    await yards.state.webhooks.create(TENANT, endpoint_id, _ENDPOINT, most=9)
     await keep_webhook(yards.state, yards.storage, TENANT, endpoint_id)
 
 

@@ -13,12 +13,14 @@ from redis.asyncio import Redis
 
 from cli import servers
 from gateway.settings import GatewaySettings
+from shared import ids
 from shared.state import State
 from tests.chaos.proxy import FaultProxy
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller, Gateway, calling, running
 
 _PATIENCE_SECONDS = 3.0
+_JSON = {"content-type": "application/json"}
 
 
 class Linked(NamedTuple):
@@ -220,3 +222,28 @@ async def _upload(http: httpx.AsyncClient) -> httpx.Response:
 
 async def _is_well(http: httpx.AsyncClient) -> bool:
     return (await http.get("/readyz")).status_code == 200
+
+
+async def test_what_is_missing_because_redis_is_made_again_is_asked_for_once_more(
+    acme: Caller, gateway_state: State
+) -> None:
+    path, key_id = "/v1/batches/batch_1", ids.api_key_id(ids.api_key_digest(acme.key))
+
+    async def is_admitted() -> bool:
+        return (await gateway_state.keys.find(key_id)).used_at is not None
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"priority": '
+        await eventually(is_admitted)
+        await gateway_state.restore.begin()
+        yield b"9}"
+
+    try:
+        before = await acme.http.post(path, content=body(), headers=_JSON)
+        within = await acme.http.get(path)
+    finally:
+        await gateway_state.restore.end()
+    after = await acme.http.get(path)
+
+    assert [answer.status_code for answer in (before, within, after)] == [503, 503, 404]
+    assert "retry-after" in before.headers

@@ -1,0 +1,109 @@
+"""What every batch was like before Redis was lost, and what of that is not so afterwards."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.lifecycle import FINAL, Status
+from shared.state import State
+
+#: What no rebuild can know, or need know: of the moment, or numbers that go on higher.
+_PASSING = {"sequence", "progress_ms", "plan"}
+_TOGETHER = 500
+
+#: Of each event that was told, by batch and number: its kind, its time and what it said.
+Told = dict[tuple[str, int], tuple[str, str, Any]]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """All that a rebuild has to bring back."""
+
+    records: Mapping[str, Mapping[str, str]]
+    #: Of running batches, by slice: the part, and under which claim it was committed.
+    parts: Mapping[str, Mapping[int, tuple[object, int]]]
+
+    @property
+    def ended(self) -> set[str]:
+        return {one for one, fields in self.records.items() if Status(fields["status"]) in FINAL}
+
+    @property
+    def running(self) -> set[str]:
+        return set(self.records) - self.ended
+
+
+async def take(state: State, batch_ids: Sequence[str]) -> Proof:
+    """How the batches stand now; those that are not there are left out."""
+    records: dict[str, Mapping[str, str]] = {}
+    for first in range(0, len(batch_ids), _TOGETHER):
+        for record in await state.batches.many(list(batch_ids[first : first + _TOGETHER])):
+            records[record.id] = {k: v for k, v in record.fields.items() if k not in _PASSING}
+    proof = Proof(records, {})
+    parts = {}
+    for batch_id in sorted(proof.running):
+        epochs = await state.slices.epochs(batch_id)
+        found = await state.slices.parts(batch_id)
+        parts[batch_id] = {index: (part, epochs[index]) for index, part in found.items()}
+    return Proof(records, parts)
+
+
+async def hear(state: State) -> Told:
+    """The events that wait to be published, which are then gone."""
+    told: Told = {}
+    while entries := await state.outbox.read("events", limit=_TOGETHER, wait_seconds=0.001):
+        for entry in entries:
+            snapshot = entry.snapshot()
+            said = entry.fields["type"], entry.fields["at_ms"], snapshot
+            told[snapshot["id"], int(entry.fields["sequence"])] = said
+        await state.outbox.remove("events", [entry.id for entry in entries])
+    return told
+
+
+async def differences(
+    state: State, before: Proof, told: Told, *, unknown: set[str], lane: str
+) -> list[str]:
+    """Each promise that was broken, in words; `unknown` are ends that Redis knew nothing of."""
+    after, again = await take(state, list(before.records)), await hear(state)
+    active = set(await state.lanes.active(lane, limit=len(before.records)))
+    broken = list(_of_records(before, after))
+    broken += [f"{one} has ended, and is to run" for one in sorted(before.ended & active)]
+    broken += [f"{one} runs, and its lane does not know" for one in sorted(before.running - active)]
+    highest: dict[str, int] = {}
+    for batch_id, number in told:
+        highest[batch_id] = max(number, highest.get(batch_id, 0))
+    for (batch_id, number), said in again.items():
+        first = told.get((batch_id, number))
+        if first is None and number <= highest.get(batch_id, 0):
+            broken.append(f"event {number} of {batch_id} has a number that may be another's")
+        elif first not in (None, said):
+            broken.append(f"event {number} of {batch_id} was another one")
+    ends = {
+        batch_id
+        for (batch_id, number), (kind, _, _) in again.items()
+        if kind.removeprefix("batch.") in FINAL and (batch_id, number) in told
+    }
+    broken += [f"the end of {batch_id} is not told again" for batch_id in sorted(unknown - ends)]
+    return broken
+
+
+def _of_records(before: Proof, after: Proof) -> Iterator[str]:
+    for batch_id, fields in before.records.items():
+        found = after.records.get(batch_id)
+        if found is None:
+            yield f"{batch_id} is lost"
+        elif found != fields:
+            changed = dict(found.items() ^ fields.items())
+            yield f"{batch_id} has other values of {sorted(changed)}"
+    for batch_id, parts in before.parts.items():
+        if after.parts.get(batch_id) != parts:
+            yield f"{batch_id} has other parts, of other claims"
+
+
+def renamed(record: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
+    """The record of a copy, in which other things have these names."""
+    text = json.dumps(dict(record))
+    for old, new in names.items():
+        text = text.replace(old, new)
+    copy: Mapping[str, str] = json.loads(text)
+    return copy

@@ -1,0 +1,15 @@
+"""Redis made again from S3 while gateways, dispatchers and lane jobs live on and work."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.conftest import assert_survived
+
+
+# It waits for batches to end and not for a time, and those take minutes on a busy machine.
+@pytest.mark.timeout(1800)
+def test_an_older_redis_is_made_whole_under_a_fleet_that_works(tmp_path: Path) -> None:
+    length = ("--seconds", "4", "--seed", "20260103")
+
+    assert_survived("tests.chaos.outages", "redis-put-back", *length, folder=tmp_path)

@@ -1,0 +1,93 @@
+"""What a lane job does about another one in its place, on real Redis and S3 and a silent engine."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.finaliser import Finaliser
+from shared.catalog import load_catalog
+from shared.state import State
+from shared.storage import Storage
+from tests.batches import JOB
+from tests.eventually import eventually
+from tests.integration.dispatcher.conftest import CATALOG, Yard, a_planner, lines
+from tests.servers import S3
+
+# Ray warns about itself, when it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+LANE = "m@gpu"
+#: As many as run at once: one slice directly, and one in each of two waves.
+_CLAIMED = 3
+
+
+class _SilentEngine:
+    """As `EngineClient`, of an engine that keeps what it gets."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    async def run_lines(self, lines: Sequence[bytes]) -> list[Any]:
+        never: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        return await never
+
+
+async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
+    state: State,
+    storage: Storage,
+    redis_url: str,
+    s3: S3,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from worker.job import LaneJob
+    from worker.settings import WorkerSettings
+
+    is_over = threading.Event()
+    monkeypatch.setattr("worker.job.ensure_engine", lambda *_: "app")
+    monkeypatch.setattr("worker.job.EngineClient", _SilentEngine)
+    monkeypatch.setattr("worker.job.run_wave", lambda *_, **__: is_over.wait())
+    (tmp_path / "catalog.yaml").write_text(
+        CATALOG.replace("m: {pools: [gpu]}", "m: {pools: [gpu], engine: {max_num_seqs: 1}}")
+    )
+    catalog = load_catalog(tmp_path / "catalog.yaml")
+    yard = Yard(
+        state,
+        storage,
+        a_planner(state, storage, catalog),
+        Finaliser(state, storage, output_seconds=3600),
+    )
+    batch_id = await yard.plan(lines(3 * (_CLAIMED + 1)))
+    await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(_CLAIMED + 1)])
+    await state.lanes.open_job(LANE, "", JOB)
+    settings = WorkerSettings(
+        amqp_url="amqp://nobody@127.0.0.1:1/",
+        redis_url=redis_url,
+        s3_endpoint=s3.endpoint,
+        s3_access_key=s3.access_key,
+        s3_secret_key=s3.secret_key,
+        catalog=tmp_path,
+        direct_rows=3,
+    )
+    job = LaneJob(state, storage, settings, lane=catalog.lane_named(LANE), job=JOB, catalog=catalog)
+    running = asyncio.create_task(job.run())
+
+    async def is_full() -> bool:
+        return await state.slices.inflight(batch_id) == _CLAIMED
+
+    try:
+        await eventually(is_full)
+        await state.lanes.open_job(LANE, JOB, "another")
+
+        await asyncio.wait_for(running, timeout=60)
+    finally:
+        is_over.set()
+        # Its process would end with it.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
