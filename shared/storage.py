@@ -42,8 +42,15 @@ _COPIES_AT_ONCE = 4
 _LISTED = 1000
 _LABEL = "x-amz-meta-label"
 _NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
-#: S3's own words for "not now".
-_BUSY = {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"}
+#: S3's own words for "not now"; room is what operators make.
+_BUSY = {
+    "InternalError",
+    "OperationAborted",
+    "QuotaExceeded",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+}
 _SERVER_ERROR = 500
 
 
