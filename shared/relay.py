@@ -10,6 +10,7 @@ import json
 import time
 from collections import defaultdict
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 
 import structlog
@@ -29,6 +30,8 @@ log = structlog.get_logger()
 _READ = 200
 #: Progress of one round; states never wait for more than that.
 _MOST_PROGRESS = 100
+#: Between the two times that an event is offered to a queue that says no.
+_REFUSED_SECONDS = 0.2
 
 
 class Relay:
@@ -154,13 +157,25 @@ class Relay:
 
     async def _event(self, entry: Entry) -> None:
         message = await self._messages.of(entry)
-        await self._bus.publish(
+        publish = partial(
+            self._bus.publish,
             EVENTS_EXCHANGE,
             message.routing_key,
             message.body,
             properties=message.properties,
             headers=dict(message.headers),
         )
+        try:
+            await publish()
+        except RefusedError:
+            # Of a broker that is about to end, this may be the last word.
+            await asyncio.sleep(_REFUSED_SECONDS)
+            try:
+                await publish()
+            except RefusedError as error:
+                # Full, by its owner's wish, who may ask for what was missed; all others have it,
+                # and waiting for one subscriber would hold up everybody's events.
+                log.warning("event.refused", reason=str(error), key=message.routing_key)
 
     async def _submission(self, entry: Entry) -> None:
         message = json.loads(entry.fields["message"])

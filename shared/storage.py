@@ -44,8 +44,15 @@ _COPIES_AT_ONCE = 4
 _LISTED = 1000
 _LABEL = "x-amz-meta-label"
 _NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
-#: S3's own words for "not now".
-_BUSY = {"InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout", "OperationAborted"}
+#: S3's own words for "not now"; room is what operators make.
+_BUSY = {
+    "InternalError",
+    "OperationAborted",
+    "QuotaExceeded",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+}
 #: The words of Ceph, AWS and MinIO for a bucket in a region that is not theirs.
 _NO_SUCH_REGION = {
     "InvalidLocationConstraint",

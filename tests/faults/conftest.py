@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from tests.eventually import eventually
 from tests.servers import S3, SERVICE, TENANT
 
 CHAT = "/v1/chat/completions"
+_AT_ONCE = 200
 CATALOG = """\
 pools:
   cpu: {resources: {CPU: 1}}
@@ -72,6 +73,20 @@ class Yard:
                     )
                     return ids.batch_id(TENANT.name, message_id)
             await asyncio.sleep(0.1)
+
+    async def publish_all(self, message_ids: Sequence[str]) -> None:
+        """Submit all of these by the bus, many at once; each is confirmed."""
+        async with await aio_pika.connect(self.rabbitmq.url(TENANT)) as link:
+            channel = await link.channel()
+            exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
+            slots = asyncio.Semaphore(_AT_ONCE)
+
+            async def send(message_id: str) -> None:
+                async with slots:
+                    message = to_message(message_id, submission())
+                    await exchange.publish(message, topology.submit_key(TENANT.name))
+
+            await asyncio.gather(*map(send, message_ids))
 
     async def until_planned(self, batch_ids: list[str]) -> None:
         """Return once all of them are `in_progress`."""

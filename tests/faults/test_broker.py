@@ -14,7 +14,6 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
 from shared import dead_letters, topology
-from shared.messages import SUBMIT
 from tests.contract.processes import Process
 from tests.eventually import eventually
 from tests.faults.conftest import Yard, submission
@@ -62,13 +61,21 @@ async def test_a_broker_killed_under_load_loses_nothing_and_doubles_nothing(
     assert await yard.count(topology.DEAD_QUEUE) == 0
 
 
-async def test_while_the_disk_is_full_http_answers_and_messages_in_the_queue_are_taken(
-    yard: Yard,
+@pytest.mark.parametrize(
+    ("raise_alarm", "end_alarm"),
+    [
+        ("set_disk_free_limit 1000000GB", "set_disk_free_limit 200MB"),
+        ("set_vm_memory_high_watermark 0.00001", "set_vm_memory_high_watermark absolute 1GB"),
+    ],
+    ids=["disk", "memory"],
+)
+async def test_while_disk_or_memory_is_full_http_answers_and_messages_in_the_queue_are_taken(
+    raise_alarm: str, end_alarm: str, yard: Yard
 ) -> None:
     run = secrets.token_hex(4)
     yard.dispatcher.freeze()
     queued = [await yard.publish(f"{run}.{number}") for number in range(5)]
-    yard.rabbitmq.ctl("set_disk_free_limit", "1000000GB")
+    yard.rabbitmq.ctl(*raise_alarm.split())
     try:
         publishing = asyncio.create_task(yard.publish(f"{run}.blocked"))
         made = [await yard.create(f"{run}-{number}") for number in range(5)]
@@ -82,7 +89,7 @@ async def test_while_the_disk_is_full_http_answers_and_messages_in_the_queue_are
         assert await yard.state.outbox.length("events") > 0
     finally:
         yard.dispatcher.thaw()
-        yard.rabbitmq.ctl("set_disk_free_limit", "200MB")
+        yard.rabbitmq.ctl(*end_alarm.split())
 
     await yard.until_planned([await publishing])
     await yard.until_told()
@@ -192,7 +199,8 @@ async def _flood(yard: Yard, *, messages: int) -> dict[str, float]:
     calls: list[float] = []
     loop = asyncio.get_running_loop()
     began = loop.time()
-    publishing = asyncio.create_task(_publish_all(yard, run, messages))
+    names = [f"{run}.{number}" for number in range(messages)]
+    publishing = asyncio.create_task(yard.publish_all(names))
 
     async def is_over() -> bool:
         return publishing.done() and await yard.count(topology.SUBMIT_QUEUE) == 0
@@ -204,12 +212,11 @@ async def _flood(yard: Yard, *, messages: int) -> dict[str, float]:
         most = max(most, dispatcher.memory_info().rss)
     await publishing
     seconds = loop.time() - began
-    last = [f"{run}.{number}" for number in range(messages)]
 
     async def are_made() -> bool:
         from shared import ids
 
-        wanted = [ids.batch_id(TENANT.name, name) for name in last]
+        wanted = [ids.batch_id(TENANT.name, name) for name in names]
         return len(await yard.state.batches.statuses(wanted)) == messages
 
     await eventually(are_made, 60)
@@ -225,26 +232,3 @@ async def _flood(yard: Yard, *, messages: int) -> dict[str, float]:
         "http_p99_ms": round(1000 * ordered[int(len(ordered) * 0.99)]),
         "dispatcher_growth_mb": round((most - before) / 1e6, 1),
     }
-
-
-async def _publish_all(yard: Yard, run: str, messages: int) -> None:
-    async with await aio_pika.connect(yard.rabbitmq.url(TENANT)) as link:
-        channel = await link.channel()
-        exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
-        slots = asyncio.Semaphore(200)
-
-        async def send(number: int) -> None:
-            async with slots:
-                await exchange.publish(
-                    aio_pika.Message(
-                        submission(),
-                        message_id=f"{run}.{number}",
-                        type=SUBMIT,
-                        user_id=TENANT.name,
-                        content_type="application/json",
-                        delivery_mode=2,
-                    ),
-                    topology.submit_key(TENANT.name),
-                )
-
-        await asyncio.gather(*(send(number) for number in range(messages)))
