@@ -11,11 +11,13 @@ from typing import Any, NoReturn
 from shared import log
 from shared.catalog import Catalog, Lane
 from shared.slices import Claim
+from tests.chaos.engine import HUNG
 from worker import job as worker_job
 from worker.connections import opened, read_settings
 from worker.engine_errors import (
     EngineFailedError,
     EngineGoneError,
+    EngineHungError,
     EngineUnavailableError,
     Result,
 )
@@ -62,7 +64,9 @@ class MadeUpEngineClient:
             writer.close()
         if not answer.endswith(b"\n"):
             raise EngineGoneError("the engine was lost with these lines in it")
-        return [(status, body.encode()) for status, body in json.loads(answer)]
+        if (said := json.loads(answer)) == HUNG:
+            raise EngineHungError("the engine hung with these lines in it, and was killed")
+        return [(status, body.encode()) for status, body in said]
 
 
 class _Runner(SliceRunner):

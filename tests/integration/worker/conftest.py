@@ -24,7 +24,7 @@ from shared.lifecycle import FINAL
 from shared.state import BatchRecord, State
 from shared.storage import Storage
 from tests.batches import submitted
-from tests.chaos.engine import KILL
+from tests.chaos.engine import HANG, KILL
 from tests.chaos.rows import CHAT
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import a_dispatcher, a_planner
@@ -32,9 +32,12 @@ from tests.servers import S3
 
 _ROOT = Path(__file__).parents[3]
 LANE = "m@cpu"
-CATALOG = """\
-pools: {cpu: {resources: {CPU: 1}}}
-models: {m: {source: SOURCE, pools: [cpu], engine: {max_num_seqs: 256}}}
+#: Much longer than a call is in the engine: what it notices is no question of the machine's speed.
+_HANG_SECONDS = 2
+CATALOG = f"""\
+pools: {{cpu: {{resources: {{CPU: 1}}}}}}
+models:
+  m: {{source: SOURCE, pools: [cpu], hang_seconds: {_HANG_SECONDS}, engine: {{max_num_seqs: 256}}}}
 """
 
 
@@ -44,6 +47,7 @@ class MortalEngine:
 
     port: int
     journal: Path
+    hang_seconds: float
     deaths: list[float] = field(default_factory=list)
     starts: int = 0
     #: With so many deaths it stays dead for the time being.
@@ -58,7 +62,7 @@ class MortalEngine:
             self.starts += 1
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tests.chaos.engine",
-                "127.0.0.1", str(self.port), str(self.journal),
+                "127.0.0.1", str(self.port), str(self.journal), str(self.hang_seconds),
                 cwd=_ROOT,
             )  # fmt: skip
             try:
@@ -109,8 +113,12 @@ class StubFleet:
         return [json.loads(line) for line in (await self.storage.get(file.key)).splitlines()]
 
 
-def requests(rows: int, *, deadly: Sequence[int] = (), name: str = "row") -> bytes:
-    """An input whose rows of these numbers kill the engine."""
+def requests(
+    rows: int, *, deadly: Sequence[int] = (), hanging: Sequence[int] = (), name: str = "row"
+) -> bytes:
+    """An input whose rows of these numbers kill the engine, or let it hang."""
+    verbs = {row: f"answer {row}" for row in range(rows)}
+    verbs |= dict.fromkeys(deadly, KILL) | dict.fromkeys(hanging, HANG)
     return b"".join(
         json.dumps(
             {
@@ -119,14 +127,12 @@ def requests(rows: int, *, deadly: Sequence[int] = (), name: str = "row") -> byt
                 "url": CHAT,
                 "body": {
                     "model": "m",
-                    "messages": [
-                        {"role": "user", "content": KILL if row in deadly else f"answer {row}"}
-                    ],
+                    "messages": [{"role": "user", "content": verb}],
                 },
             }
         ).encode()
         + b"\n"
-        for row in range(rows)
+        for row, verb in verbs.items()
     )
 
 
@@ -136,7 +142,8 @@ async def stub_fleet(
 ) -> AsyncIterator[StubFleet]:
     catalog_file = tmp_path / "catalog.yaml"
     catalog_file.write_text(CATALOG.replace("SOURCE", "any"))
-    engine = MortalEngine(free_port(), tmp_path / "engine.jsonl")
+    hang_seconds = load_catalog(catalog_file).model("m").hang_seconds
+    engine = MortalEngine(free_port(), tmp_path / "engine.jsonl", hang_seconds)
     engine.journal.touch()
     ray_port = free_port()
     jobs = await _start_jobs(ray_port, tmp_path, _environment(redis_server, storage, s3, engine))

@@ -50,6 +50,28 @@ async def test_of_ten_thousand_rows_the_one_that_kills_is_found_with_five_starts
     assert await fleet.state.dead_rows.all() == []
 
 
+async def test_of_a_thousand_rows_the_one_that_hangs_is_found_with_five_starts(
+    stub_fleet: StubFleet,
+) -> None:
+    fleet, engine = stub_fleet, stub_fleet.engine
+
+    record = await fleet.end_of(await fleet.submit(requests(1000, hanging=[321])))
+
+    output, [error] = await fleet.results(record, "output"), await fleet.results(record, "error")
+    assert record.status is Status.COMPLETED
+    assert [line["custom_id"] for line in output] == [
+        f"row-{row}" for row in range(1000) if row != 321
+    ]
+    assert error["custom_id"] == "row-321"
+    assert error["response"]["body"]["error"]["code"] == "engine_died"
+    # It ended itself each time, because it had rows and gave nothing.
+    assert (engine.starts, len(engine.deaths)) == (5, 4)
+    [dead] = await fleet.state.dead_rows.all()
+    assert (dead.id, dead.line, dead.deaths) == (error["id"], 322, 4)
+    assert "hung" in dead.reason
+    assert await fleet.state.lanes.suspects_count(LANE) == 0
+
+
 async def test_an_engine_that_dies_of_everything_fails_its_lane_and_a_mended_catalog_heals_it(
     stub_fleet: StubFleet,
 ) -> None:
