@@ -84,6 +84,8 @@ def test_a_replay_is_a_batch_of_the_one_request(
     assert body == _REQUEST + b"\n"
     assert (batch.tenant, batch.status) == ("acme", "validating")
     assert list(json.loads(batch.fields["metadata"])) == ["retry_of"]
+    # So that it runs with nothing else in the engine.
+    assert batch.number("strikes") == 2
     assert [row["id"] for row in _json("ls", environment=environment)] == [second]
     with pytest.raises(NotFoundError, match=first):
         _run("replay", first, environment=environment)

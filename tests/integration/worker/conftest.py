@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from cli import servers
 from cli.servers import free_port
@@ -22,6 +23,7 @@ from dispatcher.lanes import LaneKeeper
 from shared.catalog import load_catalog
 from shared.lifecycle import FINAL
 from shared.state import BatchRecord, State
+from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from tests.batches import submitted
 from tests.chaos.engine import HANG, KILL
@@ -91,6 +93,7 @@ class StubFleet:
     storage: Storage
     engine: MortalEngine
     catalog_file: Path
+    redis_url: str
 
     async def submit(self, body: bytes, **changes: Any) -> str:
         """A batch over an input of these bytes."""
@@ -104,6 +107,15 @@ class StubFleet:
 
         await eventually(has_ended, timeout=seconds)
         return await self.state.batches.get(batch_id)
+
+    async def strikes_of(self, batch_id: str) -> dict[str, str]:
+        """How many each slice of the batch has; none has those that no engine died with."""
+        redis: Redis[str] = Redis.from_url(self.redis_url, decode_responses=True)
+        try:
+            strikes: dict[str, str] = await redis.hgetall(f"{NAMESPACE}strikes:{batch_id}")
+            return strikes
+        finally:
+            await redis.aclose()
 
     async def results(self, record: BatchRecord, kind: str) -> list[dict[str, Any]]:
         """The lines of its output or error file; none without one."""
@@ -154,7 +166,7 @@ async def stub_fleet(
     dispatcher = a_dispatcher(state, storage, planner, keeper)
     tasks = [asyncio.create_task(engine.live()), asyncio.create_task(dispatcher.lead())]
     try:
-        yield StubFleet(state, storage, engine, catalog_file)
+        yield StubFleet(state, storage, engine, catalog_file, redis_server.url)
     finally:
         for task in tasks:
             while not task.done():
