@@ -21,8 +21,16 @@ _ENDS: Mapping[str, frozenset[str]] = {
 }
 #: Rows without an answer of the engine: what their error lines may say.
 _UNRUN = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
-#: The rows of a slice in which the engine has died three times.
+#: A row that was given up because engines died of it.
 _ENGINE_DIED = "engine_died"
+#: What takes rows that are in an engine from its lane job, who cannot tell it from a death of them.
+_ENGINES = ("engine", "engine-core", "replica", "wave", "raylet", "gcs")
+_ENGINE_LINK = "lane-job>engine"
+#: So many of those cost an innocent row its result: two of them while it is alone in the engine,
+#: which is a moment, so that two rows hardly ever have them together.
+_DEATHS_OF_A_ROW = 4
+#: What must have been repeated, and absorbed, after so many kills: few of them make an event twice.
+_BITES = {"slices claimed again": 50, "events received again": 500}
 _OK, _CONFLICT = 200, 409
 #: Keys of Redis that must be empty, or not be there, once nothing runs.
 _EMPTY = ("status:", "outbox:", "inflight:", "readers:", "enqueued:", "webhook-queue:")
@@ -69,6 +77,8 @@ def check(evidence: Evidence) -> list[Violation]:
     found += _left_in_redis(evidence)
     found += _left_in_s3(evidence)
     found += _left_in_queues(evidence)
+    found += _check_given_up(batches, evidence)
+    found += _check_bite(evidence)
     return found
 
 
@@ -266,12 +276,49 @@ def _wrong_line(
     if response is None:
         code = (line["error"] or {}).get("code")
         return "" if kind == "error" and code == _UNRUN.get(status) else f"error {code}"
-    if kind == "error" and response["body"].get("error", {}).get("code") == _ENGINE_DIED:
+    if kind == "error" and _is_given_up(response):
+        # How many of them may be, `_check_given_up` says.
         return ""
     if (response["status_code"] == _OK) != (kind == "output"):
         return f"{response['status_code']} in the {kind} file"
     is_right = is_answer(asked, response["status_code"], response["body"])
     return "" if is_right else "it is another row's answer"
+
+
+def _check_given_up(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
+    """No more rows than engines can have died of may have been given up for that."""
+    hits = sum(
+        fault["target"] in _ENGINES if fault["kind"] == "kill" else fault["target"] == _ENGINE_LINK
+        for fault in evidence.faults
+    )
+    rows = [
+        (batch_id, ids.row_of_result(line))
+        for batch_id in batches
+        for line in _lines(_error_body(batch_id, evidence))
+        if _is_given_up(json.loads(line)["response"])
+    ]
+    for batch_id, row in rows[hits // _DEATHS_OF_A_ROW :]:
+        told = f"row {row} is one of {len(rows)}, and {hits} faults have hit engines"
+        yield Violation("row_given_up", batch_id, told)
+
+
+def _error_body(batch_id: str, evidence: Evidence) -> bytes:
+    told = evidence.redis.get(f"batch:{batch_id}", {}).get("error_object")
+    return evidence.bodies.get(json.loads(told)["key"], b"") if told else b""
+
+
+def _is_given_up(response: Mapping[str, Any] | None) -> bool:
+    error = ((response or {}).get("body") or {}).get("error") or {}
+    return error.get("code") == _ENGINE_DIED
+
+
+def _check_bite(evidence: Evidence) -> Iterator[Violation]:
+    """Of a run in which nothing had to be absorbed nothing can be learnt."""
+    kills = sum(fault["kind"] == "kill" for fault in evidence.faults) + len(evidence.crashes)
+    counts = absorbed(evidence)
+    for name, least in _BITES.items():
+        if kills >= least and not counts[name]:
+            yield Violation("did_not_bite", "the run", f"no {name}, after {kills} kills")
 
 
 def _invented(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:

@@ -21,6 +21,8 @@ _LIMIT = 64 * 1024 * 1024
 KILL = "kill the engine"
 #: The same for it to answer nobody any more.
 HANG = "hang the engine"
+#: What it says to whoever connects.
+READY = "ready"
 #: What it says instead of results, before it ends itself for that.
 HUNG = "hung"
 #: As a model's `hang_seconds` by default.
@@ -40,6 +42,8 @@ async def serve(host: str, port: int, journal: IO[str], hang_seconds: float) -> 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal hangs
         with suppress(OSError, asyncio.IncompleteReadError):
+            # Whoever reads this has reached the engine, and no proxy before a dead one.
+            writer.write(json.dumps(READY).encode() + b"\n")
             while line := await reader.readline():
                 call = json.loads(line)
                 requests = [json.loads(one) for one in call["lines"]]

@@ -51,6 +51,9 @@ class Evidence:
     multipart: list[str] = field(default_factory=list)
     #: Dead letters that were read and dropped.
     letters: list[dict[str, Any]] = field(default_factory=list)
+    #: What was done to whom, and the named points at which processes have died.
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
     #: Messages in each queue of RabbitMQ.
     queues: dict[str, int] = field(default_factory=dict)
     #: When it was collected, in Unix seconds.
@@ -87,13 +90,15 @@ def load(run_dir: Path) -> Evidence:
     folder, journal = run_dir / "evidence", run_dir / "journal"
     redis = json.loads((folder / "redis.json").read_text())
     s3 = json.loads((folder / "s3.json").read_text())
-    stored = folder / "s3"
+    stored, crashes = folder / "s3", journal / "crashes"
     return Evidence(
         published=read(journal / "published.jsonl"),
         watched=read(journal / "watched.jsonl"),
         received={queue: read(journal / f"received-{queue}.jsonl") for _, queue in subscriptions()},
         webhooks=read(journal / "webhooks.jsonl"),
         letters=read(journal / "letters.jsonl"),
+        faults=[one for one in read(journal / "faults.jsonl") if one["what"] == "fault"],
+        crashes=crashes.read_text().split() if crashes.exists() else [],
         runs=read(journal / "engine.jsonl"),
         redis=redis["keys"],
         objects=s3["objects"],
