@@ -18,10 +18,11 @@ _ENDS: Mapping[str, frozenset[str]] = {
     "cancelled": frozenset({"cancelled", "completed"}),
     "refused": frozenset({"failed"}),
     "expiring": frozenset({"completed", "expired"}),
+    "deadly": frozenset({"completed"}),
 }
 #: Rows without an answer of the engine: what their error lines may say.
 _UNRUN = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
-#: A row that was given up because engines died of it.
+#: A row that was given up because engines died of it. Of a planted one nothing else may be said.
 _ENGINE_DIED = "engine_died"
 #: What takes rows that are in an engine from its lane job, who cannot tell it from a death of them.
 _ENGINES = ("engine", "engine-core", "replica", "wave", "raylet", "gcs")
@@ -78,6 +79,8 @@ def check(evidence: Evidence) -> list[Violation]:
     found += _left_in_s3(evidence)
     found += _left_in_queues(evidence)
     found += _check_given_up(batches, evidence)
+    found += _check_dead_rows(batches, evidence)
+    found += _check_replies(evidence)
     found += _check_bite(evidence)
     return found
 
@@ -108,7 +111,7 @@ def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
     wishes: dict[str, dict[str, Any]] = {}
     accepted: set[str] = set()
     by_key: defaultdict[str, set[str]] = defaultdict(set)
-    cancels: dict[str, int] = {}
+    cancels = _cancelled_by_message(evidence)
     for entry in evidence.published:
         match entry["what"]:
             case "intended":
@@ -132,6 +135,50 @@ def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
         for batch_id, wish in wishes.items()
     }
     return batches, found
+
+
+def _cancelled_by_message(evidence: Evidence) -> dict[str, int]:
+    """As HTTP would have said it, for each batch that was to be cancelled by the bus."""
+    said = _replies(evidence)
+    return {
+        entry["batch"]: _OK if status == "accepted" else _CONFLICT
+        for entry in evidence.published
+        if entry["what"] == "asked" and entry["verb"] == "cancel"
+        for status, _ in said[entry["message"]]
+    }
+
+
+def _replies(evidence: Evidence) -> Mapping[str, set[tuple[str, str]]]:
+    """All that was said of each message: whether it was accepted, and the batch, or why not."""
+    said: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for reply in evidence.replies:
+        said[reply["message"]].add((reply["status"], reply["about"]))
+    return said
+
+
+def _check_replies(evidence: Evidence) -> Iterator[Violation]:
+    """Every message that the broker confirmed is answered, and always in the same way."""
+    said = _replies(evidence)
+    for entry in evidence.published:
+        if entry["what"] != "asked":
+            continue
+        allowed = {("accepted", entry["batch"])}
+        if entry["verb"] == "cancel":
+            allowed.add(("rejected", "batch_ended"))
+        answers = said[entry["message"]]
+        if not answers:
+            yield Violation("reply_missing", entry["message"], "nobody has answered it")
+        elif len(answers) > 1 or not answers <= allowed:
+            yield Violation("reply_contradicts", entry["message"], f"it was told {sorted(answers)}")
+
+
+def _check_dead_rows(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
+    """Whoever looks after the fleet finds each row of which engines die."""
+    for batch in batches.values():
+        if (row := batch.wish.get("deadly")) is not None and batch.is_accepted:
+            row_id = ids.result_id(batch.id, row)
+            if row_id not in evidence.redis.get("dead-rows", {}):
+                yield Violation("dead_row_missing", batch.id, f"row {row} is not in the list")
 
 
 def _check_letters(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
@@ -186,7 +233,8 @@ def _check_results(
     """Files, lines, counts and usage of an ended batch."""
     wish = batch.wish
     rows = wish["rows"] if "plan" in record else []
-    wanted = list(expected(wish["key"], rows, wish["model"], padding=wish["padding"]))
+    made = {"padding": wish["padding"], "deadly": wish.get("deadly")}
+    wanted = list(expected(wish["key"], rows, wish["model"], **made))
     output = _lines((yield from _file(batch, record, "output", evidence)))
     error = _lines((yield from _file(batch, record, "error", evidence)))
     answered = yield from _check_lines(batch, record, wanted, "output", output)
@@ -277,7 +325,7 @@ def _wrong_line(
         code = (line["error"] or {}).get("code")
         return "" if kind == "error" and code == _UNRUN.get(status) else f"error {code}"
     if kind == "error" and _is_given_up(response):
-        # How many of them may be, `_check_given_up` says.
+        # Of how many other rows that may be said, `_check_given_up` says.
         return ""
     if (response["status_code"] == _OK) != (kind == "output"):
         return f"{response['status_code']} in the {kind} file"
@@ -296,6 +344,7 @@ def _check_given_up(batches: Mapping[str, Batch], evidence: Evidence) -> Iterato
         for batch_id in batches
         for line in _lines(_error_body(batch_id, evidence))
         if _is_given_up(json.loads(line)["response"])
+        and ids.row_of_result(line) != batches[batch_id].wish.get("deadly")
     ]
     for batch_id, row in rows[hits // _DEATHS_OF_A_ROW :]:
         told = f"row {row} is one of {len(rows)}, and {hits} faults have hit engines"

@@ -11,9 +11,9 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from tests.chaos.rows import answer
+from tests.chaos.rows import DEADLY, answer
 from worker.progress import Progress
 
 _LIMIT = 64 * 1024 * 1024
@@ -32,36 +32,32 @@ _LOOK_SECONDS = 0.2
 _SECONDS = 0.05
 
 
-async def serve(host: str, port: int, journal: IO[str], hang_seconds: float) -> None:
-    """Answer until killed."""
-    mended = Path(f"{journal.name}.mended")
-    progress = Progress(hang_seconds)
-    waiting: set[asyncio.StreamWriter] = set()
-    hangs = False
+class MadeUpEngine:
+    """What stands for the engines of all models: one dies or hangs without the others."""
 
-    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal hangs
+    def __init__(self, journal: IO[str], hang_seconds: float) -> None:
+        self._journal = journal
+        self._mended = Path(f"{journal.name}.mended")
+        self._progress = Progress(hang_seconds)
+        self._hangs = False
+        #: Whose rows are in it, and of which model.
+        self._inside: dict[asyncio.StreamWriter, str] = {}
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client, call by call."""
         with suppress(OSError, asyncio.IncompleteReadError):
             # Whoever reads this has reached the engine, and no proxy before a dead one.
             writer.write(json.dumps(READY).encode() + b"\n")
             while line := await reader.readline():
                 call = json.loads(line)
                 requests = [json.loads(one) for one in call["lines"]]
-                rows = [request["custom_id"] for request in requests]
-                journal.write(json.dumps({"at": time.time(), **call["claim"], "rows": rows}) + "\n")
-                # Written before it is answered: what was answered is never missing.
-                journal.flush()
-                verbs = {request["body"]["messages"][-1]["content"] for request in requests}
-                is_mended = mended.exists()  # noqa: ASYNC240  # it costs nothing
-                if KILL in verbs and not is_mended:
-                    os._exit(1)
-                hangs |= HANG in verbs and not is_mended
-                waiting.add(writer)
+                self._note(call["claim"], requests)
+                self._inside[writer] = requests[0]["body"]["model"]
+                self._suffer(requests, self._inside[writer])
                 await asyncio.sleep(_SECONDS)
-                if hangs:
+                if self._hangs or self._inside.pop(writer, None) is None:
                     return
-                waiting.discard(writer)
-                progress.note()
+                self._progress.note()
                 results = [
                     [said.status, json.dumps(said.body)]
                     for said in (answer(request["body"]) for request in requests)
@@ -70,19 +66,43 @@ async def serve(host: str, port: int, journal: IO[str], hang_seconds: float) -> 
                 await writer.drain()
         writer.close()
 
-    async def watch() -> None:
+    async def watch(self) -> None:
+        """End the process when it hangs, and say so to whose rows are in it."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            if progress.has_stalled(len(waiting)):
+            if self._progress.has_stalled(len(self._inside)):
                 break
-        for writer in waiting:
+        for writer in self._inside:
             with suppress(OSError):
                 writer.write(json.dumps(HUNG).encode() + b"\n")
                 await writer.drain()
         os._exit(1)
 
-    server = await asyncio.start_server(take, host, port, limit=_LIMIT)
-    await asyncio.gather(server.serve_forever(), watch())
+    def _note(self, claim: dict[str, Any], requests: list[dict[str, Any]]) -> None:
+        rows = [request["custom_id"] for request in requests]
+        self._journal.write(json.dumps({"at": time.time(), **claim, "rows": rows}) + "\n")
+        # Written before it is answered: what was answered is never missing.
+        self._journal.flush()
+
+    def _suffer(self, requests: list[dict[str, Any]], model: str) -> None:
+        """What the requests do to it."""
+        verbs = {request["body"]["messages"][-1]["content"] for request in requests}
+        if not verbs & {KILL, HANG, DEADLY} or self._mended.exists():
+            return
+        if KILL in verbs:
+            os._exit(1)
+        self._hangs |= HANG in verbs
+        if DEADLY in verbs:
+            for writer in [one for one, its in self._inside.items() if its == model]:
+                del self._inside[writer]
+                writer.transport.abort()
+
+
+async def serve(host: str, port: int, journal: IO[str], hang_seconds: float) -> None:
+    """Answer until killed."""
+    engine = MadeUpEngine(journal, hang_seconds)
+    server = await asyncio.start_server(engine.take, host, port, limit=_LIMIT)
+    await asyncio.gather(server.serve_forever(), engine.watch())
 
 
 if __name__ == "__main__":
