@@ -27,6 +27,7 @@ from cli.options import (
     with_state,
 )
 from shared.dead_rows import DeadRow
+from shared.errors import NotFoundError, TransientError
 from shared.state import State
 from shared.storage import DEFAULT_REGION
 
@@ -131,25 +132,43 @@ def replay(
     s3_region: S3Region = DEFAULT_REGION,
     as_json: AsJson = False,
 ) -> None:
-    """Run each again in a new batch of its tenant's, alone, and take it off the list."""
+    """Run each again in a new batch of its tenant's, alone, and take it off the list.
+
+    Exit code 1 when some could not be: those stay on the list, each with its reason told.
+    """
     from shared.row_replays import replay as run_again
 
     require_choice(row_ids, every=every, shown_by=_SHOWN_BY)
     storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
 
-    async def work(state: State) -> dict[str, str]:
+    made: dict[str, str] = {}
+    failed: dict[str, str] = {}
+
+    async def work(state: State) -> None:
         try:
-            wanted = await _wanted(state, row_ids)
-            return {row.id: await run_again(state, storage, row) for row in wanted}
+            for row in await _wanted(state, row_ids):
+                try:
+                    made[row.id] = await run_again(state, storage, row)
+                except NotFoundError as error:
+                    failed[row.id] = f"{error} All that can be done with it is `drop`."
+                except TransientError as error:
+                    # The next one would wait for the same server.
+                    failed[row.id] = f"{error} What comes after it was not tried; repeat it later."
+                    return
         finally:
             storage.close()
 
-    made = with_state(work, run_dir, redis_url)
+    with_state(work, run_dir, redis_url)
     if as_json:
-        typer.echo(json.dumps({"replayed": made}))
-        return
-    told = [f"{row_id}  as  {batch_id}" for row_id, batch_id in made.items()]
-    echo_done("replayed", told, nothing=_NOTHING, as_json=False)
+        typer.echo(json.dumps({"replayed": made, "failed": failed}))
+    else:
+        for row_id, reason in failed.items():
+            typer.echo(f"failed  {row_id}  {reason}", err=True)
+        told = [f"{row_id}  as  {batch_id}" for row_id, batch_id in made.items()]
+        if told or not failed:
+            echo_done("replayed", told, nothing=_NOTHING, as_json=False)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()

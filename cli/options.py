@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,8 +109,12 @@ def storage_at(
     region: str,
 ) -> Storage:
     """The bucket in the S3 that was given, or in the run directory's own. Raises SetupError."""
+    import structlog
+
     from cli.fleet.running import s3_place
 
+    # That a call is tried again is not for the program that reads what the command prints.
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     return Storage(*s3_place(run_dir, endpoint, access_key, secret_key), bucket, region=region)
 
 

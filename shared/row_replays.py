@@ -1,4 +1,4 @@
-"""A row that killed engines is run again, alone: as a batch of its own."""
+"""A row that killed engines is run again, alone: as a batch of its own, with nothing beside it."""
 
 import json
 import time
@@ -17,6 +17,9 @@ from shared.submission import Manifest, PackedBatch, new_batch, pack, pack_prefi
 
 #: Of the new batch's metadata: whose request it runs again.
 _LINK = "retry_of"
+#: From so many on a row runs with nothing else in the engine (`worker/doubts.py`): if it still
+#: kills, it has its last ones from two engines with nobody else's rows in them.
+_STRIKES = 2
 #: What a death leaves in S3 is swept after this.
 _RESERVED_SECONDS = 86_400
 
@@ -56,6 +59,7 @@ async def replay(state: State, storage: Storage, row: DeadRow) -> str:
         output_seconds=batch.number("output_seconds"),
         is_foreign=True,
         file_seconds=THIRTY_DAYS,
+        strikes=_STRIKES,
     )
     await _accept(state, storage, manifest, line + b"\n")
     await state.dead_rows.drop(row.id)

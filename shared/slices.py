@@ -92,6 +92,8 @@ class Claim:
     last_words: str = ""
     #: How many engines have died of the batch's rows, as far as it was certain that they were its.
     engine_deaths: int = 0
+    #: With how many strikes each of its rows began: their batch runs again what has killed before.
+    strikes_before: int = 0
 
 
 class GivenBack(StrEnum):

@@ -66,6 +66,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     is_changed: bool = False
     #: Where the input begins in its object. In a pack the ETag is left out: it is the pack's own.
     start: int = 0
+    #: With how many each of its rows begins, as if so many engines had died with it.
+    strikes: int = 0
 
 
 class Accepted(NamedTuple):
@@ -276,7 +278,7 @@ def to_record(manifest: Manifest) -> dict[str, str | int]:
         del fields[name]
     # A flag is there or not; Redis knows texts and numbers only.
     fields["deliver_results"] = 1 if manifest.deliver_results else ""
-    for name in ("start", "file_seconds"):
+    for name in ("start", "file_seconds", "strikes"):
         fields[name] = fields[name] or ""
     return {name: value for name, value in fields.items() if value != ""}
 

@@ -53,9 +53,12 @@ def trials(strikes: Sequence[Sequence[int]]) -> Iterator[list[Place]]:
         yield [place]
 
 
-def given_up(strikes: int, *, engine_deaths: int) -> bytes:
-    """The error body of a row that is not run any more; `engine_deaths` is its batch's number."""
-    message = f"The engine died each of the {strikes} times that it ran this request"
+def given_up(strikes: int, *, before: int = 0, engine_deaths: int) -> bytes:
+    """The error body of a row that is not run any more; `engine_deaths` is its batch's number.
+
+    `before` of the strikes it had when its batch began.
+    """
+    message = f"The engine died each of the {strikes - before} times that it ran this request"
     if strikes >= MOST_STRIKES:
         message += ", the last two with no other request in it."
     else:

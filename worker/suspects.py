@@ -41,7 +41,9 @@ class _Case:
         self.dead = [row for row, count in enumerate(self.strikes) if count >= least]
         self.results: list[Result | None] = [None] * len(lines)
         for row in self.dead:
-            words = given_up(self.strikes[row], engine_deaths=claim.engine_deaths)
+            words = given_up(
+                self.strikes[row], before=claim.strikes_before, engine_deaths=claim.engine_deaths
+            )
             self.results[row] = (_SERVER_ERROR, words)
 
     @property
@@ -74,7 +76,7 @@ class _Case:
             lane=claim.lane,
             line=number + 1,
             custom_id=custom_id_of(self.lines[row]),
-            deaths=self.strikes[row],
+            deaths=self.strikes[row] - claim.strikes_before,
             reason=claim.last_words,
             at=int(time.time()),
             bucket=claim.bucket,
@@ -127,9 +129,10 @@ class SuspectRunner:
         results = [
             self._result(cases.get(number), claim, error) for number, claim in enumerate(claims)
         ]
-        # One engine has died, however many slices it had rows of.
-        for number, result in enumerate(results):
-            if result.outcome is Outcome.STRUCK:
+        # One engine has died, however many slices it had rows of. That one dies of a row that has
+        # killed before says nothing of the engine.
+        for number, (claim, result) in enumerate(zip(claims, results, strict=True)):
+            if result.outcome is Outcome.STRUCK and not claim.strikes_before:
                 results[number] = result._replace(
                     most_deaths=self._most_in_a_row,
                     gave_results=any(case.has_answers for case in cases.values()),

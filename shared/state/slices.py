@@ -241,7 +241,7 @@ def _claims(lane: str, job: str, answer: str) -> list[Claim]:
 
 
 def _claim(lane: str, row: list[Any]) -> Claim:
-    batch_id, index, epoch, strikes, piece, *place, known, deaths = row
+    batch_id, index, epoch, strikes, piece, *place, known, deaths, before = row
     bucket, key, etag, endpoint, tenant, version = place
     doubts, last_words = json.loads(known or '[[], ""]')
     return Claim(
@@ -260,6 +260,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         doubts=tuple(Doubt(*doubt) for doubt in doubts),
         last_words=last_words,
         engine_deaths=deaths,
+        strikes_before=before,
     )
 
 

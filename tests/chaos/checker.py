@@ -19,11 +19,20 @@ _ENDS: Mapping[str, frozenset[str]] = {
     "cancelled": frozenset({"cancelled", "completed"}),
     "refused": frozenset({"failed"}),
     "expiring": frozenset({"completed", "expired"}),
+    "deadly": frozenset({"completed"}),
 }
 #: Rows without an answer of the engine: what their error lines may say.
 _UNRUN = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
-#: The rows of a slice in which the engine has died three times.
+#: A row that was given up because engines died of it. Of a planted one nothing else may be said.
 _ENGINE_DIED = "engine_died"
+#: What takes rows that are in an engine from its lane job, who cannot tell it from a death of them.
+_ENGINES = ("engine", "engine-core", "replica", "wave", "raylet", "gcs")
+_ENGINE_LINK = "lane-job>engine"
+#: So many of those cost an innocent row its result: two of them while it is alone in the engine,
+#: which is a moment, so that two rows hardly ever have them together.
+_DEATHS_OF_A_ROW = 4
+#: What must have been repeated, and absorbed, after so many kills: few of them make an event twice.
+_BITES = {"slices claimed again": 50, "events received again": 500}
 _OK, _CONFLICT = 200, 409
 #: Keys of Redis that must be empty, or not be there, once nothing runs.
 _EMPTY = ("status:", "outbox:", "inflight:", "readers:", "enqueued:", "webhook-queue:")
@@ -70,6 +79,10 @@ def check(evidence: Evidence) -> list[Violation]:
     found += _left_in_redis(evidence)
     found += _left_in_s3(evidence)
     found += _left_in_queues(evidence)
+    found += _check_given_up(batches, evidence)
+    found += _check_dead_rows(batches, evidence)
+    found += _check_replies(evidence)
+    found += _check_bite(evidence)
     return found
 
 
@@ -99,7 +112,7 @@ def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
     wishes: dict[str, dict[str, Any]] = {}
     accepted: set[str] = set()
     by_key: defaultdict[str, set[str]] = defaultdict(set)
-    cancels: dict[str, int] = {}
+    cancels = _cancelled_by_message(evidence)
     for entry in evidence.published:
         match entry["what"]:
             case "intended":
@@ -123,6 +136,50 @@ def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
         for batch_id, wish in wishes.items()
     }
     return batches, found
+
+
+def _cancelled_by_message(evidence: Evidence) -> dict[str, int]:
+    """As HTTP would have said it, for each batch that was to be cancelled by the bus."""
+    said = _replies(evidence)
+    return {
+        entry["batch"]: _OK if status == "accepted" else _CONFLICT
+        for entry in evidence.published
+        if entry["what"] == "asked" and entry["verb"] == "cancel"
+        for status, _ in said[entry["message"]]
+    }
+
+
+def _replies(evidence: Evidence) -> Mapping[str, set[tuple[str, str]]]:
+    """All that was said of each message: whether it was accepted, and the batch, or why not."""
+    said: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for reply in evidence.replies:
+        said[reply["message"]].add((reply["status"], reply["about"]))
+    return said
+
+
+def _check_replies(evidence: Evidence) -> Iterator[Violation]:
+    """Every message that the broker confirmed is answered, and always in the same way."""
+    said = _replies(evidence)
+    for entry in evidence.published:
+        if entry["what"] != "asked":
+            continue
+        allowed = {("accepted", entry["batch"])}
+        if entry["verb"] == "cancel":
+            allowed.add(("rejected", "batch_ended"))
+        answers = said[entry["message"]]
+        if not answers:
+            yield Violation("reply_missing", entry["message"], "nobody has answered it")
+        elif len(answers) > 1 or not answers <= allowed:
+            yield Violation("reply_contradicts", entry["message"], f"it was told {sorted(answers)}")
+
+
+def _check_dead_rows(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
+    """Whoever looks after the fleet finds each row of which engines die."""
+    for batch in batches.values():
+        if (row := batch.wish.get("deadly")) is not None and batch.is_accepted:
+            row_id = ids.result_id(batch.id, row)
+            if row_id not in evidence.redis.get("dead-rows", {}):
+                yield Violation("dead_row_missing", batch.id, f"row {row} is not in the list")
 
 
 def _check_letters(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
@@ -177,7 +234,8 @@ def _check_results(
     """Files, lines, counts and usage of an ended batch."""
     wish = batch.wish
     rows = wish["rows"] if "plan" in record else []
-    wanted = list(expected(wish["key"], rows, wish["model"], padding=wish["padding"]))
+    made = {"padding": wish["padding"], "deadly": wish.get("deadly")}
+    wanted = list(expected(wish["key"], rows, wish["model"], **made))
     output = _lines((yield from _file(batch, record, "output", evidence)))
     error = _lines((yield from _file(batch, record, "error", evidence)))
     answered = yield from _check_lines(batch, record, wanted, "output", output)
@@ -267,12 +325,50 @@ def _wrong_line(
     if response is None:
         code = (line["error"] or {}).get("code")
         return "" if kind == "error" and code == _UNRUN.get(status) else f"error {code}"
-    if kind == "error" and response["body"].get("error", {}).get("code") == _ENGINE_DIED:
+    if kind == "error" and _is_given_up(response):
+        # Of how many other rows that may be said, `_check_given_up` says.
         return ""
     if (response["status_code"] == _OK) != (kind == "output"):
         return f"{response['status_code']} in the {kind} file"
     is_right = is_answer(asked, response["status_code"], response["body"])
     return "" if is_right else "it is another row's answer"
+
+
+def _check_given_up(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
+    """No more rows than engines can have died of may have been given up for that."""
+    hits = sum(
+        fault["target"] in _ENGINES if fault["kind"] == "kill" else fault["target"] == _ENGINE_LINK
+        for fault in evidence.faults
+    )
+    rows = [
+        (batch_id, ids.row_of_result(line))
+        for batch_id in batches
+        for line in _lines(_error_body(batch_id, evidence))
+        if _is_given_up(json.loads(line)["response"])
+        and ids.row_of_result(line) != batches[batch_id].wish.get("deadly")
+    ]
+    for batch_id, row in rows[hits // _DEATHS_OF_A_ROW :]:
+        told = f"row {row} is one of {len(rows)}, and {hits} faults have hit engines"
+        yield Violation("row_given_up", batch_id, told)
+
+
+def _error_body(batch_id: str, evidence: Evidence) -> bytes:
+    told = evidence.redis.get(f"batch:{batch_id}", {}).get("error_object")
+    return evidence.bodies.get(json.loads(told)["key"], b"") if told else b""
+
+
+def _is_given_up(response: Mapping[str, Any] | None) -> bool:
+    error = ((response or {}).get("body") or {}).get("error") or {}
+    return error.get("code") == _ENGINE_DIED
+
+
+def _check_bite(evidence: Evidence) -> Iterator[Violation]:
+    """Of a run in which nothing had to be absorbed nothing can be learnt."""
+    kills = sum(fault["kind"] == "kill" for fault in evidence.faults) + len(evidence.crashes)
+    counts = absorbed(evidence)
+    for name, least in _BITES.items():
+        if kills >= least and not counts[name]:
+            yield Violation("did_not_bite", "the run", f"no {name}, after {kills} kills")
 
 
 def _invented(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:

@@ -22,9 +22,17 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import AMQPError
 from redis.asyncio import Redis
 
-from shared import ids, topology
+from shared import ids, messages, topology
+from shared.errors import TransientError
 from shared.state.state import NAMESPACE
-from tests.chaos.fleet import TENANTS, ChaosFleet, subscriptions
+from shared.storage import Storage
+from tests.chaos.fleet import (
+    REPLY_QUEUE_ARGUMENTS,
+    TENANTS,
+    ChaosFleet,
+    reply_queues,
+    subscriptions,
+)
 from tests.chaos.journal import Journal
 from tests.chaos.plan import GATEWAYS
 from tests.chaos.rows import CHAT, lines, request
@@ -35,7 +43,7 @@ _CALL_SECONDS = 10.0
 _CONNECT_SECONDS = 60.0
 #: What tells a client of RabbitMQ that its connection is gone.
 _LOST = (AMQPError, OSError, RuntimeError)
-_TOO_MANY, _SERVER_ERROR = 429, 500
+_OK, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 200, 409, 429, 500
 #: Rows of a batch: mostly few, sometimes enough for waves.
 _SMALL, _LARGE = (1, 60), (150, 400)
 #: Bytes added to each row of a batch whose input and output come in several parts.
@@ -57,6 +65,9 @@ class Clients:
         self.received = {
             queue: Journal(folder / f"received-{queue}.jsonl") for _, queue in subscriptions()
         }
+        self._replies = Journal(folder / "replies.jsonl")
+        #: As another system of the tenant's, which puts objects where Batchyard may read them.
+        self._storage = Storage(*fleet.s3)
         self.counts: Counter[str] = Counter()
         #: Batches that were promised, and have not been seen to end.
         self.open: set[str] = set()
@@ -86,7 +97,7 @@ class Clients:
                 for gateway in GATEWAYS
             ]
             await self._insist(tenant, "POST", "/v1/webhook_endpoints", json=_hook(hook))
-        for tenant, queue in subscriptions():
+        for tenant, queue in (*subscriptions(), *reply_queues()):
             await self._subscribe(tenant, queue)
 
     @property
@@ -109,7 +120,8 @@ class Clients:
         await self._stack.aclose()
         if self._receiver is not None:
             self._receiver.close()
-        for journal in (self.published, self.watched, *self.received.values()):
+        self._storage.close()
+        for journal in (self.published, self.watched, self._replies, *self.received.values()):
             journal.close()
 
     async def _one_after_the_other(self, dice: random.Random) -> None:
@@ -125,13 +137,17 @@ class Clients:
             self._plain: 5,
             self._by_bus: 6,
             self._by_upload: 2,
-            self._cancelled: 3,
+            self._cancelled: 2,
+            self._cancelled_by_bus: 1,
+            self._paused: 1,
             self._refused: 1,
             self._expiring: 1,
             self._retried: 2,
             self._deleted: 2,
             self._aged: 1,
         }
+        if self._fleet.has_deadly_rows:
+            often[self._deadly] = 1
         yield from often
         while True:
             yield from self._dice.sample(
@@ -149,10 +165,19 @@ class Clients:
 
     async def _by_bus(self, tenant: str, dice: random.Random) -> None:
         wish = self._wish(tenant, dice, "plain", door="bus")
-        await self._publish(wish, _submission(wish))
+        submission = _submission(wish)
+        match dice.choice(("inline", "inline", "file", "s3")):
+            case "file":
+                file_id = await self._upload(tenant, _input(wish))
+                submission["input"] = {"kind": "file", "file_id": file_id}
+            case "s3":
+                submission["input"] = await self._put(tenant, wish["key"], _input(wish))
+            case _:
+                pass
+        await self._publish(wish, submission, is_answered=True)
         if dice.random() < 0.3:
             # As one does whose process has died after the confirm.
-            await self._publish(wish, _submission(wish))
+            await self._publish(wish, submission, is_answered=True)
         await self._see_end(wish, dice)
 
     async def _by_upload(self, tenant: str, dice: random.Random) -> None:
@@ -170,6 +195,29 @@ class Clients:
         await asyncio.sleep(dice.uniform(0, 1.5))
         answer = await self._insist(tenant, "POST", f"/v1/batches/{wish['batch']}/cancel")
         self.published.note("cancelled", key=wish["key"], status=answer.status_code)
+        await self._see_end(wish, dice)
+
+    async def _cancelled_by_bus(self, tenant: str, dice: random.Random) -> None:
+        wish = self._wish(tenant, dice, "cancelled")
+        await self._create(wish, await self._upload(tenant, _input(wish)))
+        await asyncio.sleep(dice.uniform(0, 1.5))
+        body = {"schema": "batch.cancel/1", "batch_id": wish["batch"]}
+        await self._ask(wish, f"{wish['key']}.cancel", messages.CANCEL, body)
+        await self._see_end(wish, dice)
+
+    async def _paused(self, tenant: str, dice: random.Random) -> None:
+        wish = self._wish(tenant, dice, "plain")
+        await self._create(wish, await self._upload(tenant, _input(wish)))
+        for verb, body in (("/pause", None), ("", {"priority": dice.randint(0, 9)})):
+            await self._steer(wish, verb, body)
+            await asyncio.sleep(dice.uniform(0, 1))
+        await self._steer(wish, "/resume", None)
+        await self._see_end(wish, dice)
+
+    async def _deadly(self, tenant: str, dice: random.Random) -> None:
+        """A batch with a row of which its engine dies."""
+        wish = self._wish(tenant, dice, "deadly")
+        await self._create(wish, await self._upload(tenant, _input(wish)))
         await self._see_end(wish, dice)
 
     async def _refused(self, tenant: str, dice: random.Random) -> None:
@@ -238,7 +286,7 @@ class Clients:
         size = size or (_LARGE if dice.random() < 0.1 else _SMALL)
         is_long = door == "http" and kind == "plain" and dice.random() < 0.02
         message_id = key if door == "bus" else f"http:{key}"
-        wish = {
+        wish: dict[str, Any] = {
             "key": key,
             "batch": ids.batch_id(tenant, message_id),
             "tenant": tenant,
@@ -248,6 +296,7 @@ class Clients:
             "rows": list(range(700 if is_long else dice.randint(*size))),
             "padding": _PADDING if is_long else 0,
         }
+        wish["deadly"] = dice.choice(wish["rows"]) if kind == "deadly" else None
         self.published.note("intended", **wish)
         return wish
 
@@ -311,23 +360,57 @@ class Clients:
         self.counts["batches"] += 1
         self.counts["rows"] += len(wish["rows"])
 
-    async def _publish(self, wish: dict[str, Any], body: dict[str, Any]) -> None:
-        message = aio_pika.Message(
-            json.dumps(body).encode(),
-            message_id=wish["key"],
-            type="batch.submit.v1",
-            content_type="application/json",
-            user_id=wish["tenant"],
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-        )
+    async def _steer(self, wish: dict[str, Any], verb: str, body: dict[str, Any] | None) -> None:
+        """Pause, resume or change a batch, which may have ended."""
+        path = f"/v1/batches/{wish['batch']}{verb}"
+        answer = await self._insist(wish["tenant"], "POST", path, json=body)
+        if answer.status_code not in (_OK, _CONFLICT):
+            self.published.note("surprise", path=path, status=answer.status_code, said=answer.text)
+
+    async def _put(self, tenant: str, key: str, body: bytes) -> dict[str, Any]:
+        """An input that lies in S3, as a submission names it."""
+        while True:
+            with suppress(TransientError):
+                stored = await self._storage.put(f"inbox/{tenant}/{key}.jsonl", body)
+                place = {"bucket": self._storage.bucket, "key": stored.key, "etag": stored.etag}
+                return {"kind": "s3", **place, "size": len(body)}
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _publish(
+        self, wish: dict[str, Any], body: dict[str, Any], *, is_answered: bool = False
+    ) -> None:
+        """Returns once the broker has confirmed it; what is refused unanswered is a dead letter."""
+        if is_answered:
+            await self._ask(wish, wish["key"], messages.SUBMIT, body)
+        else:
+            key = topology.submit_key(wish["tenant"])
+            await self._send(
+                wish, key, _message(wish["tenant"], wish["key"], messages.SUBMIT, body)
+            )
+        self._accept(wish, wish["batch"])
+
+    async def _ask(
+        self, wish: dict[str, Any], message_id: str, kind: str, body: dict[str, Any]
+    ) -> None:
+        """Publish what has to be answered."""
+        tenant = wish["tenant"]
+        message = _message(tenant, message_id, kind, body)
+        message.reply_to = dict(reply_queues())[tenant]
+        is_cancel = kind == messages.CANCEL
+        key = topology.cancel_key(tenant) if is_cancel else topology.submit_key(tenant)
+        await self._send(wish, key, message)
+        verb = "cancel" if is_cancel else "submit"
+        self.published.note("asked", message=message_id, batch=wish["batch"], verb=verb)
+
+    async def _send(
+        self, wish: dict[str, Any], routing_key: str, message: aio_pika.Message
+    ) -> None:
         while True:
             try:
                 # One connection's loss leaves every publisher of it without an answer.
                 async with asyncio.timeout(_CALL_SECONDS):
                     exchange = await self._exchange(wish["tenant"])
-                    await exchange.publish(
-                        message, topology.submit_key(wish["tenant"]), mandatory=True
-                    )
+                    await exchange.publish(message, routing_key, mandatory=True)
                 break
             except _LOST:
                 self.counts["publishes repeated"] += 1
@@ -337,7 +420,6 @@ class Clients:
                     raise
                 self.counts["publishes repeated"] += 1
             await asyncio.sleep(_PAUSE_SECONDS)
-        self._accept(wish, wish["batch"])
 
     async def _exchange(self, tenant: str) -> Any:
         async with self._publishing[tenant]:
@@ -459,15 +541,21 @@ class Clients:
             channel = await connection.channel()
             channel.close_callbacks.add(lambda *_: lost.set())
             await channel.set_qos(prefetch_count=200, timeout=_CONNECT_SECONDS)
+            is_for_events = queue in self.received
             declared = await channel.declare_queue(
                 queue,
                 durable=True,
-                arguments={"x-queue-type": "quorum"},
+                arguments={
+                    "x-queue-type": "quorum",
+                    **({} if is_for_events else REPLY_QUEUE_ARGUMENTS),
+                },
                 timeout=_CONNECT_SECONDS,
             )
-            exchange = await channel.get_exchange(topology.EVENTS_EXCHANGE, ensure=False)
-            await declared.bind(exchange, f"batch.*.{tenant}.*", timeout=_CONNECT_SECONDS)
-            await declared.consume(partial(self._take, queue), timeout=_CONNECT_SECONDS)
+            if is_for_events:
+                exchange = await channel.get_exchange(topology.EVENTS_EXCHANGE, ensure=False)
+                await declared.bind(exchange, f"batch.*.{tenant}.*", timeout=_CONNECT_SECONDS)
+            take = partial(self._take, queue) if is_for_events else self._take_reply
+            await declared.consume(take, timeout=_CONNECT_SECONDS)
             listening.set()
             # The broker may cancel a consumer and keep its channel.
             while not lost.is_set() and await _consumers(connection, queue):
@@ -492,6 +580,20 @@ class Clients:
         self.counts["events"] += 1
         with suppress(*_LOST):
             # After a lost connection it comes again, as it may.
+            await message.ack()
+
+    async def _take_reply(self, message: AbstractIncomingMessage) -> None:
+        reply = json.loads(message.body)
+        is_accepted = reply["status"] == "accepted"
+        self._replies.note(
+            "reply",
+            # Which it is where a message names no other.
+            message=message.correlation_id,
+            status=reply["status"],
+            about=reply["batch"]["id"] if is_accepted else reply["error"]["code"],
+        )
+        self.counts["replies"] += 1
+        with suppress(*_LOST):
             await message.ack()
 
     async def _receive_webhooks(self) -> str:
@@ -552,8 +654,20 @@ async def _ended(task: "asyncio.Task[None]") -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+def _message(tenant: str, message_id: str, kind: str, body: dict[str, Any]) -> aio_pika.Message:
+    return aio_pika.Message(
+        json.dumps(body).encode(),
+        message_id=message_id,
+        type=kind,
+        content_type="application/json",
+        user_id=tenant,
+        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+    )
+
+
 def _input(wish: dict[str, Any]) -> bytes:
-    return lines(wish["key"], wish["rows"], wish["model"], padding=wish["padding"])
+    made = {"padding": wish["padding"], "deadly": wish["deadly"]}
+    return lines(wish["key"], wish["rows"], wish["model"], **made)
 
 
 def _submission(wish: dict[str, Any]) -> dict[str, Any]:

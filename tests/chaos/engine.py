@@ -1,7 +1,7 @@
-"""The made-up engine: `python -m tests.chaos.engine HOST PORT JOURNAL`.
+"""The made-up engine: `python -m tests.chaos.engine HOST PORT JOURNAL [HANG_SECONDS]`.
 
-Stands where Ray Serve and vLLM stand: a process of its own, with rows in it when it dies. It notes
-each row that it runs, and the claim under which it was sent.
+Stands where Ray Serve and vLLM stand: a process of its own, with rows in it when it dies, or ends
+itself because it hangs. It notes each row that it runs, and the claim under which it was sent.
 """
 
 import asyncio
@@ -11,34 +11,53 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from tests.chaos.rows import answer
+from tests.chaos.rows import DEADLY, answer
+from worker.progress import Progress
 
 _LIMIT = 64 * 1024 * 1024
 #: What a request says for the engine to die of it, until it is mended: a file beside the journal.
 KILL = "kill the engine"
+#: The same for it to answer nobody any more.
+HANG = "hang the engine"
+#: What it says to whoever connects.
+READY = "ready"
+#: What it says instead of results, before it ends itself for that.
+HUNG = "hung"
+#: As a model's `hang_seconds` by default.
+_HANG_SECONDS = 600.0
+_LOOK_SECONDS = 0.2
 #: For a chunk of rows, so that there are always some in it.
 _SECONDS = 0.05
 
 
-async def serve(host: str, port: int, journal: IO[str]) -> None:
-    """Answer until killed."""
-    mended = Path(f"{journal.name}.mended")
+class MadeUpEngine:
+    """What stands for the engines of all models: one dies or hangs without the others."""
 
-    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, journal: IO[str], hang_seconds: float) -> None:
+        self._journal = journal
+        self._mended = Path(f"{journal.name}.mended")
+        self._progress = Progress(hang_seconds)
+        self._hangs = False
+        #: Whose rows are in it, and of which model.
+        self._inside: dict[asyncio.StreamWriter, str] = {}
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client, call by call."""
         with suppress(OSError, asyncio.IncompleteReadError):
+            # Whoever reads this has reached the engine, and no proxy before a dead one.
+            writer.write(json.dumps(READY).encode() + b"\n")
             while line := await reader.readline():
                 call = json.loads(line)
                 requests = [json.loads(one) for one in call["lines"]]
-                rows = [request["custom_id"] for request in requests]
-                journal.write(json.dumps({"at": time.time(), **call["claim"], "rows": rows}) + "\n")
-                # Written before it is answered: what was answered is never missing.
-                journal.flush()
-                verbs = {request["body"]["messages"][-1]["content"] for request in requests}
-                if KILL in verbs and not mended.exists():  # noqa: ASYNC240  # it costs nothing
-                    os._exit(1)
+                self._note(call["claim"], requests)
+                self._inside[writer] = requests[0]["body"]["model"]
+                self._suffer(requests, self._inside[writer])
                 await asyncio.sleep(_SECONDS)
+                if self._hangs or self._inside.pop(writer, None) is None:
+                    return
+                self._progress.note()
                 results = [
                     [said.status, json.dumps(said.body)]
                     for said in (answer(request["body"]) for request in requests)
@@ -47,10 +66,46 @@ async def serve(host: str, port: int, journal: IO[str]) -> None:
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(take, host, port, limit=_LIMIT)
-    await server.serve_forever()
+    async def watch(self) -> None:
+        """End the process when it hangs, and say so to whose rows are in it."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self._progress.has_stalled(len(self._inside)):
+                break
+        for writer in self._inside:
+            with suppress(OSError):
+                writer.write(json.dumps(HUNG).encode() + b"\n")
+                await writer.drain()
+        os._exit(1)
+
+    def _note(self, claim: dict[str, Any], requests: list[dict[str, Any]]) -> None:
+        rows = [request["custom_id"] for request in requests]
+        self._journal.write(json.dumps({"at": time.time(), **claim, "rows": rows}) + "\n")
+        # Written before it is answered: what was answered is never missing.
+        self._journal.flush()
+
+    def _suffer(self, requests: list[dict[str, Any]], model: str) -> None:
+        """What the requests do to it."""
+        verbs = {request["body"]["messages"][-1]["content"] for request in requests}
+        if not verbs & {KILL, HANG, DEADLY} or self._mended.exists():
+            return
+        if KILL in verbs:
+            os._exit(1)
+        self._hangs |= HANG in verbs
+        if DEADLY in verbs:
+            for writer in [one for one, its in self._inside.items() if its == model]:
+                del self._inside[writer]
+                writer.transport.abort()
+
+
+async def serve(host: str, port: int, journal: IO[str], hang_seconds: float) -> None:
+    """Answer until killed."""
+    engine = MadeUpEngine(journal, hang_seconds)
+    server = await asyncio.start_server(engine.take, host, port, limit=_LIMIT)
+    await asyncio.gather(server.serve_forever(), engine.watch())
 
 
 if __name__ == "__main__":
+    seconds = float(sys.argv[4]) if sys.argv[4:] else _HANG_SECONDS
     with Path(sys.argv[3]).open("a") as file:
-        asyncio.run(serve(sys.argv[1], int(sys.argv[2]), file))
+        asyncio.run(serve(sys.argv[1], int(sys.argv[2]), file, seconds))

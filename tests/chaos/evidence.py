@@ -17,7 +17,7 @@ from shared import topology
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from shared.submission import PACKS
-from tests.chaos.fleet import ChaosFleet, subscriptions
+from tests.chaos.fleet import ChaosFleet, reply_queues, subscriptions
 from tests.chaos.journal import read
 
 #: Objects whose bytes the checker reads; of the others the name is enough.
@@ -39,6 +39,8 @@ class Evidence:
     #: What each subscriber received, by its queue.
     received: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     webhooks: list[dict[str, Any]] = field(default_factory=list)
+    #: Answers to messages, of all tenants.
+    replies: list[dict[str, Any]] = field(default_factory=list)
     #: What the engine ran.
     runs: list[dict[str, Any]] = field(default_factory=list)
     #: Redis without its namespace: hashes as objects, sorted sets as [member, score] pairs.
@@ -51,6 +53,9 @@ class Evidence:
     multipart: list[str] = field(default_factory=list)
     #: Dead letters that were read and dropped.
     letters: list[dict[str, Any]] = field(default_factory=list)
+    #: What was done to whom, and the named points at which processes have died.
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
     #: Messages in each queue of RabbitMQ.
     queues: dict[str, int] = field(default_factory=dict)
     #: When it was collected, in Unix seconds.
@@ -87,13 +92,16 @@ def load(run_dir: Path) -> Evidence:
     folder, journal = run_dir / "evidence", run_dir / "journal"
     redis = json.loads((folder / "redis.json").read_text())
     s3 = json.loads((folder / "s3.json").read_text())
-    stored = folder / "s3"
+    stored, crashes = folder / "s3", journal / "crashes"
     return Evidence(
         published=read(journal / "published.jsonl"),
         watched=read(journal / "watched.jsonl"),
         received={queue: read(journal / f"received-{queue}.jsonl") for _, queue in subscriptions()},
         webhooks=read(journal / "webhooks.jsonl"),
+        replies=read(journal / "replies.jsonl"),
         letters=read(journal / "letters.jsonl"),
+        faults=[one for one in read(journal / "faults.jsonl") if one["what"] == "fault"],
+        crashes=crashes.read_text().split() if crashes.exists() else [],
         runs=read(journal / "engine.jsonl"),
         redis=redis["keys"],
         objects=s3["objects"],
@@ -110,7 +118,8 @@ def load(run_dir: Path) -> Evidence:
 
 async def queue_lengths(fleet: ChaosFleet) -> dict[str, int]:
     """Messages that wait in each queue."""
-    names = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions())]
+    clients = [*subscriptions(), *reply_queues()]
+    names = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in clients)]
     async with await aio_pika.connect(fleet.service_amqp_url, timeout=60) as connection:
         channel = await connection.channel()
         lengths = {}

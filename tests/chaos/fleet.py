@@ -30,6 +30,8 @@ from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, RAY_TARGETS, STUB,
 
 TENANTS = ("acme", "globex")
 SUBSCRIBERS = ("one", "two")
+#: Nobody waits so long for replies that a run could end before it.
+REPLY_QUEUE_ARGUMENTS: Mapping[str, str | int] = {"x-queue-type": "quorum", "x-expires": 86_400_000}
 BUCKET = "batchyard"
 #: A row takes the engine milliseconds, so leases are short: many of them run out in a short run.
 SETTINGS = {
@@ -65,6 +67,8 @@ class ChaosFleet:
     models: Sequence[str] = ("alpha", "beta")
     settings: Mapping[str, str] = SETTINGS
     servers: Sequence[str] = ("redis", "rabbitmq", "ceph")
+    #: Whether there are rows of which its engine dies.
+    has_deadly_rows = True
     #: A run in which nothing moves for so long is over, whatever is still open: longer than the
     #: pause after a webhook's second attempt.
     stall_seconds = 400.0
@@ -490,7 +494,8 @@ class ChaosFleet:
         3.10 has a new quorum queue in its registry on disk only three seconds after it exists.
         """
         registries = [path.read_bytes() for path in self.run_dir.rglob("names.dets")]
-        queues = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions())]
+        clients = [*subscriptions(), *reply_queues()]
+        queues = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in clients)]
         return not registries or all(
             any(name.encode() in registry for registry in registries) for name in queues
         )
@@ -499,6 +504,11 @@ class ChaosFleet:
 def subscriptions() -> list[tuple[str, str]]:
     """Tenant and queue of every subscriber."""
     return [(tenant, f"sub.{tenant}.{name}") for tenant in TENANTS for name in SUBSCRIBERS]
+
+
+def reply_queues() -> list[tuple[str, str]]:
+    """Each tenant and its queue for replies."""
+    return [(tenant, f"reply.{tenant}.chaos") for tenant in TENANTS]
 
 
 def _inherited() -> dict[str, str]:

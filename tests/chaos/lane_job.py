@@ -11,11 +11,13 @@ from typing import Any, NoReturn
 from shared import log
 from shared.catalog import Catalog, Lane
 from shared.slices import Claim
+from tests.chaos.engine import HUNG, READY
 from worker import job as worker_job
 from worker.connections import opened, read_settings
 from worker.engine_errors import (
     EngineFailedError,
     EngineGoneError,
+    EngineHungError,
     EngineUnavailableError,
     Result,
 )
@@ -24,7 +26,8 @@ from worker.suspects import SuspectRunner
 
 _LIMIT = 64 * 1024 * 1024
 _CONNECT_SECONDS = 5.0
-_CALL_SECONDS = 20.0
+#: Much longer than any fault lasts: rows get a strike of what befell the engine, and of no delay.
+_CALL_SECONDS = 120.0
 _claim: ContextVar[Claim] = ContextVar("claim")
 
 
@@ -47,8 +50,12 @@ class MadeUpEngineClient:
                 reader, writer = await asyncio.open_connection(
                     os.environ["CHAOS_ENGINE_HOST"], self._port, limit=_LIMIT
                 )
+                is_reached = json.loads(await reader.readline() or "null") == READY
         except (OSError, TimeoutError) as error:
             raise EngineUnavailableError("the engine cannot be reached") from error
+        if not is_reached:
+            writer.close()
+            raise EngineUnavailableError("the engine cannot be reached")
         told = {"batch": claim.batch_id, "index": claim.index, "epoch": claim.epoch}
         call = {"claim": told, "lines": [line.decode() for line in lines]}
         try:
@@ -62,7 +69,9 @@ class MadeUpEngineClient:
             writer.close()
         if not answer.endswith(b"\n"):
             raise EngineGoneError("the engine was lost with these lines in it")
-        return [(status, body.encode()) for status, body in json.loads(answer)]
+        if (said := json.loads(answer)) == HUNG:
+            raise EngineHungError("the engine hung with these lines in it, and was killed")
+        return [(status, body.encode()) for status, body in said]
 
 
 class _Runner(SliceRunner):

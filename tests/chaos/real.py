@@ -33,6 +33,7 @@ class RealFleet(ChaosFleet):
     }
     servers = (*ChaosFleet.servers, _RAY)
     stall_seconds = 900.0
+    has_deadly_rows = False
     _ray: RayNode
 
     def write_catalog(self) -> None:

@@ -9,6 +9,8 @@ CHAT = "/v1/chat/completions"
 #: The model of a real engine: nobody knows its words, but how many they have to be.
 REAL_MODEL = "tiny-chat"
 _MOST_TOKENS = 24
+#: What a request says of which its model's engine dies, with all that is in it.
+DEADLY = "end this model's engine"
 #: How a prompt begins that the engine refuses.
 _REFUSE = "refuse"
 #: Of a batch's rows, about one in so many is refused.
@@ -23,8 +25,15 @@ class Answer(NamedTuple):
     body: dict[str, Any]
 
 
-def request(key: str, row: int, model: str, *, padding: int = 0) -> dict[str, Any]:
-    """The request number `row` of the batch `key`: always the same one."""
+def request(
+    key: str, row: int, model: str, *, padding: int = 0, deadly: int | None = None
+) -> dict[str, Any]:
+    """The request number `row` of the batch `key`: always the same one.
+
+    An engine dies of the one with the number `deadly`.
+    """
+    if row == deadly:
+        return _line(key, row, {"model": model, "messages": [{"role": "user", "content": DEADLY}]})
     digest = hashlib.sha256(f"{key} {row}".encode()).hexdigest()
     if model == REAL_MODEL:
         asked = {"model": model, "messages": [{"role": "user", "content": f"{digest} {row}"}]}
@@ -39,10 +48,13 @@ def _line(key: str, row: int, body: dict[str, Any]) -> dict[str, Any]:
     return {"custom_id": f"{key}.{row}", "method": "POST", "url": CHAT, "body": body}
 
 
-def lines(key: str, rows: Sequence[int], model: str, *, padding: int = 0) -> bytes:
+def lines(
+    key: str, rows: Sequence[int], model: str, *, padding: int = 0, deadly: int | None = None
+) -> bytes:
     """An input file of these rows of the batch `key`."""
     return b"".join(
-        json.dumps(request(key, row, model, padding=padding)).encode() + b"\n" for row in rows
+        json.dumps(request(key, row, model, padding=padding, deadly=deadly)).encode() + b"\n"
+        for row in rows
     )
 
 
@@ -79,11 +91,11 @@ def answer(body: Mapping[str, Any]) -> Answer:
 
 
 def expected(
-    key: str, rows: Sequence[int], model: str, *, padding: int = 0
+    key: str, rows: Sequence[int], model: str, *, padding: int = 0, deadly: int | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Custom id and body of each row, in order."""
     for row in rows:
-        asked = request(key, row, model, padding=padding)
+        asked = request(key, row, model, padding=padding, deadly=deadly)
         yield asked["custom_id"], asked["body"]
 
 

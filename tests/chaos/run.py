@@ -291,6 +291,7 @@ async def _under_way(fleet: ChaosFleet, redis: "Redis[str]") -> dict[str, int]:
         "deadlines": await redis.zcard(f"{ns}deadlines"),
         "submissions": await redis.xlen(f"{ns}outbox:submissions"),
         "events": await redis.xlen(f"{ns}outbox:events"),
+        "replies": await redis.xlen(f"{ns}outbox:replies"),
         "webhooks": await redis.zcard(f"{ns}webhooks-due"),
         "garbage": await redis.zcount(f"{ns}garbage", "-inf", seconds),
         "doomed": await redis.zcard(f"{ns}doomed"),

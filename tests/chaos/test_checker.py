@@ -184,6 +184,49 @@ def _left_out_but_completed(evidence: Evidence) -> None:
     _rewrite(evidence, leave_out, "error")
 
 
+def _give_up(evidence: Evidence) -> None:
+    def give_up(found: list[bytes]) -> list[bytes]:
+        body = {"error": {"code": "engine_died", "message": ""}}
+        first = json.loads(found[0])
+        first["response"] = {**first["response"], "status_code": 500, "body": body}
+        return [json.dumps(first, separators=(",", ":")).encode(), *found[1:]]
+
+    _rewrite(evidence, give_up, "error")
+
+
+def _hit_engines(evidence: Evidence, times: int) -> None:
+    kill, cut = ({"kind": "kill", "target": "engine"}, {"kind": "cut", "target": "lane-job>engine"})
+    other = {"kind": "cut", "target": "lane-job>redis"}
+    evidence.faults += [*[kill] * (times - 1), cut, *[other] * 9]
+
+
+def _plant_deadly(evidence: Evidence, kind: str = "error") -> None:
+    """The first row with an error, or an answer, is the one of which engines die."""
+    [found] = [body for name, body in evidence.bodies.items() if name.endswith(f"/{kind}.jsonl")]
+    row = ids.row_of_result(found)
+    evidence.published[0].update(kind="deadly", deadly=row)
+    evidence.redis["dead-rows"] = {ids.result_id(BATCH, row): "{}"}
+
+
+def _lose_dead_row(evidence: Evidence) -> None:
+    _give_up(evidence)
+    _plant_deadly(evidence)
+    evidence.redis["dead-rows"].clear()
+
+
+def _ask(evidence: Evidence, message: str, verb: str, *answers: tuple[str, str]) -> None:
+    evidence.published.append({"what": "asked", "message": message, "batch": BATCH, "verb": verb})
+    evidence.replies += [
+        {"message": message, "status": status, "about": about} for status, about in answers
+    ]
+
+
+def _kill_without_effect(evidence: Evidence) -> None:
+    evidence.faults += [{"kind": "kill", "target": "gateway-1"}] * 30
+    evidence.crashes += ["outbox.published"] * 20
+    evidence.redis[f"epochs:{BATCH}"] = {"0": "1", "1": "1"}
+
+
 _PLANTED: dict[str, tuple[str, Plant]] = {
     "a batch without a record": ("lost", _lose),
     "a batch without a manifest": (
@@ -225,6 +268,26 @@ _PLANTED: dict[str, tuple[str, Plant]] = {
     "a row with another row's answer": ("wrong_result", _swap_answers),
     "a row with another custom id": ("wrong_result", _wrong_custom_id),
     "a row that was left out of a completed batch": ("wrong_result", _left_out_but_completed),
+    "a row that was given up though no engine has died": ("row_given_up", _give_up),
+    "more kills than can leave everything as it was": ("did_not_bite", _kill_without_effect),
+    "an answer to what engines die of": (
+        "wrong_result",
+        lambda found: _plant_deadly(found, "output"),
+    ),
+    "a row that kills and is in no list": ("dead_row_missing", _lose_dead_row),
+    "a message without a reply": ("reply_missing", lambda found: _ask(found, KEY, "submit")),
+    "a message that was refused and made a batch": (
+        "reply_contradicts",
+        lambda found: _ask(found, KEY, "submit", ("rejected", "quota_exceeded")),
+    ),
+    "a message that was answered in two ways": (
+        "reply_contradicts",
+        lambda found: _ask(found, "c", "cancel", ("rejected", "batch_ended"), ("accepted", BATCH)),
+    ),
+    "a batch that a message cancelled and that completed": (
+        "wrong_end",
+        lambda found: _ask(found, "c", "cancel", ("accepted", BATCH)),
+    ),
     "a row that was never asked for": ("row_invented", _row_beyond),
     "a total that is not the number of rows": (
         "wrong_counts",
@@ -361,6 +424,34 @@ def test_a_planted_violation_is_found(kind: str, plant: Plant) -> None:
     plant(evidence)
 
     assert kind in {violation.kind for violation in check(evidence)}
+
+
+def test_a_row_may_be_given_up_after_as_many_deaths_as_that_takes() -> None:
+    enough, too_few = copy.deepcopy(in_order()), copy.deepcopy(in_order())
+    for evidence, times in ((enough, 4), (too_few, 3)):
+        _give_up(evidence)
+        _hit_engines(evidence, times)
+
+    assert check(enough) == []
+    assert [violation.kind for violation in check(too_few)] == ["row_given_up"]
+
+
+def test_a_row_of_which_engines_die_is_given_up_and_nothing_else() -> None:
+    evidence = copy.deepcopy(in_order())
+    _give_up(evidence)
+    _plant_deadly(evidence)
+    _ask(evidence, KEY, "submit", ("accepted", BATCH), ("accepted", BATCH))
+    _ask(evidence, "c", "cancel", ("rejected", "batch_ended"))
+
+    assert check(evidence) == []
+
+
+def test_a_few_kills_may_leave_everything_as_it_was() -> None:
+    evidence = copy.deepcopy(in_order())
+    _kill_without_effect(evidence)
+    evidence.crashes.pop()
+
+    assert "did_not_bite" not in {violation.kind for violation in check(evidence)}
 
 
 def test_a_real_engines_answer_is_known_by_its_length() -> None:

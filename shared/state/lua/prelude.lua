@@ -315,9 +315,15 @@ local function transition(id, event, fields, pin)
   return 'ok'
 end
 
--- Puts a slice in its lane's line. One in which an engine died stands among the suspects, which run
--- apart from all others.
+-- Puts a slice in its lane's line. One in which an engine died, or whose batch begins with strikes for
+-- each of its rows, stands among the suspects, which run apart from all others.
 local function line_up(lane, id, index, rank)
+  local batch = redis.call('HMGET', batch_key(id), 'strikes', 'plan')
+  if batch[1] and redis.call('HSETNX', ns .. 'strikes:' .. id, index, batch[1]) == 1 then
+    local slice = cjson.decode(redis.call('HGET', ns .. 'plan:' .. id .. ':' .. batch[2], index))
+    local doubt = '[[[0,' .. int(slice[4]) .. ',' .. batch[1] .. ']],""]'
+    redis.call('HSET', ns .. 'doubts:' .. id, index, doubt)
+  end
   local is_suspect = redis.call('HEXISTS', ns .. 'strikes:' .. id, index) == 1
   redis.call('ZADD', lane_key(lane, is_suspect and 'suspects' or 'ready'),
     is_suspect and int(now_ms) or rank, id .. ':' .. index)
@@ -327,7 +333,7 @@ end
 local function in_line(member)
   local id, index = string.match(member, '^(.*):(%d+)$')
   local batch = redis.call('HMGET', batch_key(id), 'status', 'plan', 'bucket', 'key', 'etag',
-    'endpoint', 'tenant', 'version_id', 'engine_deaths')
+    'endpoint', 'tenant', 'version_id', 'engine_deaths', 'strikes')
   local slice = batch[2] and redis.call('HGET', ns .. 'plan:' .. id .. ':' .. batch[2], index)
   if batch[1] ~= 'in_progress' or not slice
     or redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 1 then return nil end
@@ -347,7 +353,7 @@ local function grant(lane, job, lease_ms, line, found)
   local strikes = redis.call('HGET', ns .. 'strikes:' .. id, index) or 0
   return {id, tonumber(index), epoch, tonumber(strikes), found.slice, batch[3], batch[4], batch[5],
     batch[6], batch[7], batch[8] or '', redis.call('HGET', ns .. 'doubts:' .. id, index) or '',
-    tonumber(batch[9] or 0)}
+    tonumber(batch[9] or 0), tonumber(batch[10] or 0)}
 end
 
 -- Notes why the lane's engine cannot start; its leader fails the lane's batches with that.

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from cli import servers
 from cli.__main__ import app
 from shared.errors import InvalidInputError, NotFoundError, SetupError
+from shared.lifecycle import Event
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import claimed, dead_row, part
@@ -39,19 +40,7 @@ def environment(redis_server: servers.Redis, s3: S3, storage: Storage) -> dict[s
 def given_up(environment: dict[str, str], storage: Storage) -> list[str]:
     """The ids of two dead rows: the second line of one tenant's batch, and another tenant's."""
 
-    async def make(state: State) -> list[str]:
-        stored = await storage.put("files/in", _FIRST + b"\n\n" + _REQUEST + b"\n")
-        place = {"bucket": storage.bucket, "key": "files/in", "etag": stored.etag}
-        [mine] = await claimed(state, slices=1, **place)
-        [other] = await claimed(state, slices=1, tenant="globex", **place)
-        rows = []
-        for claim in (mine, other):
-            row = dead_row(claim, 1, custom_id="b", end=stored.size)
-            await state.slices.commit(claim, part(claim, failed=1), dead=[row])
-            rows.append(row.id)
-        return rows
-
-    return _act(environment, make)
+    return _act(environment, lambda state: _given_up(state, storage, "files/in", "acme", "globex"))
 
 
 def test_rows_are_listed_and_shown_with_their_place_and_without_their_text(
@@ -95,19 +84,52 @@ def test_a_replay_is_a_batch_of_the_one_request(
     assert body == _REQUEST + b"\n"
     assert (batch.tenant, batch.status) == ("acme", "validating")
     assert list(json.loads(batch.fields["metadata"])) == ["retry_of"]
+    # So that it runs with nothing else in the engine.
+    assert batch.number("strikes") == 2
     assert [row["id"] for row in _json("ls", environment=environment)] == [second]
     with pytest.raises(NotFoundError, match=first):
         _run("replay", first, environment=environment)
 
 
-def test_a_replay_says_that_the_input_is_gone_and_keeps_the_row(
+def test_of_all_rows_those_that_cannot_be_replayed_are_named_and_hold_up_no_other_one(
     environment: dict[str, str], given_up: list[str], storage: Storage
 ) -> None:
-    asyncio.run(storage.remove(["files/in"]))
+    first, second = given_up
+    [third] = _act(environment, lambda state: _given_up(state, storage, "files/gone", "acme"))
+    [last] = _act(environment, lambda state: _given_up(state, storage, "files/other", "acme"))
+    lost = _json("show", second, environment=environment)["batch_id"]
+    _act(environment, lambda state: _forget(state, lost))
+    asyncio.run(storage.remove(["files/gone"]))
 
-    with pytest.raises(NotFoundError, match="was deleted or changed"):
-        _run("replay", "--all", environment=environment)
+    result = _invoke("replay", "--all", "--json", environment=environment)
+    told = json.loads(result.stdout)
+    again = _invoke("replay", "--all", environment=environment)
 
+    assert (result.exit_code, again.exit_code) == (1, 1)
+    assert list(told["replayed"]) == [first, last]
+    assert list(told["failed"]) == [second, third]
+    assert lost in told["failed"][second]
+    assert "was deleted or changed" in told["failed"][third]
+    assert all("drop" in reason for reason in told["failed"].values())
+    assert [row["id"] for row in _json("ls", environment=environment)] == [second, third]
+    assert again.stdout == ""
+    assert [line.split()[:2] for line in again.stderr.splitlines()] == [
+        ["failed", second],
+        ["failed", third],
+    ]
+
+
+def test_with_s3_away_what_was_made_is_told_and_the_rest_waits(
+    environment: dict[str, str], given_up: list[str]
+) -> None:
+    nowhere = {**environment, "BATCHYARD_S3_ENDPOINT": "http://127.0.0.1:1"}
+
+    result = _invoke("replay", "--all", "--json", environment=nowhere)
+
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["replayed"]) == (1, {})
+    assert list(told["failed"]) == given_up[:1]
+    assert "not tried" in told["failed"][given_up[0]]
     assert len(_json("ls", environment=environment)) == 2
 
 
@@ -133,6 +155,24 @@ def test_what_is_missing_is_said(environment: dict[str, str], given_up: list[str
         _run("replay", "--all", environment=without)
 
 
+async def _given_up(state: State, storage: Storage, key: str, *tenants: str) -> list[str]:
+    """The dead rows of new batches of one input, one of each tenant."""
+    stored = await storage.put(key, _FIRST + b"\n\n" + _REQUEST + b"\n")
+    place = {"bucket": storage.bucket, "key": key, "etag": stored.etag}
+    rows = []
+    for tenant in tenants:
+        [claim] = await claimed(state, slices=1, tenant=tenant, **place)
+        row = dead_row(claim, 1, custom_id="b", end=stored.size)
+        await state.slices.commit(claim, part(claim, failed=1), dead=[row])
+        rows.append(row.id)
+    return rows
+
+
+async def _forget(state: State, batch_id: str) -> None:
+    await state.apply(batch_id, Event.OUTPUT_COMMITTED)
+    await state.batches.forget([batch_id])
+
+
 def _act(environment: dict[str, str], work: Callable[[State], Awaitable[T]]) -> T:
     async def run() -> T:
         state = State(environment["BATCHYARD_REDIS_URL"])
@@ -149,7 +189,11 @@ def _json(*words: str, environment: dict[str, str]) -> Any:
 
 
 def _run(*words: str, environment: dict[str, str]) -> Result:
-    result = CliRunner().invoke(app, ["dead-letters", "rows", *words], env=environment)
+    result = _invoke(*words, environment=environment)
     if result.exception is not None:
         raise result.exception
     return result
+
+
+def _invoke(*words: str, environment: dict[str, str]) -> Result:
+    return CliRunner().invoke(app, ["dead-letters", "rows", *words], env=environment)

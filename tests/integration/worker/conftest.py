@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from cli import servers
 from cli.servers import free_port
@@ -22,9 +23,10 @@ from dispatcher.lanes import LaneKeeper
 from shared.catalog import load_catalog
 from shared.lifecycle import FINAL
 from shared.state import BatchRecord, State
+from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from tests.batches import submitted
-from tests.chaos.engine import KILL
+from tests.chaos.engine import HANG, KILL
 from tests.chaos.rows import CHAT
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import a_dispatcher, a_planner
@@ -32,9 +34,12 @@ from tests.servers import S3
 
 _ROOT = Path(__file__).parents[3]
 LANE = "m@cpu"
-CATALOG = """\
-pools: {cpu: {resources: {CPU: 1}}}
-models: {m: {source: SOURCE, pools: [cpu], engine: {max_num_seqs: 256}}}
+#: Much longer than a call is in the engine: what it notices is no question of the machine's speed.
+_HANG_SECONDS = 2
+CATALOG = f"""\
+pools: {{cpu: {{resources: {{CPU: 1}}}}}}
+models:
+  m: {{source: SOURCE, pools: [cpu], hang_seconds: {_HANG_SECONDS}, engine: {{max_num_seqs: 256}}}}
 """
 
 
@@ -44,6 +49,7 @@ class MortalEngine:
 
     port: int
     journal: Path
+    hang_seconds: float
     deaths: list[float] = field(default_factory=list)
     starts: int = 0
     #: With so many deaths it stays dead for the time being.
@@ -58,7 +64,7 @@ class MortalEngine:
             self.starts += 1
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "tests.chaos.engine",
-                "127.0.0.1", str(self.port), str(self.journal),
+                "127.0.0.1", str(self.port), str(self.journal), str(self.hang_seconds),
                 cwd=_ROOT,
             )  # fmt: skip
             try:
@@ -87,6 +93,7 @@ class StubFleet:
     storage: Storage
     engine: MortalEngine
     catalog_file: Path
+    redis_url: str
 
     async def submit(self, body: bytes, **changes: Any) -> str:
         """A batch over an input of these bytes."""
@@ -101,6 +108,15 @@ class StubFleet:
         await eventually(has_ended, timeout=seconds)
         return await self.state.batches.get(batch_id)
 
+    async def strikes_of(self, batch_id: str) -> dict[str, str]:
+        """How many each slice of the batch has; none has those that no engine died with."""
+        redis: Redis[str] = Redis.from_url(self.redis_url, decode_responses=True)
+        try:
+            strikes: dict[str, str] = await redis.hgetall(f"{NAMESPACE}strikes:{batch_id}")
+            return strikes
+        finally:
+            await redis.aclose()
+
     async def results(self, record: BatchRecord, kind: str) -> list[dict[str, Any]]:
         """The lines of its output or error file; none without one."""
         if (file_id := record.fields.get(f"{kind}_file_id")) is None:
@@ -109,8 +125,12 @@ class StubFleet:
         return [json.loads(line) for line in (await self.storage.get(file.key)).splitlines()]
 
 
-def requests(rows: int, *, deadly: Sequence[int] = (), name: str = "row") -> bytes:
-    """An input whose rows of these numbers kill the engine."""
+def requests(
+    rows: int, *, deadly: Sequence[int] = (), hanging: Sequence[int] = (), name: str = "row"
+) -> bytes:
+    """An input whose rows of these numbers kill the engine, or let it hang."""
+    verbs = {row: f"answer {row}" for row in range(rows)}
+    verbs |= dict.fromkeys(deadly, KILL) | dict.fromkeys(hanging, HANG)
     return b"".join(
         json.dumps(
             {
@@ -119,14 +139,12 @@ def requests(rows: int, *, deadly: Sequence[int] = (), name: str = "row") -> byt
                 "url": CHAT,
                 "body": {
                     "model": "m",
-                    "messages": [
-                        {"role": "user", "content": KILL if row in deadly else f"answer {row}"}
-                    ],
+                    "messages": [{"role": "user", "content": verb}],
                 },
             }
         ).encode()
         + b"\n"
-        for row in range(rows)
+        for row, verb in verbs.items()
     )
 
 
@@ -136,7 +154,8 @@ async def stub_fleet(
 ) -> AsyncIterator[StubFleet]:
     catalog_file = tmp_path / "catalog.yaml"
     catalog_file.write_text(CATALOG.replace("SOURCE", "any"))
-    engine = MortalEngine(free_port(), tmp_path / "engine.jsonl")
+    hang_seconds = load_catalog(catalog_file).model("m").hang_seconds
+    engine = MortalEngine(free_port(), tmp_path / "engine.jsonl", hang_seconds)
     engine.journal.touch()
     ray_port = free_port()
     jobs = await _start_jobs(ray_port, tmp_path, _environment(redis_server, storage, s3, engine))
@@ -147,7 +166,7 @@ async def stub_fleet(
     dispatcher = a_dispatcher(state, storage, planner, keeper)
     tasks = [asyncio.create_task(engine.live()), asyncio.create_task(dispatcher.lead())]
     try:
-        yield StubFleet(state, storage, engine, catalog_file)
+        yield StubFleet(state, storage, engine, catalog_file, redis_server.url)
     finally:
         for task in tasks:
             while not task.done():

@@ -50,6 +50,58 @@ async def test_of_ten_thousand_rows_the_one_that_kills_is_found_with_five_starts
     assert await fleet.state.dead_rows.all() == []
 
 
+async def test_a_replayed_row_that_kills_again_costs_two_engines_and_no_stranger_a_strike(
+    stub_fleet: StubFleet,
+) -> None:
+    fleet, engine = stub_fleet, stub_fleet.engine
+    await fleet.end_of(await fleet.submit(requests(20, deadly=[7])))
+    [first] = await fleet.state.dead_rows.all()
+    assert (engine.starts, len(engine.deaths)) == (5, 4)
+    engine.hold_at = 5
+    early = await fleet.submit(requests(1000, name="early"), tenant="globex")
+    replay_id = await replay(fleet.state, fleet.storage, first)
+    await eventually(lambda: len(engine.deaths) == 5, timeout=60)
+    # Others come between its two deaths as well.
+    late = await fleet.submit(requests(1000, name="late"), tenant="globex")
+    await eventually(lambda: _is_ready(fleet, late), timeout=30)
+    engine.may_start.set()
+
+    replayed, *strangers = [await fleet.end_of(one) for one in (replay_id, early, late)]
+
+    [error] = await fleet.results(replayed, "error")
+    assert (replayed.status, replayed.number("total")) == (Status.COMPLETED, 1)
+    assert error["response"]["body"]["error"]["code"] == "engine_died"
+    assert "each of the 2 times" in error["response"]["body"]["error"]["message"]
+    assert (engine.starts, len(engine.deaths)) == (7, 6)
+    [dead] = await fleet.state.dead_rows.all()
+    assert (dead.batch_id, dead.line, dead.deaths) == (replayed.id, 1, 2)
+    for stranger in strangers:
+        assert len(await fleet.results(stranger, "output")) == 1000
+        assert await fleet.strikes_of(stranger.id) == {}
+
+
+async def test_of_a_thousand_rows_the_one_that_hangs_is_found_with_five_starts(
+    stub_fleet: StubFleet,
+) -> None:
+    fleet, engine = stub_fleet, stub_fleet.engine
+
+    record = await fleet.end_of(await fleet.submit(requests(1000, hanging=[321])))
+
+    output, [error] = await fleet.results(record, "output"), await fleet.results(record, "error")
+    assert record.status is Status.COMPLETED
+    assert [line["custom_id"] for line in output] == [
+        f"row-{row}" for row in range(1000) if row != 321
+    ]
+    assert error["custom_id"] == "row-321"
+    assert error["response"]["body"]["error"]["code"] == "engine_died"
+    # It ended itself each time, because it had rows and gave nothing.
+    assert (engine.starts, len(engine.deaths)) == (5, 4)
+    [dead] = await fleet.state.dead_rows.all()
+    assert (dead.id, dead.line, dead.deaths) == (error["id"], 322, 4)
+    assert "hung" in dead.reason
+    assert await fleet.state.lanes.suspects_count(LANE) == 0
+
+
 async def test_an_engine_that_dies_of_everything_fails_its_lane_and_a_mended_catalog_heals_it(
     stub_fleet: StubFleet,
 ) -> None:

@@ -156,6 +156,26 @@ async def test_each_row_that_kills_costs_four_engines_at_most_and_no_other_row_i
     assert lane.engine.victims[-2:] == [1, 1]
 
 
+async def test_rows_that_are_run_again_are_alone_from_the_start_and_say_nothing_of_the_engine(
+    lane: Lane,
+) -> None:
+    killers = [await lane.batch(1, deadly=[0], strikes=2) for _ in range(10)]
+    harmless = await lane.batch(1, strikes=2)
+    strangers = await lane.batch(100)
+
+    await lane.run()
+
+    # More than a lane's engine may have in a row, were they of rows that nobody knew.
+    assert lane.engine.victims == [1] * 20
+    assert await lane.yard.state.lanes.failure(LANE) is None
+    assert [await lane.rows(batch_id, "error") for batch_id in killers] == [["row-0"]] * 10
+    assert await lane.rows(harmless, "output") == ["row-0"]
+    assert len(await lane.rows(strangers, "output")) == 100
+    # Ids of these batches begin alike, and so do those of their rows.
+    [dead] = await lane.yard.state.dead_rows.all()
+    assert dead.deaths == 2
+
+
 async def test_many_small_batches_are_suspected_together(lane: Lane) -> None:
     batches = [await lane.batch(1, deadly=[0] if number == 10 else []) for number in range(20)]
 

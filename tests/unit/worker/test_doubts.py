@@ -65,6 +65,7 @@ def test_a_row_that_kills_has_four_deaths_and_no_other_row_as_many(killers: int)
 def test_the_error_of_a_row_says_that_the_engine_died_of_it() -> None:
     alone = json.loads(given_up(4, engine_deaths=3))["error"]
     early = json.loads(given_up(1, engine_deaths=40))["error"]
+    replayed = json.loads(given_up(4, before=2, engine_deaths=2))["error"]
 
     assert alone == {
         "message": "The engine died each of the 4 times that it ran this request, the last two "
@@ -73,5 +74,6 @@ def test_the_error_of_a_row_says_that_the_engine_died_of_it() -> None:
         "param": None,
         "code": "engine_died",
     }
+    assert "each of the 2 times that it ran this request, the last two" in replayed["message"]
     assert early["code"] == "engine_died"
     assert "not tried alone, because 40 engines have died" in early["message"]
