@@ -10,7 +10,6 @@ import json
 import time
 from collections import defaultdict
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 
 import structlog
@@ -30,8 +29,11 @@ log = structlog.get_logger()
 _READ = 200
 #: Progress of one round; states never wait for more than that.
 _MOST_PROGRESS = 100
-#: Between the two times that an event is offered to a queue that says no.
-_REFUSED_SECONDS = 0.2
+#: Seconds after each time that an event is offered to a queue that says no. A broker that is about
+#: to end says no as well, for as long as that takes it.
+_OFFER_PAUSES = (0.2, 1.0, 4.0)
+#: So long after a queue has refused all that, nobody's events wait for the longer ones.
+_REFUSALS_KNOWN_SECONDS = 60.0
 
 
 class Relay:
@@ -57,6 +59,7 @@ class Relay:
         self._messages = messages or EventMessages()
         self._progress_seconds = progress_seconds
         self._progress_due = 0.0
+        self._refusals_known_until = 0.0
 
     async def run(self) -> None:
         """Relay until cancelled; a broken broker or Redis is waited out."""
@@ -96,7 +99,7 @@ class Relay:
     async def relay_progress(self) -> int:
         """Publish some of the progress that is to be told now, once; returns how much was due."""
         entries = await self._state.events.take_progress(limit=_MOST_PROGRESS)
-        went = await asyncio.gather(*map(self._event, entries), return_exceptions=True)
+        went = await asyncio.gather(*map(self._tell, entries), return_exceptions=True)
         lost = [end for end in went if isinstance(end, BaseException)]
         if broken := [end for end in lost if not isinstance(end, TransientError)]:
             raise broken[0]
@@ -156,26 +159,32 @@ class Relay:
                 await self._reply(entry)
 
     async def _event(self, entry: Entry) -> None:
+        """Offer it some times to a queue that refuses it, and then no more.
+
+        Full by its owner's wish, who may ask for what was missed: all others have the event, and
+        waiting for one subscriber would hold up everybody's.
+        """
+        is_known = time.monotonic() < self._refusals_known_until
+        for pause in _OFFER_PAUSES[:1] if is_known else _OFFER_PAUSES:
+            with suppress(RefusedError):
+                await self._tell(entry)
+                return
+            await asyncio.sleep(pause)
+        try:
+            await self._tell(entry)
+        except RefusedError as error:
+            self._refusals_known_until = time.monotonic() + _REFUSALS_KNOWN_SECONDS
+            log.warning("event.refused", reason=str(error), batch_id=entry.snapshot()["id"])
+
+    async def _tell(self, entry: Entry) -> None:
         message = await self._messages.of(entry)
-        publish = partial(
-            self._bus.publish,
+        await self._bus.publish(
             EVENTS_EXCHANGE,
             message.routing_key,
             message.body,
             properties=message.properties,
             headers=dict(message.headers),
         )
-        try:
-            await publish()
-        except RefusedError:
-            # Of a broker that is about to end, this may be the last word.
-            await asyncio.sleep(_REFUSED_SECONDS)
-            try:
-                await publish()
-            except RefusedError as error:
-                # Full, by its owner's wish, who may ask for what was missed; all others have it,
-                # and waiting for one subscriber would hold up everybody's events.
-                log.warning("event.refused", reason=str(error), key=message.routing_key)
 
     async def _submission(self, entry: Entry) -> None:
         message = json.loads(entry.fields["message"])
