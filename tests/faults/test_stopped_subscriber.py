@@ -66,7 +66,7 @@ async def _stop_for(yard: Yard, *, events: int, overflow: str) -> dict[str, floa
                 await queue.consume(asyncio.Queue[AbstractIncomingMessage]().put)
                 since = datetime.now(UTC)
                 beside = await _rate(yard, live, f"{run}.b", events)
-                ready, unacked, queue_memory = await asyncio.to_thread(_look, yard, name)
+                ready, unacked, queue_memory = await _look(yard, name)
             grown = broker.memory_info().rss - memory
             # A queue that refuses tells its publishers late: what is on its way comes in.
             assert ready <= limit + 2 * _AT_ONCE * (overflow == "reject-publish")
@@ -120,13 +120,21 @@ async def _rate(yard: Yard, live: Subscriber, run: str, events: int) -> float:
     return events / (loop.time() - began)
 
 
-def _look(yard: Yard, name: str) -> tuple[int, int, int]:
+async def _look(yard: Yard, name: str) -> tuple[int, int, int]:
     """Messages that wait in the queue, those that were handed out, and its bytes of memory."""
-    told = yard.rabbitmq.ctl(
-        *("list_queues", "name", "messages_ready", "messages_unacknowledged", "memory")
-    )
-    [row] = [line.split() for line in told.splitlines() if line.startswith(name)]
-    return int(row[1]), int(row[2]), int(row[3])
+    seen = 0, 0, 0
+
+    async def are_told() -> bool:
+        nonlocal seen
+        columns = ("name", "messages_ready", "messages_unacknowledged", "memory")
+        told = await asyncio.to_thread(yard.rabbitmq.ctl, "list_queues", *columns)
+        [row] = [line.split() for line in told.splitlines() if line.startswith(name)]
+        seen = int(row[1]), int(row[2]), int(row[3])
+        return seen[1] > 0
+
+    # The broker counts every few seconds.
+    await eventually(are_told, 60)
+    return seen
 
 
 @asynccontextmanager
