@@ -66,10 +66,11 @@ async def _stop_for(yard: Yard, *, events: int, overflow: str) -> dict[str, floa
                 await queue.consume(asyncio.Queue[AbstractIncomingMessage]().put)
                 since = datetime.now(UTC)
                 beside = await _rate(yard, live, f"{run}.b", events)
-                ready, queue_memory = await _look(yard, name, unacked=_PREFETCH)
+                ready, unacked, queue_memory = await _look(yard, name)
             grown = broker.memory_info().rss - memory
             # A queue that refuses tells its publishers late: what is on its way comes in.
             assert ready <= limit + 2 * _AT_ONCE * (overflow == "reject-publish")
+            assert unacked == _PREFETCH
             again = await _rate(yard, live, f"{run}.c", events // 5)
 
             returned = Subscriber()
@@ -119,21 +120,21 @@ async def _rate(yard: Yard, live: Subscriber, run: str, events: int) -> float:
     return events / (loop.time() - began)
 
 
-async def _look(yard: Yard, name: str, *, unacked: int) -> tuple[int, int]:
-    """Messages that wait in the queue and its bytes of memory, once so many are handed out."""
-    row: list[str] = []
+async def _look(yard: Yard, name: str) -> tuple[int, int, int]:
+    """Messages that wait in the queue, those that were handed out, and its bytes of memory."""
+    seen = 0, 0, 0
 
-    async def is_told() -> bool:
-        told = await asyncio.to_thread(
-            yard.rabbitmq.ctl,
-            *("list_queues", "name", "messages_ready", "messages_unacknowledged", "memory"),
-        )
-        [row[:]] = [line.split() for line in told.splitlines() if line.startswith(name)]
-        return int(row[2]) == unacked
+    async def are_told() -> bool:
+        nonlocal seen
+        columns = ("name", "messages_ready", "messages_unacknowledged", "memory")
+        told = await asyncio.to_thread(yard.rabbitmq.ctl, "list_queues", *columns)
+        [row] = [line.split() for line in told.splitlines() if line.startswith(name)]
+        seen = int(row[1]), int(row[2]), int(row[3])
+        return seen[1] > 0
 
-    # A quorum queue counts anew every five seconds.
-    await eventually(is_told, 60)
-    return int(row[1]), int(row[3])
+    # The broker counts every few seconds.
+    await eventually(are_told, 60)
+    return seen
 
 
 @asynccontextmanager
