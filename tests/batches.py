@@ -2,6 +2,7 @@
 
 import itertools
 import secrets
+import time
 from typing import Any
 
 from redis.asyncio import Redis
@@ -17,6 +18,8 @@ JOB = "job-1"
 ROWS_A_SLICE = 10
 
 _numbers = itertools.count()
+#: Of all of them alike, so that none is before another by chance.
+_CREATED_AT = int(time.time())
 
 
 def batch_fields(batch_id: str, **changes: Any) -> dict[str, str | int]:
@@ -33,8 +36,8 @@ def batch_fields(batch_id: str, **changes: Any) -> dict[str, str | int]:
         "etag": "e",
         "size": 1000,
         "completion_window": "24h",
-        "created_at": 1_795_165_000,
-        "expires_at": 1_795_251_400,
+        "created_at": _CREATED_AT,
+        "expires_at": _CREATED_AT + 86_400,
         "priority": 5,
         **changes,
     }
