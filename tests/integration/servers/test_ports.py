@@ -78,6 +78,8 @@ def test_a_port_that_was_picked_is_nobody_elses_before_its_server_starts() -> No
     for process in others:
         assert process.stdout is not None
         picked += map(int, process.stdout.readline().split())
+    # None ends before all have picked: its share would be the next one's.
+    for process in others:
         process.communicate(b"\n")
 
     assert len(picked) == len(set(picked)) == 4 * 400
