@@ -18,6 +18,9 @@ from shared.messages import path
 
 #: The exit code where the port cannot be had, or a service stays away.
 _NOT_STARTED = 3
+#: A connection that nobody uses. Whoever keeps it for the next call has to end it first, or that
+#: call meets its end: OpenAI's clients do so after 5 s, most load balancers after 60.
+_IDLE_SECONDS = 75
 
 
 def main() -> int:
@@ -39,6 +42,7 @@ def main() -> int:
             log_config=None,
             access_log=False,
             server_header=False,
+            timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=settings.grace_seconds,
         )
     )

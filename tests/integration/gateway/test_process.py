@@ -1,5 +1,6 @@
 """The real process: its settings, its log, and its death at the worst moments."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -254,6 +255,24 @@ def _peak_bytes(pid: int) -> int:
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
+
+
+async def test_it_is_the_client_who_ends_a_connection_that_is_idle(
+    environment: dict[str, str], key: str, tmp_path: Path
+) -> None:
+    with process(environment, tmp_path / "log"):
+        limits = httpx.Limits(keepalive_expiry=60)
+        async with httpx.AsyncClient(timeout=30, limits=limits) as client:
+            address = f"http://127.0.0.1:{environment['BATCHYARD_PORT']}/v1/models"
+            ports = []
+            for pause in (5.5, 0):
+                answer = await client.get(address, headers={"authorization": f"Bearer {key}"})
+                stream = answer.extensions["network_stream"]
+                ports.append(stream.get_extra_info("client_addr")[1])
+                # OpenAI's clients end it after five.
+                await asyncio.sleep(pause)
+
+    assert ports[0] == ports[1]
 
 
 async def test_a_stream_of_events_does_not_hold_up_the_end(
