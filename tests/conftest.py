@@ -17,6 +17,7 @@ from shared.bus import Bus
 from shared.state import State
 from shared.storage import Storage
 from tests.eventually import wait_until
+from tests.on_disk import are_bound, are_registered
 from tests.servers import S3, own_rabbitmq, own_redis, some_rabbitmq, some_redis, some_s3
 
 # How fast a machine is makes no test fail.
@@ -46,9 +47,11 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 def _mortal_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.RabbitMQ]:
     run_dir = tmp_path_factory.mktemp("mortal-rabbitmq")
     with own_rabbitmq(run_dir) as server:
-        # RabbitMQ 3.10 has a new quorum queue in its registry on disk only three seconds after it
-        # exists; killed before, it begins that queue anew, empty and without a leader.
-        wait_until(lambda: are_registered(run_dir, *topology.QUEUE_ARGUMENTS), timeout=20)
+        # Killed before, it begins a queue anew, empty and without a leader, or forgets a binding.
+        queues = [*topology.QUEUE_ARGUMENTS]
+        wait_until(
+            lambda: are_registered(run_dir, *queues) and are_bound(run_dir, *queues), timeout=20
+        )
         yield server
 
 
@@ -116,14 +119,6 @@ async def bus(amqp_url: str) -> AsyncIterator[Bus]:
     yield bus
     await bus.close()
     await _purge(amqp_url)
-
-
-def are_registered(run_dir: Path, *queues: str) -> bool:
-    """Whether the broker of this folder would find these quorum queues again after a kill."""
-    registries = [path.read_bytes() for path in run_dir.rglob("names.dets")]
-    return not registries or all(
-        any(name.encode() in registry for registry in registries) for name in queues
-    )
 
 
 async def _purge(amqp_url: str) -> None:

@@ -27,6 +27,7 @@ from shared.state import State
 from tests.chaos.forked import Forked, Room, forks
 from tests.chaos.journal import Journal
 from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, RAY_TARGETS, STUB, Fault
+from tests.on_disk import are_bound, are_registered
 
 TENANTS = ("acme", "globex")
 SUBSCRIBERS = ("one", "two")
@@ -489,16 +490,10 @@ class ChaosFleet:
         return self._children[name].log_file.read_text(errors="replace")
 
     def are_queues_registered(self) -> bool:
-        """Whether RabbitMQ would know its queues after a kill.
-
-        3.10 has a new quorum queue in its registry on disk only three seconds after it exists.
-        """
-        registries = [path.read_bytes() for path in self.run_dir.rglob("names.dets")]
-        clients = [*subscriptions(), *reply_queues()]
-        queues = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in clients)]
-        return not registries or all(
-            any(name.encode() in registry for registry in registries) for name in queues
-        )
+        """Whether RabbitMQ would know its queues and who is bound to events after a kill."""
+        bound = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions())]
+        replied = [queue for _, queue in reply_queues()]
+        return are_registered(self.run_dir, *bound, *replied) and are_bound(self.run_dir, *bound)
 
 
 def subscriptions() -> list[tuple[str, str]]:

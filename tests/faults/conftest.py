@@ -23,9 +23,9 @@ from shared.bus import CONNECTION_ERRORS
 from shared.messages import SUBMIT
 from shared.state import State
 from shared.state.outbox import Box
-from tests.conftest import are_registered
 from tests.contract.processes import Process
 from tests.eventually import eventually
+from tests.on_disk import are_bound, are_registered
 from tests.servers import S3, SERVICE, TENANT
 
 CHAT = "/v1/chat/completions"
@@ -238,7 +238,7 @@ async def events(rabbitmq: servers.RabbitMQ) -> AsyncIterator[str]:
         queue = await channel.declare_queue(name, durable=True, arguments=arguments)
         await queue.bind(topology.EVENTS_EXCHANGE, "#")
     run_dir = rabbitmq.child.log_file.parent
-    await eventually(lambda: are_registered(run_dir, name), 30)
+    await eventually(lambda: are_registered(run_dir, name) and are_bound(run_dir, name), 30)
     yield name
     async with await aio_pika.connect(rabbitmq.url(SERVICE)) as link:
         await (await link.channel()).queue_delete(name)
