@@ -79,6 +79,9 @@ class Clients:
         self._stack = AsyncExitStack()
         self._receiver: asyncio.Server | None = None
         self.stopping = asyncio.Event()
+        #: Cleared, nobody begins anything new, and lanes become idle.
+        self.may_begin = asyncio.Event()
+        self.may_begin.set()
 
     async def start(self) -> None:
         """Connect all of them. The fleet must be whole."""
@@ -126,6 +129,7 @@ class Clients:
 
     async def _one_after_the_other(self, dice: random.Random) -> None:
         while not self.stopping.is_set():
+            await self.may_begin.wait()
             tenant = dice.choice(TENANTS)
             await next(self._lives)(tenant, dice)
             self.counts["lives"] += 1

@@ -48,6 +48,8 @@ _PAUSE_SECONDS = 60.0
 #: With no more points left than this, both processes of a room are to die at all of them.
 _SHARED = 4
 _BEFORE_COMMIT = ("lane_job.claimed", "sink.rows_run", "sink.part_written")
+#: Nobody comes by there while clients are at work.
+_IDLE = {"lane_job.closed"}
 #: In which armed processes should have come by one of their points.
 _PATIENCE_SECONDS = 15.0
 
@@ -98,7 +100,7 @@ async def run(options: Options, report: Report) -> Outcome:
             missed: list[str] = []
             try:
                 if options.points:
-                    missed = await _pass_all_points(fleet, work, options.points, report)
+                    missed = await _pass_all_points(fleet, clients, work, options.points, report)
                 if options.is_real:
                     missed += await _strike_ray(fleet, clients, work, options, report)
                 else:
@@ -133,7 +135,11 @@ async def run(options: Options, report: Report) -> Outcome:
 
 
 async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
-    fleet: ChaosFleet, work: "asyncio.Task[None]", times: int, report: Report
+    fleet: ChaosFleet,
+    clients: Clients,
+    work: "asyncio.Task[None]",
+    times: int,
+    report: Report,
 ) -> list[str]:
     """Let our processes die at every named point; returns those that nobody came by."""
     everywhere = {name for names in POINTS.values() for name in names}
@@ -157,6 +163,8 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
         left = {name for name in everywhere if deaths[name] < times}
         if not left:
             break
+        if left <= _IDLE:
+            clients.may_begin.clear()
         fleet.crash_lane_jobs_at(arming(LANE_JOB))
         await asyncio.sleep(_POLL_SECONDS)
         if (now := Counter(fleet.crashes())) != deaths:
@@ -173,6 +181,7 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
             may_die = any(deaths[point] < nth for point, nth in fleet.armed[name].items())
             if arming(name) and (is_stuck or not may_die):
                 await fleet.do(Fault(0, "kill", name))
+    clients.may_begin.set()
     report(f"{len(everywhere) - len(left)} of {len(everywhere)} crash points passed")
     fleet.arming = lambda process: ""
     (fleet.run_dir / "next-crash").unlink(missing_ok=True)
