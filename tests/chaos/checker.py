@@ -174,11 +174,15 @@ def _check_replies(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _check_dead_rows(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
-    """Whoever looks after the fleet finds each row of which engines die."""
+    """Whoever looks after the fleet finds each row of which engines die.
+
+    The list is Redis's alone: no rebuild brings back what it lost.
+    """
+    known = {*evidence.redis.get("dead-rows", {}), *evidence.dead_rows_before}
     for batch in batches.values():
         if (row := batch.wish.get("deadly")) is not None and batch.is_accepted:
             row_id = ids.result_id(batch.id, row)
-            if row_id not in evidence.redis.get("dead-rows", {}):
+            if row_id not in known:
                 yield Violation("dead_row_missing", batch.id, f"row {row} is not in the list")
 
 

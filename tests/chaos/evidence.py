@@ -56,6 +56,8 @@ class Evidence:
     #: What was done to whom, and the named points at which processes have died.
     faults: list[dict[str, Any]] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
+    #: Rows that stood in the list of dead ones before Redis was put back to an older state.
+    dead_rows_before: frozenset[str] = frozenset()
     #: Messages in each queue of RabbitMQ.
     queues: dict[str, int] = field(default_factory=dict)
     #: When it was collected, in Unix seconds.
@@ -93,6 +95,7 @@ def load(run_dir: Path) -> Evidence:
     redis = json.loads((folder / "redis.json").read_text())
     s3 = json.loads((folder / "s3.json").read_text())
     stored, crashes = folder / "s3", journal / "crashes"
+    faults = read(journal / "faults.jsonl")
     return Evidence(
         published=read(journal / "published.jsonl"),
         watched=read(journal / "watched.jsonl"),
@@ -100,7 +103,10 @@ def load(run_dir: Path) -> Evidence:
         webhooks=read(journal / "webhooks.jsonl"),
         replies=read(journal / "replies.jsonl"),
         letters=read(journal / "letters.jsonl"),
-        faults=[one for one in read(journal / "faults.jsonl") if one["what"] == "fault"],
+        faults=[one for one in faults if one["what"] == "fault"],
+        dead_rows_before=frozenset(
+            row for one in faults if one["what"] == "put_back" for row in one["dead_rows"]
+        ),
         crashes=crashes.read_text().split() if crashes.exists() else [],
         runs=read(journal / "engine.jsonl"),
         redis=redis["keys"],

@@ -46,6 +46,8 @@ from tests.eventually import eventually
 #: An answer that takes longer has hung.
 _HANGS_SECONDS = 60.0
 _PAUSE_SECONDS = 1.0
+#: As many as Redis keeps.
+_MOST_DEAD_ROWS = 10_000
 _RECOVERY_SECONDS = 300.0
 #: Ends of batches, with work on others between, for which Redis is then too old.
 _STEPS = 3
@@ -347,6 +349,8 @@ async def redis_put_back(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
     try:
         await _much_happens(fleet)
         async with fleet.unguarded(), _cut_off_from(fleet, "redis") as heal:
+            dead = [row.id for row in await state.dead_rows.all(limit=_MOST_DEAD_ROWS)]
+            fleet.faults.note("put_back", dead_rows=dead)
             await fleet.do(Fault(0, "kill", "redis"))
             shutil.rmtree(log)
             shutil.copytree(copy, log)

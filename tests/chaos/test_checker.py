@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -444,6 +445,16 @@ def test_a_row_of_which_engines_die_is_given_up_and_nothing_else() -> None:
     _ask(evidence, "c", "cancel", ("rejected", "batch_ended"))
 
     assert check(evidence) == []
+
+
+def test_a_dead_row_may_leave_the_list_with_a_redis_that_went_back() -> None:
+    evidence = copy.deepcopy(in_order())
+    _give_up(evidence)
+    _plant_deadly(evidence)
+    lost = frozenset(evidence.redis["dead-rows"])
+    evidence.redis["dead-rows"].clear()
+
+    assert check(replace(evidence, dead_rows_before=lost)) == []
 
 
 def test_a_few_kills_may_leave_everything_as_it_was() -> None:
