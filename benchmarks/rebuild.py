@@ -141,15 +141,11 @@ async def _copies(
         bodies[key] = await storage.get(key)
     for name in names:
         new = _new_names(batch_id, file_id, message_id, name)
-
-        def changed(text: str, new: dict[str, str] = new) -> str:
-            for old, other in new.items():
-                text = text.replace(old, other)
-            return text
-
         for key, body in bodies.items():
             yield storage.put_once(
-                changed(key), changed(body.decode()).encode(), label=labels.get(key, "")
+                renamed(key, new),
+                renamed(body.decode(), new).encode(),
+                label=labels.get(key, ""),
             )
 
 
@@ -214,7 +210,8 @@ class Fleet:
         for kind, first in self._first.items():
             told = first["id"], first["input_file_id"], first["message_id"]
             for name in self.names(kind):
-                wanted = renamed(first, _new_names(*told, name))
+                text = renamed(json.dumps(dict(first)), _new_names(*told, name))
+                wanted: dict[str, str] = json.loads(text)
                 if proof.records.get(wanted["id"]) != wanted:
                     raise SystemExit(f"{name} is not what it was copied from")
         return proof

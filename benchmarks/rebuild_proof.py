@@ -1,6 +1,5 @@
 """What every batch was like before Redis was lost, and what of that is not so afterwards."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,10 +99,8 @@ def _of_records(before: Proof, after: Proof) -> Iterator[str]:
             yield f"{batch_id} has other parts, of other claims"
 
 
-def renamed(record: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
-    """The record of a copy, in which other things have these names."""
-    text = json.dumps(dict(record))
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """What stands in a copy, in which other things have these names."""
     for old, new in names.items():
         text = text.replace(old, new)
-    copy: Mapping[str, str] = json.loads(text)
-    return copy
+    return text

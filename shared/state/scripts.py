@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,10 @@ class Scripts:
     def __init__(self, redis: Client, namespace: str, *, for_rebuild: bool = False) -> None:
         self._redis = redis
         self._namespace = namespace
-        prelude = _lifecycle_table() + (_FOLDER / "prelude.lua").read_text()
         self._scripts: dict[str, AsyncScript] = {}
-        for path in sorted(_FOLDER.glob("*.lua")):
-            if path.stem != "prelude":
-                is_free = for_rebuild or path.stem in _NEVER_REFUSED
-                text = ("" if is_free else _REFUSAL) + prelude + path.read_text()
-                self._scripts[path.stem] = redis.register_script(text)
+        for name, text in _texts().items():
+            is_free = for_rebuild or name in _NEVER_REFUSED
+            self._scripts[name] = redis.register_script(text if is_free else _REFUSAL + text)
 
     async def run(self, name: str, *arguments: str | bytes | float) -> Any:
         """What the script returns, as redis-py decodes it."""
@@ -73,6 +71,17 @@ def _loaded() -> Iterator[None]:
         yield
     except NoScriptError as error:
         raise TransientError("Redis has started again and forgotten its scripts.") from error
+
+
+@cache
+def _texts() -> Mapping[str, str]:
+    """Each script by its name, with what all of them use."""
+    prelude = _lifecycle_table() + (_FOLDER / "prelude.lua").read_text()
+    return {
+        path.stem: prelude + path.read_text()
+        for path in sorted(_FOLDER.glob("*.lua"))
+        if path.stem != "prelude"
+    }
 
 
 def _lifecycle_table() -> str:
