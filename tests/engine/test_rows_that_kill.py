@@ -20,6 +20,7 @@ from shared.storage import Storage
 from tests.batches import JOB
 from tests.engine.conftest import a_ray
 from tests.integration.dispatcher.conftest import Yard, a_planner
+from tests.integration.worker.conftest import worker_settings
 from tests.servers import S3
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
@@ -106,18 +107,10 @@ async def test_a_row_that_ends_the_engine_is_found_and_the_others_have_results(
     ray: Any, catalog: Catalog, yard: Yard, redis_url: str, s3: S3, tmp_path: Path
 ) -> None:
     from worker.job import LaneJob
-    from worker.settings import WorkerSettings
 
     batch_id = await yard.plan(_lines(12, marked={5: KILL}))
     await yard.state.lanes.open_job(LANE.name, "", JOB)
-    settings = WorkerSettings(
-        amqp_url="amqp://nobody@127.0.0.1:1/",
-        redis_url=redis_url,
-        s3_endpoint=s3.endpoint,
-        s3_access_key=s3.access_key,
-        s3_secret_key=s3.secret_key,
-        catalog=tmp_path,
-    )
+    settings = worker_settings(redis_url, s3, tmp_path)
     job = LaneJob(yard.state, yard.storage, settings, lane=LANE, job=JOB, catalog=catalog)
     running = asyncio.create_task(job.run())
     engines = await _engines_until_the_end(yard.state, batch_id, catalog.app_name(LANE))

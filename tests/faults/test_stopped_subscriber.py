@@ -18,6 +18,7 @@ from shared import ids, topology
 from shared.replays import REPLAY, REPLAYED
 from tests.eventually import eventually
 from tests.faults.conftest import Yard
+from tests.queues import next_message
 from tests.servers import TENANT
 from tests.subscriber import Subscriber
 
@@ -172,10 +173,10 @@ async def _resync(
     while after is not None:
         pages += 1
         await exchange.publish(_wish(queue.name, after), topology.replay_key(TENANT.name))
-        message = await _next(queue)
+        message = await next_message(queue, 120)
         while message.type != REPLAYED:
             returned.take(message)
-            message = await _next(queue)
+            message = await next_message(queue, 120)
         told = json.loads(message.body)
         assert told["status"] == "replayed", told
         after = told["next_since"]
@@ -192,15 +193,3 @@ def _wish(reply_to: str, since: str) -> aio_pika.Message:
         content_type="application/json",
         delivery_mode=2,
     )
-
-
-async def _next(queue: AbstractQueue) -> AbstractIncomingMessage:
-    found: list[AbstractIncomingMessage] = []
-
-    async def has_come() -> bool:
-        message = await queue.get(fail=False, no_ack=True)
-        found.extend([message] if message else [])
-        return bool(found)
-
-    await eventually(has_come, 120)
-    return found[0]

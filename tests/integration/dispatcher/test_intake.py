@@ -48,6 +48,7 @@ from tests.conftest import a_bucket, minio_client
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, CHAT, a_planner, line, lines
 from tests.manifests import a_manifest, every_manifest
+from tests.queues import next_message
 from tests.servers import S3
 
 _SERVICE = "the-gateway"
@@ -129,24 +130,14 @@ class Door:
 
     async def reply(self) -> tuple[dict[str, Any], AbstractIncomingMessage]:
         """The next reply; waits for it, since the relay sends it."""
-        message = await self._next(self._replies)
+        message = await next_message(self._replies, 30, answer_seconds=30)
         return json.loads(message.body), message
 
     async def dead(self) -> DeadLetter:
         """The next dead letter; waits for it, since the broker forwards on its own."""
-        message = await self._next(await self._channel.get_queue(topology.DEAD_QUEUE))
+        queue = await self._channel.get_queue(topology.DEAD_QUEUE)
+        message = await next_message(queue, 30, answer_seconds=30)
         return dead_letters.read(message, service_user=self.tenant)
-
-    async def _next(self, queue: AbstractQueue) -> AbstractIncomingMessage:
-        found: list[AbstractIncomingMessage] = []
-
-        async def has_come() -> bool:
-            message = await queue.get(fail=False, no_ack=True, timeout=30)
-            found.extend([message] if message else [])
-            return bool(found)
-
-        await eventually(has_come, 30)
-        return found[0]
 
     async def count(self, queue: str) -> int:
         """How many messages wait there."""

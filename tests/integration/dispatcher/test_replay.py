@@ -28,6 +28,7 @@ from shared.state import State
 from shared.storage import Storage
 from tests.batches import claimed, in_progress, part, validating
 from tests.eventually import eventually
+from tests.queues import next_message
 from tests.servers import SERVICE, TENANT
 
 _QUORUM: dict[str, Any] = {"x-queue-type": "quorum"}
@@ -80,7 +81,7 @@ class Late:
         """As `answered`, for what was asked before."""
         events: list[AbstractIncomingMessage] = []
         while True:
-            message = await _next(self.queue)
+            message = await next_message(self.queue, 60)
             if message.type == REPLAYED:
                 assert message.correlation_id == "ask-1"
                 return events, json.loads(message.body)
@@ -130,7 +131,7 @@ async def test_a_batchs_events_come_again_as_they_were(
     await state.apply(only.batch_id, Event.OUTPUT_COMMITTED)
     async with _queue(rabbitmq, f"batch.*.acme.{only.batch_id}") as (_, live):
         await _relay(state, service).relay_some(wait_seconds=0)
-        first = [await _next(live) for _ in range(4)]
+        first = [await next_message(live, 60) for _ in range(4)]
 
     again, told = await acme.answered(batch_id=only.batch_id)
 
@@ -336,19 +337,6 @@ def _body(**fields: Any) -> bytes:
 async def _last_change(state: State) -> str:
     changes = await state.events.changes("acme", after=0, limit=999)
     return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=changes[-1].at)).isoformat()
-
-
-async def _next(queue: AbstractQueue) -> AbstractIncomingMessage:
-    """The next message; waits for it."""
-    found: list[AbstractIncomingMessage] = []
-
-    async def has_come() -> bool:
-        message = await queue.get(fail=False, no_ack=True)
-        found.extend([message] if message else [])
-        return bool(found)
-
-    await eventually(has_come, 60)
-    return found[0]
 
 
 def _whole(message: AbstractIncomingMessage) -> tuple[object, ...]:

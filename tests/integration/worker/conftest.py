@@ -31,9 +31,11 @@ from tests.chaos.rows import CHAT
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import a_dispatcher, a_planner
 from tests.servers import S3
+from worker.settings import WorkerSettings
 
 _ROOT = Path(__file__).parents[3]
 LANE = "m@cpu"
+_NO_BROKER = "amqp://nobody@127.0.0.1:1/"
 #: Much longer than a call is in the engine: what it notices is no question of the machine's speed.
 _HANG_SECONDS = 2
 CATALOG = f"""\
@@ -197,6 +199,19 @@ async def _start_jobs(
     return jobs
 
 
+def worker_settings(redis_url: str, s3: S3, catalog: Path, **changes: Any) -> WorkerSettings:
+    """Of a lane job in the test's own process, which has no broker."""
+    wanted = {
+        "amqp_url": _NO_BROKER,
+        "redis_url": redis_url,
+        "s3_endpoint": s3.endpoint,
+        "s3_access_key": s3.access_key,
+        "s3_secret_key": s3.secret_key,
+        "catalog": catalog,
+    }
+    return WorkerSettings.model_validate(wanted | changes)
+
+
 def _environment(
     redis: servers.Redis, storage: Storage, s3: S3, engine: MortalEngine
 ) -> dict[str, str]:
@@ -204,7 +219,7 @@ def _environment(
     return {
         **inherited,
         "PYTHONPATH": str(_ROOT),
-        "BATCHYARD_AMQP_URL": "amqp://nobody@127.0.0.1:1/",
+        "BATCHYARD_AMQP_URL": _NO_BROKER,
         "BATCHYARD_REDIS_URL": redis.url,
         "BATCHYARD_S3_ENDPOINT": s3.endpoint,
         "BATCHYARD_S3_ACCESS_KEY": s3.access_key,

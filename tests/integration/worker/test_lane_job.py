@@ -15,6 +15,7 @@ from shared.storage import Storage
 from tests.batches import JOB
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, Yard, a_planner, lines
+from tests.integration.worker.conftest import worker_settings
 from tests.servers import S3
 
 # Ray warns about itself, when it is imported.
@@ -45,7 +46,6 @@ async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from worker.job import LaneJob
-    from worker.settings import WorkerSettings
 
     is_over = threading.Event()
     monkeypatch.setattr("worker.job.ensure_engine", lambda *_: "app")
@@ -64,15 +64,7 @@ async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
     batch_id = await yard.plan(lines(3 * (_CLAIMED + 1)))
     await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(_CLAIMED + 1)])
     await state.lanes.open_job(LANE, "", JOB)
-    settings = WorkerSettings(
-        amqp_url="amqp://nobody@127.0.0.1:1/",
-        redis_url=redis_url,
-        s3_endpoint=s3.endpoint,
-        s3_access_key=s3.access_key,
-        s3_secret_key=s3.secret_key,
-        catalog=tmp_path,
-        direct_rows=3,
-    )
+    settings = worker_settings(redis_url, s3, tmp_path, direct_rows=3)
     job = LaneJob(state, storage, settings, lane=catalog.lane_named(LANE), job=JOB, catalog=catalog)
     running = asyncio.create_task(job.run())
 
