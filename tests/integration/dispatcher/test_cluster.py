@@ -86,7 +86,7 @@ async def test_a_ray_that_is_not_there_is_transient_at_once() -> None:
     with pytest.raises(TransientError, match="cannot be reached"):
         await nowhere.status("lane-x")
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     await nowhere.close()
 
 

@@ -68,7 +68,7 @@ async def test_progress_says_how_fast_and_how_long(
     acme: Caller, gateway_state: State, behind: "Redis[str]", lane: str
 ) -> None:
     batch_id = await in_progress(gateway_state, tenant=acme.tenant, slices=2, lane=lane)
-    await behind.hincrby(f"{{batchyard}}:batch:{batch_id}", "in_progress_at", -10)
+    await behind.hincrby(f"{{batchyard}}:batch:{batch_id}", "in_progress_at", -100)
 
     async with _watching(acme, batch_id) as events:
         await anext(events)
@@ -78,9 +78,9 @@ async def test_progress_says_how_fast_and_how_long(
         progress = await anext(events)
 
     assert progress["event"] == "batch.progress"
-    # 50 tokens of 10 rows in a little more than 10 seconds.
-    assert 4 < progress["data"]["tokens_per_second"] <= 5
-    assert 10 <= progress["data"]["remaining_seconds"] < 13
+    # 50 tokens of 10 rows in a little more than 100 seconds.
+    assert 0.2 < progress["data"]["tokens_per_second"] <= 0.5
+    assert 100 <= progress["data"]["remaining_seconds"] < 200
     assert progress["data"]["paused"] is False
     assert progress["data"]["priority"] == 5
 
@@ -245,7 +245,7 @@ async def test_events_go_on_after_redis_has_cut_the_connection(
     await redis.client_kill_filter(_type="pubsub")
     await state.live.pause(batch_id)
 
-    told = _parsed((await asyncio.wait_for(anext(stream), 10)).decode())
+    told = _parsed((await asyncio.wait_for(anext(stream), 60)).decode())
     assert (told["data"]["sequence"], told["data"]["paused"]) == (2, True)
     await watchers.end()
 
@@ -256,7 +256,7 @@ async def test_signs_of_life_come_between_events(state: State) -> None:
 
     stream = watchers.watch(batch_id, seen=1)
 
-    assert await asyncio.wait_for(anext(stream), 5) == b": ping\n\n"
+    assert await asyncio.wait_for(anext(stream), 60) == b": ping\n\n"
     await stream.aclose()
     await watchers.end()
 
@@ -280,7 +280,7 @@ async def test_who_hangs_up_is_forgotten(
             await anext(events)
         return dict(await behind.pubsub_numsub(channel)) == {channel: 0}
 
-    await eventually(is_forgotten, timeout=3)
+    await eventually(is_forgotten)
     assert b"200 OK" in head
     assert b"content-type: text/event-stream" in head
     assert b"cache-control: no-cache" in head

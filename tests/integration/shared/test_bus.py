@@ -211,7 +211,7 @@ async def test_a_subscriber_gets_the_events_that_it_bound(bus: Bus, amqp_url: st
             key = topology.event_key("batch.completed", tenant, "batch_1")
             await bus.publish(topology.EVENTS_EXCHANGE, key, tenant.encode(), properties={})
 
-        message = await queue.get(timeout=5)
+        message = await queue.get(timeout=60)
         await message.ack()
         assert message.body == b"acme"
         assert await queue.get(fail=False) is None
@@ -433,7 +433,7 @@ async def _count(amqp_url: str, name: str) -> int:
 async def _get(amqp_url: str, name: str) -> AbstractIncomingMessage:
     async with await aio_pika.connect(amqp_url) as connection:
         queue = await (await connection.channel()).get_queue(name)
-        message = await queue.get(timeout=5)
+        message = await queue.get(timeout=60)
         await message.ack()
         return message
 

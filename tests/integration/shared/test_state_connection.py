@@ -31,7 +31,7 @@ async def test_a_server_that_is_down_is_transient_within_seconds(
     errors = await asyncio.gather(*calls, return_exceptions=True)
 
     assert [type(error) for error in errors] == [TransientError] * len(calls)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 def test_a_connection_that_was_reset_is_replaced_on_the_gateways_loop(redis_url: str) -> None:

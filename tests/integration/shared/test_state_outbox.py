@@ -50,16 +50,16 @@ async def test_an_empty_box_is_waited_for_no_longer_than_asked(
     entries = await state.outbox.read("events", limit=10, wait_seconds=seconds)
 
     assert entries == []
-    assert seconds <= time.monotonic() - started < seconds + 2
+    assert seconds <= time.monotonic() - started < seconds + 30
 
 
 async def test_an_entry_ends_the_waiting(state: State) -> None:
-    reading = asyncio.create_task(state.outbox.read("events", limit=10, wait_seconds=9))
+    reading = asyncio.create_task(state.outbox.read("events", limit=10, wait_seconds=300))
     await asyncio.sleep(0)
 
     await validating(state)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert len(await reading) == 1
 
 
