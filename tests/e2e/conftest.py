@@ -24,7 +24,7 @@ from shared.storage import Storage
 FINAL = ("completed", "failed", "expired", "cancelled")
 BROKEN_MODEL = "broken"
 #: What a cold engine may need on a busy machine with two cores.
-COLD_SECONDS = 900
+COLD_SECONDS = 1800
 
 
 class RunningFleet:
