@@ -272,7 +272,7 @@ def test_row_12_statuses_counts_and_times_only_go_forward(acme: Caller, yard: Ya
     watcher = threading.Thread(target=watch)
     watcher.start()
     # All slices but the one that waits.
-    wait_until(lambda: bool(seen) and seen[-1]["request_counts"]["completed"] == 4, timeout=20)
+    wait_until(lambda: bool(seen) and seen[-1]["request_counts"]["completed"] == 4)
     yard.engine.release(new["id"])
     watcher.join(20)
 
@@ -561,10 +561,10 @@ def test_row_23_killed_processes_lose_and_double_no_row_in_any_status(
 
 def _until_done(caller: Caller, batch_id: str, count: int) -> None:
     """Return when so many rows have a result that counts."""
-    wait_until(lambda: caller.batch(batch_id)["request_counts"]["completed"] >= count, timeout=20)
+    wait_until(lambda: caller.batch(batch_id)["request_counts"]["completed"] >= count)
 
 
 def _until_claimed(yard: Yard, batch_id: str, *, slices: int) -> None:
     """Return when the engine holds, or has run, so many of the batch's slices."""
     key = f"{{batchyard}}:epochs:{batch_id}"
-    wait_until(lambda: int(yard.redis.hlen(key)) >= slices, timeout=20)
+    wait_until(lambda: int(yard.redis.hlen(key)) >= slices)

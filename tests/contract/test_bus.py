@@ -221,7 +221,7 @@ async def test_every_message_is_what_its_schema_says(site: Site, acme: Caller) -
         await door.hears(failed, "batch.failed")
         await door.hears(cancelled, "batch.cancelled")
         await door.hears(expired, "batch.expired")
-        await eventually(lambda: door.answers == _ANSWERS, timeout=20)
+        await eventually(lambda: door.answers == _ANSWERS)
 
     assert [wrong for message in door.sent for wrong in _wrong(message)] == []
     assert not _validator("batch.submit.v1").is_valid(refused)
@@ -234,7 +234,7 @@ async def test_the_example_of_the_document_is_taken_as_it_stands(site: Site) -> 
 
     async with _open_door(site) as door:
         await door.submit(inline, "document-1")
-        await eventually(lambda: bool(door.answers), timeout=20)
+        await eventually(lambda: bool(door.answers))
 
     assert door.answers == {("document-1", False)}
 

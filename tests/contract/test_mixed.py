@@ -139,14 +139,14 @@ def test_one_lanes_worker_dies_in_the_middle_and_nothing_is_lost_or_doubled(
     requests = [row(f"here-{n}") + row(f"there-{n}", WAIT, model=OTHER_MODEL) for n in range(5)]
     batch = acme.create(b"".join(requests))
     # One lane is done; the other holds its rows.
-    wait_until(lambda: acme.batch(batch["id"])["request_counts"]["completed"] == 5, timeout=20)
+    wait_until(lambda: acme.batch(batch["id"])["request_counts"]["completed"] == 5)
     claims = f"{{batchyard}}:lane:{OTHER_LANE}:claims"
-    wait_until(lambda: held(mortal, claims, batch["id"]) == 3, timeout=20)
+    wait_until(lambda: held(mortal, claims, batch["id"]) == 3)
 
     mortal.engine.kill(OTHER_LANE)
     for member in mortal.redis.zrange(claims, 0, -1):
         mortal.redis.zadd(claims, {member: 1})
-    wait_until(lambda: held(mortal, claims, batch["id"]) == 0, timeout=20)
+    wait_until(lambda: held(mortal, claims, batch["id"]) == 0)
     mortal.engine.revive(OTHER_LANE)
     mortal.engine.release(batch["id"])
 
@@ -164,7 +164,7 @@ def test_a_cancelled_batch_keeps_what_its_quick_lane_has_done(acme: Caller) -> N
     quick = [row(f"quick-{n}") for n in range(3)]
     requests = [quick[0], quick[1], slow[0], quick[2], slow[1], slow[2]]
     batch = acme.create(b"".join(requests))
-    wait_until(lambda: acme.batch(batch["id"])["request_counts"]["completed"] == 3, timeout=20)
+    wait_until(lambda: acme.batch(batch["id"])["request_counts"]["completed"] == 3)
 
     # As they came: all that there are; in input order: up to the first that is missing.
     assert {line["custom_id"] for line in results(acme, batch["id"], "completion")} == {

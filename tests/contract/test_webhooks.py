@@ -67,7 +67,7 @@ def test_row_21_both_libraries_verify_an_event(acme: Caller, receiver: Receiver)
     secret = endpoint["signing_secret"]
 
     batch = acme.run(rows("one"))
-    wait_until(lambda: len(receiver.deliveries) == 1, timeout=20)
+    wait_until(lambda: len(receiver.deliveries) == 1)
 
     headers, body = receiver.deliveries[0]
     client = OpenAI(api_key="-", webhook_secret=secret)

@@ -79,7 +79,7 @@ class RunningFleet:
             **extra,
         )
 
-    def wait(self, batch: Batch, client: OpenAI | None = None, *, seconds: float = 120) -> Batch:
+    def wait(self, batch: Batch, client: OpenAI | None = None, *, seconds: float = 600) -> Batch:
         """The batch once it has ended."""
         client = client or self.client
 

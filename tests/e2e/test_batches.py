@@ -98,7 +98,7 @@ def test_cancelling_stops_the_rows_and_keeps_what_is_finished(
         pass
 
     cancelled = warm_chat.client.batches.cancel(batch.id)
-    ended = warm_chat.wait(batch, seconds=60)
+    ended = warm_chat.wait(batch)
 
     assert cancelled.status in ("cancelling", "cancelled")
     assert ended.status == "cancelled"

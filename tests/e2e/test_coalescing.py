@@ -47,7 +47,7 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
         warm_chat.submit(chat_lines(400, tokens=64), "/v1/chat/completions", tenants[0])
         with ThreadPoolExecutor(12) as pool:
             batches = list(pool.map(create, range(60)))
-        await eventually(lambda: _are_planned(batches), timeout=20)
+        await eventually(lambda: _are_planned(batches))
     finally:
         lane_job.resume()
     ended = [(client, warm_chat.wait(batch, client)) for client, batch in batches]

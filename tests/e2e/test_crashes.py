@@ -25,7 +25,7 @@ async def test_a_killed_lane_job_is_replaced_and_no_committed_row_is_run_again(
 
     victims[0].kill()
     committed: dict[int, Part] = await state.slices.parts(batch.id)
-    ended = warm_chat.wait(batch, seconds=300)
+    ended = warm_chat.wait(batch)
 
     assert ended.status == "completed"
     custom_ids = [result["custom_id"] for result in warm_chat.results(ended)]

@@ -121,7 +121,7 @@ async def test_without_redis_calls_ask_to_come_back_and_then_succeed(
     async def is_served() -> bool:
         return (await caller.http.get("/v1/models")).status_code == 200
 
-    await eventually(is_served, timeout=20)
+    await eventually(is_served)
 
 
 async def test_what_a_redis_at_its_bound_refuses_asks_to_come_back(
