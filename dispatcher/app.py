@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -33,6 +32,7 @@ from shared.outbound import Guard
 from shared.relay import Relay
 from shared.state import Quota, State
 from shared.storage import Storage
+from shared.tasks import end
 
 log = structlog.get_logger()
 
@@ -92,7 +92,7 @@ class Dispatcher:
             await asyncio.gather(*duties)
         finally:
             self.leads = False
-            await _end(*duties, *self._running.values())
+            await end(*duties, *self._running.values())
             # One that had not begun could not take itself off.
             self._running.clear()
 
@@ -284,7 +284,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         stopped = asyncio.create_task(stopping.wait())
         tasks = (relaying, replying, leading, stopped)
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        await _end(*tasks, patience_seconds=3)
+        await end(*tasks, patience_seconds=3)
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -335,24 +335,12 @@ async def _lead(state: State, dispatcher: Dispatcher, holder: str, *, seconds: f
                 duties = asyncio.create_task(dispatcher.lead())
             elif not is_leader and duties is not None:
                 log.warning("dispatcher.follows")
-                await _end(duties)
+                await end(duties)
                 duties = None
             await asyncio.sleep(seconds / 4)
     finally:
         if duties is not None:
-            await _end(duties)
+            await end(duties)
         # It ends by itself as well.
         with suppress(TransientError):
             await asyncio.shield(lease.let_go())
-
-
-async def _end(*tasks: asyncio.Task[Any], patience_seconds: float = 1) -> None:
-    """Cancel the tasks until all are over.
-
-    Once is not enough: redis-py sends through `asyncio.wait_for`, which in Python 3.11 takes a
-    cancellation for itself when what it waits for is done in the same moment.
-    """
-    while running := [task for task in tasks if not task.done()]:
-        for task in running:
-            task.cancel()
-        await asyncio.wait(running, timeout=patience_seconds)

@@ -19,6 +19,7 @@ from shared import crash
 from shared.errors import TransientError
 from shared.state import State
 from shared.state.webhooks import Due, Outcome, Trial
+from shared.tasks import end
 from shared.webhooks import WebhookAttempt, headers
 
 log = structlog.get_logger()
@@ -74,7 +75,7 @@ class Deliverer:
                     await bells.wait(min(wait, _SWEEP_SECONDS))
         except asyncio.CancelledError:
             # Whoever leads next sends again what was under way, when its claims have run out.
-            await self._stop()
+            await end(*self._running)
             raise
 
     async def _round(self) -> float:
@@ -139,12 +140,6 @@ class Deliverer:
         # One that broke is claimed again when its time is over, and disturbs no other.
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("webhook.attempt_broke", exc_info=error)
-
-    async def _stop(self) -> None:
-        while running := list(self._running):
-            for task in running:
-                task.cancel()
-            await asyncio.wait(running, timeout=1)
 
 
 def judge(

@@ -42,6 +42,7 @@ from shared.outbound import Guard
 from shared.relay import Relay
 from shared.state import State
 from shared.storage import Storage
+from shared.tasks import end
 from shared.validation import Limits
 
 log = structlog.get_logger()
@@ -99,9 +100,8 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                     UploadRoom(settings.upload_memory_bytes),
                 )
             }
-            relaying.cancel()
             # A lease that cannot be let go ends by itself.
-            await asyncio.gather(relaying, return_exceptions=True)
+            await end(relaying)
         finally:
             guard.close()
             await watchers.end()

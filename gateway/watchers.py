@@ -19,6 +19,7 @@ from shared.events import watched_state
 from shared.lifecycle import FINAL
 from shared.state import BatchRecord, State
 from shared.state.watch import Heard
+from shared.tasks import end
 
 log = structlog.get_logger()
 
@@ -110,10 +111,7 @@ class Watchers:
     async def end(self) -> None:
         """Stop hearing."""
         self.close()
-        tasks = [task for task in (self._hearing, self._ringing) if task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*(task for task in (self._hearing, self._ringing) if task))
 
     def _wake(self) -> None:
         for watched in self._watched.values():

@@ -32,6 +32,7 @@ from aiormq.exceptions import ChannelAccessRefused
 
 from shared import amqp, topology
 from shared.errors import SetupError, TransientError
+from shared.tasks import end
 
 amqp.install()
 log = structlog.get_logger()
@@ -275,8 +276,7 @@ class Bus:
     async def close(self) -> None:
         """Stop consuming, then close all connections."""
         if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+            await end(self._listening)
         await self._end_consuming()
         await self._direct.close()
         if self._publishing is not None:

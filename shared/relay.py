@@ -22,6 +22,7 @@ from shared.messages import READY, REPLY
 from shared.state import State
 from shared.state.leases import Lease
 from shared.state.outbox import Box, Entry
+from shared.tasks import end
 from shared.topology import EVENTS_EXCHANGE, SUBMIT_EXCHANGE, submit_key
 
 log = structlog.get_logger()
@@ -116,8 +117,7 @@ class Relay:
                 await asyncio.wait([relaying], timeout=self._lease.seconds / 4)
                 is_held = bool(await self._lease.hold())
         finally:
-            relaying.cancel()
-            await asyncio.gather(relaying, return_exceptions=True)
+            await end(relaying)
         if not relaying.cancelled():
             relaying.result()
 

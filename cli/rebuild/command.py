@@ -29,6 +29,7 @@ from shared.errors import SetupError, TransientError
 from shared.state import State
 from shared.state.leases import Lease
 from shared.storage import DEFAULT_REGION, Storage
+from shared.tasks import end
 
 _LEASE_SECONDS = 10.0
 #: What is told at the end, in this order, where there is any of it.
@@ -127,8 +128,7 @@ async def _alone(state: State, rebuild: Rebuild) -> None:
     try:
         await rebuild.run()
     finally:
-        holding.cancel()
-        await asyncio.gather(holding, return_exceptions=True)
+        await end(holding)
         await lease.let_go()
 
 

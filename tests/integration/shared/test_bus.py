@@ -369,6 +369,21 @@ async def test_a_consumer_that_went_deaf_takes_messages_again(
         await bus.close()
 
 
+async def test_it_closes_while_it_looks_whether_anybody_listens(
+    amqp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One look after the other: one of them is under way, and may take the cancellation for itself.
+    monkeypatch.setattr(bus_module, "_LISTEN_CHECK_SECONDS", 0.001)
+    for number in range(20):
+        bus = Bus(amqp_url)
+        await bus.connect()
+        await bus.consume(_Inbox().take)
+        await asyncio.sleep(number / 1000)
+
+        async with asyncio.timeout(60):
+            await bus.close()
+
+
 async def test_a_publish_that_its_caller_cancels_is_cancelled(
     rabbitmq: servers.RabbitMQ,
 ) -> None:
