@@ -15,6 +15,7 @@ from dispatcher.webhooks import Deliverer
 from shared.errors import TransientError
 from shared.outbound import Guard, Network, Resolver
 from shared.state import State
+from shared.tasks import end
 from shared.webhooks import EVENT_TYPES, WebhookDelivery, new_secret, secret_hint
 
 LOOPBACK: tuple[Network, ...] = (ip_network("127.0.0.0/8"),)
@@ -109,10 +110,7 @@ async def delivering(
         try:
             yield
         finally:
-            # More than once, for the reason that `dispatcher.app` has.
-            while not task.done():
-                task.cancel()
-                await asyncio.wait([task], timeout=1)
+            await end(task)
 
 
 async def _again_and_again(deliverer: Deliverer) -> None:

@@ -20,6 +20,7 @@ from shared.lifecycle import Event, Status
 from shared.state import State
 from shared.state.slices import SupersededError
 from shared.storage import Storage
+from shared.tasks import end
 from tests.batches import JOB, LANE, claim, in_progress, part
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import RAY_TOKEN, Yard, a_dispatcher, a_planner, lines
@@ -422,7 +423,7 @@ async def test_a_ray_that_hangs_holds_up_neither_planning_nor_feeding_nor_finish
         later = await yard.submit(lines(3))
 
         await eventually(lambda: _is_ready(state, later))
-        await _stop(leading)
+        await end(leading, patience_seconds=5)
         await cluster.close()
 
 
@@ -442,7 +443,7 @@ async def test_a_batch_that_cannot_be_finished_stops_no_other_and_is_not_tried_i
 
     await eventually(is_completed)
     assert (await state.batches.get(broken)).status is Status.FINALIZING
-    await _stop(leading)
+    await end(leading, patience_seconds=5)
 
 
 def _keeper(
@@ -457,12 +458,6 @@ def _keeper(
         attempts=_ATTEMPTS,
         entrypoint=entrypoint,
     )
-
-
-async def _stop(task: "asyncio.Task[None]") -> None:
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=5)
 
 
 async def _keeps(keeper: LaneKeeper, condition: Callable[[], Awaitable[bool]]) -> bool:

@@ -12,6 +12,7 @@ from shared.lifecycle import Event, Status
 from shared.slices import Slice
 from shared.state import Quota, State
 from shared.storage import ForbiddenError, Storage
+from shared.tasks import end
 from tests.batches import LANE
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CHAT, PlanKeys, Yard, a_planner, line, lines
@@ -301,9 +302,7 @@ async def test_a_planner_that_dies_before_the_start_takes_nothing_of_the_queue(
     dying = a_planner(state, storage, catalog, rows=1, quota=quota)
     planning = asyncio.create_task(dying.plan(batch_id))
     await eventually(lambda: _has_begun(plans, batch_id))
-    while not planning.done():
-        planning.cancel()
-        await asyncio.wait([planning], timeout=0.01)
+    await end(planning, patience_seconds=0.01)
 
     planner = a_planner(state, storage, catalog, rows=128, quota=quota)
     await asyncio.gather(planner.plan(batch_id), planner.plan(batch_id))
@@ -370,10 +369,7 @@ async def test_a_planner_that_dies_half_way_is_followed_by_another(
     batch_id = await yard.submit(body)
     planning = asyncio.create_task(a_planner(state, storage, catalog, rows=1).plan(batch_id))
     await eventually(lambda: _has_begun(plans, batch_id))
-    while not planning.done():
-        # Python 3.11's wait_for, through which redis-py sends, may keep one to itself.
-        planning.cancel()
-        await asyncio.wait([planning], timeout=0.01)
+    await end(planning, patience_seconds=0.01)
     assert (await state.batches.get(batch_id)).status is Status.VALIDATING
 
     await a_planner(state, storage, catalog, rows=128).plan(batch_id)

@@ -25,6 +25,7 @@ from shared.lifecycle import FINAL
 from shared.state import BatchRecord, State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
+from shared.tasks import end
 from tests.batches import submitted
 from tests.chaos.engine import HANG, KILL
 from tests.chaos.rows import CHAT
@@ -170,10 +171,7 @@ async def stub_fleet(
     try:
         yield StubFleet(state, storage, engine, catalog_file, redis_server.url)
     finally:
-        for task in tasks:
-            while not task.done():
-                task.cancel()
-                await asyncio.wait([task], timeout=5)
+        await end(*tasks, patience_seconds=5)
         # The jobs too: all of them are of its session.
         os.killpg(jobs.pid, signal.SIGKILL)
         await jobs.wait()
