@@ -88,7 +88,7 @@ bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes b
 docs: $(INSTALLED) ## write the generated pages anew: lifecycle, settings, AsyncAPI and schemas
 	$(BIN)/python -m shared.lifecycle > docs/lifecycle.md
 	$(BIN)/python -m tests.architecture.test_docs_configuration
-	$(BIN)/python -m shared.asyncapi
+	$(BIN)/python -m shared.bus.asyncapi
 
 .PHONY: lock
 lock: ## write locks/*.txt anew from pyproject.toml

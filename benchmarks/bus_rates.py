@@ -23,9 +23,9 @@ from benchmarks.bench_yard import BenchYard, running_yard
 from benchmarks.figures import Figure, bounded, compared
 from benchmarks.rows import CHAT, URLS, lines
 from dispatcher.settings import DispatcherSettings
-from shared import topology
+from shared.bus import topology
+from shared.bus.messages import SUBMIT
 from shared.lifecycle import Status
-from shared.messages import SUBMIT
 from shared.state import State
 
 _MODEL = "m"

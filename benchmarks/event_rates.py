@@ -17,10 +17,10 @@ from aio_pika.abc import AbstractIncomingMessage
 from benchmarks.figures import Figure, bounded, compared
 from cli.servers import RabbitMQ, Redis, User
 from cli.servers.process import Child
+from shared.bus.topology import EVENTS_EXCHANGE
 from shared.lifecycle import Event
 from shared.slices import Part, Slice, SliceUsage
 from shared.state import State
-from shared.topology import EVENTS_EXCHANGE
 
 _SERVICE = User("bench", "bench", tenant=False)
 _LANE, _JOB = "m@none", "job"
@@ -33,8 +33,8 @@ _PATIENCE_SECONDS = 120.0
 
 _RELAY = """
 import asyncio, sys
-from shared.bus import Bus
-from shared.relay import Relay
+from shared.bus.connection import Bus
+from shared.bus.relay import Relay
 from shared.state import State
 
 async def main(redis_url, amqp_url):

@@ -21,8 +21,8 @@ from openai import OpenAI
 from benchmarks.bench_yard import BenchYard, running_yard
 from benchmarks.figures import Figure, bounded, compared
 from benchmarks.rows import CHAT, URLS, lines
+from shared.input.validation import InputCheck, Limits
 from shared.state import State
-from shared.validation import InputCheck, Limits
 
 _MEBIBYTE = 1024 * 1024
 _MODEL = "m"

@@ -38,7 +38,7 @@ from shared.lifecycle import Status
 from shared.slices import Part, SliceUsage, label
 from shared.state import FileRecord, State
 from shared.storage import Storage
-from shared.submission import Manifest, accept
+from shared.submission.accept import Manifest, accept
 
 _TENANT = "acme"
 _ENDPOINT = "/v1/chat/completions"

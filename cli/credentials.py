@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from shared.bus.topology import User, definitions
 from shared.errors import SetupError
-from shared.topology import User, definitions
 
 SERVICE_USER = "batchyard"
 #: Who may publish to RabbitMQ from the first day; `docs/operations.md` says how to add others.

@@ -24,10 +24,10 @@ from cli.options import (
     require_choice,
     time_text,
 )
-from shared.bus import Bus
-from shared.dead_letters import DeadLetter, read, replay_headers
+from shared.bus.connection import Bus
+from shared.bus.dead_letters import DeadLetter, read, replay_headers
+from shared.bus.topology import DEAD_QUEUE, SUBMIT_EXCHANGE
 from shared.errors import NotFoundError, SetupError, TransientError
-from shared.topology import DEAD_QUEUE, SUBMIT_EXCHANGE
 
 T = TypeVar("T")
 

@@ -136,7 +136,7 @@ def replay(
 
     Exit code 1 when some could not be: those stay on the list, each with its reason told.
     """
-    from shared.row_replays import replay as run_again
+    from shared.submission.row_replays import replay as run_again
 
     require_choice(row_ids, every=every, shown_by=_SHOWN_BY)
     storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)

@@ -23,7 +23,7 @@ from cli.options import (
     with_state,
 )
 from shared.errors import InvalidInputError
-from shared.keepsakes import create_key, revoke_key
+from shared.ledger.keys import create_key, revoke_key
 from shared.state import KeyRecord, State
 from shared.storage import DEFAULT_REGION
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from shared.bus.messages import TENANT
 from shared.errors import InvalidInputError, SetupError, TransientError
-from shared.messages import TENANT
 from shared.state import State
 from shared.storage import Storage
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from shared import topology
+from shared.bus import topology
+from shared.bus.topology import User
 from shared.errors import SetupError
-from shared.topology import User
 
 #: Of the definitions: what concerns logins only.
 _LOGINS = ("users", "permissions", "topic_permissions")

@@ -11,8 +11,8 @@ import typer
 
 from cli.options import HERE, AsJson, RunDir, echo_secret, require_tenant
 from cli.servers import RabbitMQ
+from shared.bus.topology import VIRTUAL_HOST, User, logins
 from shared.errors import InvalidInputError, NotFoundError, SetupError
-from shared.topology import VIRTUAL_HOST, User, logins
 
 app = typer.Typer(
     no_args_is_help=True, help="Make, list, renew and remove the RabbitMQ users of tenants."

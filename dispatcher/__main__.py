@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from dispatcher.app import run
 from dispatcher.settings import DispatcherSettings
-from shared import log
 from shared.errors import BatchyardError
+from shared.monitoring import log
 
 
 async def _main(settings: DispatcherSettings) -> None:

@@ -22,16 +22,16 @@ from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
-from shared.admission import NewBatchQuota
-from shared.bus import Bus
+from shared.bus.connection import Bus
+from shared.bus.event_messages import EventMessages
+from shared.bus.relay import Relay
 from shared.catalog import catalog_digest, load_catalog
 from shared.errors import TransientError
-from shared.event_messages import EventMessages
 from shared.lifecycle import Status
 from shared.outbound import Guard
-from shared.relay import Relay
 from shared.state import Quota, State
 from shared.storage import Storage
+from shared.submission.admission import NewBatchQuota
 from shared.tasks import end
 
 log = structlog.get_logger()

@@ -6,11 +6,11 @@ from typing import Any, Literal, NamedTuple
 
 from pamqp import encode
 
-from shared import messages, replays
-from shared.amqp import UNREADABLE
-from shared.dead_letters import own_headers
-from shared.messages import MESSAGE_ID, TENANT, Reason
-from shared.topology import cancel_key, may_receive, replay_key, submit_key
+from shared.bus import messages, replays
+from shared.bus.dead_letters import own_headers
+from shared.bus.messages import MESSAGE_ID, TENANT, Reason
+from shared.bus.topology import cancel_key, may_receive, replay_key, submit_key
+from shared.bus.unreadable import UNREADABLE
 
 MAX_HEADER_BYTES = 8 * 1024
 MAX_CORRELATION_ID = 128

@@ -15,11 +15,11 @@ from contextlib import aclosing
 import structlog
 
 from shared import crash, ids
-from shared.commits import Assembled, Commit, carry_out, commit_key, keep_commit
 from shared.errors import BatchyardError, InvalidTransitionError, NotFoundError
+from shared.input.request_lines import custom_id_of, split
+from shared.ledger.commits import Assembled, Commit, carry_out, commit_key, keep_commit
+from shared.ledger.merging import chunked, given, merged, read_lines, stretches
 from shared.lifecycle import Event, Status
-from shared.merging import chunked, given, merged, read_lines, stretches
-from shared.request_lines import custom_id_of, split
 from shared.slices import Part, PlannedSlice, Slice
 from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage

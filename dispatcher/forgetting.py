@@ -14,7 +14,7 @@ from shared.errors import NotFoundError
 from shared.state import BatchRecord, State
 from shared.state.files import deleted_key
 from shared.storage import Storage
-from shared.submission import batch_folder, is_pack, manifest_key, read_pack, without_inputs
+from shared.submission.accept import batch_folder, is_pack, manifest_key, read_pack, without_inputs
 
 log = structlog.get_logger()
 

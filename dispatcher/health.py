@@ -18,12 +18,12 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 import structlog
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from shared.bus import Bus
+from shared.bus.connection import Bus
+from shared.bus.topology import DEAD_QUEUE
 from shared.errors import TransientError
-from shared.metrics import CONTENT_TYPE, fleet_exposition, may_scrape
-from shared.readiness import PATIENCE_SECONDS, readiness
+from shared.monitoring.metrics import CONTENT_TYPE, fleet_exposition, may_scrape
+from shared.monitoring.readiness import PATIENCE_SECONDS, readiness
 from shared.state import State
-from shared.topology import DEAD_QUEUE
 
 T = TypeVar("T")
 log = structlog.get_logger()

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared import ids
+from shared.bus.messages import FileInput, Reason, RejectedError, S3Input
 from shared.errors import NotFoundError
-from shared.messages import FileInput, Reason, RejectedError, S3Input
 from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import ForbiddenError, Storage

@@ -30,11 +30,10 @@ from dispatcher.inputs import Inputs
 from dispatcher.packing import InlineBatch, Packer
 from dispatcher.planning import Planner
 from dispatcher.replay import Replay
-from shared import crash, ids, messages, replays
-from shared.admission import FullQueue, NewBatchQuota, refusal_text
-from shared.bus import CONNECTION_ERRORS, Bus
-from shared.commits import cancel
-from shared.dead_letters import (
+from shared import crash, ids
+from shared.bus import messages, replays
+from shared.bus.connection import CONNECTION_ERRORS, Bus
+from shared.bus.dead_letters import (
     DEAD,
     REPLAY,
     dead_table,
@@ -43,14 +42,7 @@ from shared.dead_letters import (
     replayed,
     sent_properties,
 )
-from shared.errors import (
-    ConflictError,
-    InvalidTransitionError,
-    NotFoundError,
-    TransientError,
-)
-from shared.lifecycle import Status
-from shared.messages import (
+from shared.bus.messages import (
     InlineInput,
     Reason,
     RejectedError,
@@ -60,12 +52,21 @@ from shared.messages import (
     fingerprint,
     window_seconds,
 )
-from shared.openai import ENDPOINTS
-from shared.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
+from shared.bus.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
+from shared.bus.topology import DEAD_EXCHANGE, DEAD_KEY
+from shared.errors import (
+    ConflictError,
+    InvalidTransitionError,
+    NotFoundError,
+    TransientError,
+)
+from shared.ledger.commits import cancel
+from shared.lifecycle import Status
+from shared.openai.shapes import ENDPOINTS
 from shared.state import BatchRecord, Standing, State
 from shared.storage import Storage
-from shared.submission import Manifest, accept, meet, read_manifest
-from shared.topology import DEAD_EXCHANGE, DEAD_KEY
+from shared.submission.accept import Manifest, accept, meet, read_manifest
+from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
 
 log = structlog.get_logger()
 

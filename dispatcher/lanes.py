@@ -13,8 +13,8 @@ import structlog
 from dispatcher.cluster import Cluster
 from dispatcher.ordering import order
 from shared import crash
-from shared.commits import fail, keep_lane_failure
 from shared.errors import InvalidTransitionError, TransientError
+from shared.ledger.commits import fail, keep_lane_failure
 from shared.lifecycle import Event
 from shared.state import JobRecord, State
 from shared.storage import Storage

@@ -16,12 +16,11 @@ import structlog
 from dispatcher.planning import Planner
 from dispatcher.waiting import tell
 from shared import crash
-from shared.admission import FullQueue, NewBatchQuota, refusal_text
+from shared.bus.messages import Reason, RejectedError
 from shared.errors import NotFoundError, TransientError
-from shared.messages import Reason, RejectedError
 from shared.state import Known, NewBatch, PackedAcceptance, Standing, Start, State
 from shared.storage import Storage
-from shared.submission import (
+from shared.submission.accept import (
     Manifest,
     PackedBatch,
     PackedPlan,
@@ -32,6 +31,7 @@ from shared.submission import (
     placed,
     single_out,
 )
+from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
 
 log = structlog.get_logger()
 

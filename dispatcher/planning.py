@@ -16,12 +16,13 @@ import structlog
 from dispatcher.slicing import SliceLimits, Slicer
 from shared import crash
 from shared.catalog import Catalog, Model
-from shared.commits import carry_out, fail, read_commit
 from shared.errors import InvalidTransitionError, NotFoundError
+from shared.input.validation import InputCheck, Limits, Row, unreadable
+from shared.ledger.commits import carry_out, fail, read_commit
+from shared.ledger.plans import Plan, keep_plan, pin_plan
 from shared.lifecycle import Event, Status
-from shared.limits import queue_code, queue_text
-from shared.openai import BatchError
-from shared.plans import Plan, keep_plan, pin_plan
+from shared.openai.limits import queue_code, queue_text
+from shared.openai.shapes import BatchError
 from shared.slices import Slice
 from shared.state import (
     BatchRecord,
@@ -33,7 +34,6 @@ from shared.state import (
     State,
 )
 from shared.storage import ChangedError, Storage, why_unreadable
-from shared.validation import InputCheck, Limits, Row, unreadable
 
 log = structlog.get_logger()
 

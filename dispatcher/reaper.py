@@ -11,7 +11,7 @@ from shared.lifecycle import Event, Status
 from shared.settings import NINETY_DAYS
 from shared.state import State
 from shared.storage import Storage
-from shared.submission import is_pack, keep_manifests
+from shared.submission.accept import is_pack, keep_manifests
 
 log = structlog.get_logger()
 

@@ -10,12 +10,12 @@ import structlog
 from pydantic import BaseModel
 
 from dispatcher.envelope import MAX_CORRELATION_ID, Envelope
-from shared.bus import Bus
+from shared.bus.connection import Bus
+from shared.bus.event_messages import EventMessages
+from shared.bus.messages import Reason, RejectedError
+from shared.bus.replays import REPLAYED, OfBatch, ReplayedReply, Since
+from shared.bus.replies import RejectedReply
 from shared.errors import BatchyardError, TransientError
-from shared.event_messages import EventMessages
-from shared.messages import Reason, RejectedError
-from shared.replays import REPLAYED, OfBatch, ReplayedReply, Since
-from shared.replies import RejectedReply
 from shared.state import State
 from shared.state.outbox import Entry
 

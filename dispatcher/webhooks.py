@@ -17,10 +17,10 @@ from dispatcher.schedule import DELAYS, GONE, SLOW_DOWN, next_attempt, pause
 from dispatcher.sender import Answer, Sender
 from shared import crash
 from shared.errors import TransientError
+from shared.openai.webhooks import WebhookAttempt, headers
 from shared.state import State
 from shared.state.webhooks import Due, Outcome, Trial
 from shared.tasks import end
-from shared.webhooks import WebhookAttempt, headers
 
 log = structlog.get_logger()
 

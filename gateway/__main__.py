@@ -12,9 +12,9 @@ from pydantic_settings import SettingsError
 
 from gateway.app import build_app, end_streams
 from gateway.settings import GatewaySettings
-from shared import log
+from shared.bus.messages import path
 from shared.errors import SetupError
-from shared.messages import path
+from shared.monitoring import log
 
 #: The exit code where the port cannot be had, or a service stays away.
 _NOT_STARTED = 3

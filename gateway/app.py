@@ -33,17 +33,17 @@ from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
 from gateway.upload_room import UploadRoom
 from gateway.watchers import Watchers
-from shared.admission import NewBatchQuota
-from shared.bus import Bus
+from shared.bus.connection import Bus
+from shared.bus.relay import Relay
 from shared.catalog import load_catalog
 from shared.errors import TransientError
-from shared.metrics import Calls
+from shared.input.validation import Limits
+from shared.monitoring.metrics import Calls
 from shared.outbound import Guard
-from shared.relay import Relay
 from shared.state import State
 from shared.storage import Storage
+from shared.submission.admission import NewBatchQuota
 from shared.tasks import end
-from shared.validation import Limits
 
 log = structlog.get_logger()
 

@@ -22,13 +22,13 @@ from gateway.files import live_file
 from gateway.limits import reserve_batch
 from gateway.settings import GatewaySettings
 from shared import crash, ids
-from shared.commits import cancel
+from shared.bus.messages import Deliver, window_seconds
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
+from shared.ledger.commits import cancel
 from shared.lifecycle import Status
-from shared.messages import Deliver, window_seconds
-from shared.openai import ENDPOINTS, Batch, CursorPage
+from shared.openai.shapes import ENDPOINTS, Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
-from shared.submission import HTTP_KEY, Manifest, accept, conflict
+from shared.submission.accept import HTTP_KEY, Manifest, accept, conflict
 
 router = APIRouter()
 

@@ -10,12 +10,12 @@ from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
 from gateway.upload_room import UploadRoom
 from gateway.watchers import Watchers
-from shared.admission import NewBatchQuota
-from shared.bus import Bus
+from shared.bus.connection import Bus
 from shared.catalog import Catalog
 from shared.outbound import Guard
 from shared.state import State
 from shared.storage import Storage
+from shared.submission.admission import NewBatchQuota
 
 
 @dataclass(frozen=True)

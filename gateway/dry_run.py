@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.tokens import Counted, Counter, Method, load_counter
 from shared.catalog import Catalog
 from shared.errors import NotFoundError
-from shared.openai import BatchErrors
+from shared.input.validation import InputCheck, Limits, Row, unreadable
+from shared.openai.shapes import BatchErrors
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
-from shared.validation import InputCheck, Limits, Row, unreadable
 
 #: Bytes of input up to which every row is tokenized; of a larger input about as many are.
 _COUNTED_BYTES = 8 * 1024 * 1024

@@ -27,7 +27,7 @@ from shared.errors import (
     TooLargeError,
     TransientError,
 )
-from shared.openai import ErrorBody, ErrorEnvelope
+from shared.openai.shapes import ErrorBody, ErrorEnvelope
 
 log = structlog.get_logger()
 

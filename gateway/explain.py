@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.auth import OwnBatch
 from gateway.dependencies import Services, Use
 from shared.lifecycle import FINAL, Status
-from shared.openai import RequestCounts
+from shared.openai.shapes import RequestCounts
 from shared.slices import GivenBack
 from shared.state import BatchRecord, JobRecord
 from shared.state.live import Attempt, Look

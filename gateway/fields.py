@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from gateway.settings import GatewaySettings
+from shared.bus.messages import path
 from shared.errors import InvalidInputError, TooLargeError
-from shared.messages import path
 
 B = TypeVar("B", bound=BaseModel)
 

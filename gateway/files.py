@@ -19,7 +19,7 @@ from gateway.fields import ExpiresAfter, missing, parsed, require_one_of
 from gateway.form import MAX_FORM_BYTES, Form, file_too_large
 from shared import crash, ids
 from shared.errors import CallerError, InvalidInputError, NotFoundError, TransientError
-from shared.openai import CursorPage, Deleted, File
+from shared.openai.shapes import CursorPage, Deleted, File
 from shared.state import FileRecord, State
 
 router = APIRouter()

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from gateway.dependencies import Use
-from shared.readiness import readiness
+from shared.monitoring.readiness import readiness
 
 router = APIRouter()
 

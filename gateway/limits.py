@@ -4,10 +4,10 @@ from fastapi import Request
 
 from gateway.dependencies import Services
 from gateway.settings import GatewaySettings
-from shared.admission import FullQueue, refusal_text
 from shared.errors import LimitError
-from shared.limits import go_duration, queue_code
+from shared.openai.limits import go_duration, queue_code
 from shared.state import Known, Rate, Standing
+from shared.submission.admission import FullQueue, refusal_text
 
 _FILE_PATHS = ("/v1/files", "/v1/uploads")
 

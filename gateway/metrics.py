@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.errors import AuthenticationError
-from shared.metrics import CONTENT_TYPE, Calls, may_scrape
+from shared.monitoring.metrics import CONTENT_TYPE, Calls, may_scrape
 
 
 def router(calls: Calls, token: str) -> APIRouter:

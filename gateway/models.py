@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from gateway.auth import Tenant
 from gateway.dependencies import Use
 from shared.errors import NotFoundError
-from shared.openai import Model
+from shared.openai.shapes import Model
 
 router = APIRouter()
 

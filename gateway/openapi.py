@@ -27,7 +27,7 @@ from gateway.openapi_words import (
     PARAMETERS,
     Json,
 )
-from shared.openai import ErrorEnvelope
+from shared.openai.shapes import ErrorEnvelope
 
 _DESCRIPTION = (
     "OpenAI's Files, Batches and Models API for models on machines of one's own. Any OpenAI client "

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.lifecycle import Status
-from shared.openai import (
+from shared.openai.shapes import (
     ENDPOINTS,
     Batch,
     ErrorBody,

@@ -14,8 +14,8 @@ import msgspec
 from gateway.files import live_file
 from shared import ids
 from shared.errors import InvalidInputError, NotFoundError
+from shared.ledger.merging import chunked, merged, read_lines, stretches
 from shared.lifecycle import Status
-from shared.merging import chunked, merged, read_lines, stretches
 from shared.slices import PlannedSlice
 from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage

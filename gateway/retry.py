@@ -24,6 +24,7 @@ from gateway.files import keep, live_file, objects, reserve
 from gateway.limits import reserve_batch
 from gateway.result_lines import ResultFile, has_run
 from shared import crash, ids
+from shared.bus.messages import window_seconds
 from shared.errors import (
     BatchyardError,
     CallerError,
@@ -32,12 +33,11 @@ from shared.errors import (
     NotFoundError,
     TransientError,
 )
+from shared.input.request_lines import BYTE_ORDER_MARK
 from shared.lifecycle import FINAL, Status
-from shared.messages import window_seconds
-from shared.openai import Batch
-from shared.request_lines import BYTE_ORDER_MARK
+from shared.openai.shapes import Batch
 from shared.state import BatchRecord, FileRecord
-from shared.submission import Manifest, accept, read_manifest
+from shared.submission.accept import Manifest, accept, read_manifest
 
 router = APIRouter()
 

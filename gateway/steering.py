@@ -12,8 +12,8 @@ from gateway.dependencies import Use
 from gateway.fields import metadata_limits, read_body, require_small
 from shared.errors import ConflictError, InvalidInputError
 from shared.lifecycle import Status
-from shared.openai import Batch
-from shared.submission import keep_changes
+from shared.openai.shapes import Batch
+from shared.submission.accept import keep_changes
 
 router = APIRouter()
 

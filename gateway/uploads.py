@@ -18,7 +18,7 @@ from gateway.files import PURPOSES, objects, require_name, reserve, seconds_kept
 from gateway.form import MAX_FORM_BYTES, Form, file_too_large
 from shared import crash, ids
 from shared.errors import InvalidInputError, NotFoundError, TransientError
-from shared.openai import Upload, UploadPart
+from shared.openai.shapes import Upload, UploadPart
 from shared.state import FileRecord, PartRecord, UploadRecord
 from shared.storage import Stored
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import structlog
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
+from shared.bus.events import watched_state
 from shared.errors import TransientError
-from shared.events import watched_state
 from shared.lifecycle import FINAL
 from shared.state import BatchRecord, State
 from shared.state.watch import Heard

@@ -12,12 +12,9 @@ from gateway.dependencies import Services, Use
 from gateway.fields import parsed, read_body, require_one_of
 from shared import ids
 from shared.errors import ConflictError, InvalidInputError, TransientError
-from shared.keepsakes import forget_webhook, keep_webhook
-from shared.openai import CursorPage
-from shared.outbound import RefusedAddressError, read_url
-from shared.state import State
-from shared.state.webhooks import trial_bell
-from shared.webhooks import (
+from shared.ledger.keys import forget_webhook, keep_webhook
+from shared.openai.shapes import CursorPage
+from shared.openai.webhooks import (
     EVENT_TYPES,
     DeletedWebhookEndpoint,
     WebhookAttempt,
@@ -29,6 +26,9 @@ from shared.webhooks import (
     new_secret,
     secret_hint,
 )
+from shared.outbound import RefusedAddressError, read_url
+from shared.state import State
+from shared.state.webhooks import trial_bell
 
 router = APIRouter()
 

@@ -12,8 +12,8 @@ from minio import Minio
 from redis.asyncio import Redis
 
 from cli import servers
-from shared import topology
-from shared.bus import Bus
+from shared.bus import topology
+from shared.bus.connection import Bus
 from shared.state import State
 from shared.storage import Storage
 from tests.eventually import wait_until

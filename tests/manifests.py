@@ -9,7 +9,7 @@ import msgspec
 from dispatcher.packing import InlineBatch
 from shared import ids
 from shared.storage import Storage
-from shared.submission import PACKS, Manifest, read_manifest, read_pack
+from shared.submission.accept import PACKS, Manifest, read_manifest, read_pack
 from tests.batches import batch_fields
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 import pytest
 
 from cli import servers
-from shared.topology import User
+from shared.bus.topology import User
 
 #: The broker user that our own processes are.
 SERVICE = User("batchyard", secrets.token_urlsafe(16), tenant=False)

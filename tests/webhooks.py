@@ -13,10 +13,10 @@ from redis.asyncio import Redis
 from dispatcher.sender import Sender
 from dispatcher.webhooks import Deliverer
 from shared.errors import TransientError
+from shared.openai.webhooks import EVENT_TYPES, WebhookDelivery, new_secret, secret_hint
 from shared.outbound import Guard, Network, Resolver
 from shared.state import State
 from shared.tasks import end
-from shared.webhooks import EVENT_TYPES, WebhookDelivery, new_secret, secret_hint
 
 LOOPBACK: tuple[Network, ...] = (ip_network("127.0.0.0/8"),)
 #: Instead of seconds, minutes and hours.

@@ -41,7 +41,7 @@ def _run_lane(lane_name: str, job: str, digest: str, unknown: list[str]) -> NoRe
     import ray
     import structlog
 
-    from shared import log
+    from shared.monitoring import log
     from worker.catalog import wait_for_catalog
     from worker.connections import read_settings
     from worker.job import run_lane_job

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared import ids
-from shared.request_lines import custom_id_of, split
+from shared.input.request_lines import custom_id_of, split
 from shared.slices import Slice, SliceUsage
 
 _SUCCESS = 200

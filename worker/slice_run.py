@@ -10,9 +10,9 @@ from typing import NamedTuple
 import structlog
 
 from shared import crash
-from shared.commits import fail
 from shared.dead_rows import DeadRow
 from shared.errors import InvalidTransitionError, NotFoundError, TransientError
+from shared.ledger.commits import fail
 from shared.lifecycle import Event, Status
 from shared.slices import Claim, Doubt, GivenBack, Part, label
 from shared.state import State

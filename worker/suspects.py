@@ -15,7 +15,7 @@ import structlog
 
 from shared import ids
 from shared.dead_rows import DeadRow
-from shared.request_lines import custom_id_of
+from shared.input.request_lines import custom_id_of
 from shared.slices import Claim
 from worker.doubts import MOST_STRIKES, TOGETHER, Place, given_up, strikes_of, to_doubts, trials
 from worker.engine_errors import Engine, Result

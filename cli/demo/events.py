@@ -12,8 +12,8 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
 from cli.demo.screen import Screen
+from shared.bus.topology import EVENTS_EXCHANGE
 from shared.lifecycle import FINAL
-from shared.topology import EVENTS_EXCHANGE
 
 _START_SECONDS = 20.0
 _FINAL_TYPES = frozenset(f"batch.{status}" for status in FINAL)

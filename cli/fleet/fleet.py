@@ -19,7 +19,7 @@ from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.servers import Child, Ports
 from cli.servers.process import make_private_directory, wait_ready
 from shared.catalog import Catalog, load_catalog
-from shared.keepsakes import add_key
+from shared.ledger.keys import add_key
 from shared.settings import SharedSettings
 from shared.state import State
 from shared.storage import DEFAULT_REGION, Storage

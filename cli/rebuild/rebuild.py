@@ -12,15 +12,15 @@ import stamina
 
 from cli.rebuild.standing import Found, ended, grouped, live, plan_of
 from shared import crash
-from shared.commits import Cancellation, LaneFailure, read_commit
 from shared.errors import NotFoundError, SetupError
-from shared.keepsakes import KEYS, WEBHOOKS, read_key, read_webhook
+from shared.ledger.commits import Cancellation, LaneFailure, read_commit
+from shared.ledger.keys import KEYS, WEBHOOKS, read_key, read_webhook
+from shared.ledger.plans import read_plan
 from shared.lifecycle import FINAL, TRANSITIONS
-from shared.plans import read_plan
 from shared.state import FileRecord, State
 from shared.state.restore import EndedBatch, LiveBatch
 from shared.storage import Listed, Storage
-from shared.submission import PACKS, Manifest, PackedBatch, read_manifest, read_pack
+from shared.submission.accept import PACKS, Manifest, PackedBatch, read_manifest, read_pack
 
 BATCHES, FILES, DELETED = "batches/", "files/", "deleted/"
 #: Each rebuild has a number of its own, so that what it gives out nobody has had.

@@ -6,7 +6,7 @@ from cli.servers.ports import Ports, free_port
 from cli.servers.process import Child, sole_user_of
 from cli.servers.rabbitmq import RabbitMQ
 from cli.servers.redis import Redis
-from shared.topology import User
+from shared.bus.topology import User
 
 __all__ = [
     "CephS3",

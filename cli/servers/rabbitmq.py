@@ -18,8 +18,8 @@ from cli.servers.process import (
     wait_ready,
     write_private_file,
 )
+from shared.bus.topology import VIRTUAL_HOST, User, definitions
 from shared.errors import SetupError
-from shared.topology import VIRTUAL_HOST, User, definitions
 
 _PORTS = ("rabbitmq", "rabbitmq-distribution", "rabbitmq-epmd")
 _NODE = "batchyard@localhost"

@@ -8,7 +8,7 @@ import msgspec
 
 from shared.errors import NotFoundError
 from shared.lifecycle import FINAL, PAUSABLE, Status
-from shared.openai import Batch
+from shared.openai.shapes import Batch
 from shared.slices import Slice
 from shared.state.client import Client
 from shared.state.limits import Quota

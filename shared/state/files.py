@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from shared.errors import NotFoundError
-from shared.openai import File
+from shared.openai.shapes import File
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from shared.errors import NotFoundError
-from shared.openai import File, Upload
+from shared.openai.shapes import File, Upload
 from shared.state.client import Client
 from shared.state.files import FileRecord
 from shared.state.scripts import Scripts

@@ -10,9 +10,7 @@ from typing import Literal, NamedTuple
 
 from shared import ids
 from shared.errors import ConflictError, InvalidInputError, NotFoundError
-from shared.state.client import Client
-from shared.state.scripts import Scripts, pairs
-from shared.webhooks import (
+from shared.openai.webhooks import (
     SAMPLE_BATCH,
     DeliveryState,
     WebhookAttempt,
@@ -21,6 +19,8 @@ from shared.webhooks import (
     WebhookEvent,
     WebhookEventData,
 )
+from shared.state.client import Client
+from shared.state.scripts import Scripts, pairs
 
 #: How an attempt ended: taken, to be tried again, given up, or refused for ever (410).
 Outcome = Literal["delivered", "retry", "failed", "gone"]

@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 import yaml
 
-from shared import asyncapi, messages, replays, topology
-from shared.event_shapes import EVENT_TYPES
+from shared.bus import asyncapi, messages, replays, topology
+from shared.bus.event_shapes import EVENT_TYPES
 from shared.lifecycle import TRANSITIONS
 
 _ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ _NAMES = sorted(path.stem for path in (_DOCS / "schemas").glob("*.json"))
 def test_the_documents_are_what_the_code_says() -> None:
     written = {name: (_DOCS / name).read_text() for name in _written()}
 
-    assert written == asyncapi.files(), "run python -m shared.asyncapi"
+    assert written == asyncapi.files(), "run python -m shared.bus.asyncapi"
 
 
 @pytest.mark.parametrize("name", _NAMES)

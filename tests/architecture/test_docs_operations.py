@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from shared.lifecycle import Status
-from shared.metrics import Calls, fleet_exposition
+from shared.monitoring.metrics import Calls, fleet_exposition
 from shared.state.census import Counted, LaneCount, Waiting
 
 _ROOT = Path(__file__).parents[2]

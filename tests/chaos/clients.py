@@ -22,7 +22,8 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from aio_pika.exceptions import AMQPError
 from redis.asyncio import Redis
 
-from shared import ids, messages, topology
+from shared import ids
+from shared.bus import messages, topology
 from shared.errors import TransientError
 from shared.state.state import NAMESPACE
 from shared.storage import Storage

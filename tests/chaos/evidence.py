@@ -13,10 +13,10 @@ from minio import Minio
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from shared import topology
+from shared.bus import topology
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
-from shared.submission import PACKS
+from shared.submission.accept import PACKS
 from tests.chaos.fleet import ChaosFleet, reply_queues, subscriptions
 from tests.chaos.journal import read
 

@@ -21,7 +21,7 @@ import httpx
 
 from cli.servers import CephS3, Child, Ports, RabbitMQ, Redis, User
 from cli.servers.process import RUN_DIR_VARIABLE, make_private_directory, wait_ready
-from shared import topology
+from shared.bus import topology
 from shared.errors import SetupError
 from shared.state import State
 from tests.chaos.forked import Forked, Room, forks

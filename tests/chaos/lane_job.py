@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
-from shared import log
 from shared.catalog import Catalog, Lane
+from shared.monitoring import log
 from shared.slices import Claim
 from tests.chaos.engine import HUNG, READY
 from worker import job as worker_job

@@ -2,7 +2,7 @@
 
 import aio_pika
 
-from shared import dead_letters, topology
+from shared.bus import dead_letters, topology
 from tests.chaos.fleet import ChaosFleet
 from tests.chaos.journal import Journal
 

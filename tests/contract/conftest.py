@@ -21,8 +21,8 @@ from openai import OpenAI
 from redis import Redis
 
 from cli.servers import free_port
-from shared import topology
-from shared.bus import Bus
+from shared.bus import topology
+from shared.bus.connection import Bus
 from shared.state import State
 from shared.storage import Storage
 from tests.contract.engine import Engine

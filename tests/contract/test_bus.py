@@ -29,10 +29,11 @@ from typer.testing import CliRunner
 
 from cli import servers
 from cli.__main__ import app
-from shared import ids, topology
-from shared.bus import Bus
+from shared import ids
+from shared.bus import topology
+from shared.bus.connection import Bus
+from shared.bus.event_shapes import EVENT_TYPES
 from shared.errors import SetupError
-from shared.event_shapes import EVENT_TYPES
 from tests.contract.conftest import CHAT, MODEL, Caller, Yard, calling, rows, running_yard
 from tests.contract.engine import WAIT
 from tests.contract.installing import call, installed, installed_for_node

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import aio_pika
 import pytest
 
-from shared import topology
-from shared.messages import SUBMIT
+from shared.bus import topology
+from shared.bus.messages import SUBMIT
 from tests.contract.conftest import CHAT, FINAL, Caller, Yard, calling, row, rows, storage_of
 from tests.contract.engine import REFUSE
 

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from cli.fleet.catalog import CHAT_MODEL
-from shared import topology
+from shared.bus import topology
 from tests.e2e.conftest import (
     BROKEN_MODEL,
     COLD_SECONDS,

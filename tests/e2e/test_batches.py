@@ -6,7 +6,7 @@ from typing import Any
 import aio_pika
 
 from cli.fleet.catalog import CHAT_MODEL
-from shared import topology
+from shared.bus import topology
 from tests.e2e.conftest import RunningFleet, chat_lines, embedding_lines, request_lines
 from tests.eventually import eventually
 

@@ -18,9 +18,10 @@ from redis import Redis
 
 from cli import servers
 from cli.servers import free_port
-from shared import ids, topology
-from shared.bus import CONNECTION_ERRORS
-from shared.messages import SUBMIT
+from shared import ids
+from shared.bus import topology
+from shared.bus.connection import CONNECTION_ERRORS
+from shared.bus.messages import SUBMIT
 from shared.state import State
 from shared.state.outbox import Box
 from tests.contract.processes import Process

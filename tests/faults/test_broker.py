@@ -13,7 +13,7 @@ import psutil
 import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
-from shared import dead_letters, topology
+from shared.bus import dead_letters, topology
 from tests.contract.processes import Process
 from tests.eventually import eventually
 from tests.faults.conftest import Yard, submission

@@ -9,7 +9,8 @@ import secrets
 import aio_pika
 import pytest
 
-from shared import ids, topology
+from shared import ids
+from shared.bus import topology
 from tests.eventually import eventually
 from tests.faults.conftest import Yard, submission, to_message
 from tests.servers import TENANT

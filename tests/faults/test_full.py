@@ -15,7 +15,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from shared import topology
+from shared.bus import topology
 from tests.eventually import eventually
 from tests.faults.conftest import CHAT, Yard
 from tests.faults.s3_proxy import Refusal, S3Proxy, s3_proxy

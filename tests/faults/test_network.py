@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from shared.bus import Bus
+from shared.bus.connection import Bus
 from shared.lifecycle import Status
 from shared.state import State
 from shared.storage import Storage

@@ -16,7 +16,8 @@ import pytest
 from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
 from redis.asyncio import Redis
 
-from shared import dead_letters, ids, topology
+from shared import ids
+from shared.bus import dead_letters, topology
 from shared.state.state import NAMESPACE
 from tests.eventually import eventually
 from tests.faults.conftest import Yard, submission, to_message

@@ -8,7 +8,7 @@ from itertools import cycle, islice
 import pytest
 
 from cli import servers
-from shared.bus import Bus
+from shared.bus.connection import Bus
 from tests.eventually import eventually
 from tests.faults.writers import taken_from, to_publish, writing
 from tests.servers import SERVICE

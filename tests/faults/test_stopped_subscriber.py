@@ -14,8 +14,9 @@ import psutil
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
 
-from shared import ids, topology
-from shared.replays import REPLAY, REPLAYED
+from shared import ids
+from shared.bus import topology
+from shared.bus.replays import REPLAY, REPLAYED
 from tests.eventually import eventually
 from tests.faults.conftest import Yard
 from tests.queues import next_message

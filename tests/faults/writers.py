@@ -7,10 +7,10 @@ from itertools import count
 
 from aio_pika.abc import AbstractIncomingMessage
 
-from shared.bus import CONNECTION_ERRORS, Bus
+from shared.bus.connection import CONNECTION_ERRORS, Bus
+from shared.bus.messages import SUBMIT
+from shared.bus.topology import SUBMIT_EXCHANGE, submit_key
 from shared.errors import TransientError
-from shared.messages import SUBMIT
-from shared.topology import SUBMIT_EXCHANGE, submit_key
 from tests.eventually import eventually
 
 #: Writes something under a name and returns once the server has confirmed it.

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from cli.servers import free_port
-from shared.bus import Bus
+from shared.bus.connection import Bus
 from shared.errors import SetupError
 from shared.storage import Storage
 from tests.conftest import a_bucket

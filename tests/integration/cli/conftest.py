@@ -11,7 +11,7 @@ from aio_pika.abc import AbstractChannel
 
 from cli import servers
 from cli.fleet.credentials import SERVICE_USER, TENANT, read_credentials
-from shared.topology import User
+from shared.bus.topology import User
 from tests.servers import absent
 
 Action = Callable[[AbstractChannel], Awaitable[Any]]

@@ -16,10 +16,10 @@ from cli import servers
 from cli.__main__ import app
 from cli.fleet.credentials import SERVICE_USER, TENANT
 from cli.fleet.running import amqp_url, rabbitmq
-from shared import topology
-from shared.dead_letters import DEAD, REPLAY, dead_table, letter_id, replayed
+from shared.bus import topology
+from shared.bus.dead_letters import DEAD, REPLAY, dead_table, letter_id, replayed
+from shared.bus.messages import Reason
 from shared.errors import InvalidInputError, NotFoundError, SetupError
-from shared.messages import Reason
 from tests.eventually import wait_until
 from tests.integration.cli.conftest import act, publish, take
 

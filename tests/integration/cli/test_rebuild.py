@@ -25,17 +25,16 @@ from dispatcher.finaliser import Finaliser
 from dispatcher.packing import Packer
 from dispatcher.reaper import Reaper
 from shared import ids
-from shared.admission import NewBatchQuota
 from shared.catalog import Catalog, load_catalog
-from shared.commits import Commit, cancel, fail, keep_commit
 from shared.errors import NotFoundError, SetupError, TransientError
-from shared.keepsakes import create_key, forget_webhook, keep_webhook, revoke_key
+from shared.ledger.commits import Commit, cancel, fail, keep_commit
+from shared.ledger.keys import create_key, forget_webhook, keep_webhook, revoke_key
 from shared.lifecycle import FINAL, Event, Status
 from shared.slices import Claim, Part, SliceUsage
 from shared.state import BatchRecord, FileRecord, Rate, State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage, Stored
-from shared.submission import (
+from shared.submission.accept import (
     PackedBatch,
     accept,
     keep_changes,
@@ -45,6 +44,7 @@ from shared.submission import (
     placed,
     read_manifest,
 )
+from shared.submission.admission import NewBatchQuota
 from tests.batches import JOB
 from tests.chaos.points import REBUILD_POINTS
 from tests.eventually import eventually

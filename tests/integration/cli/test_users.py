@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from cli import servers
 from cli.__main__ import app
 from cli.fleet.running import amqp_url, rabbitmq
-from shared import topology
+from shared.bus import topology
 from shared.errors import BatchyardError, InvalidInputError, NotFoundError, SetupError
 from tests.integration.cli.conftest import Action, act, bind, declare, publish, take
 

@@ -8,11 +8,11 @@ from redis.asyncio import Redis
 
 from dispatcher.packing import Packer
 from dispatcher.reaper import Reaper
-from shared.admission import NewBatchQuota
 from shared.catalog import Catalog
 from shared.errors import NotFoundError, TransientError
 from shared.state import State
-from shared.submission import PACKS
+from shared.submission.accept import PACKS
+from shared.submission.admission import NewBatchQuota
 from tests.integration.dispatcher.conftest import Yard, good, lines
 from tests.manifests import inline
 

@@ -9,10 +9,10 @@ import pytest
 
 from dispatcher import health
 from dispatcher.cluster import Cluster
-from shared.bus import Bus
+from shared.bus.connection import Bus
+from shared.bus.topology import DEAD_EXCHANGE, DEAD_KEY, DEAD_QUEUE
 from shared.state import State
 from shared.storage import Storage
-from shared.topology import DEAD_EXCHANGE, DEAD_KEY, DEAD_QUEUE
 from tests.batches import in_progress
 from tests.eventually import eventually
 

@@ -14,15 +14,15 @@ from redis.asyncio import Redis
 from dispatcher.packing import InlineBatch, Packer
 from dispatcher.reaper import Reaper
 from shared import ids
-from shared.admission import NewBatchQuota
-from shared.bus import Bus
+from shared.bus.connection import Bus
+from shared.bus.relay import Relay
 from shared.catalog import Catalog
 from shared.errors import TransientError
 from shared.lifecycle import FINAL, Event, Status
-from shared.relay import Relay
-from shared.row_replays import replay
 from shared.state import FileRecord, PackedAcceptance, PartRecord, State, UploadRecord
-from shared.submission import accept
+from shared.submission.accept import accept
+from shared.submission.admission import NewBatchQuota
+from shared.submission.row_replays import replay
 from tests.batches import JOB, LANE, dead_row
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import (

@@ -29,20 +29,21 @@ from cli import servers
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
 from dispatcher.replay import Replay
-from shared import dead_letters, ids, topology
-from shared.admission import NewBatchQuota
-from shared.bus import Bus
+from shared import ids
+from shared.bus import dead_letters, topology
+from shared.bus.connection import Bus
+from shared.bus.dead_letters import DeadLetter
+from shared.bus.event_messages import EventMessages
+from shared.bus.events import to_event
+from shared.bus.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
+from shared.bus.relay import Relay
 from shared.catalog import Catalog
-from shared.dead_letters import DeadLetter
 from shared.errors import NotFoundError
-from shared.event_messages import EventMessages
-from shared.events import to_event
 from shared.lifecycle import Event, Status
-from shared.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
-from shared.relay import Relay
 from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
-from shared.submission import accept, manifest_key
+from shared.submission.accept import accept, manifest_key
+from shared.submission.admission import NewBatchQuota
 from tests.batches import in_status, validating
 from tests.conftest import a_bucket, minio_client
 from tests.eventually import eventually

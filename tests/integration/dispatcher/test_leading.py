@@ -16,7 +16,7 @@ import pytest
 from redis.asyncio import Redis
 
 from cli.servers import free_port
-from shared.bus import Bus
+from shared.bus.connection import Bus
 from shared.lifecycle import Event, Status
 from shared.state import State
 from shared.state.state import NAMESPACE

@@ -6,14 +6,14 @@ import pytest
 
 from dispatcher.packing import InlineBatch, Packer
 from dispatcher.reaper import Reaper
-from shared.admission import NewBatchQuota
+from shared.bus.messages import RejectedError
 from shared.catalog import Catalog
 from shared.errors import NotFoundError
 from shared.lifecycle import Status
-from shared.messages import RejectedError
 from shared.state import NewBatch, Quota, State
 from shared.storage import Storage
-from shared.submission import PACKS, Manifest, keep_changes
+from shared.submission.accept import PACKS, Manifest, keep_changes
+from shared.submission.admission import NewBatchQuota
 from tests.integration.dispatcher.conftest import Yard, a_planner, good, line, lines
 from tests.manifests import every_manifest, inline
 

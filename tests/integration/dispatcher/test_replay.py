@@ -16,16 +16,16 @@ from dispatcher import replay as replay_module
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
 from dispatcher.replay import Replay
-from shared import dead_letters, topology
-from shared.admission import NewBatchQuota
-from shared.bus import Bus
+from shared.bus import dead_letters, topology
+from shared.bus.connection import Bus
+from shared.bus.event_messages import EventMessages
+from shared.bus.relay import Relay
+from shared.bus.replays import REPLAY, REPLAYED
 from shared.catalog import Catalog
-from shared.event_messages import EventMessages
 from shared.lifecycle import Event
-from shared.relay import Relay
-from shared.replays import REPLAY, REPLAYED
 from shared.state import State
 from shared.storage import Storage
+from shared.submission.admission import NewBatchQuota
 from tests.batches import claimed, in_progress, part, validating
 from tests.eventually import eventually
 from tests.queues import next_message

@@ -5,11 +5,11 @@ from typing import Any
 import httpx
 import pytest
 
-from shared import event_messages
-from shared.bus import Bus
+from shared.bus import event_messages
+from shared.bus.connection import Bus
+from shared.bus.event_messages import EventMessages
+from shared.bus.relay import Relay
 from shared.errors import TransientError
-from shared.event_messages import EventMessages
-from shared.relay import Relay
 from shared.state import State
 from shared.state.outbox import Entry
 from shared.storage import Storage

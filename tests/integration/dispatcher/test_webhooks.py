@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 
 from cli import servers
 from shared.lifecycle import FINAL, Event, Status
+from shared.openai.webhooks import new_secret, secret_hint
 from shared.state import State
-from shared.webhooks import new_secret, secret_hint
 from tests.batches import in_status, validating
 from tests.eventually import eventually
 from tests.receiver import Call, Reply, answers, receiving

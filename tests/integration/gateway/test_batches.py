@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 
-from shared import topology
+from shared.bus import topology
 from shared.lifecycle import Event
 from shared.state import State
 from shared.storage import Storage
-from shared.submission import Manifest, manifest_key
+from shared.submission.accept import Manifest, manifest_key
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller, Gateway
 

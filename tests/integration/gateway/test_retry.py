@@ -10,10 +10,10 @@ from openai import BadRequestError, ConflictError
 from openai.types import Batch
 
 from dispatcher.packing import Packer
-from shared.admission import NewBatchQuota
 from shared.catalog import load_catalog
 from shared.lifecycle import Event, Status
 from shared.state import State
+from shared.submission.admission import NewBatchQuota
 from tests.integration.dispatcher.conftest import (
     Result,
     Yard,

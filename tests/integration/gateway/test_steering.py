@@ -10,7 +10,7 @@ from openai.types import Batch
 from shared.lifecycle import Event
 from shared.state import State
 from shared.storage import Storage
-from shared.submission import read_manifest
+from shared.submission.accept import read_manifest
 from tests.batches import validating
 from tests.integration.gateway.conftest import Caller
 

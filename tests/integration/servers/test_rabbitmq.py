@@ -18,7 +18,7 @@ from aiormq.exceptions import (
 )
 
 from cli.servers import RabbitMQ, User
-from shared import topology
+from shared.bus import topology
 from tests.eventually import eventually, wait_until
 
 pytestmark = pytest.mark.usefixtures("needs_rabbitmq")

@@ -1,7 +1,7 @@
 """Rows of which the engine dies: found at a bounded price, while everything else goes on."""
 
 from shared.lifecycle import Status
-from shared.row_replays import replay
+from shared.submission.row_replays import replay
 from tests.eventually import eventually
 from tests.integration.worker.conftest import CATALOG, LANE, StubFleet, requests
 

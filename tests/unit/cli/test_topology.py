@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.__main__ import app
-from shared import topology
+from shared.bus import topology
+from shared.bus.topology import User
 from shared.errors import SetupError
-from shared.topology import User
 
 
 def test_the_definitions_are_those_of_the_code_without_passwords() -> None:

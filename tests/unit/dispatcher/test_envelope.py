@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from dispatcher.envelope import Envelope, malformed, unauthorised
-from shared.amqp import UNREADABLE
+from shared.bus.unreadable import UNREADABLE
 
 _PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.dry_run import Tally
 from gateway.tokens import Counter, load_counter
 from shared.catalog import Model
-from shared.validation import InputCheck, Row
+from shared.input.validation import InputCheck, Row
 from tests.models import make_model
 
 COMPLETIONS = "/v1/completions"

@@ -2,9 +2,9 @@ import pytest
 
 from gateway.limits import call_rates, limit_headers, queue_full, too_many_calls
 from gateway.settings import GatewaySettings
-from shared.admission import FullQueue, NewBatchQuota
 from shared.catalog import Catalog
 from shared.state import Rate, Standing
+from shared.submission.admission import FullQueue, NewBatchQuota
 
 _RATE = Rate("requests", 100, 60)
 _CATALOG = Catalog.model_validate(

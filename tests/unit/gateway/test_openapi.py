@@ -12,7 +12,7 @@ from gateway import openapi
 from gateway.app import build_app
 from gateway.fields import ExpiresAfter
 from gateway.settings import GatewaySettings
-from shared.openai import ErrorEnvelope
+from shared.openai.shapes import ErrorEnvelope
 
 Json = dict[str, Any]
 

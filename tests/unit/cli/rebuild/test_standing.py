@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 
 from cli.rebuild.standing import Found, live
-from shared.commits import Cancellation, LaneFailure
+from shared.ledger.commits import Cancellation, LaneFailure
+from shared.ledger.plans import Plan
 from shared.lifecycle import Status
-from shared.plans import Plan
 from shared.slices import Slice, SliceUsage, label
 from shared.state.restore import LiveBatch
 from shared.storage import Listed

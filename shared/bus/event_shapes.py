@@ -1,0 +1,131 @@
+"""What an event says, as types, and which events there are. Does no I/O."""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from shared.lifecycle import Status
+from shared.openai.shapes import Batch
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+class StoredObject(BaseModel):
+    """A result file where it lies in S3."""
+
+    model_config = ConfigDict(frozen=True)
+
+    bucket: str
+    key: str
+    etag: str
+    size: int = Field(description="bytes")
+    sha256: str
+    url: str | None = Field(
+        default=None,
+        exclude_if=_is_none,
+        description="reads it without a key until `url_expires_at`; if the deployment signs them",
+    )
+    url_expires_at: int | None = Field(
+        default=None, exclude_if=_is_none, description="Unix seconds"
+    )
+    content: str | None = Field(
+        default=None,
+        exclude_if=_is_none,
+        description="the file's text, if the submission asked for it and it is small",
+    )
+
+
+class BatchState(Batch):
+    """The batch as HTTP shows it, without its list of errors, and where its results lie."""
+
+    errors: None = Field(default=None, exclude=True)
+    first_error: str | None = Field(
+        default=None, exclude_if=_is_none, description="why the batch failed, in a sentence"
+    )
+    tokens_per_second: float | None = Field(
+        default=None, exclude_if=_is_none, description="since the batch began to run"
+    )
+    remaining_seconds: int | None = Field(
+        default=None, exclude_if=_is_none, description="an estimate"
+    )
+    output: StoredObject | None = Field(
+        default=None, exclude_if=_is_none, description="readable before the event is sent"
+    )
+    error: StoredObject | None = Field(
+        default=None, exclude_if=_is_none, description="readable before the event is sent"
+    )
+
+
+class CommittedSlice(BaseModel):
+    """Rows of a batch that ran together and have their results."""
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int
+    first_row: int
+    rows: int
+    completed: int
+    failed: int
+
+
+class SliceState(BatchState):
+    """The batch after one more of its slices."""
+
+    slice: CommittedSlice
+
+
+class EventShape(BaseModel):
+    """A CloudEvent in structured mode; `(source, id)` is the key to recognise a repeat by."""
+
+    model_config = ConfigDict(frozen=True)
+
+    specversion: Literal["1.0"]
+    id: str = Field(description="the same each time that the event is sent")
+    source: str = Field(description="/tenants/<tenant>/batches/<batch id>")
+    type: str
+    subject: str = Field(description="the batch's id")
+    time: AwareDatetime
+    datacontenttype: Literal["application/json"]
+    sequence: str = Field(
+        pattern="^[0-9]{8,}$", description="counts within the source; compares as text"
+    )
+    correlationid: str = Field(
+        default="", description="that of the submission; absent for a batch that came by HTTP"
+    )
+    traceparent: str = Field(default="", description="W3C's, of the submission; absent without")
+    tracestate: str = Field(default="", description="W3C's, of the submission; absent without")
+
+
+class EventType(NamedTuple):
+    """When an event is sent, what it says, and the one status that it can say it of, if so."""
+
+    when: str
+    data: type[BaseModel] = BatchState
+    status: Status | None = None
+
+
+def _reached(status: Status, when: str) -> EventType:
+    return EventType(when, status=status)
+
+
+#: By the event's type; `tests/unit/shared/test_event_shapes.py` holds it against the scripts.
+EVENT_TYPES: Mapping[str, EventType] = {
+    "batch.accepted": _reached(Status.VALIDATING, "The batch exists, durably."),
+    "batch.in_progress": _reached(Status.IN_PROGRESS, "Its input is valid, and it may run."),
+    "batch.progress": EventType("Some of it is done; at most once a second for each batch."),
+    "batch.paused": EventType("It was paused: no more of it is begun."),
+    "batch.resumed": EventType("It goes on."),
+    "batch.updated": EventType("Its priority or metadata was changed."),
+    "batch.finalizing": _reached(Status.FINALIZING, "All its rows ended; files are written."),
+    "batch.cancelling": _reached(Status.CANCELLING, "It was cancelled; what runs is stopped."),
+    "batch.completed": _reached(Status.COMPLETED, "Final: each request has a result."),
+    "batch.failed": _reached(Status.FAILED, "Final: its input is invalid, or it cannot run."),
+    "batch.expired": _reached(Status.EXPIRED, "Final: its window closed before its end."),
+    "batch.cancelled": _reached(Status.CANCELLED, "Final: with what was done by then."),
+    "slice.committed": EventType(
+        "One slice has its results; only where the deployment turns it on.", data=SliceState
+    ),
+}

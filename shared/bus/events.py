@@ -1,0 +1,92 @@
+"""What subscribers receive: a batch's small state as a CloudEvent. Does no I/O.
+
+Every event carries the whole state, so that a subscriber never has to wait for a missed one.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from cloudevents.core.v1.event import CloudEvent
+
+from shared import ids
+from shared.bus.topology import event_key
+from shared.state.batches import to_openai
+from shared.state.outbox import Entry
+
+
+def to_event(
+    entry: Entry, additions: Mapping[str, Mapping[str, str | int]] | None = None
+) -> CloudEvent:
+    """The outbox entry as the event that goes out, the same one each time it is sent.
+
+    `additions` are more fields for the objects that `data` names, by `output` and `error`.
+    """
+    fields, snapshot = entry.fields, entry.snapshot()
+    batch, tenant, sequence = snapshot["id"], snapshot["tenant"], int(fields["sequence"])
+    at = int(fields["at_ms"]) / 1000
+    attributes: dict[str, Any] = {
+        "id": ids.event_id(batch, sequence),
+        "source": f"/tenants/{tenant}/batches/{batch}",
+        "type": fields["type"],
+        "subject": batch,
+        "time": datetime.fromtimestamp(at, UTC),
+        "datacontenttype": "application/json",
+        "sequence": f"{sequence:08d}",
+    }
+    if "correlation_id" in snapshot:
+        attributes["correlationid"] = snapshot["correlation_id"]
+    # CloudEvents' extension for distributed tracing.
+    attributes |= {
+        name: snapshot[name] for name in ("traceparent", "tracestate") if name in snapshot
+    }
+    data = _data(snapshot, at)
+    if "slice" in fields:
+        data["slice"] = json.loads(fields["slice"])
+    for kind, more in (additions or {}).items():
+        data[kind] |= more
+    return CloudEvent(attributes=attributes, data=data)
+
+
+def routing_key(entry: Entry) -> str:
+    """`<type>.<tenant>.<batch id>`."""
+    snapshot = entry.snapshot()
+    return event_key(entry.fields["type"], snapshot["tenant"], snapshot["id"])
+
+
+def watched_state(
+    fields: Mapping[str, str], *, sequence: int, at: float, kind: str
+) -> dict[str, Any]:
+    """What watchers over HTTP get of a record or snapshot: OpenAI's batch object and more.
+
+    Nothing of where objects lie, and no key `error`: the SDKs take that for a broken stream.
+    """
+    return {
+        "type": kind,
+        "sequence": sequence,
+        **_state(fields, at),
+        "paused": to_openai(fields).paused,
+        "priority": int(fields.get("priority", 0)),
+    }
+
+
+def _data(snapshot: Mapping[str, str], at: float) -> dict[str, Any]:
+    data = _state(snapshot, at)
+    for kind in ("output", "error"):
+        if f"{kind}_object" in snapshot:
+            data[kind] = json.loads(snapshot[f"{kind}_object"])
+    return data
+
+
+def _state(snapshot: Mapping[str, str], at: float) -> dict[str, Any]:
+    data = to_openai(snapshot).model_dump(mode="json", exclude={"errors"})
+    if "first_error" in snapshot:
+        data["first_error"] = snapshot["first_error"]
+    counts, usage = data["request_counts"], data["usage"]
+    done = counts["completed"] + counts["failed"]
+    elapsed = at - int(snapshot.get("in_progress_at", at))
+    if data["status"] == "in_progress" and "paused" not in data and done and elapsed > 0:
+        data["tokens_per_second"] = round(usage["total_tokens"] / elapsed, 1)
+        data["remaining_seconds"] = round((counts["total"] - done) * elapsed / done)
+    return data

@@ -1,0 +1,219 @@
+"""The relay: publishes what lies in an outbox, in order, and removes it after the confirm.
+
+One relay an outbox works at a time, under a lease. It reads from the start each time, so a crash
+repeats entries and never skips one; a repeat carries the same message id. Progress lies in no
+outbox and is told in between, or not at all.
+"""
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+from contextlib import suppress
+from itertools import chain
+
+import structlog
+
+from shared import crash
+from shared.bus.connection import Bus, RefusedError, UnroutableError
+from shared.bus.event_messages import EventMessages
+from shared.bus.messages import READY, REPLY
+from shared.bus.topology import EVENTS_EXCHANGE, SUBMIT_EXCHANGE, submit_key
+from shared.errors import TransientError
+from shared.state import State
+from shared.state.leases import Lease
+from shared.state.outbox import Box, Entry
+from shared.tasks import end
+
+log = structlog.get_logger()
+
+_READ = 200
+#: Progress of one round; states never wait for more than that.
+_MOST_PROGRESS = 100
+#: Seconds after each time that an event is offered to a queue that says no. A broker that is about
+#: to end says no as well, for as long as that takes it.
+_OFFER_PAUSES = (0.2, 1.0, 4.0)
+#: So long after a queue has refused all that, nobody's events wait for the longer ones.
+_REFUSALS_KNOWN_SECONDS = 60.0
+
+
+class Relay:
+    """Empties one outbox into the bus, for as long as it runs."""
+
+    def __init__(
+        self,
+        state: State,
+        bus: Bus,
+        box: Box,
+        *,
+        holder: str,
+        service_user: str,
+        messages: EventMessages | None = None,
+        lease_seconds: float = 10.0,
+        progress_seconds: float = 1.0,
+    ) -> None:
+        self._state = state
+        self._bus = bus
+        self._box: Box = box
+        self._lease: Lease = state.lease(f"relay:{box}", holder, seconds=lease_seconds)
+        self._service_user = service_user
+        self._messages = messages or EventMessages()
+        self._progress_seconds = progress_seconds
+        self._progress_due = 0.0
+        self._refusals_known_until = 0.0
+
+    async def run(self) -> None:
+        """Relay until cancelled; a broken broker or Redis is waited out."""
+        try:
+            while True:
+                try:
+                    if await self._lease.hold():
+                        await self._relay_while_held()
+                    else:
+                        await asyncio.sleep(self._lease.seconds / 8)
+                except TransientError as error:
+                    log.warning("relay.waiting", box=self._box, reason=str(error))
+                    await asyncio.sleep(1)
+        finally:
+            # It ends by itself as well.
+            with suppress(TransientError):
+                await asyncio.shield(self._lease.let_go())
+
+    async def relay_some(self, *, wait_seconds: float) -> int:
+        """Publish the oldest entries, waiting for one if there is none; returns how many went."""
+        entries = await self._state.outbox.read(self._box, limit=_READ, wait_seconds=wait_seconds)
+        if entries:
+            crash.point("relay.read")
+        in_order = defaultdict(list)
+        for entry in entries:
+            in_order[self._order_key(entry)].append(entry)
+        published = await asyncio.gather(*map(self._publish_in_order, in_order.values()))
+        done = list(chain.from_iterable(published))
+        if done:
+            crash.point("relay.published")
+            await self._state.outbox.remove(self._box, done)
+            crash.point("relay.removed")
+        if len(done) < len(entries):
+            raise TransientError(f"{len(entries) - len(done)} entries were not confirmed.")
+        return len(done)
+
+    async def relay_progress(self) -> int:
+        """Publish some of the progress that is to be told now, once; returns how much was due."""
+        entries = await self._state.events.take_progress(limit=_MOST_PROGRESS)
+        went = await asyncio.gather(*map(self._tell, entries), return_exceptions=True)
+        lost = [end for end in went if isinstance(end, BaseException)]
+        if broken := [end for end in lost if not isinstance(end, TransientError)]:
+            raise broken[0]
+        if lost:
+            log.info("progress.dropped", count=len(lost), reason=str(lost[0]))
+        return len(entries)
+
+    async def _relay_while_held(self) -> None:
+        """Relay until the lease is lost, of which a round that publishes may know nothing."""
+        relaying = asyncio.create_task(self._relay_on())
+        try:
+            is_held = True
+            while is_held and not relaying.done():
+                await asyncio.wait([relaying], timeout=self._lease.seconds / 4)
+                is_held = bool(await self._lease.hold())
+        finally:
+            await end(relaying)
+        if not relaying.cancelled():
+            relaying.result()
+
+    async def _relay_on(self) -> None:
+        while True:
+            if self._box != "events":
+                await self.relay_some(wait_seconds=self._lease.seconds / 4)
+                continue
+            left = self._progress_due - time.monotonic()
+            await self.relay_some(wait_seconds=max(0.0, min(left, self._lease.seconds / 4)))
+            if time.monotonic() < self._progress_due:
+                continue
+            began = time.monotonic()
+            # What is left of a full round comes after the states that were written meanwhile.
+            if await self.relay_progress() < _MOST_PROGRESS:
+                self._progress_due = began + self._progress_seconds
+
+    def _order_key(self, entry: Entry) -> str:
+        return entry.snapshot()["id"] if self._box == "events" else entry.id
+
+    async def _publish_in_order(self, entries: list[Entry]) -> list[str]:
+        """The ids of those that were confirmed: all up to the first failure."""
+        confirmed: list[str] = []
+        for entry in entries:
+            try:
+                await self._publish(entry)
+            except TransientError:
+                break
+            confirmed.append(entry.id)
+        return confirmed
+
+    async def _publish(self, entry: Entry) -> None:
+        match self._box:
+            case "events":
+                await self._event(entry)
+            case "submissions":
+                await self._submission(entry)
+            case "replies":
+                await self._reply(entry)
+
+    async def _event(self, entry: Entry) -> None:
+        """Offer it some times to a queue that refuses it, and then no more.
+
+        Full by its owner's wish, who may ask for what was missed: all others have the event, and
+        waiting for one subscriber would hold up everybody's.
+        """
+        is_known = time.monotonic() < self._refusals_known_until
+        for pause in _OFFER_PAUSES[:1] if is_known else _OFFER_PAUSES:
+            with suppress(RefusedError):
+                await self._tell(entry)
+                return
+            await asyncio.sleep(pause)
+        try:
+            await self._tell(entry)
+        except RefusedError as error:
+            self._refusals_known_until = time.monotonic() + _REFUSALS_KNOWN_SECONDS
+            log.warning("event.refused", reason=str(error), batch_id=entry.snapshot()["id"])
+
+    async def _tell(self, entry: Entry) -> None:
+        message = await self._messages.of(entry)
+        await self._bus.publish(
+            EVENTS_EXCHANGE,
+            message.routing_key,
+            message.body,
+            properties=message.properties,
+            headers=dict(message.headers),
+        )
+
+    async def _submission(self, entry: Entry) -> None:
+        message = json.loads(entry.fields["message"])
+        await self._bus.publish(
+            SUBMIT_EXCHANGE,
+            submit_key(message["tenant"]),
+            json.dumps({"batch_id": message["batch_id"]}).encode(),
+            properties={
+                "message_id": message["batch_id"],
+                "type": READY,
+                "content_type": "application/json",
+                "user_id": self._service_user,
+            },
+            mandatory=True,
+        )
+
+    async def _reply(self, entry: Entry) -> None:
+        address = entry.fields["to"]
+        try:
+            await self._bus.reply(
+                address,
+                entry.fields["body"].encode(),
+                properties={
+                    "message_id": entry.fields["message_id"],
+                    "type": REPLY,
+                    "content_type": "application/json",
+                    "correlation_id": entry.fields["correlation_id"],
+                },
+            )
+        except (UnroutableError, RefusedError) as error:
+            # Gone, full or unreadable: waiting for one tenant would hold up everybody's replies.
+            log.warning("reply.dropped", reason=str(error), reply_to=address)

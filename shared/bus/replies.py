@@ -1,0 +1,60 @@
+"""What whoever submits is answered, as types. Does no I/O."""
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, RootModel
+
+from shared.bus.messages import RejectedError
+from shared.lifecycle import Status
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
+
+
+class AcceptedBatch(_Shape):
+    """The batch that a message made, met or cancelled."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    status: Status
+    created_at: int
+    expires_at: int
+
+
+class AcceptedReply(_Shape):
+    """What was asked for is done, on disk."""
+
+    status: Literal["accepted"] = "accepted"
+    #: Whether that was so before the message came.
+    duplicate: bool
+    batch: AcceptedBatch
+
+
+class ReplyError(_Shape):
+    """One thing that is wrong with the message; `param` is the field, property or header."""
+
+    code: str
+    message: str
+    param: str | None
+    type: Literal["invalid_request_error"] = "invalid_request_error"
+
+
+class RejectedReply(_Shape):
+    """Nothing was done, and the same message would be refused again."""
+
+    status: Literal["rejected"] = "rejected"
+    #: The first of `errors`, where OpenAI's clients look for it.
+    error: ReplyError
+    errors: list[ReplyError]
+    #: Of all, also where not all are listed.
+    error_count: int
+
+    @classmethod
+    def of(cls, error: RejectedError) -> Self:
+        errors = [ReplyError(**reason._asdict()) for reason in error.reasons]
+        return cls(error=errors[0], errors=errors, error_count=error.count)
+
+
+class Reply(RootModel[AcceptedReply | RejectedReply]):
+    """The answer to a message that has a `reply_to`."""

@@ -1,0 +1,41 @@
+"""Which of the services that a process needs answer now, for `/readyz`."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+
+import structlog
+
+from shared.bus.connection import BlockedError
+
+log = structlog.get_logger()
+
+#: Seconds for one of them; after them it counts as gone.
+PATIENCE_SECONDS = 3.0
+
+
+async def readiness(
+    pings: Mapping[str, Awaitable[None]], *, patience_seconds: float = PATIENCE_SECONDS
+) -> dict[str, str]:
+    """`status` is "ok" or "not ready", and each service "ok" or what is wrong with it.
+
+    Errors may hold addresses, which are for the log only.
+    """
+
+    async def asked(ping: Awaitable[None]) -> None:
+        async with asyncio.timeout(patience_seconds):
+            await ping
+
+    found = await asyncio.gather(*map(asked, pings.values()), return_exceptions=True)
+    report = {"status": "ok"}
+    for name, error in zip(pings, found, strict=True):
+        match error:
+            case None:
+                report[name] = "ok"
+                continue
+            case BlockedError():
+                report[name] = "takes no messages: its alarm is on"
+            case _:
+                report[name] = "does not answer"
+        report["status"] = "not ready"
+        log.warning("ready.refused", service=name, reason=repr(error))
+    return report

@@ -1,0 +1,1 @@
+"""The words and shapes of OpenAI's API. Does no I/O."""

@@ -1,0 +1,1 @@
+"""How a batch comes into being, the same through every door."""

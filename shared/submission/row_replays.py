@@ -1,0 +1,99 @@
+"""A row that killed engines is run again, alone: as a batch of its own, with nothing beside it."""
+
+import json
+import time
+
+import msgspec
+
+from shared import ids
+from shared.bus.messages import window_seconds
+from shared.dead_rows import DeadRow
+from shared.errors import NotFoundError, TransientError
+from shared.input.request_lines import split
+from shared.settings import THIRTY_DAYS
+from shared.state import State
+from shared.storage import Storage
+from shared.submission.accept import Manifest, PackedBatch, new_batch, pack, pack_prefix, placed
+
+#: Of the new batch's metadata: whose request it runs again.
+_LINK = "retry_of"
+#: From so many on a row runs with nothing else in the engine (`worker/doubts.py`): if it still
+#: kills, it has its last ones from two engines with nobody else's rows in them.
+_STRIKES = 2
+#: What a death leaves in S3 is swept after this.
+_RESERVED_SECONDS = 86_400
+
+
+async def replay(state: State, storage: Storage, row: DeadRow) -> str:
+    """Make the batch and forget the row; returns the batch's id, the same for each repeat.
+
+    It has what the row's batch has: tenant, endpoint, window, priority and metadata, with the old
+    id as `retry_of`. Raises NotFoundError when that batch or its input is gone.
+    """
+    batch = await state.batches.get(row.batch_id)
+    line = await _line(storage, row)
+    message_id = f"replay:{row.id}"
+    new_id = ids.batch_id(row.tenant, message_id)
+    now = int(time.time())
+    window = batch.fields["completion_window"]
+    metadata = {**json.loads(batch.fields.get("metadata", "{}")), _LINK: batch.id}
+    manifest = Manifest(
+        id=new_id,
+        tenant=row.tenant,
+        message_id=message_id,
+        # One row has one request for ever.
+        fingerprint=row.id,
+        door="bus",
+        endpoint=batch.fields["endpoint"],
+        input_file_id=ids.input_file_id(new_id),
+        # It is still to be packed.
+        bucket="",
+        key="",
+        etag="",
+        size=0,
+        completion_window=window,
+        created_at=now,
+        expires_at=now + window_seconds(window),
+        priority=batch.number("priority"),
+        metadata=json.dumps(metadata),
+        output_seconds=batch.number("output_seconds"),
+        is_foreign=True,
+        file_seconds=THIRTY_DAYS,
+        strikes=_STRIKES,
+    )
+    await _accept(state, storage, manifest, line + b"\n")
+    await state.dead_rows.drop(row.id)
+    return new_id
+
+
+async def _accept(state: State, storage: Storage, manifest: Manifest, body: bytes) -> None:
+    """Make the batch over a pack of its own, which is swept when nobody needs its input any more.
+
+    Of a batch that exists the pack is garbage at once.
+    """
+    prefix = pack_prefix()
+    await state.files.reserve(prefix, seconds=_RESERVED_SECONDS)
+    [(manifest, _)] = placed(prefix, storage.bucket, [(manifest, body)])
+    stored = await storage.put(manifest.key, pack([body], [PackedBatch(manifest)]))
+    batch = new_batch(msgspec.structs.replace(manifest, etag=stored.etag))
+    [outcome] = await state.batches.accept_pack(prefix, [batch])
+    if outcome == "gone":
+        raise TransientError("A pack took longer than its reservation.")
+
+
+async def _line(storage: Storage, row: DeadRow) -> bytes:
+    try:
+        body = await storage.get(
+            row.key,
+            start=row.start,
+            end=row.end,
+            etag=row.etag,
+            bucket=row.bucket,
+            version_id=row.version_id,
+        )
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"The request of {row.id} cannot be read: the input of batch {row.batch_id} was "
+            "deleted or changed."
+        ) from error
+    return split(body)[row.place]

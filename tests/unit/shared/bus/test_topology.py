@@ -1,0 +1,199 @@
+import base64
+import hashlib
+import re
+from typing import Any
+
+import pytest
+
+from shared.bus import topology
+from shared.bus.topology import User, definitions
+from shared.errors import SetupError
+
+SERVICE = User("batchyard", "secret", tenant=False)
+ACME = User("acme", "secret", tenant=True)
+
+
+def rows(section: str, **fields: str) -> list[dict[str, Any]]:
+    found = definitions([SERVICE, ACME])[section]
+    return [row for row in found if fields.items() <= row.items()]
+
+
+def may(user: str, right: str, exchange: str, key: str) -> bool:
+    """As RabbitMQ decides: the name replaces {username}, and the pattern may match anywhere."""
+    [row] = rows("topic_permissions", user=user, exchange=exchange)
+    return re.search(row[right].replace("{username}", user), key) is not None
+
+
+def test_the_password_hash_is_the_salt_and_the_digest_of_salt_and_password() -> None:
+    stored = base64.b64decode(topology.password_hash("secret", b"salt"))
+
+    assert stored == b"salt" + hashlib.sha256(b"saltsecret").digest()
+
+
+def test_every_user_gets_a_salt_of_its_own() -> None:
+    users = definitions([SERVICE, ACME])["users"]
+
+    assert len({user["password_hash"] for user in users}) == 2
+
+
+def test_the_same_random_bytes_give_the_same_definitions() -> None:
+    def four_zeros(size: int) -> bytes:
+        return bytes(size)
+
+    first = definitions([ACME], random_bytes=four_zeros)
+
+    assert first == definitions([ACME], random_bytes=four_zeros)
+
+
+def test_only_the_users_given_exist_and_none_is_an_administrator() -> None:
+    users = definitions([SERVICE, ACME])["users"]
+
+    assert [(user["name"], user["tags"]) for user in users] == [("batchyard", ""), ("acme", "")]
+
+
+def test_a_password_is_not_shown() -> None:
+    assert "secret" not in repr(ACME)
+
+
+def test_the_service_may_do_everything_and_is_bound_by_no_topic() -> None:
+    [row] = rows("permissions", user="batchyard")
+
+    assert (row["configure"], row["write"], row["read"]) == (".*", ".*", ".*")
+    assert rows("topic_permissions", user="batchyard") == []
+
+
+def test_a_tenant_has_the_permissions_of_the_contract() -> None:
+    [row] = rows("permissions", user="acme")
+
+    assert row["configure"] == r"^(sub|reply)\.acme\..*"
+    assert row["write"] == r"^(batch\.submit|(sub|reply)\.acme\..*)$"
+    assert row["read"] == r"^(batch\.events|(sub|reply)\.acme\..*)$"
+
+
+@pytest.mark.parametrize("key", ["submit.v1.acme", "cancel.v1.acme"])
+def test_a_tenant_may_submit_and_cancel_for_itself(key: str) -> None:
+    assert may("acme", "write", topology.SUBMIT_EXCHANGE, key)
+
+
+@pytest.mark.parametrize(
+    "key", ["submit.v1.globex", "submit.v1.acme.x", "x.submit.v1.acme", "submit.v2.acme", "#"]
+)
+def test_a_tenant_may_write_nothing_else(key: str) -> None:
+    assert not may("acme", "write", topology.SUBMIT_EXCHANGE, key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "batch.completed.acme.batch_1",
+        "batch.*.acme.batch_1",
+        "batch.*.acme.*",
+        "batch.*.acme.#",
+        "batch.in_progress.acme.*",
+        "request.quarantined.acme.*",
+    ],
+)
+def test_a_tenant_may_bind_to_its_own_events(key: str) -> None:
+    assert may("acme", "read", topology.EVENTS_EXCHANGE, key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "#",
+        "batch.#",
+        "batch.*.*.*",
+        "batch.*.globex.*",
+        "batch.*.globex.acme.*",
+        "batch.#.acme.*",
+        "#.acme.*",
+        "*.*.acme.*",
+        "batch.*.acme",
+        "batch.*.acme2.*",
+    ],
+)
+def test_a_tenant_may_bind_to_nothing_else(key: str) -> None:
+    assert not may("acme", "read", topology.EVENTS_EXCHANGE, key)
+
+
+@pytest.mark.parametrize("right", ["read", "write"])
+def test_a_tenant_may_neither_forge_events_nor_read_submissions(right: str) -> None:
+    forged = may("acme", "write", topology.EVENTS_EXCHANGE, "batch.completed.acme.batch_1")
+    read = may("acme", "read", topology.SUBMIT_EXCHANGE, "submit.v1.acme")
+
+    assert not {"write": forged, "read": read}[right]
+
+
+@pytest.mark.parametrize("name", ["", ".*", "a.b", "Acme", "-acme", "a" * 64, "acme|globex", "a\n"])
+def test_a_tenant_name_that_could_widen_a_pattern_is_refused(name: str) -> None:
+    with pytest.raises(SetupError, match="cannot be a tenant"):
+        definitions([User(name, "secret", tenant=True)])
+
+
+def test_an_empty_password_is_refused() -> None:
+    with pytest.raises(SetupError, match="empty password"):
+        definitions([User("acme", "", tenant=True)])
+
+
+def test_both_queues_are_quorum_queues_and_a_rejected_submission_reaches_the_dead_one() -> None:
+    queues = {queue["name"]: queue["arguments"] for queue in rows("queues")}
+    [dead] = rows("bindings", destination=topology.DEAD_QUEUE)
+
+    assert {arguments["x-queue-type"] for arguments in queues.values()} == {"quorum"}
+    assert dead["source"] == queues[topology.SUBMIT_QUEUE]["x-dead-letter-exchange"]
+    assert dead["routing_key"] == queues[topology.SUBMIT_QUEUE]["x-dead-letter-routing-key"]
+
+
+def test_no_submission_is_unroutable() -> None:
+    [binding] = rows("bindings", source=topology.SUBMIT_EXCHANGE)
+
+    assert (binding["destination"], binding["routing_key"]) == (topology.SUBMIT_QUEUE, "#")
+
+
+@pytest.mark.parametrize(
+    ("name", "queue", "other"),
+    [
+        ("batch-submit-size", topology.SUBMIT_QUEUE, topology.DEAD_QUEUE),
+        ("batch-dead-size", topology.DEAD_QUEUE, topology.SUBMIT_QUEUE),
+    ],
+)
+def test_a_size_limit_covers_its_queue_alone(name: str, queue: str, other: str) -> None:
+    [policy] = rows("policies", name=name)
+
+    assert re.search(policy["pattern"], queue)
+    assert not re.search(policy["pattern"], other)
+    assert policy["definition"]["max-length-bytes"] >= 1024**3
+
+
+def test_logins_are_users_and_rights_and_nothing_else() -> None:
+    made = topology.logins([ACME], random_bytes=bytes)
+
+    assert made.keys() == {"users", "permissions", "topic_permissions"}
+    assert made.items() <= definitions([ACME], random_bytes=bytes).items()
+
+
+def test_keys_end_in_what_is_filtered_by() -> None:
+    assert topology.submit_key("acme") == "submit.v1.acme"
+    assert topology.cancel_key("acme") == "cancel.v1.acme"
+    assert topology.event_key("batch.failed", "acme", "batch_1") == "batch.failed.acme.batch_1"
+
+
+def test_a_service_that_may_not_declare_may_use_what_is_there_and_no_more() -> None:
+    user = User("batchyard", "", tenant=False, exists=True, may_declare=False)
+
+    [row] = definitions([user])["permissions"]
+
+    def names(right: str) -> set[str]:
+        every = {*topology.EXCHANGE_TYPES, *topology.QUEUE_ARGUMENTS, "amq.default", "sub.acme.x"}
+        return {name for name in every if re.search(row[right], name)}
+
+    assert names("configure") == set()
+    assert names("write") == {*topology.EXCHANGE_TYPES, "amq.default"}
+    assert names("read") == set(topology.QUEUE_ARGUMENTS)
+
+
+def test_a_user_who_exists_already_gets_rights_and_keeps_its_password() -> None:
+    made = definitions([SERVICE, User("acme", "", tenant=True, exists=True)])
+
+    assert [user["name"] for user in made["users"]] == ["batchyard"]
+    assert {row["user"] for row in made["permissions"]} == {"batchyard", "acme"}

@@ -1,0 +1,311 @@
+import json
+from typing import Any
+
+import pytest
+
+from shared.input.validation import InputCheck, Limits, Row
+
+CHAT = "/v1/chat/completions"
+LIMITS = Limits()
+MODELS = {
+    "m": frozenset({CHAT}),
+    "other": frozenset({CHAT}),
+    "e": frozenset({"/v1/embeddings"}),
+}
+
+
+def line(custom_id: str = "a", **changes: Any) -> bytes:
+    request = {
+        "custom_id": custom_id,
+        "method": "POST",
+        "url": CHAT,
+        "body": {"model": "m", "messages": []},
+        **changes,
+    }
+    return json.dumps({name: value for name, value in request.items() if value != ...}).encode()
+
+
+def check(*lines: bytes, limits: Limits = LIMITS) -> tuple[InputCheck, list[Row]]:
+    found = InputCheck(CHAT, MODELS, limits)
+    rows = found.feed(b"".join(text + b"\n" for text in lines))
+    return found, rows + found.finish()
+
+
+def problems(
+    *lines: bytes, limits: Limits = LIMITS
+) -> list[tuple[str | None, int | None, str | None]]:
+    found, _ = check(*lines, limits=limits)
+    return [(problem.code, problem.line, problem.param) for problem in found.problems]
+
+
+def test_good_lines_give_a_model_and_rows_that_cover_all_bytes() -> None:
+    lines = [line("a"), line("bb")]
+
+    found, rows = check(*lines)
+
+    end = len(lines[0]) + 1
+    assert (2, "m", []) == (found.rows, found.model, found.problems)
+    assert [(1, 0, end, lines[0]), (2, end, end + len(lines[1]) + 1, lines[1])] == [
+        (row.number, row.start, row.end, row.line) for row in rows
+    ]
+
+
+def test_predicted_tokens_follow_the_requests_own_limits() -> None:
+    body = {"model": "m", "messages": [], "max_completion_tokens": 1000, "n": 3}
+
+    _, [row] = check(line(body=body))
+
+    assert (1000, 3000) == (row.limit, row.output)
+    assert 3000 <= row.tokens < 3100
+
+
+def test_a_request_without_a_limit_of_its_own_gets_a_guess() -> None:
+    _, [row] = check(line())
+
+    assert row.limit is None
+    assert row.output > 0
+
+
+def test_bad_lines_give_no_rows() -> None:
+    _, rows = check(b"{", line("a"), line("b", method="GET"), line("a"), line("c"))
+
+    assert [2, 5] == [row.number for row in rows]
+
+
+def test_what_is_no_count_is_left_to_the_engine() -> None:
+    body: dict[str, Any] = {"model": "m", "messages": [], "n": None, "max_tokens": -1}
+
+    _, [plain, odd] = check(line("a"), line("b", body=body))
+
+    assert (None, plain.output) == (odd.limit, odd.output)
+
+
+def test_every_bad_line_is_reported_with_its_number() -> None:
+    assert [
+        ("invalid_json_line", 1, None),
+        ("missing_required_parameter", 3, "custom_id"),
+        ("invalid_type", 4, "body"),
+        ("invalid_method", 5, "method"),
+        ("invalid_url", 6, "url"),
+        ("streaming_unsupported", 7, "body.stream"),
+        ("invalid_request", 8, "body.model"),
+        ("invalid_request", 9, "body.messages"),
+        ("model_not_found", 10, "body.model"),
+        ("mismatched_model", 11, "body.model"),
+        ("duplicate_custom_id", 12, "custom_id"),
+        ("model_not_found", 13, "body.model"),
+        ("missing_required_parameter", 14, "custom_id"),
+    ] == problems(
+        b"{",
+        line("ok"),
+        line(custom_id=...),  # type: ignore[arg-type]
+        line("c", body=[]),
+        line("d", method="GET"),
+        line("e", url="/v1/embeddings"),
+        line("f", body={"model": "m", "messages": [], "stream": True}),
+        line("g", body={"messages": []}),
+        line("h", body={"model": "m"}),
+        line("i", body={"model": "nobody", "messages": []}),
+        line("j", body={"model": "other", "messages": []}),
+        line("ok"),
+        line("k", body={"model": "e", "messages": []}),
+        line(""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "inputs"),
+    [
+        ("one text", 1),
+        ([], 1),
+        (["a", "b", "c"], 3),
+        ([1, 2, 3], 1),
+        ([[1, 2], [3]], 2),
+        (5, 1),
+    ],
+)
+def test_the_inputs_of_all_embeddings_are_counted(value: Any, inputs: int) -> None:
+    embed = [line(name, url="/v1/embeddings", body={"model": "e", "input": value}) for name in "ab"]
+
+    found = InputCheck("/v1/embeddings", MODELS)
+    # In two ways: those that come after the first are looked at together.
+    for text in embed:
+        found.feed(text + b"\n")
+    found.finish()
+
+    assert (found.problems, found.embedding_inputs) == ([], 2 * inputs)
+
+
+def test_more_inputs_of_embeddings_than_allowed_are_one_problem() -> None:
+    embed = [
+        line(name, url="/v1/embeddings", body={"model": "e", "input": ["x", "y"]})
+        for name in ("a", "b")
+    ]
+
+    for most, codes in ((4, []), (3, ["too_many_inputs"])):
+        found = InputCheck("/v1/embeddings", MODELS, Limits(embedding_inputs=most))
+        found.feed(b"\n".join(embed))
+        found.finish()
+
+        assert [problem.code for problem in found.problems] == codes
+
+
+def test_prompt_tokens_are_predicted_apart_from_the_outputs() -> None:
+    body = {"model": "m", "messages": ["x" * 4000], "max_tokens": 500}
+
+    found = InputCheck(CHAT, MODELS)
+    rows = [row for name in "ab" for row in found.feed(line(name, body=body) + b"\n")]
+
+    assert 2000 <= found.prompt_tokens < 2200
+    assert sum(row.tokens for row in rows) == found.prompt_tokens + 1000
+
+
+def test_an_input_without_requests_is_empty() -> None:
+    assert [("empty_file", None, None)] == problems() == problems(b"", b"  ")
+
+
+def test_a_byte_order_mark_blank_lines_and_a_missing_last_newline_are_tolerated() -> None:
+    found = InputCheck(CHAT, MODELS)
+    data = b"\xef\xbb\xbf" + line("a") + b"\r\n\n" + line("b")
+
+    rows = [*found.feed(data), *found.finish()]
+
+    assert (2, []) == (found.rows, found.problems)
+    assert rows[-1].end == len(data)
+
+
+def test_more_rows_than_allowed_are_one_problem() -> None:
+    lines = [line(str(number)) for number in range(5)]
+
+    assert [("too_many_tasks", None, None)] == problems(*lines, limits=Limits(rows=2))
+
+
+def test_only_the_first_problems_are_listed_and_the_rest_counted() -> None:
+    found, _ = check(*[b"{"] * 10, limits=Limits(problems=3))
+
+    assert [1, 2, 3, None] == [problem.line for problem in found.problems]
+    assert "7 more" in found.problems[-1].message
+
+
+def test_a_line_that_is_too_long_is_refused_without_being_kept() -> None:
+    found = InputCheck(CHAT, MODELS, Limits(line_bytes=1000))
+
+    for _ in range(100):
+        assert not found.feed(b"x" * 500)
+    found.feed(b"\n" + line("a") + b"\n")
+    found.finish()
+
+    assert [("invalid_request", 1)] == [(p.code, p.line) for p in found.problems]
+    assert found.rows == 1
+
+
+def test_line_separators_inside_strings_do_not_split_a_line() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "a\u2028b\u0085c"}]}
+    text = json.dumps(
+        {"custom_id": "a", "method": "POST", "url": CHAT, "body": body},
+        ensure_ascii=False,
+    )
+
+    found, _ = check(text.encode())
+
+    assert (1, []) == (found.rows, found.problems)
+
+
+def test_a_file_of_duplicates_reports_each_once() -> None:
+    found, rows = check(*[line("a")] * 300)
+
+    assert [*range(2, 301)] == [problem.line for problem in found.problems]
+    assert (300, 1) == (found.rows, len(rows))
+
+
+def test_bytes_that_are_no_text_are_refused_wherever_they_stand() -> None:
+    bad = line("b").replace(b"[]", b'"\xc0"')
+
+    assert [("invalid_json_line", 2, None)] == problems(line("a"), bad, line("c"))
+
+
+def test_an_embedding_has_no_output() -> None:
+    url = "/v1/embeddings"
+    lines = [line(name, url=url, body={"model": "e", "input": "x"}) for name in ("a", "b")]
+    found = InputCheck(url, MODELS)
+
+    rows = [*found.feed(b"\n".join(lines)), *found.finish()]
+
+    assert [0, 0] == [row.output for row in rows]
+
+
+def test_a_nest_a_million_deep_is_a_bad_line() -> None:
+    deep = b"[" * 1_000_000
+
+    whole, _ = check(line("a"), deep, line("b", body={"model": "m", "messages": [], "x": 1}))
+    inside, _ = check(line("a"), line("b").replace(b"[]", deep))
+
+    assert [("invalid_json_line", 2)] == [(p.code, p.line) for p in whole.problems]
+    assert [("invalid_json_line", 2)] == [(p.code, p.line) for p in inside.problems]
+
+
+def mixed(*lines: bytes, limits: Limits = LIMITS) -> tuple[InputCheck, list[Row]]:
+    found = InputCheck(CHAT, MODELS, limits, is_mixed=True)
+    rows = found.feed(b"".join(text + b"\n" for text in lines))
+    return found, rows + found.finish()
+
+
+def embedding(custom_id: str, *texts: str) -> bytes:
+    return line(custom_id, url="/v1/embeddings", body={"model": "e", "input": texts})
+
+
+def test_where_lines_may_differ_each_row_says_where_it_goes() -> None:
+    found, rows = mixed(
+        line("a"),
+        embedding("b", "x", "y"),
+        line("c", body={"model": "other", "messages": [], "max_tokens": 7}),
+        line("d"),
+    )
+
+    assert [] == found.problems
+    assert [(row.url, row.model, row.output) for row in rows] == [
+        (CHAT, "m", 256),
+        ("/v1/embeddings", "e", 0),
+        (CHAT, "other", 7),
+        (CHAT, "m", 256),
+    ]
+    assert (found.model, found.embedding_inputs) == (None, 2)
+
+
+def test_one_model_where_they_may_differ_is_the_batchs_model() -> None:
+    found, rows = mixed(*(line(str(number)) for number in range(200)))
+
+    assert (found.model, {row.model for row in rows}, len(rows)) == ("m", {"m"}, 200)
+
+
+def test_runs_of_lines_of_one_model_are_checked_together_as_alone() -> None:
+    # Longer than what is looked at together, so that both ways of looking are taken.
+    lines = [
+        *(line(f"m{number}") for number in range(150)),
+        *(embedding(f"e{number}", "x") for number in range(150)),
+        line("m1"),
+    ]
+
+    found, rows = mixed(*lines)
+
+    assert [row.line for row in rows] == lines[:-1]
+    assert [row.model for row in rows] == ["m"] * 150 + ["e"] * 150
+    assert [(one.code, one.line) for one in found.problems] == [("duplicate_custom_id", 301)]
+    assert found.embedding_inputs == 150
+
+
+def test_what_no_line_may_name_is_told() -> None:
+    found, rows = mixed(
+        line("a", url="/v1/audio"),
+        line("b", body={"model": "e", "messages": []}),
+        line("c", url="/v1/embeddings", body={"model": "e", "messages": []}),
+        line("d", body={"model": "nobody", "messages": []}),
+    )
+
+    assert [] == rows
+    assert [(one.code, one.line, one.param) for one in found.problems] == [
+        ("invalid_url", 1, "url"),
+        ("model_not_found", 2, "body.model"),
+        ("invalid_request", 3, "body.input"),
+        ("model_not_found", 4, "body.model"),
+    ]

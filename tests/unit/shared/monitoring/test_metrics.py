@@ -1,0 +1,105 @@
+import pytest
+
+from shared.lifecycle import Status
+from shared.monitoring.metrics import Calls, fleet_exposition, may_scrape
+from shared.state.census import Counted, LaneCount, Waiting
+
+_NOW = 1000.0
+
+
+def test_a_gauge_shows_how_long_the_oldest_waits() -> None:
+    text = _shown(live={Status.VALIDATING: Waiting(2, _NOW - 90)})
+
+    assert 'batchyard_batches{status="validating"} 2.0' in text
+    assert 'batchyard_oldest_batch_seconds{status="validating"} 90.0' in text
+
+
+def test_what_nothing_waits_for_is_zero_seconds_old() -> None:
+    text = _shown(outboxes={"events": Waiting(0, None)})
+
+    assert 'batchyard_outbox_oldest_seconds{outbox="events"} 0.0' in text
+    assert "batchyard_webhooks_overdue_seconds 0.0" in text
+
+
+def test_a_delivery_that_is_due_later_is_not_overdue() -> None:
+    assert "batchyard_webhooks_overdue_seconds 0.0" in _shown(webhooks_due_at=_NOW + 60)
+
+
+def test_ended_batches_are_a_counter() -> None:
+    text = _shown(ended={Status.FAILED: 3})
+
+    assert "# TYPE batchyard_batches_ended_total counter" in text
+    assert 'batchyard_batches_ended_total{status="failed"} 3.0' in text
+
+
+def test_redis_memory_stands_beside_its_bound() -> None:
+    text = _shown()
+
+    assert "batchyard_redis_memory_bytes 3.0" in text
+    assert "batchyard_redis_max_memory_bytes 4.0" in text
+
+
+def test_a_lane_whose_job_never_beat_has_no_silence() -> None:
+    text = _shown(
+        lanes={
+            "old@l4": LaneCount(1, 2, 3, 40, _NOW - 7, has_failed=False),
+            "new@l4": LaneCount(1, 0, 0, 0, 0, has_failed=True),
+        }
+    )
+
+    assert 'batchyard_lane_job_silent_seconds{lane="old@l4"} 7.0' in text
+    assert 'batchyard_lane_job_silent_seconds{lane="new@l4"}' not in text
+    assert 'batchyard_lane_failed{lane="new@l4"} 1.0' in text
+
+
+def test_what_cannot_be_counted_is_left_out() -> None:
+    text = fleet_exposition(None, up={"redis": False}, dead_letters=None, leads=False).decode()
+
+    assert 'batchyard_service_up{service="redis"} 0.0' in text
+    assert "batchyard_dispatcher_leads 0.0" in text
+    assert "batchyard_batches" not in text
+    assert "batchyard_dead_letters" not in text
+
+
+def test_calls_are_counted_by_their_route() -> None:
+    calls = Calls()
+
+    calls.count("GET", "/v1/batches/{batch_id}", 200, 0.02)
+    calls.count("GET", "/v1/batches/{batch_id}", 200, 0.2)
+
+    text = calls.exposition().decode()
+    route = 'method="GET",route="/v1/batches/{batch_id}"'
+    assert f'batchyard_http_requests_total{{{route},status="200"}} 2.0' in text
+    assert f'batchyard_http_request_seconds_bucket{{le="0.025",{route}}} 1.0' in text
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "Bearer", "Bearer ", "Bearer wrong", "secret", "Bearer secret ", "Bearer 秘"],
+)
+def test_only_the_bearer_of_the_token_may_scrape(header: str | None) -> None:
+    assert not may_scrape(header, "secret")
+    assert may_scrape("Bearer secret", "secret")
+
+
+def _shown(
+    *,
+    live: dict[Status, Waiting] | None = None,
+    ended: dict[Status, int] | None = None,
+    outboxes: dict[str, Waiting] | None = None,
+    lanes: dict[str, LaneCount] | None = None,
+    webhooks_due_at: float | None = None,
+) -> str:
+    counted = Counted(
+        at=_NOW,
+        live=live or {},
+        ended=ended or {},
+        outboxes=outboxes or {},  # type: ignore[arg-type]  # names of boxes, as texts
+        lanes=lanes or {},
+        next_window_at=None,
+        webhooks_due_at=webhooks_due_at,
+        memory_bytes=3,
+        max_memory_bytes=4,
+    )
+    up = {"redis": True, "rabbitmq": True}
+    return fleet_exposition(counted, up=up, dead_letters=0, leads=True).decode()
