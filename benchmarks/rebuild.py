@@ -34,11 +34,12 @@ from dispatcher.planning import Planner
 from dispatcher.slicing import SliceLimits
 from shared import ids
 from shared.catalog import load_catalog
+from shared.ledger.manifests import Manifest
 from shared.lifecycle import Status
 from shared.slices import Part, SliceUsage, label
 from shared.state import FileRecord, State
 from shared.storage import Storage
-from shared.submission.accept import Manifest, accept
+from shared.submission.accept import accept
 
 _TENANT = "acme"
 _ENDPOINT = "/v1/chat/completions"

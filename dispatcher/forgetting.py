@@ -11,10 +11,11 @@ from contextlib import suppress
 import structlog
 
 from shared.errors import NotFoundError
+from shared.ledger.manifests import batch_folder, manifest_key
+from shared.ledger.packs import is_pack, read_pack, without_inputs
 from shared.state import BatchRecord, State
 from shared.state.files import deleted_key
 from shared.storage import Storage
-from shared.submission.accept import batch_folder, is_pack, manifest_key, read_pack, without_inputs
 
 log = structlog.get_logger()
 

@@ -61,11 +61,13 @@ from shared.errors import (
     TransientError,
 )
 from shared.ledger.commits import cancel
+from shared.ledger.manifests import Manifest
+from shared.ledger.packs import read_manifest
 from shared.lifecycle import Status
 from shared.openai.shapes import ENDPOINTS
 from shared.state import BatchRecord, Standing, State
 from shared.storage import Storage
-from shared.submission.accept import Manifest, accept, meet, read_manifest
+from shared.submission.accept import accept, meet
 from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
 
 log = structlog.get_logger()

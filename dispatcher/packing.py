@@ -18,19 +18,12 @@ from dispatcher.waiting import tell
 from shared import crash
 from shared.bus.messages import Reason, RejectedError
 from shared.errors import NotFoundError, TransientError
+from shared.ledger.changes import single_out
+from shared.ledger.manifests import Manifest
+from shared.ledger.packs import PackedBatch, PackedPlan, pack, pack_prefix, placed
 from shared.state import Known, NewBatch, PackedAcceptance, Standing, Start, State
 from shared.storage import Storage
-from shared.submission.accept import (
-    Manifest,
-    PackedBatch,
-    PackedPlan,
-    conflict,
-    new_batch,
-    pack,
-    pack_prefix,
-    placed,
-    single_out,
-)
+from shared.submission.accept import conflict, new_batch
 from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
 
 log = structlog.get_logger()

@@ -7,11 +7,11 @@ import structlog
 from dispatcher.forgetting import forget_ended
 from shared import crash
 from shared.errors import InvalidTransitionError, NotFoundError
+from shared.ledger.packs import is_pack, keep_manifests
 from shared.lifecycle import Event, Status
 from shared.settings import NINETY_DAYS
 from shared.state import State
 from shared.storage import Storage
-from shared.submission.accept import is_pack, keep_manifests
 
 log = structlog.get_logger()
 

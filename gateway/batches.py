@@ -25,10 +25,11 @@ from shared import crash, ids
 from shared.bus.messages import Deliver, window_seconds
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.ledger.commits import cancel
+from shared.ledger.manifests import Manifest
 from shared.lifecycle import Status
 from shared.openai.shapes import ENDPOINTS, Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
-from shared.submission.accept import HTTP_KEY, Manifest, accept, conflict
+from shared.submission.accept import HTTP_KEY, accept, conflict
 
 router = APIRouter()
 

@@ -34,10 +34,12 @@ from shared.errors import (
     TransientError,
 )
 from shared.input.request_lines import BYTE_ORDER_MARK
+from shared.ledger.manifests import Manifest
+from shared.ledger.packs import read_manifest
 from shared.lifecycle import FINAL, Status
 from shared.openai.shapes import Batch
 from shared.state import BatchRecord, FileRecord
-from shared.submission.accept import Manifest, accept, read_manifest
+from shared.submission.accept import accept
 
 router = APIRouter()
 

@@ -11,9 +11,9 @@ from gateway.batches import METADATA_SCHEMA, own_batch
 from gateway.dependencies import Use
 from gateway.fields import metadata_limits, read_body, require_small
 from shared.errors import ConflictError, InvalidInputError
+from shared.ledger.changes import keep_changes
 from shared.lifecycle import Status
 from shared.openai.shapes import Batch
-from shared.submission.accept import keep_changes
 
 router = APIRouter()
 

@@ -12,7 +12,7 @@ from gateway.dependencies import Services, Use
 from gateway.fields import parsed, read_body, require_one_of
 from shared import ids
 from shared.errors import ConflictError, InvalidInputError, TransientError
-from shared.ledger.keys import forget_webhook, keep_webhook
+from shared.ledger.webhook_endpoints import forget_webhook, keep_webhook
 from shared.openai.shapes import CursorPage
 from shared.openai.webhooks import (
     EVENT_TYPES,

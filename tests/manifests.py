@@ -8,8 +8,9 @@ import msgspec
 
 from dispatcher.packing import InlineBatch
 from shared import ids
+from shared.ledger.manifests import Manifest
+from shared.ledger.packs import PACKS, read_manifest, read_pack
 from shared.storage import Storage
-from shared.submission.accept import PACKS, Manifest, read_manifest, read_pack
 from tests.batches import batch_fields
 
 

@@ -14,13 +14,15 @@ from cli.rebuild.standing import Found, ended, grouped, live, plan_of
 from shared import crash
 from shared.errors import NotFoundError, SetupError
 from shared.ledger.commits import Cancellation, LaneFailure, read_commit
-from shared.ledger.keys import KEYS, WEBHOOKS, read_key, read_webhook
+from shared.ledger.keys import KEYS, read_key
+from shared.ledger.manifests import Manifest
+from shared.ledger.packs import PACKS, PackedBatch, read_manifest, read_pack
 from shared.ledger.plans import read_plan
+from shared.ledger.webhook_endpoints import WEBHOOKS, read_webhook
 from shared.lifecycle import FINAL, TRANSITIONS
 from shared.state import FileRecord, State
 from shared.state.restore import EndedBatch, LiveBatch
 from shared.storage import Listed, Storage
-from shared.submission.accept import PACKS, Manifest, PackedBatch, read_manifest, read_pack
 
 BATCHES, FILES, DELETED = "batches/", "files/", "deleted/"
 #: Each rebuild has a number of its own, so that what it gives out nobody has had.

@@ -8,13 +8,15 @@ import msgspec
 
 from shared import ids
 from shared.ledger.commits import Cancellation, Commit, LaneFailure
+from shared.ledger.manifests import Manifest
+from shared.ledger.packs import PackedPlan
 from shared.ledger.plans import Plan
 from shared.lifecycle import Event, Status
 from shared.slices import Part, labelled
 from shared.state import FileRecord, Pin
 from shared.state.restore import EndedBatch, LiveBatch, Stage
 from shared.storage import Listed
-from shared.submission.accept import Manifest, PackedPlan, to_input_file, to_record
+from shared.submission.accept import to_input_file, to_record
 
 #: Of several commits the first of these happened: what has been cancelled can end in no other way,
 #: and a failure that was written down before a later end never came about.

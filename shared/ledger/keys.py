@@ -1,11 +1,6 @@
-"""API keys and webhook endpoints as S3 keeps them, for a Redis that has to be made again.
-
-Of a key only its digest. Signing secrets lie there as they are, as they do in Redis: whoever can
-read the bucket can read every prompt as well.
-"""
+"""API keys as S3 keeps them, without the keys: only their digests lie there."""
 
 import time
-from collections.abc import Mapping
 
 import msgspec
 
@@ -14,7 +9,7 @@ from shared.state import KeyRecord, State
 from shared.state.keys import shown_prefix
 from shared.storage import Storage
 
-KEYS, WEBHOOKS = "keys/", "webhooks/"
+KEYS = "keys/"
 
 
 class KeptKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,11 +27,6 @@ class KeptKey(msgspec.Struct, frozen=True, kw_only=True):
 def key_key(key_id: str) -> str:
     """Where an API key's record lies."""
     return f"{KEYS}{key_id}.json"
-
-
-def webhook_key(tenant: str, endpoint_id: str) -> str:
-    """Where a webhook endpoint lies."""
-    return f"{WEBHOOKS}{tenant}/{endpoint_id}.json"
 
 
 async def create_key(state: State, storage: Storage, tenant: str, *, name: str = "") -> str:
@@ -74,38 +64,9 @@ async def revoke_key(state: State, storage: Storage, key_id: str) -> bool:
     return await state.keys.revoke(key_id, at=kept.revoked_at)
 
 
-async def keep_webhook(state: State, storage: Storage, tenant: str, endpoint_id: str) -> None:
-    """Write the endpoint, as it is by now, to S3.
-
-    Of two that change it at once, the later one's wish stands in the end. Raises TransientError
-    where a rebuild of Redis may undo the change.
-    """
-    fields = await state.webhooks.fields(endpoint_id)
-    while fields:
-        await storage.put(webhook_key(tenant, endpoint_id), msgspec.json.encode(fields))
-        await state.restore.raise_if_under_way()
-        now = await state.webhooks.fields(endpoint_id)
-        if now == fields:
-            return
-        fields = now
-    await storage.remove([webhook_key(tenant, endpoint_id)])
-    # A rebuild that did not find it in S3 has deleted it.
-    await state.restore.raise_if_under_way()
-
-
-async def forget_webhook(storage: Storage, tenant: str, endpoint_id: str) -> None:
-    """Take the endpoint from S3, before it goes from Redis."""
-    await storage.remove([webhook_key(tenant, endpoint_id)])
-
-
 def read_key(body: bytes) -> KeptKey:
     """An API key as it was kept."""
     return msgspec.json.decode(body, type=KeptKey)
-
-
-def read_webhook(body: bytes) -> Mapping[str, str]:
-    """The fields of a webhook endpoint as they were kept."""
-    return msgspec.json.decode(body, type=dict[str, str])
 
 
 def _kept(record: KeyRecord, digest: str) -> KeptKey:

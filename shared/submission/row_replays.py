@@ -10,10 +10,12 @@ from shared.bus.messages import window_seconds
 from shared.dead_rows import DeadRow
 from shared.errors import NotFoundError, TransientError
 from shared.input.request_lines import split
+from shared.ledger.manifests import Manifest
+from shared.ledger.packs import PackedBatch, pack, pack_prefix, placed
 from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import Storage
-from shared.submission.accept import Manifest, PackedBatch, new_batch, pack, pack_prefix, placed
+from shared.submission.accept import new_batch
 
 #: Of the new batch's metadata: whose request it runs again.
 _LINK = "retry_of"

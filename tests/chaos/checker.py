@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from cli.rebuild.rebuild import NUMBERS
 from shared import ids
+from shared.ledger.packs import PACKS
 from shared.lifecycle import FINAL, INITIAL, TRANSITIONS, Status
-from shared.submission.accept import PACKS
 from tests.chaos.evidence import Evidence
 from tests.chaos.rows import expected, is_answer
 

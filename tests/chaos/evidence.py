@@ -14,9 +14,9 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
 from shared.bus import topology
+from shared.ledger.packs import PACKS
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
-from shared.submission.accept import PACKS
 from tests.chaos.fleet import ChaosFleet, reply_queues, subscriptions
 from tests.chaos.journal import read
 

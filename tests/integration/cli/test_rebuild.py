@@ -27,23 +27,18 @@ from dispatcher.reaper import Reaper
 from shared import ids
 from shared.catalog import Catalog, load_catalog
 from shared.errors import NotFoundError, SetupError, TransientError
+from shared.ledger.changes import keep_changes
 from shared.ledger.commits import Commit, cancel, fail, keep_commit
-from shared.ledger.keys import create_key, forget_webhook, keep_webhook, revoke_key
+from shared.ledger.keys import create_key, revoke_key
+from shared.ledger.manifests import manifest_key
+from shared.ledger.packs import PackedBatch, pack, pack_prefix, placed, read_manifest
+from shared.ledger.webhook_endpoints import forget_webhook, keep_webhook
 from shared.lifecycle import FINAL, Event, Status
 from shared.slices import Claim, Part, SliceUsage
 from shared.state import BatchRecord, FileRecord, Rate, State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage, Stored
-from shared.submission.accept import (
-    PackedBatch,
-    accept,
-    keep_changes,
-    manifest_key,
-    pack,
-    pack_prefix,
-    placed,
-    read_manifest,
-)
+from shared.submission.accept import accept
 from shared.submission.admission import NewBatchQuota
 from tests.batches import JOB
 from tests.chaos.points import REBUILD_POINTS

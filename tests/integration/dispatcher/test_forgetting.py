@@ -10,8 +10,8 @@ from dispatcher.packing import Packer
 from dispatcher.reaper import Reaper
 from shared.catalog import Catalog
 from shared.errors import NotFoundError, TransientError
+from shared.ledger.packs import PACKS
 from shared.state import State
-from shared.submission.accept import PACKS
 from shared.submission.admission import NewBatchQuota
 from tests.integration.dispatcher.conftest import Yard, good, lines
 from tests.manifests import inline

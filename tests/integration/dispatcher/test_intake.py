@@ -39,10 +39,11 @@ from shared.bus.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
 from shared.bus.relay import Relay
 from shared.catalog import Catalog
 from shared.errors import NotFoundError
+from shared.ledger.manifests import manifest_key
 from shared.lifecycle import Event, Status
 from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
-from shared.submission.accept import accept, manifest_key
+from shared.submission.accept import accept
 from shared.submission.admission import NewBatchQuota
 from tests.batches import in_status, validating
 from tests.conftest import a_bucket, minio_client

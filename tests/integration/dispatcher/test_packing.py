@@ -9,10 +9,12 @@ from dispatcher.reaper import Reaper
 from shared.bus.messages import RejectedError
 from shared.catalog import Catalog
 from shared.errors import NotFoundError
+from shared.ledger.changes import keep_changes
+from shared.ledger.manifests import Manifest
+from shared.ledger.packs import PACKS
 from shared.lifecycle import Status
 from shared.state import NewBatch, Quota, State
 from shared.storage import Storage
-from shared.submission.accept import PACKS, Manifest, keep_changes
 from shared.submission.admission import NewBatchQuota
 from tests.integration.dispatcher.conftest import Yard, a_planner, good, line, lines
 from tests.manifests import every_manifest, inline

@@ -9,10 +9,10 @@ import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 
 from shared.bus import topology
+from shared.ledger.manifests import Manifest, manifest_key
 from shared.lifecycle import Event
 from shared.state import State
 from shared.storage import Storage
-from shared.submission.accept import Manifest, manifest_key
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller, Gateway
 

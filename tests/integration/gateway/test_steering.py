@@ -7,10 +7,10 @@ import pytest
 from openai import ConflictError
 from openai.types import Batch
 
+from shared.ledger.packs import read_manifest
 from shared.lifecycle import Event
 from shared.state import State
 from shared.storage import Storage
-from shared.submission.accept import read_manifest
 from tests.batches import validating
 from tests.integration.gateway.conftest import Caller
 

@@ -5,10 +5,12 @@ import msgspec
 import pytest
 
 from shared.errors import ConflictError, NotFoundError
+from shared.ledger.manifests import manifest_key
+from shared.ledger.packs import read_manifest
 from shared.lifecycle import Status
 from shared.state import State
 from shared.storage import Storage
-from shared.submission.accept import accept, manifest_key, read_manifest
+from shared.submission.accept import accept
 from tests.manifests import a_manifest
 
 

@@ -1,0 +1,50 @@
+"""What a client changes of a batch, kept in its manifest: priority, metadata and pause."""
+
+import msgspec
+
+from shared.errors import NotFoundError
+from shared.ledger.manifests import manifest_key
+from shared.ledger.packs import read_manifest
+from shared.state import BatchRecord, State
+from shared.storage import Storage
+
+
+async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRecord:
+    """Write priority, metadata and pause, as they are by now, into the batch's manifest as well.
+
+    Of two that change a batch at once, the later one's wish stands in the end; safe to repeat.
+    Returns the record. Raises NotFoundError when there is no such batch, and TransientError where a
+    rebuild of Redis may undo the change.
+    """
+    record = await state.batches.get(batch_id)
+    while True:
+        try:
+            key = record.fields.get("key", "")
+            manifest = await read_manifest(storage, batch_id, input_key=key)
+        except NotFoundError:
+            # It is lost, and what is left of it in Redis is no reason to refuse the change.
+            return record
+        changed = msgspec.structs.replace(manifest, **_changeable(record))
+        if changed != manifest:
+            changed = msgspec.structs.replace(changed, is_changed=True)
+            await storage.put(manifest_key(batch_id), msgspec.json.encode(changed))
+        await state.restore.raise_if_under_way()
+        now = await state.batches.get(batch_id)
+        if _changeable(now) == _changeable(record):
+            return now
+        record = now
+
+
+async def single_out(state: State, storage: Storage, batch_id: str) -> None:
+    """Give the batch a manifest of its own, for there may be another one of it in a pack."""
+    record = await state.batches.get(batch_id)
+    manifest = await read_manifest(storage, batch_id, input_key=record.fields["key"])
+    await storage.create(manifest_key(batch_id), msgspec.json.encode(manifest))
+
+
+def _changeable(record: BatchRecord) -> dict[str, str | int | bool]:
+    return {
+        "priority": record.number("priority"),
+        "metadata": record.fields.get("metadata", ""),
+        "paused": "paused" in record.fields,
+    }

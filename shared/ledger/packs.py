@@ -1,0 +1,102 @@
+"""Packs: one object in S3 with the inputs, manifests and plans of batches that came together."""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from shared.errors import NotFoundError
+from shared.ledger.manifests import Manifest, manifest_key
+from shared.slices import Slice
+from shared.storage import Storage
+
+#: Where packs lie. One has inputs, one after the other, and from the byte in its name on a
+#: PackedBatch a line. It is never changed: what is changed later stands in a batch's own manifest.
+PACKS = "packs/"
+
+
+class PackedPlan(msgspec.Struct, frozen=True):
+    """How a batch was cut, and what its start writes into the record; perhaps it has to wait."""
+
+    fields: Mapping[str, str | int]
+    slices: Sequence[Slice]
+
+
+class PackedBatch(msgspec.Struct, frozen=True):
+    """A line of a pack."""
+
+    manifest: Manifest
+    plan: PackedPlan | None = None
+
+
+async def read_manifest(storage: Storage, batch_id: str, *, input_key: str = "") -> Manifest:
+    """The batch's manifest. Raises NotFoundError.
+
+    `input_key` is that of its input, if it is known: a pack has the manifest as well.
+    """
+    try:
+        return msgspec.json.decode(await storage.get(manifest_key(batch_id)), type=Manifest)
+    except NotFoundError:
+        if not input_key.startswith(PACKS):
+            raise
+    for batch in await read_pack(storage, input_key):
+        if batch.manifest.id == batch_id:
+            return batch.manifest
+    raise NotFoundError(f"There is no manifest of batch '{batch_id}'.")
+
+
+def pack_prefix() -> str:
+    """Of a new pack; sorted, packs are in the order in which they were made."""
+    return f"{PACKS}{int(time.time() * 1000):012x}-{secrets.token_hex(8)}/"
+
+
+def placed(
+    prefix: str, bucket: str, batches: Sequence[tuple[Manifest, bytes]]
+) -> list[tuple[Manifest, bytes]]:
+    """The same, with the place that each input has in a pack of them."""
+    key = f"{prefix}{sum(len(body) for _, body in batches)}.jsonl"
+    found, start = [], 0
+    for manifest, body in batches:
+        place = {"bucket": bucket, "key": key, "start": start, "size": len(body)}
+        found.append((msgspec.structs.replace(manifest, **place), body))
+        start += len(body)
+    return found
+
+
+def pack(inputs: Sequence[bytes], batches: Sequence[PackedBatch]) -> bytes:
+    """The object of batches whose places are known."""
+    return b"".join(inputs) + msgspec.json.Encoder().encode_lines(batches)
+
+
+async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
+    """The batches in a pack, also when its inputs are gone. Raises NotFoundError."""
+    try:
+        found = await storage.stat(key)
+    except NotFoundError:
+        key = without_inputs(key)
+        found = await storage.stat(key)
+    first = int(key.rpartition("/")[2].removesuffix(".jsonl"))
+    lines = await storage.get(key, start=first, end=found.size, etag=found.etag)
+    batches: list[PackedBatch] = msgspec.json.Decoder(PackedBatch).decode_lines(lines)
+    return [
+        PackedBatch(msgspec.structs.replace(batch.manifest, etag=found.etag), batch.plan)
+        for batch in batches
+    ]
+
+
+async def keep_manifests(storage: Storage, key: str) -> None:
+    """Write a pack's manifests apart, so that the pack can be removed; safe to repeat."""
+    with suppress(NotFoundError):
+        await storage.put(without_inputs(key), pack((), await read_pack(storage, key)))
+
+
+def is_pack(key: str) -> bool:
+    """Whether it is an object with inputs that must not go without `keep_manifests`."""
+    return key.startswith(PACKS) and not key.endswith("/") and key != without_inputs(key)
+
+
+def without_inputs(key: str) -> str:
+    """Where `keep_manifests` writes what it keeps of a pack."""
+    return f"{key.rpartition('/')[0]}/0.jsonl"
