@@ -11,15 +11,19 @@ from gateway.auth import OwnBatch
 from gateway.dependencies import Services, Use
 from shared.lifecycle import FINAL, Status
 from shared.openai.shapes import RequestCounts
-from shared.slices import GivenBack
+from shared.slices import ReleaseReason
 from shared.state import BatchRecord, JobRecord
-from shared.state.live import Attempt, Look
+from shared.state.positions import Attempt, LanePosition
 
 router = APIRouter()
 
 #: A lane job gives a sign of life each second.
 _SILENT_SECONDS = 15
-_ENGINE_TROUBLE = (GivenBack.ENGINE_DIED, GivenBack.ENGINE_UNAVAILABLE, GivenBack.ENGINE_FAILED)
+_ENGINE_TROUBLE = (
+    ReleaseReason.ENGINE_DIED,
+    ReleaseReason.ENGINE_UNAVAILABLE,
+    ReleaseReason.ENGINE_FAILED,
+)
 
 Code = Literal[
     "planning",
@@ -142,7 +146,7 @@ class Standing(NamedTuple):
 
     batch: BatchRecord
     lane: str
-    look: Look
+    look: LanePosition
     job: JobRecord
     failure: str | None
 
@@ -222,7 +226,7 @@ async def _standing(services: Services, batch: BatchRecord, lane: str, plan: str
     return Standing(
         batch,
         lane,
-        await state.live.look(batch.id, lane, plan, lanes=batch.lanes),
+        await state.positions.find(batch.id, lane, plan, lanes=batch.lanes),
         await state.lanes.job(lane),
         await state.lanes.failure(lane),
     )
