@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shared.slices import to_slice
+from shared.slices import Slice, to_slice
 from shared.state.client import Client
 from shared.state.lanes import rows_left, rows_left_fields
 from shared.state.slices import pending_key
@@ -35,20 +35,25 @@ class Ahead(NamedTuple):
     tokens: int
 
 
-class LanePosition(NamedTuple):
+class BatchInLane(NamedTuple):
     """Where a running batch stands in a lane; `pending`, `ready` and `claimed` count slices."""
 
     pending: int
     ready: int
     #: In all lanes of the batch.
     claimed: int
-    ahead: Ahead
-    #: Of the whole lane: claims, batches, and the rows that those batches have no result for yet.
+    #: Slices of the batch's tenant, and those of all other tenants.
+    own_ahead: Ahead
+    others_ahead: Ahead
+    #: Claims on the lane, of all batches.
     lane_claimed: int
-    lane_batches: int
-    lane_rows: int
-    #: Tenants that have batches on the lane, this batch's tenant included.
-    tenants: int
+    #: Among the lane's oldest batches: the tenant's, this one included, and their rows that have no
+    #: result yet.
+    own_batches: int
+    own_rows: int
+    #: Among the same: rows of other tenants that have no result yet, and how many tenants they are.
+    other_rows: int
+    other_tenants: int
     #: Some of the claimed slices.
     running: list[Attempt]
     retried: int
@@ -64,9 +69,9 @@ class Positions:
         self._namespace = namespace
 
     async def find(
-        self, batch_id: str, lane: str, plan: str, *, lanes: Sequence[str]
-    ) -> LanePosition:
-        """Where the batch stands in one of its `lanes`.
+        self, batch_id: str, lane: str, plan: str, *, lanes: Sequence[str], tenant: str
+    ) -> BatchInLane:
+        """Where the tenant's batch stands in one of its `lanes`.
 
         Takes a fixed number of round trips, with bounded answers.
         """
@@ -77,7 +82,6 @@ class Positions:
             pipe.zrange(f"{ns}lane:{lane}:suspects", 0, _LOOKED_AT - 1)
             pipe.scard(f"{ns}inflight:{batch_id}")
             pipe.zcard(f"{ns}lane:{lane}:claims")
-            pipe.zcard(f"{ns}lane:{lane}:active")
             pipe.zrange(f"{ns}lane:{lane}:active", 0, _LOOKED_AT - 1)
             pipe.srandmember(f"{ns}inflight:{batch_id}", _LISTED)
             pipe.hlen(f"{ns}reasons:{batch_id}")
@@ -88,7 +92,6 @@ class Positions:
                 suspects,
                 claimed,
                 lane_claimed,
-                batches,
                 active,
                 running,
                 retried,
@@ -96,36 +99,44 @@ class Positions:
             ) = await pipe.execute()
         members = [_member(text) for text in ready]
         own = next((i for i, (owner, _) in enumerate(members) if owner == batch_id), len(members))
+        own_ahead, others_ahead = await self._ahead(members[:own], tenant)
         waiting = await self._rows_left(active, lane)
-        return LanePosition(
+        own_rows = [rows for owner, rows in waiting if owner == tenant]
+        return BatchInLane(
             pending=pending,
             ready=sum(_member(text)[0] == batch_id for text in (*ready, *suspects)),
             claimed=claimed,
-            ahead=await self._ahead(members[:own]),
+            own_ahead=own_ahead,
+            others_ahead=others_ahead,
             lane_claimed=lane_claimed,
-            lane_batches=batches,
-            # Extrapolated from the batches that were looked at.
-            lane_rows=sum(rows for _, rows in waiting) * batches // max(1, len(waiting)),
-            tenants=len({tenant for tenant, _ in waiting}),
+            own_batches=len(own_rows),
+            own_rows=sum(own_rows),
+            other_rows=sum(rows for owner, rows in waiting if owner != tenant),
+            other_tenants=len({owner for owner, _ in waiting} - {tenant}),
             running=await self._attempts(batch_id, running),
             retried=retried,
             retries=await self._attempts(batch_id, given_back or []),
         )
 
-    async def _ahead(self, members: Sequence[tuple[str, int]]) -> Ahead:
+    async def _ahead(self, members: Sequence[tuple[str, int]], tenant: str) -> tuple[Ahead, Ahead]:
+        """The sums of these slices: of the tenant's own, and of all others."""
+        ns = self._namespace
         async with self._redis.pipeline(transaction=False) as pipe:
             for owner in dict.fromkeys(owner for owner, _ in members):
-                pipe.hmget(f"{self._namespace}batch:{owner}", "id", "plan")
-            plans = dict(await pipe.execute())
+                pipe.hmget(f"{ns}batch:{owner}", "id", "plan", "tenant")
+            batches = {owner: (plan, tenant_) for owner, plan, tenant_ in await pipe.execute()}
+        unknown = ("", "")
         async with self._redis.pipeline(transaction=False) as pipe:
             for owner, index in members:
-                pipe.hget(f"{self._namespace}plan:{owner}:{plans.get(owner)}", str(index))
-            slices = [to_slice(text) for text in await pipe.execute() if text]
-        return Ahead(
-            len(slices),
-            sum(slice_.rows for slice_ in slices),
-            sum(slice_.tokens for slice_ in slices),
-        )
+                pipe.hget(f"{ns}plan:{owner}:{batches.get(owner, unknown)[0]}", str(index))
+            texts = await pipe.execute()
+        own: list[Slice] = []
+        others: list[Slice] = []
+        for (owner, _), text in zip(members, texts, strict=True):
+            if text:
+                is_own = batches.get(owner, unknown)[1] == tenant
+                (own if is_own else others).append(to_slice(text))
+        return _sum(own), _sum(others)
 
     async def _rows_left(self, batch_ids: Sequence[str], lane: str) -> list[tuple[str, int]]:
         """Each batch's tenant, and how many of its rows on the lane have no result."""
@@ -148,6 +159,10 @@ class Positions:
             _attempt(int(index), *row)
             for index, row in zip(some, zip(*columns, strict=True), strict=True)
         ]
+
+
+def _sum(slices: Sequence[Slice]) -> Ahead:
+    return Ahead(len(slices), sum(one.rows for one in slices), sum(one.tokens for one in slices))
 
 
 def _member(text: str) -> tuple[str, int]:
