@@ -59,7 +59,7 @@ class CephS3:
 
     def wait(self, timeout_seconds: float = 120.0) -> None:
         """Wait until S3 is served and our user has the keys given."""
-        wait_ready(self._is_served, self.children, timeout_seconds=timeout_seconds)
+        wait_ready(self.is_served, self.children, timeout_seconds=timeout_seconds)
         self._put_service_user()
 
     def stop(self, grace_seconds: float = 30.0) -> None:
@@ -81,7 +81,19 @@ class CephS3:
     def restart_gateway(self, timeout_seconds: float = 60.0) -> None:
         """Start the gateway again and wait until S3 is served."""
         self._gateway.start()
-        wait_ready(self._is_served, self.children, timeout_seconds=timeout_seconds)
+        wait_ready(self.is_served, self.children, timeout_seconds=timeout_seconds)
+
+    def is_served(self) -> bool:
+        """Whether the S3 gateway answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._ports.get("s3"), timeout=5.0)
+        try:
+            connection.request("GET", "/")
+            connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+        return True
 
     def _put_service_user(self) -> None:
         """Give our user exactly our keys; skipped where an earlier start has done it."""
@@ -94,14 +106,3 @@ class CephS3:
             return
         self.users.put(self._service)
         write_private_file(done, digest)
-
-    def _is_served(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._ports.get("s3"), timeout=5.0)
-        try:
-            connection.request("GET", "/")
-            connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
-        return True
