@@ -12,7 +12,7 @@ import pytest
 
 from shared.bus import topology
 from shared.bus.messages import SUBMIT
-from tests.contract.conftest import CHAT, FINAL, Caller, Yard, calling, row, rows
+from tests.contract.conftest import CHAT, FINAL, Caller, ServiceYard, calling, row, rows
 from tests.contract.engine import REFUSE
 from tests.servers import storage_of
 
@@ -23,7 +23,7 @@ _OWN = {"id", "input_file_id", "output_file_id", "error_file_id", "expires_at"}
 
 
 @pytest.fixture
-def both(yard: Yard) -> Iterator[Caller]:
+def both(yard: ServiceYard) -> Iterator[Caller]:
     """A tenant with a key and a login."""
     yield from calling(yard, urlsplit(yard.environment["BATCHYARD_AMQP_URL"]).username or "")
 

@@ -291,7 +291,7 @@ async def test_a_stream_of_events_does_not_hold_up_the_end(
                 rest = [chunk async for chunk in body]
         code = child.wait(10)
 
-    assert b"event: batch.validating" in first
+    assert b"event: batch.accepted" in first
     assert rest == []
     assert time.monotonic() - began < 10
     assert code == -signal.SIGTERM
