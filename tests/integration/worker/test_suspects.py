@@ -25,8 +25,8 @@ from worker.engine_errors import (
     EngineUnavailableError,
     Result,
 )
-from worker.slice_run import BatchWatch, Outcome, SliceRunner, fetch, settle
-from worker.suspects import SuspectRunner
+from worker.slice_runner import BatchWatch, Outcome, SliceRunner, fetch, settle
+from worker.suspect_runner import SuspectRunner
 
 LANE = "m@gpu"
 _ROWS_A_SLICE = 40
