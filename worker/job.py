@@ -95,7 +95,6 @@ class LaneJob:
         self._trials: set[asyncio.Task[None]] = set()
         #: Until then others have their turn.
         self._no_trial_before = 0.0
-        self._failure: BaseException | None = None
         self._is_superseded = False
 
     async def run(self) -> None:
