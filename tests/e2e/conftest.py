@@ -128,12 +128,8 @@ class RunningFleet:
         text = self._fleet.ray.job_log(arguments[arguments.index("--job") + 1])
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
-    def restart_gateway(self, **environment: str) -> None:
-        """Start it again, with these variables besides."""
-        self._fleet.gateway = self._restarted(self._fleet.gateway, environment)
-        self.wait_ready()
-
     def restart_dispatcher(self, **environment: str) -> None:
+        """Start it again, with these variables besides."""
         self._fleet.dispatcher = self._restarted(self._fleet.dispatcher, environment)
 
     @property
