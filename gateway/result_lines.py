@@ -138,7 +138,7 @@ class ResultLines:
         """The committed slices from that of place `start` on, each with its first line's place."""
         place, last = start, -1
         while place < end:
-            found = await self._state.live.completion(self._batch.id, place)
+            found = await self._state.slices.commits(self._batch.id, place)
             fresh = [(index, before) for index, before in found if before > last]
             if not fresh:
                 return
@@ -153,7 +153,7 @@ class ResultLines:
     async def _committed(self) -> int:
         """How many rows ran, of a batch that has ended."""
         rows = 0
-        last = await self._state.live.completion(self._batch.id, self._batch.number("total"))
+        last = await self._state.slices.commits(self._batch.id, self._batch.number("total"))
         for index, before in last:
             async for piece in self._pieces([index]):
                 rows = before + (piece.part.rows if piece.part else 0)
@@ -195,7 +195,7 @@ class ResultLines:
             yield stretch
 
     def _pieces(self, indexes: Sequence[int]) -> AsyncIterator[PlannedSlice]:
-        return self._state.live.pieces(self._batch.id, self._batch.fields["plan"], indexes)
+        return self._state.slices.some(self._batch.id, self._batch.fields["plan"], indexes)
 
     async def _lines_of_stretch(self, stretch: list[PlannedSlice]) -> AsyncGenerator[bytes, None]:
         """The lines of the stretch's parts in input order; of several never a whole one at once."""
