@@ -41,6 +41,8 @@ _SWEEP_SECONDS = 1.0
 #: Bells may ring thousands of times a second; rounds do not.
 _PAUSE_SECONDS = 0.03
 _AT_ONCE = 12
+#: For one lookup of an object that a tenant names.
+_LOOKUP_SECONDS = 5.0
 #: Before a duty that failed is tried again: an outage is over for all of them in one moment.
 _LONGEST_PAUSE_SECONDS = 60.0
 _LONGEST_OUTAGE_PAUSE_SECONDS = 4.0
@@ -183,6 +185,17 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         )
         stack.callback(storage.close)
         await storage.prepare()
+        # Of its own threads, and with little patience: what tenants name may be slow.
+        lookups = Storage(
+            settings.s3_endpoint,
+            settings.s3_access_key,
+            settings.s3_secret_key.get_secret_value(),
+            settings.s3_bucket,
+            region=settings.s3_region,
+            patience_seconds=_LOOKUP_SECONDS,
+            attempts=1,
+        )
+        stack.callback(lookups.close)
         bus = Bus(settings.amqp_url.get_secret_value())
         stack.push_async_callback(bus.close)
         await bus.connect(declares=settings.declare_topology)
@@ -211,7 +224,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             service_user=settings.service_user,
             inputs=Inputs(
                 state,
-                storage,
+                lookups,
                 tenant_prefix=settings.tenant_prefix,
                 places=settings.input_places,
                 max_bytes=settings.max_input_bytes,
