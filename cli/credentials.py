@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cli.shell import assignments
 from shared.bus.topology import User, definitions
 from shared.errors import SetupError
 
@@ -99,7 +100,6 @@ def kubernetes_secrets(s3: S3) -> list[dict[str, object]]:
 
 def write_env(path: Path) -> None:
     """Write a new `.env` that only its owner can read. Raises SetupError if there is one."""
-    lines = (f"{name}={value}\n" for name, value in compose_variables().items())
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -108,7 +108,7 @@ def write_env(path: Path) -> None:
             "it. Choose another file by --output, or move it away together with the volumes."
         ) from error
     with os.fdopen(descriptor, "w") as file:
-        file.writelines(lines)
+        file.write(assignments(compose_variables()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

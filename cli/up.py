@@ -6,6 +6,7 @@ import typer
 
 from cli.fleet import Fleet, Options, foreground
 from cli.servers.process import write_private_file
+from cli.shell import assignments
 
 
 def run(options: Options, *, write_env: Path | None) -> None:
@@ -15,8 +16,7 @@ def run(options: Options, *, write_env: Path | None) -> None:
             fleet.start()
             _introduce(fleet)
             if write_env is not None:
-                lines = (f"{name}={value}\n" for name, value in fleet.client_environment().items())
-                write_private_file(write_env, "".join(lines))
+                write_private_file(write_env, assignments(fleet.client_environment()))
             fleet.watch()
         except KeyboardInterrupt:
             typer.echo("stopping")
@@ -26,6 +26,5 @@ def run(options: Options, *, write_env: Path | None) -> None:
 def _introduce(fleet: Fleet) -> None:
     for child in fleet.children():
         typer.echo(f"process    {child.name:<12} {child.pid:>8}  {child.log_file}")
-    for name, value in fleet.client_environment().items():
-        typer.echo(f"{name}={value}")
+    typer.echo(assignments(fleet.client_environment()), nl=False)
     typer.secho("ready      Ctrl-C stops everything", fg="green")

@@ -60,7 +60,7 @@ from shared.ledger.commits import cancel
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import read_manifest
 from shared.lifecycle import Status
-from shared.openai.shapes import ENDPOINTS
+from shared.openai.endpoints import ENDPOINTS
 from shared.state import BatchRecord, Standing, State
 from shared.storage import Storage
 from shared.submission.accept import accept, meet

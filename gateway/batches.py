@@ -27,7 +27,8 @@ from shared.errors import ConflictError, InvalidInputError, InvalidTransitionErr
 from shared.ledger.commits import cancel
 from shared.ledger.manifests import Manifest
 from shared.lifecycle import Status
-from shared.openai.shapes import ENDPOINTS, Batch, CursorPage
+from shared.openai.endpoints import ENDPOINTS
+from shared.openai.shapes import Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
 from shared.submission.accept import HTTP_KEY, accept, conflict
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.lifecycle import Status
+from shared.openai.endpoints import ENDPOINTS
 from shared.openai.shapes import (
-    ENDPOINTS,
     Batch,
     ErrorBody,
     File,

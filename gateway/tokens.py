@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 
 from gateway.model_files import ModelFiles, max_model_len
 from shared.catalog import Model
+from shared.openai.endpoints import ENDPOINTS, Endpoint
 
 log = structlog.get_logger()
 
@@ -70,7 +71,8 @@ class Counter:
         self.overhead = 0
         if tokenizer is not None and render is not None:
             messages = [{"role": "user", "content": ""}]
-            self.overhead = self._count_body("/v1/chat/completions", {"messages": messages}).total
+            chat = next(one for one in ENDPOINTS.values() if one.prompt == "messages")
+            self.overhead = self._count_body(chat, {chat.content: messages}).total
 
     @property
     def has_tokenizer(self) -> bool:
@@ -80,7 +82,7 @@ class Counter:
         """How requests of this endpoint are counted."""
         if self._tokenizer is None:
             return "bytes"
-        if self._render is None and endpoint in ("/v1/chat/completions", "/v1/responses"):
+        if self._render is None and ENDPOINTS[endpoint].prompt != "texts":
             return "tokenizer_without_template"
         return "tokenizer"
 
@@ -90,12 +92,11 @@ class Counter:
             guess = len(line) // _BYTES_PER_TOKEN
             return Counted(guess, 0, is_exact=False)
         body: dict[str, Any] = msgspec.json.decode(line)["body"]
-        return self._count_body(endpoint, body)
+        return self._count_body(ENDPOINTS[endpoint], body)
 
-    def _count_body(self, endpoint: str, body: Mapping[str, Any]) -> Counted:
-        if endpoint in ("/v1/completions", "/v1/embeddings"):
-            prompt = body.get("prompt" if endpoint == "/v1/completions" else "input")
-            found, is_whole = self._count_prompts(prompt), True
+    def _count_body(self, endpoint: Endpoint, body: Mapping[str, Any]) -> Counted:
+        if endpoint.prompt == "texts":
+            found, is_whole = self._count_prompts(body.get(endpoint.content)), True
         else:
             text, is_whole = self._conversation(endpoint, body)
             found = [self._count_text(text, special=False)]
@@ -137,7 +138,7 @@ class Counter:
         count = len(encoding)
         return (count, count) if head == text else (count * len(text) // len(head), count)
 
-    def _conversation(self, endpoint: str, body: Mapping[str, Any]) -> tuple[str, bool]:
+    def _conversation(self, endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[str, bool]:
         """The prompt as the engine sees it, and whether nothing that counts is missing."""
         messages, is_whole = _messages(endpoint, body)
         if self._render is not None:
@@ -234,12 +235,11 @@ def _template_arguments(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return extra if isinstance(extra, dict) else {}
 
 
-def _messages(endpoint: str, body: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+def _messages(endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
     """The conversation with texts as contents, and whether that is all of it."""
-    if endpoint == "/v1/chat/completions":
-        given, is_whole = body.get("messages"), True
-    else:
-        given, is_whole = body.get("input"), "tools" not in body
+    given, is_whole = body.get(endpoint.content), True
+    if endpoint.prompt == "items":
+        is_whole = "tools" not in body
         given = [{"role": "user", "content": given}] if isinstance(given, str) else given
         if isinstance(told := body.get("instructions"), str) and isinstance(given, list):
             given = [{"role": "system", "content": told}, *given]

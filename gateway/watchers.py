@@ -14,6 +14,7 @@ from typing import NamedTuple
 import structlog
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
+from shared.bus.event_shapes import EVENT_TYPES
 from shared.bus.events import watched_state
 from shared.errors import TransientError
 from shared.lifecycle import FINAL
@@ -26,6 +27,8 @@ log = structlog.get_logger()
 #: Messages of Redis may be lost with a connection, so the records are read this often as well.
 _SWEEP_SECONDS = 15.0
 _PAUSE_SECONDS = 1.0
+#: The event that announced each status.
+_EVENT_OF_STATUS = {kind.status: name for name, kind in EVENT_TYPES.items() if kind.status}
 
 
 class Frame(NamedTuple):
@@ -185,7 +188,7 @@ class Watchers:
 
 def _current(record: BatchRecord, *, at: float) -> Frame:
     sequence = record.number("sequence")
-    return _frame(record.fields, sequence=sequence, at=at, kind=f"batch.{record.status}")
+    return _frame(record.fields, sequence=sequence, at=at, kind=_EVENT_OF_STATUS[record.status])
 
 
 def _frame(fields: Mapping[str, str], *, sequence: int, at: float, kind: str) -> Frame:

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,15 +25,7 @@ from pydantic import (
 )
 
 from shared.errors import NotFoundError, SetupError
-
-Runner = Literal["generate", "pooling"]
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]
-
-#: What an engine can answer when its model's entry names no endpoints.
-ENDPOINTS_BY_RUNNER: Mapping[Runner, tuple[Endpoint, ...]] = {
-    "generate": ("/v1/chat/completions", "/v1/completions", "/v1/responses"),
-    "pooling": ("/v1/embeddings",),
-}
+from shared.openai.endpoints import ENDPOINTS, Runner, endpoints_of
 
 #: Engine arguments that have a field of their own, or that the deployment decides.
 RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
@@ -49,6 +42,15 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
 # No dot: it separates a lane's name from the fingerprint in the name of an application.
 PoolName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)]
+
+
+def _known_endpoint(path: str) -> str:
+    if path not in ENDPOINTS:
+        raise ValueError(f"there is no such endpoint; there are: {', '.join(ENDPOINTS)}")
+    return path
+
+
+EndpointPath = Annotated[str, AfterValidator(_known_endpoint)]
 
 
 class CatalogError(SetupError):
@@ -98,7 +100,7 @@ class Model(_Strict):
     source: str = ""
     revision: str | None = None
     pools: tuple[PoolName, ...] = Field(min_length=1)
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[EndpointPath, ...] = ()
     min_replicas: int = Field(default=0, ge=0)
     max_replicas: int = Field(default=1, ge=1)
     idle_seconds: float = Field(default=300, ge=0)
@@ -135,7 +137,7 @@ class Model(_Strict):
         if len(set(self.pools)) < len(self.pools):
             raise ValueError("a pool is named twice")
         if not self.endpoints:
-            object.__setattr__(self, "endpoints", ENDPOINTS_BY_RUNNER[self.runner])
+            object.__setattr__(self, "endpoints", endpoints_of(self.runner))
         return self
 
 

@@ -96,9 +96,9 @@ async def happen(state: State, batch_id: str, event: Event) -> bool:
     return await state.apply(batch_id, event)
 
 
-async def in_status(state: State, status: Status) -> str:
+async def in_status(state: State, status: Status, **changes: Any) -> str:
     """A batch brought to `status` by the shortest way that the table allows."""
-    batch_id = await validating(state)
+    batch_id = await validating(state, **changes)
     for event in _way_to(status):
         await happen(state, batch_id, event)
     return batch_id

@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 
 from shared.catalog import Catalog, Lane, Model, Pool
 from shared.errors import SetupError
+from shared.openai.endpoints import ENDPOINTS
 from worker.engine_client import (
     DEFAULT_MAX_NUM_SEQS,
     DEPLOYMENT,
@@ -44,21 +45,6 @@ from worker.progress import Progress
 from worker.races import retry_lost
 
 log = structlog.get_logger()
-
-#: What a request line may ask for. vLLM's app has more, some of it not for strangers
-#: (loading adapters, shutting down), so the list is of what is allowed.
-URLS = frozenset(
-    {
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/responses",
-        "/v1/embeddings",
-        "/v1/score",
-        "/v1/rerank",
-        "/classify",
-        "/pooling",
-    }
-)
 
 _CLIENT_ERROR, _SERVER_ERROR = 400, 500
 
@@ -179,7 +165,8 @@ class BatchServer(LLMServer):
             request_id = request.get("request_id")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return _refusal("The line is not a request: it needs a url and a body.")
-        if url not in URLS:
+        # vLLM's app has more, some of it not for strangers: loading adapters, shutting down.
+        if url not in ENDPOINTS:
             return _refusal(f"There is no endpoint {url!r}.", status=404, param="url")
         if isinstance(body, dict) and body.get("stream"):
             return _refusal(

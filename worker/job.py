@@ -19,13 +19,13 @@ from shared.state import State
 from shared.state.slices import SupersededError
 from shared.storage import Storage
 from worker.connections import opened
-from worker.doubts import TOGETHER
 from worker.engine_client import DEFAULT_MAX_NUM_SEQS, EngineClient, ensure_engine
 from worker.engine_errors import EngineFailedError
-from worker.pools import Pools
+from worker.engine_pools import Pools
 from worker.settings import WorkerSettings
-from worker.slice_run import BatchWatch, Outcome, SliceResult, SliceRunner, fetch, settle
-from worker.suspects import SuspectRunner
+from worker.slice_runner import BatchWatch, Outcome, SliceResult, SliceRunner, fetch, settle
+from worker.strikes import TOGETHER
+from worker.suspect_runner import SuspectRunner
 from worker.wave import run_wave
 
 log = structlog.get_logger()

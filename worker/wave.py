@@ -23,7 +23,7 @@ from shared.storage import Storage
 from worker.connections import open_state, read_settings, run_with_stores
 from worker.engine_client import EngineClient
 from worker.rows import PartBody
-from worker.slice_run import (
+from worker.slice_runner import (
     BatchWatch,
     Outcome,
     SliceResult,

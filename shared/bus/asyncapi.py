@@ -28,7 +28,7 @@ from shared.bus.received import (
 )
 from shared.bus.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
 from shared.lifecycle import Status
-from shared.openai.shapes import ENDPOINTS
+from shared.openai.endpoints import ENDPOINTS
 from shared.state.outbox import Entry
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -284,7 +284,7 @@ def _sample(name: str, event: EventType, sequence: int) -> Json:
     snapshot = {
         "id": _BATCH,
         "tenant": _TENANT,
-        "endpoint": ENDPOINTS[0],
+        "endpoint": next(iter(ENDPOINTS)),
         "status": event.status or Status.IN_PROGRESS,
         "input_file_id": ids.input_file_id(_BATCH),
         "created_at": str(_CREATED_AT),

@@ -13,6 +13,7 @@ import msgspec
 
 from shared.input.name_set import Seen
 from shared.input.request_lines import BYTE_ORDER_MARK
+from shared.openai.endpoints import ENDPOINTS, Endpoint
 from shared.openai.shapes import BatchError
 
 #: Bytes of JSON that stand for about one token.
@@ -24,35 +25,26 @@ _TOGETHER = 64
 #: Characters of a client's own words in a message.
 _MOST_QUOTED = 80
 _BRACKET, _QUOTE = b'["'
-_EMBEDDINGS = "/v1/embeddings"
 #: What decoding a line raises, whatever is in it.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-#: The field without which a request of the endpoint cannot run.
-_CONTENT = {
-    "/v1/chat/completions": "messages",
-    "/v1/completions": "prompt",
-    _EMBEDDINGS: "input",
-    "/v1/responses": "input",
-}
+_CONTENTS = {endpoint.content for endpoint in ENDPOINTS.values()}
+_OUTPUT_LIMITS = {name for endpoint in ENDPOINTS.values() for name in endpoint.output_limits}
+#: What the check looks at in a body, whatever it holds.
+_Body: Any = msgspec.defstruct(
+    "_Body",
+    [
+        ("model", Any, msgspec.UNSET),
+        ("stream", Any, False),
+        ("n", Any, 1),
+        *((name, Any, None) for name in sorted(_OUTPUT_LIMITS)),
+        *((name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in sorted(_CONTENTS)),
+    ],
+)
 
 
-class _Body(msgspec.Struct):
-    model: Any = msgspec.UNSET
-    stream: Any = False
-    n: Any = 1
-    max_tokens: Any = None
-    max_completion_tokens: Any = None
-    max_output_tokens: Any = None
-    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    prompt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-class _Line(msgspec.Struct):
-    custom_id: str
-    method: str
-    url: str
-    body: _Body
+_Line: Any = msgspec.defstruct(
+    "_Line", [("custom_id", str), ("method", str), ("url", str), ("body", _Body)]
+)
 
 
 _Count = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
@@ -68,12 +60,10 @@ def _flawless(endpoint: str, model: str) -> msgspec.json.Decoder[Any]:
         "_FlawlessBody",
         [
             ("model", Literal[model]),
-            (_CONTENT[endpoint], msgspec.Raw),
+            (ENDPOINTS[endpoint].content, msgspec.Raw),
             ("stream", bool | None, None),
             ("n", _Count, 1),
-            ("max_tokens", _Count | None, None),
-            ("max_completion_tokens", _Count | None, None),
-            ("max_output_tokens", _Count | None, None),
+            *((name, _Count | None, None) for name in ENDPOINTS[endpoint].output_limits),
         ],
         gc=False,
     )
@@ -158,9 +148,7 @@ class InputCheck:
     _rest: bytes = b""
     _is_skipping: bool = False
     _seen: Seen = field(default_factory=Seen)
-    _decoder: msgspec.json.Decoder[_Line] = field(
-        default_factory=lambda: msgspec.json.Decoder(_Line)
-    )
+    _decoder: msgspec.json.Decoder[Any] = field(default_factory=lambda: msgspec.json.Decoder(_Line))
 
     @property
     def model(self) -> str | None:
@@ -247,15 +235,14 @@ class InputCheck:
         request = self._check(line)
         if request is None or self.problem_count > before:
             return None
-        body, has_output = request.body, request.url != _EMBEDDINGS
-        limits = (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
-        limit = next((int(limit) for limit in limits if _is_count(limit)), None)
+        body, endpoint = request.body, ENDPOINTS[request.url]
+        limit = _limit_of(body, endpoint)
         choices: int = body.n if _is_count(body.n) else 1
-        output = choices * (limit or _DEFAULT_OUTPUT_TOKENS) if has_output else 0
+        output = choices * (limit or _DEFAULT_OUTPUT_TOKENS) if endpoint.has_output else 0
         tokens = len(line) // _BYTES_PER_TOKEN + output
         self.prompt_tokens += tokens - output
-        if not has_output and body.input is not msgspec.UNSET:
-            self.embedding_inputs += _count_inputs(body.input)
+        if endpoint.counts_inputs:
+            self.embedding_inputs += _count_inputs(getattr(body, endpoint.content))
         url, model = request.url, body.model
         return Row(self._line_number, start, self.offset, tokens, output, limit, line, url, model)
 
@@ -285,11 +272,11 @@ class InputCheck:
             return None
         are_new = self._seen.add_all([request.custom_id for request in requests])
         found = []
-        number, end, has_output = self._line_number, self.offset, url != _EMBEDDINGS
+        number, end, endpoint = self._line_number, self.offset, ENDPOINTS[url]
         for line, request, is_new in zip(lines, requests, are_new, strict=True):
             body, size = request.body, len(line)
-            limit = body.max_completion_tokens or body.max_tokens or body.max_output_tokens
-            output = body.n * (limit or _DEFAULT_OUTPUT_TOKENS) if has_output else 0
+            limit = _limit_of(body, endpoint)
+            output = body.n * (limit or _DEFAULT_OUTPUT_TOKENS) if endpoint.has_output else 0
             number, start, end = number + 1, end, end + size + 1
             tokens = size // _BYTES_PER_TOKEN + output
             if is_new:
@@ -299,11 +286,13 @@ class InputCheck:
         self._line_number, self.offset = number, end
         self.rows += len(lines)
         self.prompt_tokens += sum([row.tokens - row.output for row in found])
-        if not has_output:
-            self.embedding_inputs += sum([_count_inputs(one.body.input) for one in requests])
+        if endpoint.counts_inputs:
+            self.embedding_inputs += sum(
+                [_count_inputs(getattr(one.body, endpoint.content)) for one in requests]
+            )
         return found
 
-    def _check(self, line: bytes) -> _Line | None:
+    def _check(self, line: bytes) -> Any | None:
         """Report all problems of the row; returns what it holds if it is a request."""
         try:
             line.decode()
@@ -324,13 +313,13 @@ class InputCheck:
                 f"Invalid value: '{_short(request.method)}'. Supported values are: 'POST'.",
             )
         url = request.url if self.is_mixed else self.endpoint
-        if url not in _CONTENT:
+        if url not in ENDPOINTS:
             self._report(
                 "invalid_url",
                 number,
                 "url",
                 f"Invalid value: '{_short(url)}'. Supported values are: "
-                f"{', '.join(repr(one) for one in _CONTENT)}.",
+                f"{', '.join(repr(one) for one in ENDPOINTS)}.",
             )
         elif request.url != url:
             self._report(
@@ -347,13 +336,13 @@ class InputCheck:
                 "Chat Completions: Streaming is not supported in the Batch API.",
             )
         self._check_model(body.model, url)
-        content = _CONTENT.get(url)
-        if content and getattr(body, content) is msgspec.UNSET:
+        endpoint = ENDPOINTS.get(url)
+        if endpoint and getattr(body, endpoint.content) is msgspec.UNSET:
             self._report(
                 "invalid_request",
                 number,
-                f"body.{content}",
-                f"{content.capitalize()} parameter is required.",
+                f"body.{endpoint.content}",
+                f"{endpoint.content.capitalize()} parameter is required.",
             )
         return request
 
@@ -368,7 +357,7 @@ class InputCheck:
                 "body.model",
                 f"The provided model '{_short(model)}' is not supported by the Batch API.",
             )
-        elif url not in _CONTENT:
+        elif url not in ENDPOINTS:
             # Reported already.
             return
         elif url not in self.models[model]:
@@ -452,6 +441,15 @@ class InputCheck:
         self.problem_count += 1
         if len(self.problems) < self.limits.problems:
             self.problems.append(BatchError(code=code, line=line, param=param, message=message))
+
+
+def _limit_of(body: Any, endpoint: Endpoint) -> int | None:
+    """The tokens of one answer that the request asks for at most."""
+    for name in endpoint.output_limits:
+        limit = getattr(body, name)
+        if _is_count(limit):
+            return int(limit)
+    return None
 
 
 def _count_inputs(value: msgspec.Raw) -> int:

@@ -9,10 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared.lifecycle import Status
 
-#: What a batch may run, and so the prefix check of every input line.
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
-
-
 T = TypeVar("T")
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from shared.errors import NotFoundError
 from shared.lifecycle import Status
-from shared.slices import PlannedSlice, to_slice
+from shared.slices import PlannedSlice, Slice, to_slice
 from shared.state.client import Client
 from shared.state.lanes import lacking, lacking_fields
 from shared.state.scripts import Scripts
@@ -44,13 +44,17 @@ class Look(NamedTuple):
     pending: int
     ready: int
     claimed: int
-    ahead: Ahead
-    #: Of the lane: claims of all batches, and the batches that wait there with the rows they lack.
+    #: Slices of the batch's tenant, and those of all others.
+    own_ahead: Ahead
+    others_ahead: Ahead
+    #: Claims on the lane, of all batches.
     lane_claimed: int
-    lane_batches: int
-    lane_rows: int
-    #: Tenants that have batches there, this one's included.
-    tenants: int
+    #: Of the lane's oldest batches, the tenant's with the rows that they lack, this one included.
+    own_batches: int
+    own_rows: int
+    #: Of the same, the rows that those of other tenants lack, and how many tenants these are.
+    other_rows: int
+    other_tenants: int
     running: list[Attempt]
     retried: int
     retries: list[Attempt]
@@ -111,8 +115,10 @@ class Live:
         found = await self._redis.zrange(key, max(0, rank - 1), rank - 2 + limit, withscores=True)
         return [(int(index), int(before)) for index, before in found]
 
-    async def look(self, batch_id: str, lane: str, plan: str, *, lanes: Sequence[str]) -> Look:
-        """Where the batch stands in one of its lanes; what is claimed is counted of all its lanes.
+    async def look(
+        self, batch_id: str, lane: str, plan: str, *, lanes: Sequence[str], tenant: str
+    ) -> Look:
+        """Where the tenant's batch stands in one of its lanes; claims are counted of all its lanes.
 
         A fixed number of round trips, and bounded answers.
         """
@@ -123,7 +129,6 @@ class Live:
             pipe.zrange(f"{ns}lane:{lane}:suspects", 0, _MANY - 1)
             pipe.scard(f"{ns}inflight:{batch_id}")
             pipe.zcard(f"{ns}lane:{lane}:claims")
-            pipe.zcard(f"{ns}lane:{lane}:active")
             pipe.zrange(f"{ns}lane:{lane}:active", 0, _MANY - 1)
             pipe.srandmember(f"{ns}inflight:{batch_id}", _SHOWN)
             pipe.hlen(f"{ns}reasons:{batch_id}")
@@ -134,7 +139,6 @@ class Live:
                 suspects,
                 claimed,
                 held,
-                batches,
                 active,
                 running,
                 retried,
@@ -142,34 +146,44 @@ class Live:
             ) = await pipe.execute()
         members = [_member(text) for text in ready]
         own = next((i for i, (owner, _) in enumerate(members) if owner == batch_id), len(members))
+        own_ahead, others_ahead = await self._ahead(members[:own], tenant)
         waiting = await self._lacking(active, lane)
+        own_rows = [rows for owner, rows in waiting if owner == tenant]
         return Look(
             pending=pending,
             ready=sum(_member(text)[0] == batch_id for text in (*ready, *suspects)),
             claimed=claimed,
-            ahead=await self._ahead(members[:own]),
+            own_ahead=own_ahead,
+            others_ahead=others_ahead,
             lane_claimed=held,
-            lane_batches=batches,
-            # Of those looked at, for all.
-            lane_rows=sum(rows for _, rows in waiting) * batches // max(1, len(waiting)),
-            tenants=len({tenant for tenant, _ in waiting}),
+            own_batches=len(own_rows),
+            own_rows=sum(own_rows),
+            other_rows=sum(rows for owner, rows in waiting if owner != tenant),
+            other_tenants=len({owner for owner, _ in waiting} - {tenant}),
             running=await self._attempts(batch_id, running),
             retried=retried,
             retries=await self._attempts(batch_id, given or []),
         )
 
-    async def _ahead(self, members: Sequence[tuple[str, int]]) -> Ahead:
+    async def _ahead(self, members: Sequence[tuple[str, int]], tenant: str) -> tuple[Ahead, Ahead]:
+        """These slices, added up: those of the tenant, and those of all others."""
+        ns = self._namespace
         async with self._redis.pipeline(transaction=False) as pipe:
             for owner in dict.fromkeys(owner for owner, _ in members):
-                pipe.hmget(f"{self._namespace}batch:{owner}", "id", "plan")
-            plans = dict(await pipe.execute())
+                pipe.hmget(f"{ns}batch:{owner}", "id", "plan", "tenant")
+            batches = {owner: (plan, whose) for owner, plan, whose in await pipe.execute()}
+        nobody = ("", "")
         async with self._redis.pipeline(transaction=False) as pipe:
             for owner, index in members:
-                pipe.hget(f"{self._namespace}plan:{owner}:{plans.get(owner)}", str(index))
-            slices = [to_slice(text) for text in await pipe.execute() if text]
-        return Ahead(
-            len(slices), sum(piece.rows for piece in slices), sum(piece.tokens for piece in slices)
-        )
+                pipe.hget(f"{ns}plan:{owner}:{batches.get(owner, nobody)[0]}", str(index))
+            texts = await pipe.execute()
+        own: list[Slice] = []
+        others: list[Slice] = []
+        for (owner, _), text in zip(members, texts, strict=True):
+            if text:
+                is_own = batches.get(owner, nobody)[1] == tenant
+                (own if is_own else others).append(to_slice(text))
+        return _added_up(own), _added_up(others)
 
     async def _lacking(self, batch_ids: Sequence[str], lane: str) -> list[tuple[str, int]]:
         """Each batch's tenant, and how many of its rows of the lane have no result."""
@@ -202,6 +216,10 @@ class Live:
                 raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
             case _:
                 return Status(outcome)
+
+
+def _added_up(slices: Sequence[Slice]) -> Ahead:
+    return Ahead(len(slices), sum(one.rows for one in slices), sum(one.tokens for one in slices))
 
 
 def _member(text: str) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from shared.submission.accept import new_batch
 
 #: Of the new batch's metadata: whose request it runs again.
 _LINK = "retry_of"
-#: From so many on a row runs with nothing else in the engine (`worker/doubts.py`): if it still
+#: From so many on a row runs with nothing else in the engine (`worker/strikes.py`): if it still
 #: kills, it has its last ones from two engines with nobody else's rows in them.
 _STRIKES = 2
 #: What a death leaves in S3 is swept after this.

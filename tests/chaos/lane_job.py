@@ -21,8 +21,8 @@ from worker.engine_errors import (
     EngineUnavailableError,
     Result,
 )
-from worker.slice_run import BatchWatch, SliceResult, SliceRunner, fetch, settle
-from worker.suspects import SuspectRunner
+from worker.slice_runner import BatchWatch, SliceResult, SliceRunner, fetch, settle
+from worker.suspect_runner import SuspectRunner
 
 _LIMIT = 64 * 1024 * 1024
 _CONNECT_SECONDS = 5.0

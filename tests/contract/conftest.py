@@ -24,11 +24,10 @@ from cli.servers import free_port
 from shared.bus import topology
 from shared.bus.connection import Bus
 from shared.state import State
-from shared.storage import Storage
-from tests.contract.engine import Engine
+from tests.contract.engine import ScriptedEngine
 from tests.contract.processes import Process
 from tests.eventually import wait_until
-from tests.servers import S3
+from tests.servers import S3, storage_of
 
 T = TypeVar("T")
 
@@ -52,14 +51,14 @@ FINAL = {"completed", "failed", "expired", "cancelled"}
 
 
 @dataclass(frozen=True)
-class Yard:
+class ServiceYard:
     """The running service, and the ways to disturb it."""
 
     url: str
     environment: dict[str, str] = field(repr=False)
     gateway: Process
     dispatcher: Process
-    engine: Engine
+    engine: ScriptedEngine
     redis: "Redis[str]"
 
     def new_key(self, tenant: str) -> str:
@@ -87,7 +86,7 @@ class Yard:
 class Caller:
     """A tenant, with the SDK and with bare HTTP."""
 
-    yard: Yard
+    yard: ServiceYard
     tenant: str
     key: str = field(repr=False)
     openai: OpenAI
@@ -172,7 +171,7 @@ def custom_ids(count: int) -> list[str]:
 @pytest.fixture(scope="package")
 def yard(
     tmp_path_factory: pytest.TempPathFactory, redis_url: str, amqp_url: str, s3: S3
-) -> Iterator[Yard]:
+) -> Iterator[ServiceYard]:
     """Nobody else's Redis database and bucket; the broker is everybody's."""
     asyncio.run(_purge(amqp_url))
     redis = f"{redis_url.rpartition('/')[0]}/11"
@@ -183,7 +182,7 @@ def yard(
 @contextmanager
 def running_yard(
     folder: Path, redis_url: str, amqp_url: str, s3: S3, **changes: str
-) -> Iterator[Yard]:
+) -> Iterator[ServiceYard]:
     """A yard on this Redis database, which is emptied; `changes` are settings in lower case."""
     with Redis.from_url(redis_url) as redis:
         redis.flushdb()
@@ -195,7 +194,9 @@ def running_yard(
 
 
 @contextmanager
-def yard_on(folder: Path, redis_url: str, amqp_url: str, s3: S3, **changes: str) -> Iterator[Yard]:
+def yard_on(
+    folder: Path, redis_url: str, amqp_url: str, s3: S3, **changes: str
+) -> Iterator[ServiceYard]:
     """A yard that goes on with what the database holds."""
     (folder / "catalog.yaml").write_text(CATALOG)
     redis: Redis[str] = Redis.from_url(redis_url, decode_responses=True)
@@ -226,8 +227,8 @@ def yard_on(folder: Path, redis_url: str, amqp_url: str, s3: S3, **changes: str)
         "BATCHYARD_WEBHOOK_HTTP": "true",
         **{f"BATCHYARD_{name.upper()}": text for name, text in changes.items()},
     }
-    engine = Engine(_state_of(environment), storage_of(environment))
-    yard = Yard(
+    engine = ScriptedEngine(_state_of(environment), lambda: storage_of(environment))
+    yard = ServiceYard(
         f"http://127.0.0.1:{port}",
         environment,
         Process("gateway", environment, folder),
@@ -250,18 +251,18 @@ def yard_on(folder: Path, redis_url: str, amqp_url: str, s3: S3, **changes: str)
 
 
 @pytest.fixture
-def acme(yard: Yard) -> Iterator[Caller]:
+def acme(yard: ServiceYard) -> Iterator[Caller]:
     """A tenant whom nobody has seen before."""
     yield from calling(yard, f"t{secrets.token_hex(4)}")
 
 
 @pytest.fixture
-def globex(yard: Yard) -> Iterator[Caller]:
+def globex(yard: ServiceYard) -> Iterator[Caller]:
     """Another one."""
     yield from calling(yard, f"t{secrets.token_hex(4)}")
 
 
-def calling(yard: Yard, tenant: str) -> Iterator[Caller]:
+def calling(yard: ServiceYard, tenant: str) -> Iterator[Caller]:
     """The tenant as an HTTP client; what still runs of what it made is cancelled afterwards."""
     key = yard.new_key(tenant)
     with (
@@ -278,12 +279,6 @@ def calling(yard: Yard, tenant: str) -> Iterator[Caller]:
 
 def _state_of(environment: dict[str, str]) -> Callable[[], State]:
     return lambda: State(environment["BATCHYARD_REDIS_URL"])
-
-
-def storage_of(environment: dict[str, str]) -> Callable[[], Storage]:
-    """What makes a Storage on the bucket of these settings."""
-    names = ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY", "BUCKET")
-    return lambda: Storage(*(environment[f"BATCHYARD_S3_{name}"] for name in names))
 
 
 async def _purge(amqp_url: str) -> None:

@@ -32,7 +32,7 @@ WAIT = "wait for it"
 Result = tuple[int, bytes]
 
 
-class Engine:
+class ScriptedEngine:
     """Runs in a thread with an event loop of its own, so that tests may block."""
 
     def __init__(

@@ -12,7 +12,7 @@ from tests.contract.conftest import (
     MODEL,
     OTHER_MODEL,
     Caller,
-    Yard,
+    ServiceYard,
     custom_ids,
     row,
     rows,
@@ -261,7 +261,7 @@ def test_row_11_what_is_wrong_with_the_whole_file_has_no_line(
     ]
 
 
-def test_row_12_statuses_counts_and_times_only_go_forward(acme: Caller, yard: Yard) -> None:
+def test_row_12_statuses_counts_and_times_only_go_forward(acme: Caller, yard: ServiceYard) -> None:
     seen: list[dict[str, Any]] = []
     new = acme.create(rows("one", "two", WAIT, "four", "five", "six"))
 
@@ -336,7 +336,7 @@ def test_row_14_a_refused_row_has_its_http_error_and_no_other(acme: Caller) -> N
     assert len(line["response"]["request_id"]) == 32
 
 
-def test_row_14_rows_that_did_not_run_in_time_are_expired(acme: Caller, yard: Yard) -> None:
+def test_row_14_rows_that_did_not_run_in_time_are_expired(acme: Caller, yard: ServiceYard) -> None:
     new = acme.create(rows("one", "two", "three", WAIT, WAIT, REFUSE))
     _until_done(acme, new["id"], 2)
 
@@ -391,7 +391,7 @@ def test_row_15_a_cancel_has_no_body_and_may_be_repeated(acme: Caller) -> None:
 
 @pytest.mark.parametrize("status", ["validating", "finalizing"])
 def test_row_15_a_batch_is_cancelled_before_and_after_its_rows(
-    status: str, acme: Caller, yard: Yard
+    status: str, acme: Caller, yard: ServiceYard
 ) -> None:
     if status == "validating":
         yard.dispatcher.freeze()
@@ -417,7 +417,7 @@ def test_row_15_a_batch_is_cancelled_before_and_after_its_rows(
     assert batch["request_counts"]["completed"] == finished
 
 
-def test_row_15_what_has_ended_cannot_be_cancelled(acme: Caller, yard: Yard) -> None:
+def test_row_15_what_has_ended_cannot_be_cancelled(acme: Caller, yard: ServiceYard) -> None:
     waiting = acme.create(rows(WAIT))
     acme.until(waiting["id"], "in_progress")
     yard.close_window(waiting["id"])
@@ -529,7 +529,7 @@ def test_row_18_metadata_beyond_them_is_refused(
 
 
 def test_row_23_killed_processes_lose_and_double_no_row_in_any_status(
-    acme: Caller, yard: Yard
+    acme: Caller, yard: ServiceYard
 ) -> None:
     body = rows("one", WAIT, "three", REFUSE, "five")
     running, ending = acme.create(body)["id"], acme.create(body)["id"]
@@ -564,7 +564,7 @@ def _until_done(caller: Caller, batch_id: str, count: int) -> None:
     wait_until(lambda: caller.batch(batch_id)["request_counts"]["completed"] >= count)
 
 
-def _until_claimed(yard: Yard, batch_id: str, *, slices: int) -> None:
+def _until_claimed(yard: ServiceYard, batch_id: str, *, slices: int) -> None:
     """Return when the engine holds, or has run, so many of the batch's slices."""
     key = f"{{batchyard}}:epochs:{batch_id}"
     wait_until(lambda: int(yard.redis.hlen(key)) >= slices)

@@ -34,7 +34,7 @@ from shared.bus import topology
 from shared.bus.connection import Bus
 from shared.bus.event_shapes import EVENT_TYPES
 from shared.errors import SetupError
-from tests.contract.conftest import CHAT, MODEL, Caller, Yard, calling, rows, running_yard
+from tests.contract.conftest import CHAT, MODEL, Caller, ServiceYard, calling, rows, running_yard
 from tests.contract.engine import WAIT
 from tests.contract.installing import call, installed, installed_for_node
 from tests.eventually import eventually, wait_until
@@ -51,7 +51,7 @@ class Site(NamedTuple):
     """A broker that holds what the operator loaded, and our processes on it."""
 
     broker: servers.RabbitMQ
-    yard: Yard
+    yard: ServiceYard
 
     @property
     def environment(self) -> dict[str, str]:

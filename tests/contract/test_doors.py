@@ -12,8 +12,9 @@ import pytest
 
 from shared.bus import topology
 from shared.bus.messages import SUBMIT
-from tests.contract.conftest import CHAT, FINAL, Caller, Yard, calling, row, rows, storage_of
+from tests.contract.conftest import CHAT, FINAL, Caller, ServiceYard, calling, row, rows
 from tests.contract.engine import REFUSE
+from tests.servers import storage_of
 
 _GOOD = rows("one", "zwei ü", REFUSE, "four \u2028 \"'")
 #: Two wrong lines, neither of which may refuse the message.
@@ -22,7 +23,7 @@ _OWN = {"id", "input_file_id", "output_file_id", "error_file_id", "expires_at"}
 
 
 @pytest.fixture
-def both(yard: Yard) -> Iterator[Caller]:
+def both(yard: ServiceYard) -> Iterator[Caller]:
     """A tenant with a key and a login."""
     yield from calling(yard, urlsplit(yard.environment["BATCHYARD_AMQP_URL"]).username or "")
 
@@ -57,7 +58,7 @@ def _input(caller: Caller, form: str, content: bytes) -> dict[str, Any]:
 
 
 async def _put(caller: Caller, content: bytes) -> dict[str, Any]:
-    storage = storage_of(caller.yard.environment)()
+    storage = storage_of(caller.yard.environment)
     try:
         key = f"inbox/{caller.tenant}/{secrets.token_hex(4)}.jsonl"
         stored = await storage.put(key, content)

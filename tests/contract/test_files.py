@@ -9,7 +9,7 @@ import httpx
 import pytest
 from openai import BadRequestError, NotFoundError
 
-from tests.contract.conftest import Caller, Yard, custom_ids, rows, wish
+from tests.contract.conftest import Caller, ServiceYard, custom_ids, rows, wish
 from tests.contract.engine import WAIT
 
 BOUNDARY = "frontier"
@@ -91,7 +91,9 @@ def test_row_07_a_deleted_file_is_gone_for_every_verb(acme: Caller) -> None:
     assert acme.http.post("/v1/batches", json=wish(file_id)).status_code == 400
 
 
-def test_row_07_the_input_of_a_running_batch_may_be_deleted(acme: Caller, yard: Yard) -> None:
+def test_row_07_the_input_of_a_running_batch_may_be_deleted(
+    acme: Caller, yard: ServiceYard
+) -> None:
     batch = acme.create(rows("one", WAIT, "three"))
     acme.until(batch["id"], "in_progress")
 
@@ -124,7 +126,9 @@ def test_row_08_content_is_named_bytes_that_end_in_a_line_feed(acme: Caller) -> 
     assert answer.content.isascii()
 
 
-def test_row_08_a_large_file_comes_and_goes_in_constant_memory(acme: Caller, yard: Yard) -> None:
+def test_row_08_a_large_file_comes_and_goes_in_constant_memory(
+    acme: Caller, yard: ServiceYard
+) -> None:
     size, block = 150_000_000, b"x" * 1_000_000
     form = itertools.chain(
         [_field("purpose", "user_data"), _file("big.bin", b"")[: -len(b"\r\n")]],
@@ -147,7 +151,7 @@ def test_row_08_a_large_file_comes_and_goes_in_constant_memory(acme: Caller, yar
     assert _most_memory(yard) - before < 100_000_000
 
 
-def _most_memory(yard: Yard) -> int:
+def _most_memory(yard: ServiceYard) -> int:
     """Bytes of memory that the gateway has had at its most."""
     status = Path(f"/proc/{yard.gateway.child.pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)

@@ -12,7 +12,7 @@ from tests.contract.conftest import (
     MODEL,
     OTHER_MODEL,
     Caller,
-    Yard,
+    ServiceYard,
     row,
     rows,
     wish,
@@ -50,7 +50,7 @@ def test_row_01_every_answer_has_a_request_id_and_every_error_the_envelope(
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS[:11])
-def test_row_01_so_has_every_call_without_a_key(method: str, path: str, yard: Yard) -> None:
+def test_row_01_so_has_every_call_without_a_key(method: str, path: str, yard: ServiceYard) -> None:
     answer = httpx.request(method, f"{yard.url}{path}")
 
     assert answer.status_code == 401

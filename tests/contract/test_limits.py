@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI, RateLimitError
 
 from cli.servers import free_port
-from tests.contract.conftest import Caller, Yard, rows, wish
+from tests.contract.conftest import Caller, ServiceYard, rows, wish
 from tests.contract.processes import Process
 
 LIMIT_HEADERS = {
@@ -19,7 +19,7 @@ LIMIT_HEADERS = {
 
 
 @pytest.fixture(scope="module")
-def narrow(yard: Yard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def narrow(yard: ServiceYard, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a gateway over the same servers that allows five calls a minute, and one batch."""
     environment = {
         **yard.environment,

@@ -15,7 +15,7 @@ from tests.contract.conftest import (
     MODEL,
     OTHER_MODEL,
     Caller,
-    Yard,
+    ServiceYard,
     row,
 )
 from tests.contract.engine import REFUSE, WAIT
@@ -26,7 +26,7 @@ LANE, OTHER_LANE, BROKEN_LANE = "tiny@cpu", "org--other-1.5@cpu", "broken@cpu"
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _switch(yard: Yard) -> Iterator[None]:
+def _switch(yard: ServiceYard) -> Iterator[None]:
     """Only the dispatcher needs it for batches that run."""
     yard.dispatcher.restart(BATCHYARD_MIXED_BATCHES="true")
     yard.dispatcher.wait()
@@ -36,7 +36,7 @@ def _switch(yard: Yard) -> Iterator[None]:
 
 
 @pytest.fixture
-def mortal(yard: Yard) -> Iterator[Yard]:
+def mortal(yard: ServiceYard) -> Iterator[ServiceYard]:
     """A yard whose lanes get their workers back."""
     yield yard
     for lane in (LANE, OTHER_LANE, BROKEN_LANE):
@@ -82,7 +82,7 @@ def test_models_and_endpoints_interleaved_give_one_output_in_input_order(acme: C
 
 
 def test_the_rows_of_a_lane_that_fails_get_its_reason_and_the_others_their_results(
-    acme: Caller, mortal: Yard
+    acme: Caller, mortal: ServiceYard
 ) -> None:
     mortal.engine.kill(BROKEN_LANE)
     # As a lane job says it.
@@ -111,7 +111,7 @@ def test_the_rows_of_a_lane_that_fails_get_its_reason_and_the_others_their_resul
 
 
 def test_where_every_lane_fails_each_row_has_its_own_lanes_reason(
-    acme: Caller, mortal: Yard
+    acme: Caller, mortal: ServiceYard
 ) -> None:
     lanes = (LANE, OTHER_LANE)
     for lane in lanes:
@@ -134,7 +134,7 @@ def test_where_every_lane_fails_each_row_has_its_own_lanes_reason(
 
 
 def test_one_lanes_worker_dies_in_the_middle_and_nothing_is_lost_or_doubled(
-    acme: Caller, mortal: Yard
+    acme: Caller, mortal: ServiceYard
 ) -> None:
     requests = [row(f"here-{n}") + row(f"there-{n}", WAIT, model=OTHER_MODEL) for n in range(5)]
     batch = acme.create(b"".join(requests))
@@ -223,6 +223,6 @@ def results(caller: Caller, batch_id: str, order: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.text.split("\n") if line]
 
 
-def held(yard: Yard, claims: str, batch_id: str) -> int:
+def held(yard: ServiceYard, claims: str, batch_id: str) -> int:
     """The batch's slices among these claims."""
     return sum(member.startswith(batch_id) for member in yard.redis.zrange(claims, 0, -1))

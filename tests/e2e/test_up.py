@@ -17,6 +17,7 @@ from cli.models.tiny import make_tiny_chat_model
 from cli.servers.process import RUN_DIR_VARIABLE
 from tests.e2e.conftest import chat_lines, until
 from tests.servers import S3
+from tests.shell import sourced
 
 
 @contextmanager
@@ -33,8 +34,7 @@ def up(run_dir: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
     try:
         until(lambda: written.exists() or process.poll() is not None, 120)
         assert process.poll() is None, process.communicate()[0]
-        lines = written.read_text().splitlines()
-        yield process, dict(line.split("=", 1) for line in lines)
+        yield process, sourced(written)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

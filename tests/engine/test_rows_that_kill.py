@@ -19,7 +19,7 @@ from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB
 from tests.engine.conftest import a_ray
-from tests.integration.dispatcher.conftest import Yard, a_planner
+from tests.integration.dispatcher.conftest import BatchYard, a_planner
 from tests.integration.worker.conftest import worker_settings
 from tests.servers import S3
 
@@ -98,13 +98,13 @@ def ray() -> Iterator[Any]:
 
 
 @pytest.fixture
-def yard(state: State, storage: Storage, catalog: Catalog) -> Yard:
+def yard(state: State, storage: Storage, catalog: Catalog) -> BatchYard:
     planner = a_planner(state, storage, catalog, rows=64)
-    return Yard(state, storage, planner, Finaliser(state, storage, output_seconds=3600))
+    return BatchYard(state, storage, planner, Finaliser(state, storage, output_seconds=3600))
 
 
 async def test_a_row_that_ends_the_engine_is_found_and_the_others_have_results(
-    ray: Any, catalog: Catalog, yard: Yard, redis_url: str, s3: S3, tmp_path: Path
+    ray: Any, catalog: Catalog, yard: BatchYard, redis_url: str, s3: S3, tmp_path: Path
 ) -> None:
     from worker.job import LaneJob
 

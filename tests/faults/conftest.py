@@ -40,7 +40,7 @@ models:
 
 
 @dataclass(frozen=True)
-class Yard:
+class BrokerYard:
     """The service on a broker of its own; nothing runs the batches, so they end `in_progress`."""
 
     rabbitmq: servers.RabbitMQ
@@ -210,7 +210,7 @@ async def yard(
     rabbitmq: servers.RabbitMQ,
     environment: dict[str, str],
     processes: tuple[Process, Process],
-) -> AsyncIterator[Yard]:
+) -> AsyncIterator[BrokerYard]:
     state = State(environment["BATCHYARD_REDIS_URL"])
     key = await state.keys.create(TENANT.name)
     async with httpx.AsyncClient(
@@ -225,7 +225,7 @@ async def yard(
             data={"purpose": "batch"},
         )
         assert upload.status_code == 200, upload.text
-        yield Yard(rabbitmq, environment, *processes, state, http, upload.json()["id"])
+        yield BrokerYard(rabbitmq, environment, *processes, state, http, upload.json()["id"])
     await state.close()
 
 

@@ -16,7 +16,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from shared.bus import dead_letters, topology
 from tests.contract.processes import Process
 from tests.eventually import eventually
-from tests.faults.conftest import Yard, submission
+from tests.faults.conftest import BrokerYard, submission
 from tests.servers import SERVICE, TENANT
 
 # With the servers' own start, on a machine that has much else to do.
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 async def test_a_broker_killed_under_load_loses_nothing_and_doubles_nothing(
-    yard: Yard, events: str
+    yard: BrokerYard, events: str
 ) -> None:
     run, confirmed, enough = secrets.token_hex(4), list[str](), asyncio.Event()
 
@@ -70,7 +70,7 @@ async def test_a_broker_killed_under_load_loses_nothing_and_doubles_nothing(
     ids=["disk", "memory"],
 )
 async def test_while_disk_or_memory_is_full_http_answers_and_messages_in_the_queue_are_taken(
-    raise_alarm: str, end_alarm: str, yard: Yard
+    raise_alarm: str, end_alarm: str, yard: BrokerYard
 ) -> None:
     run = secrets.token_hex(4)
     yard.dispatcher.freeze()
@@ -96,7 +96,7 @@ async def test_while_disk_or_memory_is_full_http_answers_and_messages_in_the_que
 
 
 async def test_a_dispatcher_killed_before_its_ack_makes_the_batch_once_and_replies(
-    yard: Yard, events: str
+    yard: BrokerYard, events: str
 ) -> None:
     reply_to = f"reply.{TENANT.name}.{secrets.token_hex(4)}"
     async with await aio_pika.connect(yard.rabbitmq.url(TENANT)) as link:
@@ -132,7 +132,7 @@ async def test_a_dispatcher_killed_before_its_ack_makes_the_batch_once_and_repli
 
 
 async def test_a_message_that_kills_the_dispatcher_each_time_ends_with_the_dead_letters(
-    yard: Yard,
+    yard: BrokerYard,
 ) -> None:
     # As the queue's own limit, and lower: RabbitMQ goes by the least.
     limit = {"delivery-limit": 2}
@@ -172,26 +172,26 @@ async def test_a_message_that_kills_the_dispatcher_each_time_ends_with_the_dead_
     await yard.until_planned([await yard.publish(f"next.{message_id}")])
 
 
-async def test_a_flood_of_messages_keeps_http_answering(yard: Yard) -> None:
+async def test_a_flood_of_messages_keeps_http_answering(yard: BrokerYard) -> None:
     await _flood(yard, messages=150)
 
 
 @pytest.mark.on_demand
 @pytest.mark.timeout(3600)
-async def test_a_flood_of_ten_thousand_messages_in_bounded_memory(yard: Yard) -> None:
+async def test_a_flood_of_ten_thousand_messages_in_bounded_memory(yard: BrokerYard) -> None:
     figures = await _flood(yard, messages=int(os.environ.get("FLOOD_MESSAGES", "10000")))
 
     print("flood:", json.dumps(figures))  # noqa: T201  # what the run is for
     assert figures["dispatcher_growth_mb"] < 200
 
 
-async def _says_that_it_is_blocked(yard: Yard) -> bool:
+async def _says_that_it_is_blocked(yard: BrokerYard) -> bool:
     ready = await yard.http.get("/readyz")
     told = ready.json()["rabbitmq"]
     return ready.status_code == 503 and told == "takes no messages: its alarm is on"
 
 
-async def _flood(yard: Yard, *, messages: int) -> dict[str, float]:
+async def _flood(yard: BrokerYard, *, messages: int) -> dict[str, float]:
     """Publish so many at once, and call HTTP until all of them are batches."""
     run = secrets.token_hex(4)
     dispatcher = psutil.Process(yard.dispatcher.child.pid)

@@ -12,7 +12,7 @@ import pytest
 from shared import ids
 from shared.bus import topology
 from tests.eventually import eventually
-from tests.faults.conftest import Yard, submission, to_message
+from tests.faults.conftest import BrokerYard, submission, to_message
 from tests.servers import TENANT
 
 pytestmark = pytest.mark.timeout(3600)
@@ -24,19 +24,19 @@ _AT_ONCE = 200
 
 
 async def test_messages_that_come_again_make_one_batch_each_and_conflicts_are_told(
-    yard: Yard,
+    yard: BrokerYard,
 ) -> None:
     await _send_again_and_again(yard, messages=100)
 
 
 @pytest.mark.on_demand
-async def test_ten_thousand_messages_that_come_again_make_as_many_batches(yard: Yard) -> None:
+async def test_ten_thousand_messages_that_come_again_make_as_many_batches(yard: BrokerYard) -> None:
     sent = await _send_again_and_again(yard, messages=_MESSAGES)
 
     print(f"bus: {sent} messages of {_MESSAGES} ids, as many batches")  # noqa: T201
 
 
-async def _send_again_and_again(yard: Yard, *, messages: int) -> int:
+async def _send_again_and_again(yard: BrokerYard, *, messages: int) -> int:
     """Returns how many were sent."""
     run, dice = secrets.token_hex(4), random.Random(7)
     reply_to = f"reply.{TENANT.name}.{run}"

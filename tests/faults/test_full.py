@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from shared.bus import topology
 from tests.eventually import eventually
-from tests.faults.conftest import CHAT, Yard
+from tests.faults.conftest import CHAT, BrokerYard
 from tests.faults.s3_proxy import Refusal, S3Proxy, s3_proxy
 from tests.servers import S3, own_redis
 
@@ -50,7 +50,7 @@ def environment(environment: dict[str, str], proxy: S3Proxy) -> dict[str, str]:
 class Load:
     """Who uploads, creates and publishes, each with one thing until it is done."""
 
-    def __init__(self, yard: Yard) -> None:
+    def __init__(self, yard: BrokerYard) -> None:
         self._yard = yard
         self._run = secrets.token_hex(4)
         self.enough = asyncio.Event()
@@ -101,7 +101,7 @@ class Load:
 
 
 @asynccontextmanager
-async def _load(yard: Yard) -> AsyncIterator[Load]:
+async def _load(yard: BrokerYard) -> AsyncIterator[Load]:
     """Load for the block; afterwards all that was accepted has to be there."""
     load = Load(yard)
     load.working += map(asyncio.create_task, (load.upload(), load.create(), load.publish()))
@@ -136,7 +136,7 @@ async def _more(load: Load) -> None:
 
 
 async def test_while_redis_has_no_memory_left_calls_ask_to_come_back_and_messages_wait(
-    yard: Yard, redis_url: str
+    yard: BrokerYard, redis_url: str
 ) -> None:
     redis: Redis[str] = Redis.from_url(redis_url, decode_responses=True)
     async with _load(yard) as load:
@@ -162,7 +162,7 @@ async def test_while_redis_has_no_memory_left_calls_ask_to_come_back_and_message
     ids=lambda refusal: refusal.code,
 )
 async def test_while_s3_has_no_room_left_calls_ask_to_come_back_and_messages_wait(
-    refusal: Refusal, yard: Yard, proxy: S3Proxy
+    refusal: Refusal, yard: BrokerYard, proxy: S3Proxy
 ) -> None:
     async with _load(yard) as load:
         proxy.judge = lambda method, _: refusal if method in ("PUT", "POST") else None

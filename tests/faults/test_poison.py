@@ -20,7 +20,7 @@ from shared import ids
 from shared.bus import dead_letters, topology
 from shared.state.state import NAMESPACE
 from tests.eventually import eventually
-from tests.faults.conftest import Yard, submission, to_message
+from tests.faults.conftest import BrokerYard, submission, to_message
 from tests.servers import SERVICE, TENANT
 
 pytestmark = pytest.mark.timeout(1800)
@@ -54,20 +54,22 @@ class Bad(NamedTuple):
     dead: bool
 
 
-async def test_poison_among_good_messages_ends_as_it_should_and_blocks_none(yard: Yard) -> None:
+async def test_poison_among_good_messages_ends_as_it_should_and_blocks_none(
+    yard: BrokerYard,
+) -> None:
     await _poison(yard, of_each=30, breaking=2, good=30)
 
 
 @pytest.mark.on_demand
 async def test_thousands_of_poisoned_messages_end_as_they_should_and_block_none(
-    yard: Yard,
+    yard: BrokerYard,
 ) -> None:
     figures = await _poison(yard, of_each=_POISON, breaking=_BREAKING, good=_POISON // 2)
 
     print("poison:", json.dumps(figures))  # noqa: T201  # what the run is for
 
 
-async def _poison(yard: Yard, *, of_each: int, breaking: int, good: int) -> dict[str, float]:
+async def _poison(yard: BrokerYard, *, of_each: int, breaking: int, good: int) -> dict[str, float]:
     run, dice = secrets.token_hex(4), random.Random(7)
     bad = [*_undecodable(run, of_each), *_wrong(run, of_each), *_breaking(run, breaking)]
     dice.shuffle(bad)
@@ -143,7 +145,7 @@ def _breaking(run: str, number: int) -> list[Bad]:
 
 
 @asynccontextmanager
-async def _breaking_on(yard: Yard, names: list[str]) -> AsyncIterator[None]:
+async def _breaking_on(yard: BrokerYard, names: list[str]) -> AsyncIterator[None]:
     """The dispatcher breaks on these messages: their records are nothing that it knows."""
     keys = [f"{NAMESPACE}batch:{ids.batch_id(TENANT.name, name)}" for name in names]
     redis: Redis[str] = Redis.from_url(yard.environment["BATCHYARD_REDIS_URL"])
@@ -192,7 +194,7 @@ class Sender:
 
 
 @asynccontextmanager
-async def _sending(yard: Yard, run: str) -> AsyncIterator[Sender]:
+async def _sending(yard: BrokerYard, run: str) -> AsyncIterator[Sender]:
     async with await aio_pika.connect(yard.rabbitmq.url(TENANT)) as link:
         channel = await link.channel()
         replies = await channel.declare_queue(

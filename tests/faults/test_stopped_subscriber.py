@@ -18,7 +18,7 @@ from shared import ids
 from shared.bus import topology
 from shared.bus.replays import REPLAY, REPLAYED
 from tests.eventually import eventually
-from tests.faults.conftest import Yard
+from tests.faults.conftest import BrokerYard
 from tests.queues import next_message
 from tests.servers import TENANT
 from tests.subscriber import Subscriber
@@ -37,21 +37,21 @@ _QUORUM: dict[str, Any] = {"x-queue-type": "quorum"}
 
 @pytest.mark.parametrize("overflow", ["drop-head", "reject-publish"])
 async def test_a_subscriber_that_stops_for_a_while_troubles_nobody_and_hears_what_it_missed(
-    overflow: str, yard: Yard
+    overflow: str, yard: BrokerYard
 ) -> None:
     await _stop_for(yard, events=1000, overflow=overflow)
 
 
 @pytest.mark.on_demand
 async def test_a_subscriber_that_stops_for_a_hundred_thousand_events_hears_what_it_missed(
-    yard: Yard,
+    yard: BrokerYard,
 ) -> None:
     figures = await _stop_for(yard, events=_EVENTS, overflow="drop-head")
 
     print("stopped subscriber:", json.dumps(figures))  # noqa: T201  # what the run is for
 
 
-async def _stop_for(yard: Yard, *, events: int, overflow: str) -> dict[str, float]:
+async def _stop_for(yard: BrokerYard, *, events: int, overflow: str) -> dict[str, float]:
     run, limit = secrets.token_hex(4), int(events * _KEPT)
     policy = json.dumps({"max-length": limit, "overflow": overflow})
     name = f"sub.{TENANT.name}.stopped-{run}"
@@ -112,7 +112,7 @@ def _names(run: str, events: int) -> list[str]:
     return [f"{run}.{number}" for number in range(events // _OF_A_BATCH)]
 
 
-async def _rate(yard: Yard, live: Subscriber, run: str, events: int) -> float:
+async def _rate(yard: BrokerYard, live: Subscriber, run: str, events: int) -> float:
     """Events a second that come to the one who listens, of batches that are made meanwhile."""
     loop = asyncio.get_running_loop()
     began, goal = loop.time(), len(live.bodies) + events
@@ -121,7 +121,7 @@ async def _rate(yard: Yard, live: Subscriber, run: str, events: int) -> float:
     return events / (loop.time() - began)
 
 
-async def _look(yard: Yard, name: str) -> tuple[int, int]:
+async def _look(yard: BrokerYard, name: str) -> tuple[int, int]:
     """Messages that wait in the queue, and its bytes of memory; once all that may go have gone."""
     seen = 0, 0, 0
 
@@ -139,7 +139,9 @@ async def _look(yard: Yard, name: str) -> tuple[int, int]:
 
 
 @asynccontextmanager
-async def _bound(yard: Yard, name: str) -> AsyncIterator[tuple[AbstractChannel, AbstractQueue]]:
+async def _bound(
+    yard: BrokerYard, name: str
+) -> AsyncIterator[tuple[AbstractChannel, AbstractQueue]]:
     """The tenant's durable queue for all of its events; it stays."""
     async with await aio_pika.connect(yard.rabbitmq.url(TENANT)) as link:
         channel = await link.channel()
@@ -149,7 +151,7 @@ async def _bound(yard: Yard, name: str) -> AsyncIterator[tuple[AbstractChannel, 
 
 
 @asynccontextmanager
-async def _listening(yard: Yard, name: str) -> AsyncIterator[Subscriber]:
+async def _listening(yard: BrokerYard, name: str) -> AsyncIterator[Subscriber]:
     """A subscriber that takes all that comes."""
     subscriber = Subscriber()
 

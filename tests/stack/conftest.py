@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stack.engine import Engine, NoEngineError, some_engine
+from tests.stack.engine import ContainerEngine, NoEngineError, some_engine
 from tests.stack.images import build
 from tests.stack.standins import make_images
 
@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
+def engine() -> Iterator[ContainerEngine]:
     """An engine with all images that are not ours; minutes, and so on demand only."""
     if not os.environ.get("TEST_STACK"):
         pytest.skip("images are built on demand only: make test-stack")
@@ -31,6 +31,6 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def images(engine: Engine) -> dict[str, str]:
+def images(engine: ContainerEngine) -> dict[str, str]:
     """Those of the fleet without a GPU, by room; each as our unchanged Dockerfile makes it."""
     return {name: build(engine, name) for name in ("gateway", "dispatcher", "worker-cpu")}

@@ -30,7 +30,7 @@ class NoEngineError(Exception):
     """None runs, and none can be had; the text says why."""
 
 
-class Engine:
+class ContainerEngine:
     """`docker` and `docker compose` against one daemon."""
 
     def __init__(self, client: str, host: str | None, folder: Path) -> None:
@@ -98,11 +98,11 @@ class Engine:
 
 
 @contextmanager
-def some_engine() -> Iterator[Engine]:
+def some_engine() -> Iterator[ContainerEngine]:
     """The engine that answers, else one that lives as long as this. Raises NoEngineError."""
     folder = Path(os.environ.get("TEST_STACK_CACHE") or _CACHE).expanduser().resolve()
     for client in _CLIENTS:
-        if shutil.which(client) and (running := Engine(client, None, folder)).answers():
+        if shutil.which(client) and (running := ContainerEngine(client, None, folder)).answers():
             yield running
             return
     if os.geteuid() != 0:
@@ -119,7 +119,7 @@ def some_engine() -> Iterator[Engine]:
 
 
 @contextmanager
-def _daemon(folder: Path) -> Iterator[Engine]:
+def _daemon(folder: Path) -> Iterator[ContainerEngine]:
     socket = folder / "docker.sock"
     command: Sequence[str | Path] = (
         "dockerd",
@@ -133,7 +133,7 @@ def _daemon(folder: Path) -> Iterator[Engine]:
         daemon = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-    engine = Engine(_CLIENTS[0], f"unix://{socket}", folder)
+    engine = ContainerEngine(_CLIENTS[0], f"unix://{socket}", folder)
     try:
         wait_until(lambda: daemon.poll() is not None or engine.answers(), timeout=60)
         if daemon.poll() is not None:
@@ -158,7 +158,7 @@ def _end_left_over(pid_file: Path) -> None:
     pid_file.unlink(missing_ok=True)
 
 
-def _remove_left_over(engine: Engine) -> None:
+def _remove_left_over(engine: ContainerEngine) -> None:
     """Remove the containers of a run that was killed; they start again with the daemon."""
     for what, options in (("container", ["-a"]), ("volume", [])):
         if left := engine.ask(what, "ls", "-q", *options).split():

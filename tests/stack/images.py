@@ -10,14 +10,16 @@ from pathlib import Path
 
 from tests.containers.test_images import IMAGES
 from tests.k8s.rendering import ROOT
-from tests.stack.engine import Engine
+from tests.stack.engine import ContainerEngine
 
 VERSION = "0.1.0"
 #: Always the same: a build argument with another value would build all layers anew.
 _WHEELS_PORT = 18_499
 
 
-def build(engine: Engine, name: str, *, version: str = VERSION, context: Path = ROOT) -> str:
+def build(
+    engine: ContainerEngine, name: str, *, version: str = VERSION, context: Path = ROOT
+) -> str:
     """The name of the image, once it is built; a second time costs seconds."""
     image = f"batchyard/{name}:{version}"
     with _index_arguments() as arguments:

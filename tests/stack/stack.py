@@ -25,7 +25,7 @@ from cli.servers import free_port
 from shared.state import State
 from tests.containers import compose
 from tests.eventually import wait_until
-from tests.stack.engine import Engine, told
+from tests.stack.engine import ContainerEngine, told
 
 CHAT, EMBED = "tiny-chat", "all-MiniLM-L6-v2"
 TENANT = "demo"
@@ -41,7 +41,7 @@ class Stack(DockerCompose):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ContainerEngine,
         folder: Path,
         catalog: Mapping[str, Any],
         files: Sequence[Path] = (),

@@ -14,7 +14,7 @@ from pathlib import Path
 from cli.credentials import compose_variables
 from tests.containers import compose
 from tests.k8s.rendering import ROOT
-from tests.stack.engine import Engine, NoEngineError
+from tests.stack.engine import ContainerEngine, NoEngineError
 
 PYTHON = "python:3.11-slim-bookworm"
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -35,7 +35,7 @@ _FILES: Mapping[str, Sequence[Path]] = {
 _HERE = Path(__file__).parent / "standin"
 
 
-def make_images(engine: Engine) -> None:
+def make_images(engine: ContainerEngine) -> None:
     """The base of our images, and the servers' images. Raises NoEngineError."""
     if not _can_be_had(engine, PYTHON):
         _make_python(engine)
@@ -47,7 +47,7 @@ def make_images(engine: Engine) -> None:
             _make_server(engine, service, image, needs)
 
 
-def _can_be_had(engine: Engine, image: str) -> bool:
+def _can_be_had(engine: ContainerEngine, image: str) -> bool:
     """Raises NoEngineError where it cannot, and a stand-in would be in somebody's way."""
     if engine.has_image(image) or (not engine.is_ours and engine.pull(image)):
         return True
@@ -56,7 +56,7 @@ def _can_be_had(engine: Engine, image: str) -> bool:
     return False
 
 
-def _make_python(engine: Engine) -> None:
+def _make_python(engine: ContainerEngine) -> None:
     """A download of about 80 MB."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -69,7 +69,7 @@ def _make_python(engine: Engine) -> None:
         engine.build(PYTHON, folder)
 
 
-def _make_server(engine: Engine, service: str, image: str, needs: Sequence[Path]) -> None:
+def _make_server(engine: ContainerEngine, service: str, image: str, needs: Sequence[Path]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         shutil.copytree(_HERE / service, folder, dirs_exist_ok=True)

@@ -24,7 +24,7 @@ from tests.eventually import wait_until
 from tests.examples import assert_runs, examples
 from tests.k8s.rendering import ROOT
 from tests.stack.doors import BY_COMMAND, BY_PORT, GIVEN, doors
-from tests.stack.engine import Engine, told
+from tests.stack.engine import ContainerEngine, told
 from tests.stack.images import VERSION, build
 from tests.stack.stack import (
     CHAT,
@@ -68,7 +68,7 @@ README = {name: text for name, text in examples().items() if name.startswith("RE
 
 @pytest.fixture(scope="module")
 def stack(
-    engine: Engine, images: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    engine: ContainerEngine, images: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     assert images
     with running(Stack(engine, tmp_path_factory.mktemp("stack"), CATALOG)) as stack:
@@ -182,7 +182,7 @@ def test_a_machine_that_is_cut_off_is_replaced_by_itself(warm: Stack) -> None:
 
 
 def test_upgrade_and_rollback_lose_no_running_batch(
-    warm: Stack, engine: Engine, tmp_path: Path
+    warm: Stack, engine: ContainerEngine, tmp_path: Path
 ) -> None:
     context = tmp_path / "next"
     shutil.copytree(ROOT, context, ignore=_but_what_images_are_made_of)
@@ -226,7 +226,7 @@ def test_a_fleet_that_was_backed_up_as_documented_goes_on_from_its_archives(
     assert_whole(warm, warm.ended(under_way), _LONG_ROWS)
 
 
-def test_nothing_is_left_after_down(stack: Stack, engine: Engine) -> None:
+def test_nothing_is_left_after_down(stack: Stack, engine: ContainerEngine) -> None:
     stack.down()
 
     project = f"--filter=label=com.docker.compose.project={stack.project}"
@@ -277,7 +277,7 @@ def _replace_the_cluster(stack: Stack, version: str) -> None:
     assert _version(stack, "worker") == version
 
 
-def _layers(engine: Engine, image: str) -> list[str]:
+def _layers(engine: ContainerEngine, image: str) -> list[str]:
     layers: list[str] = json.loads(
         engine.ask("image", "inspect", "--format={{json .RootFS.Layers}}", image)
     )

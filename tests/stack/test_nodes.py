@@ -12,7 +12,7 @@ from openai.types import Batch
 from shared.catalog import Catalog, Lane
 from tests.containers import compose
 from tests.eventually import wait_until
-from tests.stack.engine import Engine
+from tests.stack.engine import ContainerEngine
 from tests.stack.stack import (
     CHAT,
     COLD_SECONDS,
@@ -67,7 +67,7 @@ H100, L4 = "worker", "worker-l4"
 
 @pytest.fixture(scope="module")
 def stack(
-    engine: Engine, images: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    engine: ContainerEngine, images: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     assert images
     folder = tmp_path_factory.mktemp("nodes")

@@ -5,12 +5,12 @@ from pathlib import Path
 from cli.credentials import compose_variables
 from tests.containers import compose
 from tests.k8s.rendering import MANIFESTS, read
-from tests.stack.engine import Engine
+from tests.stack.engine import ContainerEngine
 from tests.stack.stack import Stack
 
 
 def test_the_fleet_waits_for_the_s3_elsewhere_and_starts_none(
-    engine: Engine, images: dict[str, str], tmp_path: Path
+    engine: ContainerEngine, images: dict[str, str], tmp_path: Path
 ) -> None:
     assert images
     [catalog] = read((MANIFESTS / "base/catalog.yaml").read_text())

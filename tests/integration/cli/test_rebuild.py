@@ -43,7 +43,7 @@ from shared.submission.admission import NewBatchQuota
 from tests.batches import JOB
 from tests.chaos.points import REBUILD_POINTS
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import CATALOG, Yard, a_planner, bad, good, lines
+from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner, bad, good, lines
 from tests.manifests import a_manifest, inline, today
 from tests.servers import S3
 
@@ -67,7 +67,7 @@ _PASSING = {"sequence", "progress_ms", "plan"}
 class Yards:
     """A fleet's stores, and what its batches were like before Redis was lost."""
 
-    yard: Yard
+    yard: BatchYard
     catalog: Catalog
     claims: list[Claim] = field(default_factory=list)
     #: What is ready belongs to whoever has just made it so.
@@ -175,7 +175,7 @@ def yards(state: State, storage: Storage, tmp_path: Path) -> Yards:
     catalog = load_catalog(tmp_path / "catalog.yaml")
     planner = a_planner(state, storage, catalog)
     finaliser = Finaliser(state, storage, output_seconds=3600)
-    return Yards(Yard(state, storage, planner, finaliser), catalog)
+    return Yards(BatchYard(state, storage, planner, finaliser), catalog)
 
 
 async def _empty(redis_server: servers.Redis) -> None:

@@ -78,7 +78,7 @@ def lines(rows: int, **body: Any) -> bytes:
 
 
 @dataclass(frozen=True)
-class Yard:
+class BatchYard:
     """What brings a batch through its life without a fleet."""
 
     state: State
@@ -198,8 +198,8 @@ def catalog(catalog_file: Path) -> Catalog:
 
 
 @pytest.fixture
-def yard(state: State, storage: Storage, catalog: Catalog) -> Yard:
-    return Yard(
+def yard(state: State, storage: Storage, catalog: Catalog) -> BatchYard:
+    return BatchYard(
         state,
         storage,
         a_planner(state, storage, catalog),

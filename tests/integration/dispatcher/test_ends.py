@@ -15,44 +15,44 @@ from shared.errors import InvalidTransitionError
 from shared.lifecycle import Event, Status
 from shared.slices import Claim
 from shared.state import FileRecord
-from tests.integration.dispatcher.conftest import OUTPUT_SECONDS, Result, Yard, good, lines
+from tests.integration.dispatcher.conftest import OUTPUT_SECONDS, BatchYard, Result, good, lines
 
 _ROWS = 6
 _CANCELLED = (Status.CANCELLED, "batch_cancelled")
 _EXPIRED = (Status.EXPIRED, "batch_expired")
 
 #: Brings a batch into a state; returns the claims that are then open.
-Step = Callable[[Yard, str], Awaitable[Sequence[Claim]]]
+Step = Callable[[BatchYard, str], Awaitable[Sequence[Claim]]]
 
 
-async def _validating(yard: Yard, batch_id: str) -> Sequence[Claim]:
+async def _validating(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
     return ()
 
 
-async def _planned(yard: Yard, batch_id: str) -> Sequence[Claim]:
+async def _planned(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
     await yard.planner.plan(batch_id)
     return ()
 
 
-async def _paused(yard: Yard, batch_id: str) -> Sequence[Claim]:
+async def _paused(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
     await yard.planner.plan(batch_id)
     await yard.state.live.pause(batch_id)
     return ()
 
 
-async def _claimed(yard: Yard, batch_id: str) -> Sequence[Claim]:
+async def _claimed(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
     await yard.planner.plan(batch_id)
     return await yard.claim(batch_id)
 
 
-async def _half_committed(yard: Yard, batch_id: str) -> Sequence[Claim]:
+async def _half_committed(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
     first, second = await _claimed(yard, batch_id)
     await yard.commit(first, [good()] * first.slice.rows)
     await yard.state.slices.release(second)
     return ()
 
 
-async def _all_committed(yard: Yard, batch_id: str) -> Sequence[Claim]:
+async def _all_committed(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
     for claim in await _claimed(yard, batch_id):
         await yard.commit(claim, [good()] * claim.slice.rows)
     return ()
@@ -76,7 +76,7 @@ _STATES: dict[str, tuple[Step, _Late, list[int]]] = {
 @pytest.mark.parametrize("input_is", ["kept", "deleted", "lost"])
 @pytest.mark.parametrize("is_in", _STATES)
 async def test_a_cancelled_batch_keeps_what_ran_in_every_state(
-    is_in: str, input_is: str, yard: Yard
+    is_in: str, input_is: str, yard: BatchYard
 ) -> None:
     step, late, finished = _STATES[is_in]
     batch_id = await _submitted(yard)
@@ -101,7 +101,7 @@ async def test_a_cancelled_batch_keeps_what_ran_in_every_state(
 @pytest.mark.parametrize("input_is", ["kept", "deleted", "lost"])
 @pytest.mark.parametrize("is_in", _STATES)
 async def test_a_batch_whose_window_closes_keeps_what_ran_in_every_state(
-    is_in: str, input_is: str, yard: Yard
+    is_in: str, input_is: str, yard: BatchYard
 ) -> None:
     step, late, finished = _STATES[is_in]
     batch_id = await _submitted(yard, expires_at=1)
@@ -125,7 +125,7 @@ async def test_a_batch_whose_window_closes_keeps_what_ran_in_every_state(
 
 @pytest.mark.parametrize("first", [Event.CANCEL_REQUESTED, Event.WINDOW_CLOSED])
 async def test_a_batch_that_ran_out_of_time_may_be_cancelled_and_not_the_other_way_round(
-    first: Event, yard: Yard
+    first: Event, yard: BatchYard
 ) -> None:
     batch_id = await _submitted(yard, expires_at=1)
     await _half_committed(yard, batch_id)
@@ -140,7 +140,9 @@ async def test_a_batch_that_ran_out_of_time_may_be_cancelled_and_not_the_other_w
     await _assert_ended(yard, batch_id, _CANCELLED, [0, 1, 2])
 
 
-async def test_of_a_cancellation_and_a_closing_window_at_once_one_comes_first(yard: Yard) -> None:
+async def test_of_a_cancellation_and_a_closing_window_at_once_one_comes_first(
+    yard: BatchYard,
+) -> None:
     batch_id = await _submitted(yard, expires_at=1)
     await _half_committed(yard, batch_id)
 
@@ -155,7 +157,7 @@ async def test_of_a_cancellation_and_a_closing_window_at_once_one_comes_first(ya
 
 
 async def test_a_cancellation_in_the_middle_of_the_plan_leaves_no_plan(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
+    yard: BatchYard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_id = await _submitted(yard)
     _first(monkeypatch, yard.state.slices, "plan", lambda: _cancel(yard, batch_id))
@@ -167,7 +169,7 @@ async def test_a_cancellation_in_the_middle_of_the_plan_leaves_no_plan(
 
 
 async def test_a_cancellation_before_the_last_step_of_a_completion_comes_first(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
+    yard: BatchYard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_id = await _submitted(yard)
     await _all_committed(yard, batch_id)
@@ -190,7 +192,7 @@ async def test_a_cancellation_before_the_last_step_of_a_completion_comes_first(
         (Event.INPUT_LOST, Status.FAILED),
     ],
 )
-async def test_nothing_ends_twice(last: Event | None, end: Status, yard: Yard) -> None:
+async def test_nothing_ends_twice(last: Event | None, end: Status, yard: BatchYard) -> None:
     batch_id = await _submitted(yard)
     await (_half_committed if last else _all_committed)(yard, batch_id)
     if last is Event.WINDOW_CLOSED:
@@ -222,11 +224,11 @@ def _first(
     patch.setattr(noun, verb, after)
 
 
-async def _cancel(yard: Yard, batch_id: str) -> None:
+async def _cancel(yard: BatchYard, batch_id: str) -> None:
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
 
 
-async def _submitted(yard: Yard, **changes: Any) -> str:
+async def _submitted(yard: BatchYard, **changes: Any) -> str:
     """A batch over a file that its tenant may delete."""
     batch_id = await yard.submit(lines(_ROWS), **changes)
     fields = (await yard.state.batches.get(batch_id)).fields
@@ -247,7 +249,7 @@ async def _submitted(yard: Yard, **changes: Any) -> str:
     return batch_id
 
 
-async def _delete_input(yard: Yard, batch_id: str) -> None:
+async def _delete_input(yard: BatchYard, batch_id: str) -> None:
     fields = (await yard.state.batches.get(batch_id)).fields
     await yard.state.files.delete("acme", fields["input_file_id"])
     await Reaper(yard.state, yard.storage).sweep()
@@ -255,7 +257,7 @@ async def _delete_input(yard: Yard, batch_id: str) -> None:
 
 
 async def _end(
-    yard: Yard,
+    yard: BatchYard,
     batch_id: str,
     claims: Sequence[Claim],
     late: _Late,
@@ -280,7 +282,7 @@ async def _end(
 
 
 async def _assert_ended(
-    yard: Yard,
+    yard: BatchYard,
     batch_id: str,
     end: tuple[Status, str],
     finished: list[int],

@@ -18,10 +18,11 @@ from shared.lifecycle import Event, Status
 from shared.slices import Claim
 from shared.state import State
 from tests.batches import LANE
+from tests.conftest import minio_client
 from tests.integration.dispatcher.conftest import (
     OUTPUT_SECONDS,
+    BatchYard,
     Result,
-    Yard,
     bad,
     good,
     line,
@@ -46,7 +47,24 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_parts_become_output_and_errors_in_input_order_to_the_byte(yard: Yard) -> None:
+@pytest.mark.parametrize("rows", [10, 2], ids=["files of their own", "the only part as it lies"])
+async def test_result_files_are_tagged_with_their_tenant_where_that_is_set(
+    yard: BatchYard, s3: S3, rows: int
+) -> None:
+    batch_id = await yard.plan(lines(rows))
+    for claim in await yard.claim(batch_id):
+        await yard.commit(claim, [good() for _ in _rows(claim)])
+    finaliser = Finaliser(yard.state, yard.storage, output_seconds=OUTPUT_SECONDS, tag_results=True)
+
+    await finaliser.finish(batch_id)
+
+    record = await yard.state.batches.get(batch_id)
+    output = json.loads(record.fields["output_object"])
+    tags = minio_client(s3).get_object_tags(yard.storage.bucket, output["key"])
+    assert dict(tags or {}) == {"tenant": record.tenant}
+
+
+async def test_parts_become_output_and_errors_in_input_order_to_the_byte(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(10))
     claims = await yard.claim(batch_id)
     for claim in reversed(claims):
@@ -74,7 +92,7 @@ async def test_parts_become_output_and_errors_in_input_order_to_the_byte(yard: Y
     assert (shape.usage.input_tokens, shape.usage.output_tokens) == (18, 12)
 
 
-async def test_the_output_file_is_its_tenants_for_its_time(yard: Yard) -> None:
+async def test_the_output_file_is_its_tenants_for_its_time(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(4))
     await yard.run(batch_id, lambda row: good())
 
@@ -93,7 +111,7 @@ async def test_the_output_file_is_its_tenants_for_its_time(yard: Yard) -> None:
     assert (found["key"], found["etag"], found["size"]) == stored
 
 
-async def test_a_batch_may_say_how_long_its_output_is_kept(yard: Yard) -> None:
+async def test_a_batch_may_say_how_long_its_output_is_kept(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(1), output_seconds=77)
     await yard.run(batch_id, lambda row: good())
 
@@ -103,7 +121,7 @@ async def test_a_batch_may_say_how_long_its_output_is_kept(yard: Yard) -> None:
     assert file.expires_at == file.created_at + 77
 
 
-async def test_without_errors_there_is_no_error_file(yard: Yard) -> None:
+async def test_without_errors_there_is_no_error_file(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(4))
     await yard.run(batch_id, lambda row: good())
 
@@ -114,7 +132,7 @@ async def test_without_errors_there_is_no_error_file(yard: Yard) -> None:
     assert len(await yard.parsed(shape.output_file_id)) == 4
 
 
-async def test_with_errors_only_there_is_no_output_file(yard: Yard) -> None:
+async def test_with_errors_only_there_is_no_output_file(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(4))
     await yard.run(batch_id, lambda row: bad())
 
@@ -130,7 +148,7 @@ async def test_with_errors_only_there_is_no_output_file(yard: Yard) -> None:
 
 @pytest.mark.parametrize(("result", "kind"), [(good(), "output"), (bad(), "error")])
 async def test_the_only_part_of_a_small_batch_becomes_its_file_without_a_copy(
-    result: Result, kind: str, yard: Yard
+    result: Result, kind: str, yard: BatchYard
 ) -> None:
     batch_id = await yard.plan(lines(3))
     await yard.run(batch_id, lambda row: result)
@@ -147,7 +165,7 @@ async def test_the_only_part_of_a_small_batch_becomes_its_file_without_a_copy(
     ] == [part.key]
 
 
-async def test_a_part_with_results_and_errors_is_taken_apart(yard: Yard) -> None:
+async def test_a_part_with_results_and_errors_is_taken_apart(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(3))
     await yard.run(batch_id, _mixed)
 
@@ -156,7 +174,7 @@ async def test_a_part_with_results_and_errors_is_taken_apart(yard: Yard) -> None
     await _assert_completed_once(yard, batch_id, rows=3)
 
 
-async def test_a_slice_that_was_claimed_again_leaves_no_part_behind(yard: Yard) -> None:
+async def test_a_slice_that_was_claimed_again_leaves_no_part_behind(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(3))
     [first] = await yard.claim(batch_id)
     # A job that died between writing its part and committing it.
@@ -174,7 +192,7 @@ async def test_a_slice_that_was_claimed_again_leaves_no_part_behind(yard: Yard) 
 
 @pytest.mark.parametrize("results", [[None, None, None], [good(), good(), None]])
 async def test_a_batch_with_a_missing_row_is_not_completed(
-    results: list[Result], yard: Yard
+    results: list[Result], yard: BatchYard
 ) -> None:
     batch_id = await yard.plan(lines(6))
     first, second = await yard.claim(batch_id)
@@ -188,7 +206,7 @@ async def test_a_batch_with_a_missing_row_is_not_completed(
     assert (await yard.events(batch_id))[-1] == "batch.finalizing"
 
 
-async def test_a_batch_with_a_doubled_row_is_not_completed(yard: Yard) -> None:
+async def test_a_batch_with_a_doubled_row_is_not_completed(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(6))
     await yard.run(batch_id, lambda row: good())
     part = (await yard.state.slices.parts(batch_id))[1]
@@ -213,7 +231,7 @@ _CLOSED = [
 
 @pytest.mark.parametrize(("event", "fields", "end", "code"), _CLOSED)
 async def test_a_closed_batch_keeps_what_it_has_and_names_every_other_row(
-    event: Event, fields: dict[str, Any], end: Status, code: str, yard: Yard
+    event: Event, fields: dict[str, Any], end: Status, code: str, yard: BatchYard
 ) -> None:
     names = [*_AWKWARD, *(f"row-{row}" for row in range(5, 10))]
     body = b"\xef\xbb\xbf" + b"\r\n\n".join(
@@ -250,7 +268,7 @@ async def test_a_closed_batch_keeps_what_it_has_and_names_every_other_row(
 
 @pytest.mark.parametrize(("event", "fields", "end", "code"), _CLOSED)
 async def test_a_closed_batch_of_which_nothing_ran_has_error_lines_only(
-    event: Event, fields: dict[str, Any], end: Status, code: str, yard: Yard
+    event: Event, fields: dict[str, Any], end: Status, code: str, yard: BatchYard
 ) -> None:
     batch_id = await yard.plan(lines(7))
     await yard.state.apply(batch_id, event, fields)
@@ -266,7 +284,7 @@ async def test_a_closed_batch_of_which_nothing_ran_has_error_lines_only(
     ] == [(f"row-{row}", code) for row in range(7)]
 
 
-async def test_a_batch_that_was_cancelled_without_a_plan_has_no_files(yard: Yard) -> None:
+async def test_a_batch_that_was_cancelled_without_a_plan_has_no_files(yard: BatchYard) -> None:
     batch_id = await yard.submit(lines(7))
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
 
@@ -278,7 +296,7 @@ async def test_a_batch_that_was_cancelled_without_a_plan_has_no_files(yard: Yard
     assert (await yard.events(batch_id))[-1] == "batch.cancelled"
 
 
-async def test_a_batch_whose_rows_all_ran_may_still_be_cancelled(yard: Yard) -> None:
+async def test_a_batch_whose_rows_all_ran_may_still_be_cancelled(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(4))
     await yard.run(batch_id, lambda row: good())
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
@@ -293,7 +311,7 @@ async def test_a_batch_whose_rows_all_ran_may_still_be_cancelled(yard: Yard) -> 
 
 @pytest.mark.parametrize(("event", "fields", "end", "code"), _CLOSED)
 async def test_a_batch_with_slices_in_flight_is_left_alone(
-    event: Event, fields: dict[str, Any], end: Status, code: str, yard: Yard
+    event: Event, fields: dict[str, Any], end: Status, code: str, yard: BatchYard
 ) -> None:
     batch_id = await yard.plan(lines(6))
     first, second = await yard.claim(batch_id)
@@ -309,7 +327,7 @@ async def test_a_batch_with_slices_in_flight_is_left_alone(
     assert (await yard.state.batches.get(batch_id)).status is end
 
 
-async def test_a_batch_that_ended_is_left_alone(yard: Yard) -> None:
+async def test_a_batch_that_ended_is_left_alone(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(3))
     await yard.run(batch_id, lambda row: good())
     await yard.finaliser.finish(batch_id)
@@ -324,7 +342,7 @@ async def test_a_batch_that_ended_is_left_alone(yard: Yard) -> None:
     "point", ["finaliser.output_written", "finaliser.assembled", "finaliser.committed"]
 )
 async def test_a_finaliser_that_is_killed_is_followed_to_the_same_result(
-    point: str, yard: Yard, redis_url: str, namespace: str, s3: S3
+    point: str, yard: BatchYard, redis_url: str, namespace: str, s3: S3
 ) -> None:
     batch_id = await yard.plan(lines(9))
     await yard.run(batch_id, _mixed)
@@ -349,7 +367,7 @@ async def test_a_finaliser_that_is_killed_is_followed_to_the_same_result(
     await _assert_completed_once(yard, batch_id, rows=9)
 
 
-async def test_of_two_finalisers_at_once_there_is_one_result(yard: Yard) -> None:
+async def test_of_two_finalisers_at_once_there_is_one_result(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(30))
     await yard.run(batch_id, _mixed)
     other = Finaliser(yard.state, yard.storage, output_seconds=3600)
@@ -360,7 +378,7 @@ async def test_of_two_finalisers_at_once_there_is_one_result(yard: Yard) -> None
 
 
 async def test_one_that_was_frozen_while_the_batch_expired_does_not_undo_its_cancelling(
-    yard: Yard, redis: "Redis[str]", redis_url: str, namespace: str
+    yard: BatchYard, redis: "Redis[str]", redis_url: str, namespace: str
 ) -> None:
     batch_id = await yard.plan(lines(4))
     await yard.state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
@@ -383,7 +401,7 @@ async def test_one_that_was_frozen_while_the_batch_expired_does_not_undo_its_can
     await redis.delete(*[key async for key in redis.scan_iter(match=f"{past}*", count=1000)])
 
 
-async def test_parts_are_swept_after_the_end_and_nothing_else_is(yard: Yard) -> None:
+async def test_parts_are_swept_after_the_end_and_nothing_else_is(yard: BatchYard) -> None:
     ended, live = await yard.plan(lines(6)), await yard.plan(lines(6))
     for batch_id in (ended, live):
         first, second = await yard.claim(batch_id)
@@ -401,7 +419,9 @@ async def test_parts_are_swept_after_the_end_and_nothing_else_is(yard: Yard) -> 
     assert await yard.state.files.garbage() == []
 
 
-async def test_a_part_that_was_written_and_never_committed_is_swept_as_well(yard: Yard) -> None:
+async def test_a_part_that_was_written_and_never_committed_is_swept_as_well(
+    yard: BatchYard,
+) -> None:
     batch_id = await yard.plan(lines(3))
     [claim] = await yard.claim(batch_id)
     orphan = f"batches/{batch_id}/parts/000000-{claim.epoch}.jsonl"
@@ -416,7 +436,7 @@ async def test_a_part_that_was_written_and_never_committed_is_swept_as_well(yard
 
 
 async def test_parts_are_swept_once_more_a_day_later(
-    yard: Yard, redis: "Redis[str]", namespace: str
+    yard: BatchYard, redis: "Redis[str]", namespace: str
 ) -> None:
     batch_id = await yard.plan(lines(3))
     [claim] = await yard.claim(batch_id)
@@ -437,7 +457,7 @@ async def test_parts_are_swept_once_more_a_day_later(
     assert late not in await yard.storage.keys("batches/")
 
 
-async def test_a_sweep_of_nothing_is_done(yard: Yard) -> None:
+async def test_a_sweep_of_nothing_is_done(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(3))
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
     await yard.finaliser.finish(batch_id)
@@ -449,7 +469,7 @@ async def test_a_sweep_of_nothing_is_done(yard: Yard) -> None:
     assert await yard.state.files.garbage() == []
 
 
-async def test_a_window_that_has_passed_closes_running_batches_only(yard: Yard) -> None:
+async def test_a_window_that_has_passed_closes_running_batches_only(yard: BatchYard) -> None:
     running = await yard.plan(lines(3), expires_at=1)
     waiting = await yard.submit(lines(3), expires_at=1)
     later = await yard.plan(lines(3), expires_at=4_000_000_000)
@@ -462,7 +482,7 @@ async def test_a_window_that_has_passed_closes_running_batches_only(yard: Yard) 
     assert (await yard.state.batches.get(running)).status is Status.EXPIRED
 
 
-async def test_claims_that_ran_out_go_back(yard: Yard) -> None:
+async def test_claims_that_ran_out_go_back(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(3))
     [claim] = await yard.claim(batch_id)
     await yard.state.slices.renew([claim], lease_seconds=0)
@@ -483,18 +503,18 @@ def _rows(claim: Claim) -> range:
     return range(claim.slice.first_row, claim.slice.first_row + claim.slice.rows)
 
 
-async def _results(yard: Yard, batch_id: str) -> list[str]:
+async def _results(yard: BatchYard, batch_id: str) -> list[str]:
     keys = await yard.storage.keys(f"batches/{batch_id}/")
     return [key for key in keys if "/parts/" not in key]
 
 
-async def _world(yard: Yard, batch_id: str) -> object:
+async def _world(yard: BatchYard, batch_id: str) -> object:
     keys = await yard.storage.keys("")
     record = await yard.state.batches.get(batch_id)
     return record, await yard.events(batch_id), [await yard.storage.stat(key) for key in keys]
 
 
-async def _assert_completed_once(yard: Yard, batch_id: str, *, rows: int) -> None:
+async def _assert_completed_once(yard: BatchYard, batch_id: str, *, rows: int) -> None:
     """One event, and a result that record, files, objects and commit agree on."""
     record = await yard.state.batches.get(batch_id)
     shape = record.to_openai()

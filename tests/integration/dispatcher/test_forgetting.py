@@ -13,26 +13,26 @@ from shared.errors import NotFoundError, TransientError
 from shared.ledger.packs import PACKS
 from shared.state import State
 from shared.submission.admission import NewBatchQuota
-from tests.integration.dispatcher.conftest import Yard, good, lines
+from tests.integration.dispatcher.conftest import BatchYard, good, lines
 from tests.manifests import inline
 
 _DAYS = 86_400
 
 
 @pytest.fixture
-def reaper(yard: Yard) -> Reaper:
+def reaper(yard: BatchYard) -> Reaper:
     """To which whatever has ended ended long ago."""
     return Reaper(yard.state, yard.storage, batch_seconds=-1)
 
 
 @pytest.fixture
-def packer(yard: Yard, catalog: Catalog) -> Packer:
+def packer(yard: BatchYard, catalog: Catalog) -> Packer:
     quota = NewBatchQuota(catalog, batches_per_hour=99, requests=999, tokens=999_999)
     return Packer(yard.state, yard.storage, quota=quota, planner=yard.planner)
 
 
 async def test_a_batch_is_known_for_its_time_and_for_as_long_as_its_files(
-    reaper: Reaper, yard: Yard, redis: "Redis[str]", namespace: str
+    reaper: Reaper, yard: BatchYard, redis: "Redis[str]", namespace: str
 ) -> None:
     batch_id, live = await yard.plan(lines(1)), await yard.plan(lines(1))
     await _ended(yard, batch_id)
@@ -59,7 +59,7 @@ async def test_a_batch_is_known_for_its_time_and_for_as_long_as_its_files(
 
 
 async def test_batches_of_one_pack_go_together(
-    reaper: Reaper, packer: Packer, yard: Yard, redis: "Redis[str]", namespace: str
+    reaper: Reaper, packer: Packer, yard: BatchYard, redis: "Redis[str]", namespace: str
 ) -> None:
     first, second = await _packed(packer, 2)
     await _ended(yard, first)
@@ -85,7 +85,7 @@ async def test_batches_of_one_pack_go_together(
 async def test_whoever_dies_over_it_is_followed(
     reaper: Reaper,
     packer: Packer,
-    yard: Yard,
+    yard: BatchYard,
     redis: "Redis[str]",
     namespace: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,12 +123,12 @@ def _fails_with_any(state: State, gone: Any) -> Any:
     return some
 
 
-async def _ended(yard: Yard, batch_id: str) -> None:
+async def _ended(yard: BatchYard, batch_id: str) -> None:
     await yard.run(batch_id, lambda _: good())
     await yard.finaliser.finish(batch_id)
 
 
-async def _let_files_go(yard: Yard, *batch_ids: str) -> None:
+async def _let_files_go(yard: BatchYard, *batch_ids: str) -> None:
     for record in await yard.state.batches.many(list(batch_ids)):
         for file in await yard.state.files.many(record.file_ids):
             await yard.state.files.delete(file.tenant, file.id)

@@ -27,7 +27,7 @@ from tests.batches import JOB, LANE, dead_row
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import (
     ROWS_A_SLICE,
-    Yard,
+    BatchYard,
     bad,
     good,
     lines,
@@ -52,7 +52,7 @@ _OF_BATCHES = {"batches", "changes", "endings"}
 class Lives:
     """Batches from their input to their end, one life of each kind after the other."""
 
-    def __init__(self, yard: Yard, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, yard: BatchYard, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
         self._yard = yard
         self._monkeypatch = monkeypatch
         quota = NewBatchQuota(catalog, batches_per_hour=9999, requests=9999, tokens=99_999)
@@ -264,7 +264,7 @@ class Lives:
 )
 async def test_after_many_batches_there_is_nothing_left_but_the_batches(
     batches: int,
-    yard: Yard,
+    yard: BatchYard,
     catalog: Catalog,
     bus: Bus,
     amqp_url: str,
@@ -312,7 +312,7 @@ async def _is_delivered(redis: "Redis[str]", namespace: str, endpoint: str) -> b
     return not any([await redis.zcard(key) for key in waiting])
 
 
-async def _let_a_month_pass(yard: Yard, redis: "Redis[str]", namespace: str) -> None:
+async def _let_a_month_pass(yard: BatchYard, redis: "Redis[str]", namespace: str) -> None:
     """Let all be due that has an end, and the dispatcher do its duties."""
     # A lane job drops what is ready of batches that have ended.
     await yard.state.lanes.open_job(LANE, "", JOB)
@@ -334,7 +334,7 @@ async def _let_a_month_pass(yard: Yard, redis: "Redis[str]", namespace: str) -> 
             await redis.delete(key)
 
 
-async def _count(yard: Yard, redis: "Redis[str]", namespace: str) -> Counter[str]:
+async def _count(yard: BatchYard, redis: "Redis[str]", namespace: str) -> Counter[str]:
     """Keys and objects by kind."""
     keys = [key.removeprefix(namespace) async for key in redis.scan_iter(match=f"{namespace}*")]
     kinds = Counter(_kind(key) for key in keys)

@@ -23,7 +23,13 @@ from shared.storage import Storage
 from shared.tasks import end
 from tests.batches import JOB, LANE, claim, in_progress, part
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import RAY_TOKEN, Yard, a_dispatcher, a_planner, lines
+from tests.integration.dispatcher.conftest import (
+    RAY_TOKEN,
+    BatchYard,
+    a_dispatcher,
+    a_planner,
+    lines,
+)
 
 _ATTEMPTS = 2
 
@@ -401,7 +407,7 @@ async def test_a_tenants_share_begins_anew_on_an_idle_lane(
 
 
 async def test_a_ray_that_hangs_holds_up_neither_planning_nor_feeding_nor_finishing(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard
 ) -> None:
     calls = 0
 
@@ -428,7 +434,7 @@ async def test_a_ray_that_hangs_holds_up_neither_planning_nor_feeding_nor_finish
 
 
 async def test_a_batch_that_cannot_be_finished_stops_no_other_and_is_not_tried_in_a_hurry(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard, feeder: LaneKeeper
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard, feeder: LaneKeeper
 ) -> None:
     broken, whole = await yard.plan(lines(3)), await yard.plan(lines(3))
     for batch_id in (broken, whole):

@@ -1,11 +1,11 @@
 """Rows as large as an input line may be, from their plan to their result."""
 
-from tests.integration.dispatcher.conftest import Result, Yard, good, line
+from tests.integration.dispatcher.conftest import BatchYard, Result, good, line
 
 _TEN_MEGABYTES = 10_000_000
 
 
-async def test_bodies_of_ten_megabytes_pass_whole(yard: Yard) -> None:
+async def test_bodies_of_ten_megabytes_pass_whole(yard: BatchYard) -> None:
     asked = [chr(ord("a") + row) * _TEN_MEGABYTES for row in range(2)]
     body = b"".join(line(f"row-{row}", user=text) + b"\n" for row, text in enumerate(asked))
     batch_id = await yard.plan(body)

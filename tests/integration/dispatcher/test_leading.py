@@ -23,7 +23,7 @@ from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from tests.batches import in_status
 from tests.eventually import eventually, wait_until
-from tests.integration.dispatcher.conftest import Yard, lines
+from tests.integration.dispatcher.conftest import BatchYard, lines
 from tests.receiver import receiving
 from tests.servers import S3
 from tests.webhooks import an_endpoint, let_claims_run_out
@@ -138,7 +138,7 @@ def running(environment: dict[str, str], folder: Path) -> Iterator[Dispatcher]:
 
 
 async def test_one_leads_and_the_other_takes_over_when_it_is_killed(
-    two: tuple[Dispatcher, Dispatcher], yard: Yard
+    two: tuple[Dispatcher, Dispatcher], yard: BatchYard
 ) -> None:
     leader, other = two
     assert not other.leads()
@@ -185,7 +185,7 @@ async def test_a_leader_that_is_asked_to_stop_hands_over_at_once(
 
 
 async def test_a_frozen_leader_that_wakes_follows_and_has_done_no_harm(
-    two: tuple[Dispatcher, Dispatcher], yard: Yard, state: State
+    two: tuple[Dispatcher, Dispatcher], yard: BatchYard, state: State
 ) -> None:
     leader, other = two
     # Plenty under way in the moment of the freeze: plans, ends, and what is about to be either.
@@ -237,7 +237,7 @@ async def test_a_webhook_sent_by_a_dispatcher_that_died_is_sent_again_under_its_
     assert receiver.ids == [(await endpoint.only()).id] * 2
 
 
-async def eventually_in_progress(yard: Yard, batch_id: str) -> None:
+async def eventually_in_progress(yard: BatchYard, batch_id: str) -> None:
     """Return when the batch runs."""
 
     async def is_in_progress() -> bool:

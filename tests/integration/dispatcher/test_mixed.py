@@ -18,7 +18,7 @@ from tests.batches import LANE
 from tests.integration.dispatcher.conftest import (
     CHAT,
     OUTPUT_SECONDS,
-    Yard,
+    BatchYard,
     a_planner,
     bad,
     good,
@@ -33,14 +33,16 @@ BODY = b"".join(line(f"row-{row}", model=model) + b"\n" for row, model in enumer
 
 
 @pytest.fixture
-def mixed(state: State, storage: Storage, catalog: Catalog) -> Yard:
+def mixed(state: State, storage: Storage, catalog: Catalog) -> BatchYard:
     """A yard whose operator lets lines name models of their own; slices have three rows."""
     planner = a_planner(state, storage, catalog, mixed_batches=True)
-    return Yard(state, storage, planner, Finaliser(state, storage, output_seconds=OUTPUT_SECONDS))
+    return BatchYard(
+        state, storage, planner, Finaliser(state, storage, output_seconds=OUTPUT_SECONDS)
+    )
 
 
 async def test_each_lane_has_its_slices_and_forgets_the_batch_when_they_are_done(
-    mixed: Yard,
+    mixed: BatchYard,
 ) -> None:
     batch_id = await mixed.plan(BODY)
 
@@ -65,7 +67,7 @@ async def test_each_lane_has_its_slices_and_forgets_the_batch_when_they_are_done
 
 
 async def test_a_batch_of_one_lane_is_kept_as_ever_where_more_are_allowed(
-    mixed: Yard, yard: Yard, redis: "Redis[str]", namespace: str
+    mixed: BatchYard, yard: BatchYard, redis: "Redis[str]", namespace: str
 ) -> None:
     seen = []
     for planned in (yard, mixed):
@@ -85,7 +87,7 @@ async def test_a_batch_of_one_lane_is_kept_as_ever_where_more_are_allowed(
     assert len(json.loads(seen[1][1]["0"])) == 5
 
 
-async def test_adapters_of_one_model_share_its_lane(mixed: Yard) -> None:
+async def test_adapters_of_one_model_share_its_lane(mixed: BatchYard) -> None:
     body = b"\n".join([line("a", model="few"), line("b", model="adapter")])
 
     batch_id = await mixed.plan(body)
@@ -100,7 +102,7 @@ async def test_each_model_counts_its_own_tokens(
     state: State,
     storage: Storage,
     catalog: Catalog,
-    mixed: Yard,
+    mixed: BatchYard,
     redis: "Redis[str]",
     namespace: str,
 ) -> None:
@@ -123,7 +125,7 @@ async def test_each_model_counts_its_own_tokens(
     assert await redis.hgetall(f"{namespace}enqueued:acme") == {}
 
 
-async def test_what_expires_in_several_lanes_is_written_in_input_order(mixed: Yard) -> None:
+async def test_what_expires_in_several_lanes_is_written_in_input_order(mixed: BatchYard) -> None:
     batch_id = await mixed.plan(BODY)
     first, other, last = await mixed.claim(batch_id)
     await mixed.commit(last, [good(), bad()])
@@ -150,7 +152,7 @@ async def test_what_expires_in_several_lanes_is_written_in_input_order(mixed: Ya
     assert shape.request_counts.model_dump() == {"total": 8, "completed": 2, "failed": 6}
 
 
-async def test_a_lane_that_fails_at_last_keeps_what_it_had_done(mixed: Yard) -> None:
+async def test_a_lane_that_fails_at_last_keeps_what_it_had_done(mixed: BatchYard) -> None:
     batch_id = await mixed.plan(BODY)
     first, other, last = await mixed.claim(batch_id)
     await mixed.commit(first, [good()] * 3)
@@ -173,7 +175,7 @@ async def test_a_lane_that_fails_at_last_keeps_what_it_had_done(mixed: Yard) -> 
     assert (await mixed.events(batch_id))[-1] == "batch.completed"
 
 
-async def test_the_keeper_fails_a_lanes_own_batches_and_lets_others_go_on(mixed: Yard) -> None:
+async def test_the_keeper_fails_a_lanes_own_batches_and_lets_others_go_on(mixed: BatchYard) -> None:
     several, alone = await mixed.plan(BODY), await mixed.plan(lines(2))
     # Nothing listens there, and nobody is asked.
     cluster = Cluster("http://127.0.0.1:9", "token")
@@ -197,7 +199,7 @@ async def test_the_keeper_fails_a_lanes_own_batches_and_lets_others_go_on(mixed:
 
 
 async def test_a_paused_batch_leaves_all_its_lanes_and_comes_back_to_those_with_work(
-    mixed: Yard,
+    mixed: BatchYard,
 ) -> None:
     batch_id = await mixed.plan(BODY)
     claims = await mixed.claim(batch_id)
@@ -213,7 +215,7 @@ async def test_a_paused_batch_leaves_all_its_lanes_and_comes_back_to_those_with_
     assert [one.index for one in await lanes.candidates(LANE, slices_per_batch=9)] == [0]
 
 
-async def test_endpoints_of_one_model_need_no_second_lane(mixed: Yard) -> None:
+async def test_endpoints_of_one_model_need_no_second_lane(mixed: BatchYard) -> None:
     completion = {
         "custom_id": "b",
         "method": "POST",

@@ -16,7 +16,7 @@ from shared.lifecycle import Status
 from shared.state import NewBatch, Quota, State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
-from tests.integration.dispatcher.conftest import Yard, a_planner, good, line, lines
+from tests.integration.dispatcher.conftest import BatchYard, a_planner, good, line, lines
 from tests.manifests import every_manifest, inline
 
 _REPLY = {"to": "reply.acme.x", "message_id": "r", "correlation_id": "c"}
@@ -29,7 +29,7 @@ def packer(state: State, storage: Storage, catalog: Catalog) -> Packer:
 
 
 @pytest.fixture
-def starter(yard: Yard, catalog: Catalog) -> Packer:
+def starter(yard: BatchYard, catalog: Catalog) -> Packer:
     return Packer(yard.state, yard.storage, quota=_quota(catalog), planner=yard.planner)
 
 
@@ -67,7 +67,7 @@ async def test_every_manifest_is_found_with_the_place_of_its_input(
             assert record.fields[name] == str(getattr(manifest, name))
 
 
-async def test_a_good_input_starts_at_once_and_runs(starter: Packer, yard: Yard) -> None:
+async def test_a_good_input_starts_at_once_and_runs(starter: Packer, yard: BatchYard) -> None:
     batches = [_batch(f"m-{number}", lines(5), reply=_REPLY) for number in range(2)]
 
     await asyncio.gather(*map(starter.make, batches))
@@ -89,7 +89,7 @@ async def test_a_good_input_starts_at_once_and_runs(starter: Packer, yard: Yard)
 
 
 async def test_what_starts_at_once_is_planned_as_by_the_planner(
-    starter: Packer, yard: Yard
+    starter: Packer, yard: BatchYard
 ) -> None:
     body = lines(7, max_tokens=3)
     batch = _batch("m", body)
@@ -104,7 +104,7 @@ async def test_what_starts_at_once_is_planned_as_by_the_planner(
     assert await yard.slices(batch.manifest.id) == await yard.slices(other)
 
 
-async def test_a_faulty_input_is_left_to_the_planner(starter: Packer, yard: Yard) -> None:
+async def test_a_faulty_input_is_left_to_the_planner(starter: Packer, yard: BatchYard) -> None:
     batch = _batch("m", line("a", model="nobody") + b"\n")
     good_one = _batch("n")
 

@@ -15,13 +15,13 @@ from shared.storage import ForbiddenError, Storage
 from shared.tasks import end
 from tests.batches import LANE
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import CHAT, PlanKeys, Yard, a_planner, line, lines
+from tests.integration.dispatcher.conftest import CHAT, BatchYard, PlanKeys, a_planner, line, lines
 from tests.servers import S3
 
 _MEBIBYTE = 1024 * 1024
 
 
-async def test_a_good_input_is_cut_into_slices_that_cover_all_of_it(yard: Yard) -> None:
+async def test_a_good_input_is_cut_into_slices_that_cover_all_of_it(yard: BatchYard) -> None:
     body = lines(10)
 
     batch_id = await yard.plan(body)
@@ -35,7 +35,7 @@ async def test_a_good_input_is_cut_into_slices_that_cover_all_of_it(yard: Yard) 
     assert await yard.events(batch_id) == ["batch.accepted", "batch.in_progress"]
 
 
-async def test_an_input_may_lie_in_the_middle_of_an_object(yard: Yard) -> None:
+async def test_an_input_may_lie_in_the_middle_of_an_object(yard: BatchYard) -> None:
     around, body = b"not ours\n" * 50, lines(5)
     stored = await yard.storage.put("files/shared", around + body + around)
     place = {"key": stored.key, "etag": stored.etag, "start": len(around), "size": len(body)}
@@ -55,14 +55,14 @@ async def test_an_input_may_lie_in_the_middle_of_an_object(yard: Yard) -> None:
     assert [result["custom_id"] for result in left_out] == [f"row-{row}" for row in range(5)]
 
 
-async def test_an_accepted_plan_stays(yard: Yard, plans: PlanKeys) -> None:
+async def test_an_accepted_plan_stays(yard: BatchYard, plans: PlanKeys) -> None:
     batch_id = await yard.plan(lines(10))
 
     plan = (await yard.state.batches.get(batch_id)).fields["plan"]
     assert await plans.lifetimes(batch_id) == {plan: -1}
 
 
-async def test_lines_across_the_borders_of_chunks_stay_whole(yard: Yard) -> None:
+async def test_lines_across_the_borders_of_chunks_stay_whole(yard: BatchYard) -> None:
     # Chunks are about 1 MiB: a line of many chunks, borders inside of lines and of characters.
     sizes = [1, 300_000, 2_500_000, *(4001 + 13 * row for row in range(300))]
     requests = [
@@ -78,7 +78,7 @@ async def test_lines_across_the_borders_of_chunks_stay_whole(yard: Yard) -> None
     assert found == requests
 
 
-async def test_blank_lines_and_a_byte_order_mark_are_no_rows(yard: Yard) -> None:
+async def test_blank_lines_and_a_byte_order_mark_are_no_rows(yard: BatchYard) -> None:
     body = b"\xef\xbb\xbf\n" + b"\r\n".join([line("a"), b"", line("b"), b"  ", line("c")])
 
     batch_id = await yard.plan(body)
@@ -88,7 +88,7 @@ async def test_blank_lines_and_a_byte_order_mark_are_no_rows(yard: Yard) -> None
     assert (await yard.state.batches.get(batch_id)).number("total") == 3
 
 
-async def test_one_row_is_a_batch(yard: Yard) -> None:
+async def test_one_row_is_a_batch(yard: BatchYard) -> None:
     body = line("only")
 
     batch_id = await yard.plan(body)
@@ -118,7 +118,7 @@ async def test_one_row_is_a_batch(yard: Yard) -> None:
     ids=lambda value: None if isinstance(value, bytes) else str(value),
 )
 async def test_a_refused_input_fails_the_batch_and_says_why(
-    body: bytes, code: str, number: int | None, param: str | None, yard: Yard
+    body: bytes, code: str, number: int | None, param: str | None, yard: BatchYard
 ) -> None:
     batch_id = await yard.plan(body)
 
@@ -135,7 +135,7 @@ async def test_a_refused_input_fails_the_batch_and_says_why(
     assert await yard.state.lanes.names() == []
 
 
-async def test_all_bad_lines_are_reported_together(yard: Yard) -> None:
+async def test_all_bad_lines_are_reported_together(yard: BatchYard) -> None:
     body = b"\n".join([line("a"), b"{", line("b", model="nobody"), line("a")])
 
     batch_id = await yard.plan(body)
@@ -149,7 +149,7 @@ async def test_all_bad_lines_are_reported_together(yard: Yard) -> None:
 
 
 async def test_more_rows_than_allowed_are_refused_after_slices_were_written(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard, plans: PlanKeys
 ) -> None:
     batch_id = await yard.submit(lines(12_000))
 
@@ -163,7 +163,7 @@ async def test_more_rows_than_allowed_are_refused_after_slices_were_written(
     assert lifetime > 0
 
 
-async def test_an_input_that_was_changed_is_refused(yard: Yard) -> None:
+async def test_an_input_that_was_changed_is_refused(yard: BatchYard) -> None:
     batch_id = await yard.submit(lines(4))
     key = (await yard.state.batches.get(batch_id)).fields["key"]
     await yard.storage.put(key, lines(5))
@@ -178,7 +178,7 @@ async def test_an_input_that_was_changed_is_refused(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"key": "files/nothing"}, {"bucket": "no-such-bucket"}])
-async def test_an_input_that_is_gone_is_refused(changes: dict[str, str], yard: Yard) -> None:
+async def test_an_input_that_is_gone_is_refused(changes: dict[str, str], yard: BatchYard) -> None:
     batch_id = await yard.submit(lines(4), **changes)
 
     await yard.planner.plan(batch_id)
@@ -195,7 +195,7 @@ async def test_an_input_that_is_gone_is_refused(changes: dict[str, str], yard: Y
     }
 
 
-async def test_an_input_that_may_not_be_read_is_refused(yard: Yard, s3: S3) -> None:
+async def test_an_input_that_may_not_be_read_is_refused(yard: BatchYard, s3: S3) -> None:
     batch_id = await yard.submit(lines(4))
     fields = (await yard.state.batches.get(batch_id)).fields
     _forbid_reading(s3, fields["bucket"], fields["key"])
@@ -215,7 +215,7 @@ async def test_an_input_that_may_not_be_read_is_refused(yard: Yard, s3: S3) -> N
 
 
 async def test_an_input_above_the_limit_is_refused_unread(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard
 ) -> None:
     batch_id = await yard.submit(lines(4), size=1001, key="files/nothing")
 
@@ -229,7 +229,7 @@ async def test_an_input_above_the_limit_is_refused_unread(
 
 
 async def test_more_inputs_of_embeddings_than_allowed_are_refused(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard
 ) -> None:
     row = line("a", model="embedder", input=["x"] * 11).replace(CHAT.encode(), b"/v1/embeddings")
     batch_id = await yard.submit(row, endpoint="/v1/embeddings")
@@ -242,7 +242,7 @@ async def test_more_inputs_of_embeddings_than_allowed_are_refused(
 
 
 async def test_a_full_queue_of_requests_fails_the_batch_and_says_so(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard
 ) -> None:
     planner = a_planner(state, storage, catalog, quota=Quota(requests=10, tokens=0))
     running, waiting = await yard.submit(lines(7)), await yard.submit(lines(4))
@@ -270,7 +270,7 @@ async def test_a_full_queue_of_requests_fails_the_batch_and_says_so(
 
 
 async def test_a_models_own_limit_of_tokens_goes_before_the_setting(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard
 ) -> None:
     planner = a_planner(state, storage, catalog, quota=Quota(requests=0, tokens=1_000_000))
     long: dict[str, Any] = {"user": "x" * 2600}
@@ -295,7 +295,7 @@ async def test_a_models_own_limit_of_tokens_goes_before_the_setting(
 
 
 async def test_a_planner_that_dies_before_the_start_takes_nothing_of_the_queue(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard, plans: PlanKeys
 ) -> None:
     quota = Quota(requests=20_000, tokens=0)
     batch_id = await yard.submit(lines(20_000, model="other"))
@@ -314,7 +314,7 @@ async def test_a_planner_that_dies_before_the_start_takes_nothing_of_the_queue(
 
 
 async def test_of_two_planners_at_once_one_plan_wins_and_the_other_goes(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard, plans: PlanKeys
 ) -> None:
     # So many that both have begun before either is done.
     body = lines(2000)
@@ -337,7 +337,7 @@ async def test_of_two_planners_at_once_one_plan_wins_and_the_other_goes(
 
 
 async def test_a_batch_that_is_cancelled_while_it_is_planned_stays_so(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard, plans: PlanKeys
 ) -> None:
     batch_id = await yard.submit(lines(20_000))
     planning = asyncio.create_task(a_planner(state, storage, catalog, rows=1).plan(batch_id))
@@ -353,7 +353,7 @@ async def test_a_batch_that_is_cancelled_while_it_is_planned_stays_so(
     assert await state.lanes.names() == []
 
 
-async def test_what_is_not_validating_is_left_alone(yard: Yard) -> None:
+async def test_what_is_not_validating_is_left_alone(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(4))
     before = (await yard.state.batches.get(batch_id)).fields
 
@@ -363,7 +363,7 @@ async def test_what_is_not_validating_is_left_alone(yard: Yard) -> None:
 
 
 async def test_a_planner_that_dies_half_way_is_followed_by_another(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard, plans: PlanKeys
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard, plans: PlanKeys
 ) -> None:
     body = lines(20_000)
     batch_id = await yard.submit(body)
@@ -383,7 +383,7 @@ async def test_a_planner_that_dies_half_way_is_followed_by_another(
 
 
 async def test_the_most_rows_are_planned_in_seconds_and_little_memory(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard
 ) -> None:
     body = lines(50_000)
     batch_id = await yard.submit(body)
@@ -401,7 +401,7 @@ async def test_the_most_rows_are_planned_in_seconds_and_little_memory(
 
 
 async def test_an_operator_may_allow_more_rows_and_names_are_still_told_apart(
-    state: State, storage: Storage, catalog: Catalog, yard: Yard
+    state: State, storage: Storage, catalog: Catalog, yard: BatchYard
 ) -> None:
     body = lines(100_000)
     good, bad = await yard.submit(body), await yard.submit(body + line("row-7") + b"\n")

@@ -14,10 +14,12 @@ from shared.state import State
 from shared.state.outbox import Entry
 from shared.storage import Storage
 from tests.batches import in_progress
-from tests.integration.dispatcher.conftest import Result, Yard, bad, good, lines
+from tests.integration.dispatcher.conftest import BatchYard, Result, bad, good, lines
 
 
-async def test_small_results_travel_in_the_last_event_where_they_are_asked_for(yard: Yard) -> None:
+async def test_small_results_travel_in_the_last_event_where_they_are_asked_for(
+    yard: BatchYard,
+) -> None:
     batch_id = await _ended(yard, deliver_results=1)
     shape = (await yard.state.batches.get(batch_id)).to_openai()
     messages = EventMessages(storage=yard.storage, content_bytes=100_000)
@@ -32,7 +34,7 @@ async def test_small_results_travel_in_the_last_event_where_they_are_asked_for(y
 
 @pytest.mark.parametrize(("wish", "room"), [({}, 0), ({"deliver_results": 1}, -1)])
 async def test_results_do_not_travel_unasked_or_too_large(
-    wish: dict[str, int], room: int, yard: Yard
+    wish: dict[str, int], room: int, yard: BatchYard
 ) -> None:
     batch_id = await _ended(yard, **wish)
     last = (await _events(yard, batch_id))[-1]
@@ -45,7 +47,7 @@ async def test_results_do_not_travel_unasked_or_too_large(
     assert [data["output"], data["error"]] == objects
 
 
-async def test_results_of_just_the_allowed_size_travel(yard: Yard) -> None:
+async def test_results_of_just_the_allowed_size_travel(yard: BatchYard) -> None:
     batch_id = await _ended(yard, deliver_results=1)
     last = (await _events(yard, batch_id))[-1]
     size = sum(
@@ -57,7 +59,7 @@ async def test_results_of_just_the_allowed_size_travel(yard: Yard) -> None:
     assert "content" in data["output"]
 
 
-async def test_deleted_results_are_left_out(yard: Yard) -> None:
+async def test_deleted_results_are_left_out(yard: BatchYard) -> None:
     batch_id = await _ended(yard, deliver_results=1)
     last = (await _events(yard, batch_id))[-1]
     await yard.storage.remove([json.loads(last.snapshot()["output_object"])["key"]])
@@ -68,7 +70,7 @@ async def test_deleted_results_are_left_out(yard: Yard) -> None:
 
 
 async def test_while_s3_is_silent_only_the_events_that_need_it_wait(
-    yard: Yard, bus: Bus, monkeypatch: pytest.MonkeyPatch
+    yard: BatchYard, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_messages, "_PATIENCE_SECONDS", 0.2)
     await _ended(yard, deliver_results=1)
@@ -88,7 +90,7 @@ async def test_while_s3_is_silent_only_the_events_that_need_it_wait(
     assert await yard.state.outbox.length("events") == 0
 
 
-async def test_a_url_in_the_last_event_reads_the_results_without_a_key(yard: Yard) -> None:
+async def test_a_url_in_the_last_event_reads_the_results_without_a_key(yard: BatchYard) -> None:
     batch_id = await _ended(yard)
     last = (await _events(yard, batch_id))[-1]
     messages = EventMessages(signer=yard.storage, url_seconds=900)
@@ -111,7 +113,7 @@ def _mixed(row: int) -> Result:
     return bad() if row == 1 else good()
 
 
-async def _ended(yard: Yard, **wish: int) -> str:
+async def _ended(yard: BatchYard, **wish: int) -> str:
     """A completed batch with three results and an error."""
     batch_id = await yard.plan(lines(4), **wish)
     await yard.run(batch_id, _mixed)
@@ -119,7 +121,7 @@ async def _ended(yard: Yard, **wish: int) -> str:
     return batch_id
 
 
-async def _events(yard: Yard, batch_id: str) -> list[Entry]:
+async def _events(yard: BatchYard, batch_id: str) -> list[Entry]:
     [history] = await yard.state.events.history([batch_id])
     assert history[-1].fields["type"] == "batch.completed"
     return history

@@ -18,10 +18,11 @@ from dispatcher.finaliser import Finaliser
 from gateway.app import build_app
 from gateway.settings import GatewaySettings
 from shared.catalog import load_catalog
+from shared.settings import open_storage
 from shared.state import State
 from shared.storage import Storage
 from tests.integration.dispatcher.conftest import CATALOG as YARD_CATALOG
-from tests.integration.dispatcher.conftest import Yard, a_planner
+from tests.integration.dispatcher.conftest import BatchYard, a_planner
 from tests.servers import S3
 
 CATALOG = """\
@@ -117,13 +118,7 @@ async def gateway_state(gateway: Gateway) -> AsyncIterator[State]:
 @pytest.fixture
 async def bucket(gateway: Gateway) -> AsyncIterator[Storage]:
     """What the gateway stored, seen from behind."""
-    settings = gateway.settings
-    storage = Storage(
-        settings.s3_endpoint,
-        settings.s3_access_key,
-        settings.s3_secret_key.get_secret_value(),
-        settings.s3_bucket,
-    )
+    storage = open_storage(gateway.settings)
     yield storage
     storage.close()
 
@@ -155,9 +150,9 @@ async def globex(gateway: Gateway, gateway_state: State) -> AsyncIterator[Caller
 
 
 @pytest.fixture
-def yard(gateway_state: State, bucket: Storage, tmp_path: Path) -> Yard:
+def yard(gateway_state: State, bucket: Storage, tmp_path: Path) -> BatchYard:
     """What runs the gateway's batches without a fleet, in slices of three rows."""
     (tmp_path / "yard.yaml").write_text(YARD_CATALOG)
     planner = a_planner(gateway_state, bucket, load_catalog(tmp_path / "yard.yaml"))
     finaliser = Finaliser(gateway_state, bucket, output_seconds=3600)
-    return Yard(gateway_state, bucket, planner, finaliser)
+    return BatchYard(gateway_state, bucket, planner, finaliser)

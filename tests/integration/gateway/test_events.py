@@ -16,9 +16,10 @@ from openai.types import Batch
 from redis.asyncio import Redis
 
 from gateway.watchers import Watchers
-from shared.lifecycle import Event
+from shared.bus.event_shapes import EVENT_TYPES
+from shared.lifecycle import Event, Status
 from shared.state import State
-from tests.batches import claim, feed, in_progress, part, validating
+from tests.batches import claim, feed, in_progress, in_status, part, validating
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller, Gateway
 
@@ -62,6 +63,19 @@ async def test_a_watcher_sees_the_state_at_once_then_each_change_and_the_end(
     ids = [int(event["id"]) for event in (first, finalizing, *rest)]
     assert ids == [2, 3, 4]
     assert [event["data"]["sequence"] for event in (first, finalizing, *rest)] == ids
+
+
+@pytest.mark.parametrize("status", list(Status))
+async def test_the_first_event_has_the_name_that_the_bus_gave_the_status(
+    status: Status, acme: Caller, gateway_state: State
+) -> None:
+    batch_id = await in_status(gateway_state, status, tenant=acme.tenant)
+
+    async with _watching(acme, batch_id) as events:
+        first = await anext(events)
+
+    assert EVENT_TYPES[first["event"]].status is status
+    assert (first["data"]["type"], first["data"]["status"]) == (first["event"], status)
 
 
 async def test_progress_says_how_fast_and_how_long(
@@ -109,7 +123,7 @@ async def test_a_last_event_id_that_is_none_of_the_batch_counts_for_nothing(
     batch_id = await validating(gateway_state, tenant=acme.tenant)
 
     async with _watching(acme, batch_id, last) as events:
-        assert (await anext(events))["event"] == "batch.validating"
+        assert (await anext(events))["event"] == "batch.accepted"
 
 
 async def test_an_ended_batch_is_told_once_and_then_no_more(
@@ -188,7 +202,7 @@ async def test_a_thousand_watchers_are_one_subscription(
         some = await asyncio.gather(*(_raw(gateway, acme, batch_id) for _ in range(50)))
         streams += some
         for reader, _ in some:
-            await asyncio.wait_for(reader.readuntil(b"event: batch.validating"), PATIENCE)
+            await asyncio.wait_for(reader.readuntil(b"event: batch.accepted"), PATIENCE)
 
     channel = f"{{batchyard}}:watch:{batch_id}"
     assert dict(await behind.pubsub_numsub(channel)) == {channel: 1}
@@ -268,7 +282,7 @@ async def test_who_hangs_up_is_forgotten(
     channel = f"{{batchyard}}:watch:{batch_id}"
     reader, writer = await _raw(gateway, acme, batch_id)
     head = await reader.readuntil(b"\r\n\r\n")
-    await reader.readuntil(b"event: batch.validating")
+    await reader.readuntil(b"event: batch.accepted")
     assert dict(await behind.pubsub_numsub(channel)) == {channel: 1}
 
     writer.close()

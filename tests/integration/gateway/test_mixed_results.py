@@ -10,7 +10,15 @@ from dispatcher.finaliser import Finaliser
 from shared.catalog import load_catalog
 from shared.state import State
 from shared.storage import Storage
-from tests.integration.dispatcher.conftest import CATALOG, Result, Yard, a_planner, bad, good, line
+from tests.integration.dispatcher.conftest import (
+    CATALOG,
+    BatchYard,
+    Result,
+    a_planner,
+    bad,
+    good,
+    line,
+)
 from tests.integration.gateway.conftest import Caller
 
 ROWS = 30
@@ -18,15 +26,17 @@ OFFSETS = range(0, ROWS, 4)
 
 
 @pytest.fixture
-def mixed(gateway_state: State, bucket: Storage, tmp_path: Path) -> Yard:
+def mixed(gateway_state: State, bucket: Storage, tmp_path: Path) -> BatchYard:
     (tmp_path / "yard.yaml").write_text(CATALOG)
     catalog = load_catalog(tmp_path / "yard.yaml")
     planner = a_planner(gateway_state, bucket, catalog, mixed_batches=True)
-    return Yard(gateway_state, bucket, planner, Finaliser(gateway_state, bucket, output_seconds=60))
+    return BatchYard(
+        gateway_state, bucket, planner, Finaliser(gateway_state, bucket, output_seconds=60)
+    )
 
 
 async def test_any_offset_means_the_same_line_before_and_after_the_end(
-    acme: Caller, mixed: Yard
+    acme: Caller, mixed: BatchYard
 ) -> None:
     dice = random.Random(7)
     lines = [line(f"row-{row}", model=dice.choice(["m", "few", "other"])) for row in range(ROWS)]

@@ -16,8 +16,8 @@ from shared.slices import Claim
 from shared.state import State
 from tests.batches import validating
 from tests.integration.dispatcher.conftest import (
+    BatchYard,
     Result,
-    Yard,
     bad,
     good,
     lines,
@@ -28,7 +28,7 @@ ROWS = 9
 
 
 async def test_in_input_order_one_reads_up_to_the_first_row_without_a_result(
-    acme: Caller, yard: Yard
+    acme: Caller, yard: BatchYard
 ) -> None:
     batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
     first, second, third = await yard.claim(batch_id)
@@ -54,7 +54,9 @@ async def test_in_input_order_one_reads_up_to_the_first_row_without_a_result(
     assert rest.headers["content-type"] == "application/x-ndjson"
 
 
-async def test_in_order_of_completion_one_reads_all_that_there_is(acme: Caller, yard: Yard) -> None:
+async def test_in_order_of_completion_one_reads_all_that_there_is(
+    acme: Caller, yard: BatchYard
+) -> None:
     batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
     first, second, third = await yard.claim(batch_id)
 
@@ -82,7 +84,7 @@ async def test_in_order_of_completion_one_reads_all_that_there_is(acme: Caller, 
 
 @pytest.mark.parametrize("order", ["input", "completion"])
 async def test_rows_that_never_ran_come_with_the_end(
-    order: Order, acme: Caller, yard: Yard
+    order: Order, acme: Caller, yard: BatchYard
 ) -> None:
     batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
     first, second, third = await yard.claim(batch_id)
@@ -112,7 +114,9 @@ async def test_rows_that_never_ran_come_with_the_end(
 
 
 @pytest.mark.parametrize("order", ["input", "completion"])
-async def test_any_place_of_a_large_file_is_found(order: Order, acme: Caller, yard: Yard) -> None:
+async def test_any_place_of_a_large_file_is_found(
+    order: Order, acme: Caller, yard: BatchYard
+) -> None:
     rows = 300
     batch_id = await yard.plan(lines(rows), tenant=acme.tenant)
     claims = await yard.claim(batch_id)
@@ -131,7 +135,7 @@ async def test_any_place_of_a_large_file_is_found(order: Order, acme: Caller, ya
 
 @pytest.mark.parametrize("order", ["input", "completion"])
 async def test_a_batch_that_ends_while_it_is_read_is_read_to_its_end(
-    order: Order, acme: Caller, yard: Yard
+    order: Order, acme: Caller, yard: BatchYard
 ) -> None:
     batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
     claims = await yard.claim(batch_id)
@@ -148,7 +152,7 @@ async def test_a_batch_that_ends_while_it_is_read_is_read_to_its_end(
 
 
 async def test_the_order_of_completion_ends_with_a_clear_word(
-    acme: Caller, yard: Yard, gateway: Gateway
+    acme: Caller, yard: BatchYard, gateway: Gateway
 ) -> None:
     batch_id = await _completed(yard, acme)
     redis: Redis[str] = Redis.from_url(gateway.settings.redis_url.get_secret_value())
@@ -176,7 +180,7 @@ async def test_the_order_of_completion_ends_with_a_clear_word(
 
 
 async def test_of_a_batch_that_failed_as_a_whole_what_had_run_can_be_read(
-    acme: Caller, yard: Yard
+    acme: Caller, yard: BatchYard
 ) -> None:
     batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
     first, _, third = await yard.claim(batch_id)
@@ -192,7 +196,7 @@ async def test_of_a_batch_that_failed_as_a_whole_what_had_run_can_be_read(
     assert _ids(by_completion)[:3] == ["row-6", "row-7", "row-8"]
 
 
-async def test_results_go_with_their_files(acme: Caller, yard: Yard) -> None:
+async def test_results_go_with_their_files(acme: Caller, yard: BatchYard) -> None:
     batch_id = await _completed(yard, acme)
     output = (await yard.state.batches.get(batch_id)).fields["output_file_id"]
     await acme.openai.files.delete(output)
@@ -229,7 +233,7 @@ async def test_before_the_plan_there_is_nothing_and_nobody_knows_how_much_is_mis
     ],
 )
 async def test_a_wrong_question_is_refused_with_its_reason(
-    query: str, param: str, message: str, acme: Caller, yard: Yard
+    query: str, param: str, message: str, acme: Caller, yard: BatchYard
 ) -> None:
     batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
 
@@ -241,7 +245,7 @@ async def test_a_wrong_question_is_refused_with_its_reason(
     assert message in error["message"]
 
 
-async def test_nobody_reads_anothers_results(acme: Caller, globex: Caller, yard: Yard) -> None:
+async def test_nobody_reads_anothers_results(acme: Caller, globex: Caller, yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
 
     answer = await globex.http.get(f"/v1/batches/{batch_id}/results")
@@ -249,7 +253,7 @@ async def test_nobody_reads_anothers_results(acme: Caller, globex: Caller, yard:
     assert answer.status_code == 404
 
 
-async def _completed(yard: Yard, caller: Caller) -> str:
+async def _completed(yard: BatchYard, caller: Caller) -> str:
     batch_id = await yard.plan(lines(ROWS), tenant=caller.tenant)
     await yard.run(batch_id, lambda row: good())
     await yard.finaliser.finish(batch_id)
@@ -257,7 +261,7 @@ async def _completed(yard: Yard, caller: Caller) -> str:
     return batch_id
 
 
-async def _sweep(yard: Yard, batch_id: str) -> None:
+async def _sweep(yard: BatchYard, batch_id: str) -> None:
     parts = await yard.storage.keys(f"batches/{batch_id}/parts/")
     assert parts
     await yard.storage.remove(parts)
@@ -285,7 +289,7 @@ def _last(answer: httpx.Response) -> bytes:
     return answer.content.splitlines(keepends=True)[-1]
 
 
-async def _holds_the_files(yard: Yard, batch_id: str, body: bytes) -> None:
+async def _holds_the_files(yard: BatchYard, batch_id: str, body: bytes) -> None:
     """Every line of the two files, each once, and nothing else."""
     record = await yard.state.batches.get(batch_id)
     found: list[bytes] = []

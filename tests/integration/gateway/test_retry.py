@@ -15,8 +15,8 @@ from shared.lifecycle import Event, Status
 from shared.state import State
 from shared.submission.admission import NewBatchQuota
 from tests.integration.dispatcher.conftest import (
+    BatchYard,
     Result,
-    Yard,
     bad,
     good,
     line,
@@ -28,7 +28,7 @@ from tests.manifests import inline
 ROWS = 9
 
 
-async def test_the_new_batch_runs_just_the_lines_that_failed(acme: Caller, yard: Yard) -> None:
+async def test_the_new_batch_runs_just_the_lines_that_failed(acme: Caller, yard: BatchYard) -> None:
     body = b"\xef\xbb\xbf" + b"\n\n".join(
         line(f"ü-{row}", ascii_only=False, note="x\u2028" * row) for row in range(ROWS)
     )
@@ -55,7 +55,7 @@ async def test_the_new_batch_runs_just_the_lines_that_failed(acme: Caller, yard:
 
 
 async def test_an_input_that_came_by_the_bus_with_others_is_read_alone(
-    acme: Caller, yard: Yard, catalog: Path
+    acme: Caller, yard: BatchYard, catalog: Path
 ) -> None:
     quota = NewBatchQuota(load_catalog(catalog), 1000, 1000, 1_000_000)
     packer = Packer(yard.state, yard.storage, quota=quota, planner=yard.planner)
@@ -85,7 +85,7 @@ async def test_an_input_that_came_by_the_bus_with_others_is_read_alone(
 
 
 async def test_the_same_call_again_is_the_same_batch_and_another_is_another(
-    acme: Caller, yard: Yard
+    acme: Caller, yard: BatchYard
 ) -> None:
     source = await _ended(yard, acme, lines(ROWS), lambda row: bad() if row else good())
     path = f"/v1/batches/{source}/retry"
@@ -103,7 +103,7 @@ async def test_the_same_call_again_is_the_same_batch_and_another_is_another(
 
 
 async def test_what_is_asked_for_holds_in_the_new_batch(
-    acme: Caller, yard: Yard, gateway_state: State
+    acme: Caller, yard: BatchYard, gateway_state: State
 ) -> None:
     source = await _ended(yard, acme, lines(ROWS), lambda row: bad())
 
@@ -124,7 +124,7 @@ async def test_what_is_asked_for_holds_in_the_new_batch(
     [("all", [1, 3, 4, 5, 6, 7, 8]), ("failed", [1]), ("not_run", [3, 4, 5, 6, 7, 8])],
 )
 async def test_rows_that_failed_and_rows_that_never_ran_can_be_told_apart(
-    rows: str, expected: list[int], acme: Caller, yard: Yard
+    rows: str, expected: list[int], acme: Caller, yard: BatchYard
 ) -> None:
     source = await yard.plan(lines(ROWS), tenant=acme.tenant)
     first, *others = await yard.claim(source)
@@ -142,7 +142,7 @@ async def test_rows_that_failed_and_rows_that_never_ran_can_be_told_apart(
 
 
 async def test_a_batch_that_failed_as_a_whole_is_run_again_as_a_whole(
-    acme: Caller, yard: Yard
+    acme: Caller, yard: BatchYard
 ) -> None:
     file = await acme.openai.files.create(file=("in.jsonl", lines(ROWS)), purpose="batch")
     source = await yard.plan(lines(ROWS), tenant=acme.tenant, input_file_id=file.id)
@@ -154,7 +154,7 @@ async def test_a_batch_that_failed_as_a_whole_is_run_again_as_a_whole(
     assert batch.metadata == {"retry_of": source}
 
 
-async def test_while_a_batch_runs_there_is_nothing_to_retry(acme: Caller, yard: Yard) -> None:
+async def test_while_a_batch_runs_there_is_nothing_to_retry(acme: Caller, yard: BatchYard) -> None:
     source = await yard.plan(lines(ROWS), tenant=acme.tenant)
 
     with pytest.raises(ConflictError, match="status 'in_progress': wait for its end") as refused:
@@ -163,7 +163,7 @@ async def test_while_a_batch_runs_there_is_nothing_to_retry(acme: Caller, yard: 
     assert refused.value.response.headers["x-should-retry"] == "false"
 
 
-async def test_where_nothing_failed_nothing_is_retried(acme: Caller, yard: Yard) -> None:
+async def test_where_nothing_failed_nothing_is_retried(acme: Caller, yard: BatchYard) -> None:
     whole = await _ended(yard, acme, lines(ROWS), lambda row: good())
     refused = await yard.plan(b"no json", tenant=acme.tenant)
     failed = await _ended(yard, acme, lines(ROWS), lambda row: bad())
@@ -180,7 +180,7 @@ async def test_where_nothing_failed_nothing_is_retried(acme: Caller, yard: Yard)
     assert [file.id async for file in acme.openai.files.list(purpose="batch")] == []
 
 
-async def test_without_its_input_a_batch_cannot_be_retried(acme: Caller, yard: Yard) -> None:
+async def test_without_its_input_a_batch_cannot_be_retried(acme: Caller, yard: BatchYard) -> None:
     source = await _ended(yard, acme, lines(ROWS), lambda row: bad())
     record = await yard.state.batches.get(source)
     await yard.storage.remove([record.fields["key"]])
@@ -205,7 +205,7 @@ async def test_without_its_input_a_batch_cannot_be_retried(acme: Caller, yard: Y
     ],
 )
 async def test_a_wish_that_cannot_be_met_is_refused_with_its_reason(
-    body: dict[str, Any], param: str, message: str, acme: Caller, yard: Yard
+    body: dict[str, Any], param: str, message: str, acme: Caller, yard: BatchYard
 ) -> None:
     source = await _ended(yard, acme, lines(ROWS), lambda row: bad())
 
@@ -216,7 +216,7 @@ async def test_a_wish_that_cannot_be_met_is_refused_with_its_reason(
     assert message in answer.json()["error"]["message"]
 
 
-async def test_nobody_retries_anothers_batch(acme: Caller, globex: Caller, yard: Yard) -> None:
+async def test_nobody_retries_anothers_batch(acme: Caller, globex: Caller, yard: BatchYard) -> None:
     source = await _ended(yard, acme, lines(ROWS), lambda row: bad())
 
     answer = await globex.http.post(f"/v1/batches/{source}/retry")
@@ -224,7 +224,7 @@ async def test_nobody_retries_anothers_batch(acme: Caller, globex: Caller, yard:
     assert answer.status_code == 404
 
 
-async def _ended(yard: Yard, caller: Caller, body: bytes, result: Any) -> str:
+async def _ended(yard: BatchYard, caller: Caller, body: bytes, result: Any) -> str:
     batch_id = await yard.plan(body, tenant=caller.tenant, metadata='{"who": "me"}')
 
     def of(row: int) -> Result:

@@ -14,7 +14,7 @@ from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import CATALOG, Yard, a_planner, lines
+from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner, lines
 from tests.integration.worker.conftest import worker_settings
 from tests.servers import S3
 
@@ -55,7 +55,7 @@ async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
         CATALOG.replace("m: {pools: [gpu]}", "m: {pools: [gpu], engine: {max_num_seqs: 1}}")
     )
     catalog = load_catalog(tmp_path / "catalog.yaml")
-    yard = Yard(
+    yard = BatchYard(
         state,
         storage,
         a_planner(state, storage, catalog),

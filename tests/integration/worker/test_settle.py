@@ -55,7 +55,7 @@ async def test_of_two_sets_of_answers_neither_is_committed_and_the_slice_runs_ag
 
 
 async def _settle(state: State, storage: Storage, claim: Claim, word: bytes) -> None:
-    from worker.slice_run import Outcome, SliceResult, settle
+    from worker.slice_runner import Outcome, SliceResult, settle
 
     body = PartBody((word + b"\n") * 3, b"", SliceUsage(completed=3))
     await settle(state, storage, claim, SliceResult(Outcome.DONE, body))

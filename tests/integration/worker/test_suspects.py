@@ -17,7 +17,7 @@ from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB, claim, claim_suspects
 from tests.chaos.engine import KILL
-from tests.integration.dispatcher.conftest import CATALOG, Yard, a_planner
+from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner
 from tests.integration.worker.conftest import requests
 from worker.engine_errors import (
     EngineFailedError,
@@ -25,15 +25,15 @@ from worker.engine_errors import (
     EngineUnavailableError,
     Result,
 )
-from worker.slice_run import BatchWatch, Outcome, SliceRunner, fetch, settle
-from worker.suspects import SuspectRunner
+from worker.slice_runner import BatchWatch, Outcome, SliceRunner, fetch, settle
+from worker.suspect_runner import SuspectRunner
 
 LANE = "m@gpu"
 _ROWS_A_SLICE = 40
 
 
 @dataclass
-class Engine:
+class FragileEngine:
     """Dies with all that is in it when a planted row comes, and is there again at once."""
 
     deaths: int = 0
@@ -66,8 +66,8 @@ class Engine:
 class Lane:
     """What a lane job does, one step at a time."""
 
-    yard: Yard
-    engine: Engine
+    yard: BatchYard
+    engine: FragileEngine
     runner: SliceRunner
     suspects: SuspectRunner
 
@@ -115,13 +115,13 @@ class Lane:
 
 @pytest.fixture
 async def lane(state: State, storage: Storage, tmp_path: Path) -> Lane:
-    engine, watch = Engine(), BatchWatch(state)
+    engine, watch = FragileEngine(), BatchWatch(state)
     await state.lanes.open_job(LANE, "", JOB)
     (tmp_path / "catalog.yaml").write_text(CATALOG)
     catalog = load_catalog(tmp_path / "catalog.yaml")
     planner = a_planner(state, storage, catalog, rows=_ROWS_A_SLICE)
     return Lane(
-        Yard(state, storage, planner, Finaliser(state, storage, output_seconds=3600)),
+        BatchYard(state, storage, planner, Finaliser(state, storage, output_seconds=3600)),
         engine,
         SliceRunner(engine, watch, rows_in_engine=64, rows_per_engine_call=16),
         SuspectRunner(

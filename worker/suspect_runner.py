@@ -17,11 +17,11 @@ from shared import ids
 from shared.dead_rows import DeadRow
 from shared.input.request_lines import custom_id_of
 from shared.slices import Claim
-from worker.doubts import MOST_STRIKES, TOGETHER, Place, given_up, strikes_of, to_doubts, trials
 from worker.engine_errors import Engine, Result
-from worker.room import RowRoom
+from worker.row_limiter import RowRoom
 from worker.rows import assemble, requests
-from worker.slice_run import BatchWatch, Outcome, SliceResult, gravity, last_words, outcome
+from worker.slice_runner import BatchWatch, Outcome, SliceResult, gravity, last_words, outcome
+from worker.strikes import MOST_STRIKES, TOGETHER, Place, given_up, strikes_of, to_doubts, trials
 
 log = structlog.get_logger()
 

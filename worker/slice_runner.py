@@ -17,7 +17,6 @@ from shared.lifecycle import Event, Status
 from shared.slices import Claim, Doubt, GivenBack, Part, label
 from shared.state import State
 from shared.storage import Storage
-from worker.doubts import to_doubts
 from worker.engine_errors import (
     Engine,
     EngineFailedError,
@@ -25,8 +24,9 @@ from worker.engine_errors import (
     EngineUnavailableError,
     Result,
 )
-from worker.room import RowRoom
+from worker.row_limiter import RowRoom
 from worker.rows import PartBody, assemble, requests
+from worker.strikes import to_doubts
 
 log = structlog.get_logger()
 

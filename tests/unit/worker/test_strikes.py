@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.slices import Doubt
-from worker.doubts import MOST_STRIKES, TOGETHER, given_up, strikes_of, to_doubts, trials
+from worker.strikes import MOST_STRIKES, TOGETHER, given_up, strikes_of, to_doubts, trials
 
 
 @given(st.lists(st.integers(0, MOST_STRIKES), max_size=60))

@@ -1,6 +1,6 @@
 import asyncio
 
-from worker.room import RowRoom
+from worker.row_limiter import RowRoom
 
 
 async def test_no_more_rows_are_inside_than_there_is_room_for() -> None:

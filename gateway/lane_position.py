@@ -1,0 +1,275 @@
+"""Where a batch stands on its lanes, and what follows from it: what it waits for, and when it ends.
+
+Pure. A position knows the load of other tenants only as a class, so no answer can tell more.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gateway.explanation import AheadOf, Code, LaneNow, LaneShare, Predicted, Waiting
+from gateway.load import Load, assumed_sharers, rounded_rate, typical_rows
+from shared.lifecycle import FINAL, Status
+
+#: A lane job reports every second.
+_SILENT_SECONDS = 15
+
+
+class LaneJob(NamedTuple):
+    """A lane's job; times are Unix seconds, 0 if it has not happened."""
+
+    id: str
+    opened_at: float
+    beat_at: float
+    rate: float
+    #: The pool whose engine runs the rows now, the pools without room, and when the next is asked.
+    runs_on: str
+    full_pools: tuple[str, ...]
+    spills_at: float
+
+
+class OwnAhead(NamedTuple):
+    """Ready slices of the tenant's other batches that run before the batch's first one."""
+
+    slices: int
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class LanePosition:
+    """A planned batch on one of its lanes."""
+
+    lane: str
+    status: Status
+    is_paused: bool
+    #: Whether any row of the batch has run or runs, on any lane.
+    has_begun: bool
+    rows_left: int
+    #: Slices of the batch on this lane.
+    pending: int
+    ready: int
+    running: int
+    #: Slices of the batch that run on any lane.
+    claimed: int
+    ahead: OwnAhead
+    others_ahead: Load
+    #: Whether any slice runs on the lane, of whatever batch.
+    is_lane_busy: bool
+    own_batches: int
+    own_rows: int
+    others: Load
+    other_tenants: int
+    job: LaneJob
+    #: Why the lane's engine cannot start, if it cannot.
+    failure: str | None
+    #: Whether an engine died under the batch or could not be reached.
+    had_engine_trouble: bool
+    #: Why the batch lost this lane's rows, if it did.
+    lane_failed: str | None
+
+    @property
+    def is_open(self) -> bool:
+        return self.status is Status.IN_PROGRESS
+
+    @property
+    def may_run(self) -> bool:
+        return self.is_open and not self.is_paused
+
+
+def unplanned(status: Status, *, is_paused: bool) -> Waiting | None:
+    """What a batch without a plan waits for."""
+    match status:
+        case Status.VALIDATING if is_paused:
+            return Waiting(
+                code="paused",
+                message="The batch is paused. Its input is being checked, and then it waits to be "
+                "resumed.",
+            )
+        case Status.VALIDATING:
+            return Waiting(code="planning", message="The input is being read and checked.")
+        case Status.CANCELLING:
+            return Waiting(code="cancelling", message="The batch is about to be cancelled.")
+        case _:
+            return None
+
+
+def all_wait_for(positions: list[LanePosition], *, now: float) -> Waiting | None:
+    """What a planned batch waits for; None while any of it runs, and once it has ended."""
+    first = positions[0]
+    if len(positions) == 1 or not first.may_run:
+        return waits_for(first, now=now)
+    left = [position for position in positions if position.rows_left]
+    if first.claimed or not left:
+        return None
+    waiting = _waits_to_run(left[0], now)
+    return Waiting(code=waiting.code, message=f"Lane {left[0].lane}: {waiting.message}")
+
+
+def waits_for(position: LanePosition, *, now: float) -> Waiting | None:
+    """What a planned batch waits for on its lane; None while it runs, and once it has ended."""
+    claimed = position.claimed
+    match position.status:
+        case Status.FINALIZING | Status.CANCELLING:
+            code: Code = "finalizing" if position.status is Status.FINALIZING else "cancelling"
+            if claimed:
+                return Waiting(code=code, message=f"{_slices(claimed)} must end first.")
+            return Waiting(code=code, message="The result files are being written.")
+        case Status.IN_PROGRESS if position.is_paused:
+            running = f" {_slices(claimed)} will still end." if claimed else ""
+            return Waiting(
+                code="paused", message=f"The batch is paused until it is resumed.{running}"
+            )
+        case Status.IN_PROGRESS if not claimed:
+            return _waits_to_run(position, now)
+        case _:
+            return None
+
+
+def all_predicted(positions: list[LanePosition], *, now: float) -> Predicted | None:
+    """When the batch may start, on the first of its lanes, and finish, on the last."""
+    found = [
+        predicted(position, now=now)
+        for position in positions
+        if position.rows_left or len(positions) == 1
+    ]
+    known = [one for one in found if one is not None]
+    if not known or len(known) < len(found):
+        return None
+    starts = [one.start_at for one in known if one.start_at is not None]
+    return Predicted(
+        start_at=min(starts, default=None), finish_at=max(one.finish_at for one in known)
+    )
+
+
+def predicted(position: LanePosition, *, now: float) -> Predicted | None:
+    """When the batch may start and finish on its lane; None if that cannot be predicted."""
+    rate = rounded_rate(position.job.rate)
+    if not position.may_run or not rate:
+        return None
+    rows = position.rows_left
+    # Tenants share the lane while several have work; a tenant that is alone gets all of it.
+    lane_rows = position.own_rows + typical_rows(position.others)
+    shared_rows = max(rows, min(lane_rows, rows * assumed_sharers(position.other_tenants)))
+    rows_ahead = position.ahead.rows + typical_rows(position.others_ahead)
+    return Predicted(
+        start_at=None if position.has_begun else round(now + rows_ahead / rate),
+        finish_at=round(now + shared_rows / rate),
+    )
+
+
+def summary(status: Status, waiting: Waiting | None, claimed: int, first_error: str | None) -> str:
+    """The explanation in a sentence or two."""
+    if waiting is not None:
+        return waiting.message
+    if status in FINAL:
+        return f"The batch has ended as {status}." + (f" {first_error}" if first_error else "")
+    return f"{_slices(claimed)} running."
+
+
+def spill_summary(position: LanePosition) -> str:
+    """A sentence to append if the lane's rows run on another pool than its own; else nothing."""
+    own, pool = position.lane.rpartition("@")[2], position.job.runs_on
+    if not position.running or not pool or pool == own:
+        return ""
+    if own in position.job.full_pools:
+        return f" On pool {pool}, because pool {own} has no room for the engine."
+    return f" On pool {pool}, while the engine of pool {own} starts."
+
+
+def ahead_of(position: LanePosition) -> AheadOf | None:
+    """What runs before the batch; None if the batch may not run at all."""
+    if not position.may_run:
+        return None
+    return AheadOf(**position.ahead._asdict(), others=position.others_ahead)
+
+
+def lane_now(position: LanePosition) -> LaneNow:
+    """The lane, as its tenant may see it."""
+    return LaneNow(**_lane_fields(position))
+
+
+def lane_share(position: LanePosition, *, now: float) -> LaneShare:
+    """The lane and the part of the batch that runs there."""
+    has_rows, is_open = position.rows_left > 0, position.is_open
+    waits = position.may_run and has_rows and not position.running
+    prediction = predicted(position, now=now) if has_rows else None
+    return LaneShare(
+        **_lane_fields(position),
+        rows_left=position.rows_left,
+        pending=position.pending if is_open else 0,
+        ready=position.ready if is_open else 0,
+        running=position.running if is_open else 0,
+        waits_for=_waits_to_run(position, now) if waits else None,
+        ahead=ahead_of(position) if has_rows else None,
+        finish_at=prediction.finish_at if prediction else None,
+        failed=position.lane_failed,
+    )
+
+
+def _waits_to_run(position: LanePosition, now: float) -> Waiting:  # noqa: PLR0911  # one per reason
+    job = position.job
+    if position.failure is not None:
+        return Waiting(
+            code="engine_failed", message=f"The lane's engine cannot start: {position.failure}"
+        )
+    if not job.id:
+        return Waiting(code="lane_starting", message="A lane job is about to be submitted.")
+    if not job.beat_at:
+        return Waiting(
+            code="lane_starting",
+            message=f"The lane job was submitted {now - job.opened_at:.0f} seconds ago and is "
+            "starting.",
+        )
+    if now - job.beat_at > _SILENT_SECONDS:
+        return Waiting(
+            code="lane_silent",
+            message=f"The lane job has not reported for {now - job.beat_at:.0f} seconds. It will "
+            "be replaced if it stays silent.",
+        )
+    if position.is_lane_busy:
+        return Waiting(code="others", message=_others(position))
+    if job.full_pools and not job.runs_on:
+        return Waiting(code="no_room", message=_no_room(job, now))
+    if position.had_engine_trouble:
+        return Waiting(
+            code="engine_failed",
+            message="The lane's engine died or could not be reached, and is being restarted.",
+        )
+    return Waiting(code="engine_starting", message="The lane's engine is starting.")
+
+
+def _others(position: LanePosition) -> str:
+    ahead = []
+    if position.ahead.slices:
+        ahead.append(f"{_slices(position.ahead.slices)} of your other batches")
+    if position.others_ahead != "none":
+        ahead.append(f"{position.others_ahead} rows of other tenants")
+    queue = f" Ahead of this one: {' and '.join(ahead)}." if ahead else ""
+    return (
+        f"Other batches are running on the lane.{queue} Tenants share a lane by predicted tokens."
+    )
+
+
+def _no_room(job: LaneJob, now: float) -> str:
+    pools = job.full_pools
+    full = f"Pool {pools[0]} has" if len(pools) == 1 else f"Pools {', '.join(pools)} have"
+    if not job.spills_at:
+        return f"{full} no room for the engine."
+    seconds = max(0.0, job.spills_at - now)
+    return f"{full} no room for the engine; the next pool is asked in {seconds:.0f} seconds."
+
+
+def _lane_fields(position: LanePosition) -> dict[str, Any]:
+    return {
+        "name": position.lane,
+        "job": position.job.id or None,
+        "rows_per_second": rounded_rate(position.job.rate),
+        "batches": position.own_batches,
+        "missing_rows": position.own_rows,
+        "others": position.others,
+        "runs_on": position.job.runs_on or None,
+    }
+
+
+def _slices(count: int) -> str:
+    return f"{count} slice" if count == 1 else f"{count} slices"

@@ -1,0 +1,71 @@
+"""The endpoints that a batch may run: one row for each, and the only list of them. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+#: What vLLM is started as: a model that writes, or one that gives vectors.
+Runner = Literal["generate", "pooling"]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What is special about the requests of one endpoint."""
+
+    path: str
+    runner: Runner
+    #: The field of the body that holds the prompt; a request without it cannot run.
+    content: str
+    #: What the content is: `messages` that the chat template makes a prompt of, a text or `items`
+    #: of a conversation for it, or `texts` that are prompts as they are.
+    prompt: Literal["messages", "items", "texts"]
+    #: The fields that limit the tokens of one answer: the first one that is set counts. Empty where
+    #: an answer has no tokens.
+    output_limits: tuple[str, ...] = ()
+    #: Whether each text of the content counts against the limit of a batch's embedding inputs.
+    counts_inputs: bool = False
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the model writes tokens."""
+        return bool(self.output_limits)
+
+
+_ROWS = (
+    Endpoint(
+        "/v1/chat/completions",
+        runner="generate",
+        content="messages",
+        prompt="messages",
+        output_limits=("max_completion_tokens", "max_tokens"),
+    ),
+    Endpoint(
+        "/v1/completions",
+        runner="generate",
+        content="prompt",
+        prompt="texts",
+        output_limits=("max_tokens",),
+    ),
+    Endpoint(
+        "/v1/embeddings",
+        runner="pooling",
+        content="input",
+        prompt="texts",
+        counts_inputs=True,
+    ),
+    Endpoint(
+        "/v1/responses",
+        runner="generate",
+        content="input",
+        prompt="items",
+        output_limits=("max_output_tokens",),
+    ),
+)
+
+#: By path, in the order in which messages and documents name them.
+ENDPOINTS: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in _ROWS}
+
+
+def endpoints_of(runner: Runner) -> tuple[str, ...]:
+    """The paths that an engine of this runner can answer."""
+    return tuple(path for path, endpoint in ENDPOINTS.items() if endpoint.runner == runner)
