@@ -122,7 +122,7 @@ class StorageRefusedError(BatchyardError):
     """S3 refuses a call, and would refuse it again; `code` is S3's own word for the reason."""
 
     def __init__(self, code: str) -> None:
-        super().__init__(f"S3 refuses the call: {code}")
+        super().__init__(f"S3 refuses the call: {code}.")
         self.code = code
 
 
@@ -162,6 +162,11 @@ class Storage:
         self._patience_seconds = patience_seconds
         self._attempts = attempts
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="storage")
+        self._connections = urllib3.PoolManager(
+            maxsize=_THREADS,
+            timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
+            retries=False,
+        )
         self._client = Minio(
             url.netloc,
             access_key=access_key,
@@ -169,11 +174,7 @@ class Storage:
             secure=url.scheme == "https",
             # Named, so that the client does not ask the server for it before each first call.
             region=region,
-            http_client=urllib3.PoolManager(
-                maxsize=_THREADS,
-                timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
-                retries=False,
-            ),
+            http_client=self._connections,
         )
 
     async def prepare(self) -> None:
@@ -350,10 +351,10 @@ class Storage:
         await self.put(probe, b"")
         try:
             await self.tag(probe, {"tenant": "probe"})
-        except S3Error as error:
+        except (StorageRefusedError, LoginRefusedError) as error:
             raise SetupError(
-                f"The S3 server of bucket '{self.bucket}' does not let us tag objects "
-                f"({error.code}). Allow s3:PutObjectTagging, or unset BATCHYARD_TAG_RESULTS."
+                f"The S3 server of bucket '{self.bucket}' does not let us tag objects. {error} "
+                f"Allow s3:PutObjectTagging, or unset BATCHYARD_TAG_RESULTS."
             ) from error
         finally:
             await self.remove([probe])
@@ -446,8 +447,9 @@ class Storage:
         )
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Give up the threads and connections."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._connections.clear()
 
     async def _joined(self, sources: Iterable[Stored]) -> AsyncGenerator[bytes, None]:
         for source in sources:

@@ -21,7 +21,7 @@ from shared.bus import messages, replays
 from shared.bus.messages import MAX_BYTES_KEYWORD, RejectedError
 from shared.bus.received import RECEIVED
 from shared.bus.topology import SUBMIT_EXCHANGE
-from shared.openai.shapes import ENDPOINTS
+from shared.openai.endpoints import ENDPOINTS
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _TENANT = "acme"

@@ -608,7 +608,7 @@ async def test_a_message_without_an_id_is_a_dead_letter_as_it_came(acme: Door) -
 async def test_a_message_with_a_wrong_id_is_answered_under_that_of_its_dead_letter(
     message_id: str | None, kind: str, acme: Door
 ) -> None:
-    named = {} if message_id is None else {"message_id": message_id}
+    named: dict[str, Any] = {} if message_id is None else {"message_id": message_id}
     await acme.send_bare(
         _body(),
         message_type=kind,
@@ -1193,7 +1193,7 @@ def _intake(
             tenant_prefix="inbox/{tenant}/",
             places=places or {},
             max_bytes=max_bytes,
-            pauses=(0.1, 0.1),
+            pauses=(),
         ),
         quota=NewBatchQuota(_CATALOG, batches_per_hour, 1000, 1000),
         replay=Replay(state, bus, EventMessages(storage=storage)),
