@@ -43,8 +43,8 @@ class ReplyError(_Shape):
 class RejectedReply(_Shape):
     """Nothing was done.
 
-    After `quota_exceeded`, `input_unavailable` and `replay_in_progress` the same message may be sent
-    again later. After any other code it would be refused again.
+    After `quota_exceeded`, `input_unavailable` and `replay_in_progress` the same message may be
+    sent again later. After any other code it would be refused again.
     """
 
     status: Literal["rejected"] = "rejected"

@@ -59,7 +59,7 @@ class Senders:
     async def send(self, tenant: str, body: bytes) -> str:
         """Publish; returns the id of the message."""
         message_id = f"m-{secrets.token_hex(4)}"
-        properties = {
+        properties: dict[str, Any] = {
             "message_id": message_id,
             "type": "batch.submit.v1",
             "content_type": "application/json",
@@ -79,7 +79,7 @@ class Senders:
     async def send_object(self, tenant: str, name: str) -> str:
         """A message over an object of the tenant's own, which is there."""
         stored = await self._straight.put(f"inbox/{tenant}/{name}", b"{}\n")
-        given = {"kind": "s3", "bucket": self._straight.bucket, "key": stored.key}
+        given: dict[str, Any] = {"kind": "s3", "bucket": self._straight.bucket, "key": stored.key}
         given |= {"etag": stored.etag, "size": stored.size}
         body = {"schema": "batch.submit/1", "endpoint": CHAT, "input": given}
         return await self.send(tenant, json.dumps(body).encode())
