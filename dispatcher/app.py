@@ -29,6 +29,7 @@ from shared.catalog import catalog_digest, load_catalog
 from shared.errors import TransientError
 from shared.lifecycle import Status
 from shared.outbound import Guard
+from shared.settings import open_storage
 from shared.state import Quota, State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
@@ -41,6 +42,8 @@ _SWEEP_SECONDS = 1.0
 #: Bells may ring thousands of times a second; rounds do not.
 _PAUSE_SECONDS = 0.03
 _AT_ONCE = 12
+#: For one lookup of an object that a tenant names.
+_LOOKUP_SECONDS = 5.0
 #: Before a duty that failed is tried again: an outage is over for all of them in one moment.
 _LONGEST_PAUSE_SECONDS = 60.0
 _LONGEST_OUTAGE_PAUSE_SECONDS = 4.0
@@ -174,15 +177,14 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         state = State(settings.redis_url.get_secret_value())
         stack.push_async_callback(state.close)
-        storage = Storage(
-            settings.s3_endpoint,
-            settings.s3_access_key,
-            settings.s3_secret_key.get_secret_value(),
-            settings.s3_bucket,
-            region=settings.s3_region,
-        )
+        storage = open_storage(settings)
         stack.callback(storage.close)
         await storage.prepare()
+        if settings.tag_results:
+            await storage.require_tags()
+        # With threads of its own and little patience: what tenants name may be slow.
+        lookups = open_storage(settings, patience_seconds=_LOOKUP_SECONDS, attempts=1)
+        stack.callback(lookups.close)
         bus = Bus(settings.amqp_url.get_secret_value())
         stack.push_async_callback(bus.close)
         await bus.connect(declares=settings.declare_topology)
@@ -211,7 +213,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             service_user=settings.service_user,
             inputs=Inputs(
                 state,
-                storage,
+                lookups,
                 tenant_prefix=settings.tenant_prefix,
                 places=settings.input_places,
                 max_bytes=settings.max_input_bytes,
@@ -224,7 +226,12 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         dispatcher = Dispatcher(
             state,
             planner=planner,
-            finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
+            finaliser=Finaliser(
+                state,
+                storage,
+                output_seconds=settings.output_seconds,
+                tag_results=settings.tag_results,
+            ),
             lanes=LaneKeeper(
                 state,
                 storage,
@@ -295,13 +302,7 @@ def _event_messages(
 ) -> EventMessages:
     signer = None
     if settings.event_url_seconds:
-        signer = Storage(
-            settings.event_url_endpoint or settings.s3_endpoint,
-            settings.s3_access_key,
-            settings.s3_secret_key.get_secret_value(),
-            settings.s3_bucket,
-            region=settings.s3_region,
-        )
+        signer = open_storage(settings, endpoint=settings.event_url_endpoint)
         stack.callback(signer.close)
     return EventMessages(
         storage=storage,

@@ -12,6 +12,7 @@ import structlog
 from fastapi import FastAPI
 
 from gateway import (
+    batch_controls,
     batches,
     errors,
     events,
@@ -23,7 +24,6 @@ from gateway import (
     openapi,
     results,
     retry,
-    steering,
     uploads,
     webhooks,
 )
@@ -31,7 +31,7 @@ from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
-from gateway.upload_room import UploadRoom
+from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
 from shared.bus.relay import Relay
@@ -40,6 +40,7 @@ from shared.errors import TransientError
 from shared.input.validation import Limits
 from shared.monitoring.metrics import Calls
 from shared.outbound import Guard
+from shared.settings import open_storage
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
@@ -63,14 +64,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
     async def running(app: FastAPI) -> AsyncIterator[dict[str, Services]]:
         patience = settings.patience_seconds
         state = State(settings.redis_url.get_secret_value(), patience_seconds=patience)
-        storage = Storage(
-            settings.s3_endpoint,
-            settings.s3_access_key,
-            settings.s3_secret_key.get_secret_value(),
-            settings.s3_bucket,
-            region=settings.s3_region,
-            patience_seconds=patience,
-        )
+        storage = open_storage(settings, patience_seconds=patience)
         bus = Bus(settings.amqp_url.get_secret_value())
         guard = Guard(settings.webhook_networks)
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
@@ -97,7 +91,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                         mixed_batches=settings.mixed_batches,
                     ),
                     watchers,
-                    UploadRoom(settings.upload_memory_bytes),
+                    UploadMemory(settings.upload_memory_bytes),
                 )
             }
             # A lease that cannot be let go ends by itself.
@@ -127,7 +121,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         events,
         results,
         retry,
-        steering,
+        batch_controls,
         explain,
         models,
         webhooks,

@@ -6,10 +6,12 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from shared.storage import DEFAULT_REGION
+from shared.storage import DEFAULT_REGION, Storage
 
 THIRTY_DAYS = 2_592_000
 NINETY_DAYS = 7_776_000
+#: Where in our bucket a tenant puts the inputs that its messages name.
+DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
 
 
 class SharedSettings(BaseSettings):
@@ -81,4 +83,23 @@ class SharedSettings(BaseSettings):
         default=(),
         description='a JSON list such as ["10.1.0.0/16"]: private networks where webhook '
         "endpoints may be; the gateway and the dispatcher need the same",
+    )
+
+
+def open_storage(
+    settings: SharedSettings,
+    *,
+    endpoint: str | None = None,
+    patience_seconds: float | None = None,
+    attempts: int = 5,
+) -> Storage:
+    """The fleet's bucket, as `Storage` has it; `endpoint` is another address of the same server."""
+    return Storage(
+        endpoint or settings.s3_endpoint,
+        settings.s3_access_key,
+        settings.s3_secret_key.get_secret_value(),
+        settings.s3_bucket,
+        region=settings.s3_region,
+        patience_seconds=patience_seconds,
+        attempts=attempts,
     )

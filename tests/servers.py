@@ -5,7 +5,7 @@ A test that needs a server that is nowhere is skipped, and fails where the varia
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -14,6 +14,7 @@ import pytest
 
 from cli import servers
 from shared.bus.topology import User
+from shared.storage import Storage
 
 #: The broker user that our own processes are.
 SERVICE = User("batchyard", secrets.token_urlsafe(16), tenant=False)
@@ -27,6 +28,12 @@ class S3(NamedTuple):
     endpoint: str
     access_key: str
     secret_key: str
+
+
+def storage_of(environment: Mapping[str, str]) -> Storage:
+    """The bucket of processes with these settings."""
+    names = ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY", "BUCKET")
+    return Storage(*(environment[f"BATCHYARD_S3_{name}"] for name in names))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import TypeVar
 
+from shared.settings import open_storage
 from shared.state import State
 from shared.storage import Storage
 from worker.settings import WorkerSettings
@@ -17,17 +18,6 @@ T = TypeVar("T")
 def open_state(settings: WorkerSettings) -> State:
     """A connection to Redis. Belongs to the event loop that first uses it."""
     return State(settings.redis_url.get_secret_value())
-
-
-def open_storage(settings: WorkerSettings) -> Storage:
-    """The fleet's bucket."""
-    return Storage(
-        settings.s3_endpoint,
-        settings.s3_access_key,
-        settings.s3_secret_key.get_secret_value(),
-        settings.s3_bucket,
-        region=settings.s3_region,
-    )
 
 
 @asynccontextmanager

@@ -24,11 +24,10 @@ from cli.servers import free_port
 from shared.bus import topology
 from shared.bus.connection import Bus
 from shared.state import State
-from shared.storage import Storage
 from tests.contract.engine import ScriptedEngine
 from tests.contract.processes import Process
 from tests.eventually import wait_until
-from tests.servers import S3
+from tests.servers import S3, storage_of
 
 T = TypeVar("T")
 
@@ -228,7 +227,7 @@ def yard_on(
         "BATCHYARD_WEBHOOK_HTTP": "true",
         **{f"BATCHYARD_{name.upper()}": text for name, text in changes.items()},
     }
-    engine = ScriptedEngine(_state_of(environment), storage_of(environment))
+    engine = ScriptedEngine(_state_of(environment), lambda: storage_of(environment))
     yard = ServiceYard(
         f"http://127.0.0.1:{port}",
         environment,
@@ -280,12 +279,6 @@ def calling(yard: ServiceYard, tenant: str) -> Iterator[Caller]:
 
 def _state_of(environment: dict[str, str]) -> Callable[[], State]:
     return lambda: State(environment["BATCHYARD_REDIS_URL"])
-
-
-def storage_of(environment: dict[str, str]) -> Callable[[], Storage]:
-    """What makes a Storage on the bucket of these settings."""
-    names = ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY", "BUCKET")
-    return lambda: Storage(*(environment[f"BATCHYARD_S3_{name}"] for name in names))
 
 
 async def _purge(amqp_url: str) -> None:

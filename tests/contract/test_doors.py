@@ -12,8 +12,9 @@ import pytest
 
 from shared.bus import topology
 from shared.bus.messages import SUBMIT
-from tests.contract.conftest import CHAT, FINAL, Caller, ServiceYard, calling, row, rows, storage_of
+from tests.contract.conftest import CHAT, FINAL, Caller, ServiceYard, calling, row, rows
 from tests.contract.engine import REFUSE
+from tests.servers import storage_of
 
 _GOOD = rows("one", "zwei ü", REFUSE, "four \u2028 \"'")
 #: Two wrong lines, neither of which may refuse the message.
@@ -57,7 +58,7 @@ def _input(caller: Caller, form: str, content: bytes) -> dict[str, Any]:
 
 
 async def _put(caller: Caller, content: bytes) -> dict[str, Any]:
-    storage = storage_of(caller.yard.environment)()
+    storage = storage_of(caller.yard.environment)
     try:
         key = f"inbox/{caller.tenant}/{secrets.token_hex(4)}.jsonl"
         stored = await storage.put(key, content)

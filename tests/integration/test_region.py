@@ -16,11 +16,11 @@ import pytest
 from cli.servers import free_port
 from shared.bus.connection import Bus
 from shared.errors import SetupError
+from shared.settings import open_storage
 from shared.storage import Storage
 from tests.conftest import a_bucket
 from tests.eventually import wait_until
 from tests.servers import S3
-from worker.connections import open_storage
 from worker.settings import WorkerSettings
 
 _REGION = "eu-central-1"

@@ -18,6 +18,7 @@ from shared.lifecycle import Event, Status
 from shared.slices import Claim
 from shared.state import State
 from tests.batches import LANE
+from tests.conftest import minio_client
 from tests.integration.dispatcher.conftest import (
     OUTPUT_SECONDS,
     BatchYard,
@@ -44,6 +45,23 @@ async def main(redis_url, namespace, batch_id, output_seconds, *storage):
 
 asyncio.run(main(*sys.argv[1:]))
 """
+
+
+@pytest.mark.parametrize("rows", [10, 2], ids=["files of their own", "the only part as it lies"])
+async def test_result_files_are_tagged_with_their_tenant_where_that_is_set(
+    yard: BatchYard, s3: S3, rows: int
+) -> None:
+    batch_id = await yard.plan(lines(rows))
+    for claim in await yard.claim(batch_id):
+        await yard.commit(claim, [good() for _ in _rows(claim)])
+    finaliser = Finaliser(yard.state, yard.storage, output_seconds=OUTPUT_SECONDS, tag_results=True)
+
+    await finaliser.finish(batch_id)
+
+    record = await yard.state.batches.get(batch_id)
+    output = json.loads(record.fields["output_object"])
+    tags = minio_client(s3).get_object_tags(yard.storage.bucket, output["key"])
+    assert dict(tags or {}) == {"tenant": record.tenant}
 
 
 async def test_parts_become_output_and_errors_in_input_order_to_the_byte(yard: BatchYard) -> None:

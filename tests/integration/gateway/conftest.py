@@ -18,6 +18,7 @@ from dispatcher.finaliser import Finaliser
 from gateway.app import build_app
 from gateway.settings import GatewaySettings
 from shared.catalog import load_catalog
+from shared.settings import open_storage
 from shared.state import State
 from shared.storage import Storage
 from tests.integration.dispatcher.conftest import CATALOG as YARD_CATALOG
@@ -117,13 +118,7 @@ async def gateway_state(gateway: Gateway) -> AsyncIterator[State]:
 @pytest.fixture
 async def bucket(gateway: Gateway) -> AsyncIterator[Storage]:
     """What the gateway stored, seen from behind."""
-    settings = gateway.settings
-    storage = Storage(
-        settings.s3_endpoint,
-        settings.s3_access_key,
-        settings.s3_secret_key.get_secret_value(),
-        settings.s3_bucket,
-    )
+    storage = open_storage(gateway.settings)
     yield storage
     storage.close()
 

@@ -14,8 +14,8 @@ from dispatcher.slicing import SliceLimits
 from gateway.settings import GatewaySettings
 from shared.catalog import load_catalog
 from shared.lifecycle import Event
+from shared.settings import open_storage
 from shared.state import Quota, State
-from shared.storage import Storage
 from tests.batches import piece
 from tests.integration.gateway.conftest import Caller, Gateway, calling, running
 
@@ -259,12 +259,7 @@ async def _start(
 
 
 async def _plan(batch_id: str, state: State, settings: GatewaySettings) -> None:
-    storage = Storage(
-        settings.s3_endpoint,
-        settings.s3_access_key,
-        settings.s3_secret_key.get_secret_value(),
-        settings.s3_bucket,
-    )
+    storage = open_storage(settings)
     planner = Planner(
         state,
         storage,

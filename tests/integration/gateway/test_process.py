@@ -22,9 +22,9 @@ from cli.servers import free_port
 from gateway.settings import GatewaySettings
 from shared.state import State
 from shared.state.state import NAMESPACE
-from shared.storage import Storage
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller
+from tests.servers import storage_of
 
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"tiny"}}\n'
 SECRET = "the prompt that nobody may see"  # a prompt
@@ -212,8 +212,7 @@ async def test_an_upload_outlives_a_death_at_every_point(
 async def _assert_the_rest_is_swept(
     environment: dict[str, str], state: State, tenant: str, file_id: str, upload_id: str
 ) -> None:
-    names = ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY", "BUCKET")
-    storage = Storage(*(environment[f"BATCHYARD_S3_{name}"] for name in names))
+    storage = storage_of(environment)
     redis: Redis[str] = Redis.from_url(environment["BATCHYARD_REDIS_URL"], decode_responses=True)
     key = f"files/{tenant}/{file_id}"
     left = set(await storage.keys(f"files/{tenant}/")) - {key, f"{key}.json"}
