@@ -232,6 +232,15 @@ class Slices:
             if reaped < _MANY:
                 return total
 
+    async def take_back(self, batch_id: str) -> int:
+        """End the claims on slices of a batch that is closing. Returns how many there were."""
+        total = 0
+        while True:
+            taken: int = await self._scripts.run("take_back", batch_id)
+            total += taken
+            if taken < _MANY:
+                return total
+
 
 def _claims(lane: str, job: str, answer: str) -> list[Claim]:
     if answer == "superseded":
