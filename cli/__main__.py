@@ -11,6 +11,7 @@ import typer
 from cli.dead_letters import app as dead_letters
 from cli.keys import app as keys
 from cli.rebuild import run as rebuild
+from cli.s3_logins import app as s3_logins
 from cli.topology import run as topology
 from cli.users import app as users
 from shared.errors import BatchyardError
@@ -26,6 +27,7 @@ app.add_typer(keys, name="keys")
 app.command("topology")(topology)
 app.command("rebuild")(rebuild)
 app.add_typer(users, name="users")
+app.add_typer(s3_logins, name="s3-logins")
 app.add_typer(dead_letters, name="dead-letters")
 
 

@@ -80,9 +80,9 @@ def echo_done(what: str, ids: Sequence[str], *, nothing: str, as_json: bool) -> 
 
 
 def echo_secret(text: str) -> None:
-    """Print what cannot be had again, and say so."""
+    """Print a secret that is shown only once, and say so."""
     typer.echo(text)
-    typer.echo("Keep it now: only a hash of it is stored, and it cannot be shown again.", err=True)
+    typer.echo("Keep it now: it cannot be shown again.", err=True)
 
 
 def echo_table(rows: Sequence[Sequence[str]]) -> None:

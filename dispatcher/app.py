@@ -181,6 +181,8 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         storage = open_storage(settings)
         stack.callback(storage.close)
         await storage.prepare()
+        if settings.tag_results:
+            await storage.require_tags()
         bus = Bus(settings.amqp_url.get_secret_value())
         stack.push_async_callback(bus.close)
         await bus.connect(declares=settings.declare_topology)
@@ -222,7 +224,12 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         dispatcher = Dispatcher(
             state,
             planner=planner,
-            finaliser=Finaliser(state, storage, output_seconds=settings.output_seconds),
+            finaliser=Finaliser(
+                state,
+                storage,
+                output_seconds=settings.output_seconds,
+                tag_results=settings.tag_results,
+            ),
             lanes=LaneKeeper(
                 state,
                 storage,

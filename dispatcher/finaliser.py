@@ -57,10 +57,13 @@ class InputLostError(BatchyardError):
 class Finaliser:
     """Ends batches that have nothing left to run."""
 
-    def __init__(self, state: State, storage: Storage, *, output_seconds: int) -> None:
+    def __init__(
+        self, state: State, storage: Storage, *, output_seconds: int, tag_results: bool = False
+    ) -> None:
         self._state = state
         self._storage = storage
         self._output_seconds = output_seconds
+        self._tag_results = tag_results
 
     async def finish(self, batch_id: str) -> None:
         """Bring a `finalizing` or `cancelling` batch to its end, unless slices are still claimed.
@@ -68,7 +71,7 @@ class Finaliser:
         Raises IncompleteError when a finished batch's parts do not hold every row exactly once.
         """
         record = await self._state.batches.get(batch_id)
-        if record.status not in _REASONS or await self._state.slices.inflight(batch_id):
+        if record.status not in _REASONS or await self._state.claims.inflight(batch_id):
             return
         event = _event(record)
         try:
@@ -77,6 +80,9 @@ class Finaliser:
             # The sender's own object, which nothing holds while rows of it never ran.
             log.warning("batch.input_lost", batch_id=batch_id)
             output, error = await self._assembled(record, event, has_names=False)
+        if self._tag_results:
+            for file in filter(None, (output, error)):
+                await self._storage.tag(file.key, {"tenant": record.tenant})
         crash.point("finaliser.assembled")
         try:
             commit = await self._commit(record, event, output, error)

@@ -29,7 +29,7 @@ class Reaper:
     async def release_claims(self) -> None:
         """Give back what lane jobs held that stopped renewing."""
         for lane in await self._state.lanes.names():
-            if reaped := await self._state.slices.reap(lane):
+            if reaped := await self._state.claims.reap(lane):
                 log.warning("claims.ran_out", lane=lane, slices=reaped)
 
     async def expire(self) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
-from shared.settings import NINETY_DAYS, SharedSettings
+from shared.settings import DEFAULT_TENANT_PREFIX, NINETY_DAYS, SharedSettings
 
 #: A bucket and a prefix in it. The slash at its end keeps `acme/` from meaning `acme-2/` as well.
 InputPlace = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(.*/)?$")]
@@ -24,7 +24,12 @@ class DispatcherSettings(SharedSettings):
     #: A lane whose jobs end this often without a committed row fails its batches.
     lane_job_attempts: int = 5
     #: The prefix of objects in our bucket that a tenant may name as its input.
-    tenant_prefix: str = "inbox/{tenant}/"
+    tenant_prefix: str = DEFAULT_TENANT_PREFIX
+    tag_results: bool = Field(
+        default=False,
+        description="give each output and error file in S3 the object tag `tenant`, so that a "
+        "tenant's S3 login can be allowed to read its own; the server has to allow it",
+    )
     input_places: dict[str, tuple[InputPlace, ...]] = Field(
         default={},
         description='further places of inputs, as JSON: `{"acme": ["s3://acme-data/exports/"]}`; '

@@ -75,5 +75,5 @@ class Windows:
         if self._grace_ends.setdefault(batch_id, now + self._grace_seconds) <= now:
             # No new claim can be made on a batch that is closing, so once is enough.
             self._grace_ends[batch_id] = inf
-            if slices := await self._state.slices.take_back(batch_id):
+            if slices := await self._state.claims.take_back(batch_id):
                 log.warning("claims.taken_back", batch_id=batch_id, slices=slices)

@@ -1,5 +1,9 @@
-"""Around every HTTP call: its id, OpenAI's response headers, and its one log line."""
+"""Around every HTTP call: its id, OpenAI's response headers, and its log line.
 
+The line's level says whether an operator has to see it: most calls are clients that poll.
+"""
+
+import logging
 import time
 
 import structlog
@@ -12,6 +16,8 @@ log = structlog.get_logger()
 
 _OPENAI_VERSION = "2020-10-01"
 _CLIENT_ID_CHARACTERS = 128
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+_FIRST_REFUSAL, _FIRST_SERVER_ERROR, _UNAVAILABLE = 400, 500, 503
 
 
 class Access:
@@ -40,7 +46,7 @@ class Access:
             try:
                 await self._app(scope, receive, send_marked)
             finally:
-                log.info("http.answered", status=status, **_line(scope))
+                log.log(_level(scope["method"], status), "http.answered", **_line(scope, status))
 
 
 def response_headers(scope: Scope) -> dict[str, str]:
@@ -54,9 +60,21 @@ def response_headers(scope: Scope) -> dict[str, str]:
     }
 
 
-def _line(scope: Scope) -> dict[str, str | int | None]:
+def _level(method: str, status: int) -> int:
+    """Info for what changed something, a warning for a bug, debug for reads and refusals.
+
+    A 503 has its own line, `http.unavailable`, with the reason.
+    """
+    if status >= _FIRST_SERVER_ERROR and status != _UNAVAILABLE:
+        return logging.WARNING
+    has_changed = method not in _READS and status < _FIRST_REFUSAL
+    return logging.INFO if has_changed else logging.DEBUG
+
+
+def _line(scope: Scope, status: int) -> dict[str, str | int | None]:
     client_id = dict(scope["headers"]).get(b"x-client-request-id", b"").decode("latin-1")
     return {
+        "status": status,
         "method": scope["method"],
         # The template: a path may hold ids, and what never matched may hold anything.
         "route": getattr(scope.get("route"), "path", None),

@@ -72,7 +72,7 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
     file_id = ids.new_file_id()
     key = f"files/{tenant}/{file_id}"
     files = services.state.files
-    with services.upload_room.taken(request):
+    with services.upload_memory.taken(request):
         await reserve(services, key)
         crash.point("files.reserved")
         try:

@@ -10,6 +10,8 @@ from shared.storage import DEFAULT_REGION, Storage
 
 THIRTY_DAYS = 2_592_000
 NINETY_DAYS = 7_776_000
+#: Where in our bucket a tenant puts the inputs that its messages name.
+DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
 
 
 class SharedSettings(BaseSettings):

@@ -5,8 +5,17 @@ The `minio` client is synchronous; every call runs in a thread of this class's o
 
 import asyncio
 import io
+import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
@@ -18,6 +27,7 @@ from urllib.parse import quote, unquote, urlsplit
 import stamina
 import urllib3
 from minio import Minio
+from minio.commonconfig import Tags
 from minio.datatypes import Object, Part
 from minio.deleteobjects import DeleteObject
 from minio.error import InvalidResponseError, S3Error, ServerError
@@ -267,6 +277,33 @@ class Storage:
         etag = await self._in_parts(key, copy_all)
         size = sum(source.size for source in sources)
         return Stored(key, etag or (await self.stat(key)).etag, size)
+
+    async def set_policy(self, policy: Mapping[str, object]) -> None:
+        """Replace the bucket's access policy."""
+        await self._call(lambda: self._client.set_bucket_policy(self.bucket, json.dumps(policy)))
+
+    async def tag(self, key: str, tags: Mapping[str, str]) -> None:
+        """Give an object these tags and no others; access policies can ask for them.
+
+        Raises NotFoundError when there is no object.
+        """
+        of_object = Tags.new_object_tags()
+        of_object.update(tags)
+        await self._call(lambda: self._client.set_object_tags(self.bucket, key, of_object))
+
+    async def require_tags(self) -> None:
+        """Raise SetupError if the server does not let us tag objects."""
+        probe = f"probes/{secrets.token_hex(8)}"
+        await self.put(probe, b"")
+        try:
+            await self.tag(probe, {"tenant": "probe"})
+        except S3Error as error:
+            raise SetupError(
+                f"The S3 server of bucket '{self.bucket}' does not let us tag objects "
+                f"({error.code}). Allow s3:PutObjectTagging, or unset BATCHYARD_TAG_RESULTS."
+            ) from error
+        finally:
+            await self.remove([probe])
 
     async def label(self, key: str) -> str:
         """What was kept beside an object; empty for none. Raises NotFoundError."""

@@ -16,7 +16,7 @@ from shared.catalog import Catalog, Lane, load_catalog
 from shared.errors import TransientError
 from shared.slices import Claim
 from shared.state import State
-from shared.state.slices import SupersededError
+from shared.state.claims import SupersededError
 from shared.storage import Storage
 from worker.connections import opened
 from worker.engine_client import DEFAULT_MAX_NUM_SEQS, EngineClient, ensure_engine
@@ -169,7 +169,7 @@ class LaneJob:
         return await self._start_trial(engine)
 
     async def _start_trial(self, engine: Lane) -> int:
-        claims = await self._state.slices.claim_suspects(
+        claims = await self._state.claims.take_suspects(
             self._lane.name,
             self._job,
             lease_seconds=self._settings.claim_seconds,
@@ -221,13 +221,13 @@ class LaneJob:
         return len(claims)
 
     async def _claim(self, *, rows: int, least_rows: int = 0) -> list[Claim]:
-        claims = await self._state.slices.claim(
+        claims = await self._state.claims.take(
             self._lane.name,
             self._job,
             lease_seconds=self._settings.claim_seconds,
             slices=_MOST_SLICES,
             rows=rows,
-            least_rows=least_rows,
+            min_rows=least_rows,
         )
         self._hold(claims)
         return claims
@@ -329,7 +329,7 @@ class LaneJob:
         """Forget claims; those that are still ours were not settled, and go back."""
         for claim in claims:
             if self._claims.pop((claim.batch_id, claim.index), None) is not None:
-                await self._state.slices.release(claim)
+                await self._state.claims.release(claim)
                 crash.point("lane_job.released")
 
     def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
@@ -358,7 +358,7 @@ class LaneJob:
                 log.warning("lane_job.no_beat", lane=self._lane.name, reason=str(error))
 
     async def _beat(self) -> None:
-        gone = await self._state.slices.renew(
+        gone = await self._state.claims.renew(
             list(self._claims.values()), lease_seconds=self._settings.claim_seconds
         )
         for claim in gone:

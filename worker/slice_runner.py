@@ -14,7 +14,7 @@ from shared.dead_rows import DeadRow
 from shared.errors import InvalidTransitionError, NotFoundError, TransientError
 from shared.ledger.commits import fail
 from shared.lifecycle import Event, Status
-from shared.slices import Claim, Doubt, GivenBack, Part, label
+from shared.slices import Claim, Part, ReleaseReason, StrikeRange, part_label
 from shared.state import State
 from shared.storage import Storage
 from worker.engine_errors import (
@@ -55,7 +55,7 @@ class SliceResult(NamedTuple):
     body: PartBody
     reason: str = ""
     #: With STRUCK: all rows that ever were in an engine when it died.
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[StrikeRange, ...] = ()
     #: With STRUCK, of the slice that stands for an engine's death where it is counted: the number
     #: of deaths in a row at which the lane has failed.
     most_deaths: int = 0
@@ -207,24 +207,24 @@ async def settle(
     """
     match result.outcome:
         case Outcome.STRUCK:
-            await state.slices.release(
+            await state.claims.release(
                 claim,
                 strikes=1,
-                reason=GivenBack.ENGINE_DIED,
-                doubts=result.doubts,
+                reason=ReleaseReason.ENGINE_DIED,
+                strike_ranges=result.doubts,
                 last_words=result.reason,
-                most_deaths=result.most_deaths,
+                max_deaths=result.most_deaths,
                 gave_results=result.gave_results,
             )
         case Outcome.UNSEEN:
-            await state.slices.release(claim, reason=GivenBack.ENGINE_UNAVAILABLE)
+            await state.claims.release(claim, reason=ReleaseReason.ENGINE_UNAVAILABLE)
         case Outcome.LANE_FAILED:
-            await state.slices.release(
-                claim, reason=GivenBack.ENGINE_FAILED, engine_failure=result.reason
+            await state.claims.release(
+                claim, reason=ReleaseReason.ENGINE_FAILED, engine_failure=result.reason
             )
         case Outcome.INPUT_LOST:
             await _fail(state, storage, claim)
-            await state.slices.release(claim, reason=GivenBack.INPUT_LOST)
+            await state.claims.release(claim, reason=ReleaseReason.INPUT_LOST)
         case Outcome.DONE:
             await _commit(state, storage, claim, result, slice_events=slice_events)
 
@@ -253,21 +253,21 @@ async def _commit(
 ) -> None:
     body = result.body
     if not body.rows:
-        await state.slices.release(claim)
+        await state.claims.release(claim)
         return
     crash.point("sink.rows_run")
     key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
     # Ray runs a sink's task again whose worker died, even after its commit, and what came before
     # it as well if that is lost: other answers to the same rows must not replace the first ones.
-    part_label = label(len(body.output), body.rows, body.usage)
-    stored = await storage.put_once(key, body.output + body.error, label=part_label)
+    label = part_label(len(body.output), body.rows, body.usage)
+    stored = await storage.put_once(key, body.output + body.error, label=label)
     crash.point("sink.part_written")
     if stored is None:
         log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)
         # If it was not committed, the next claim has a key of its own.
-        await state.slices.release(claim)
+        await state.claims.release(claim)
         return
-    answer = await state.slices.commit(
+    answer = await state.claims.commit(
         claim,
         Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage),
         announced=slice_events,

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from shared.slices import Doubt
+from shared.slices import StrikeRange
 
 #: So many rows with one strike run together, and nothing else; with more, each runs alone.
 TOGETHER = 16
@@ -19,7 +19,7 @@ MOST_STRIKES = 4
 Place = tuple[int, int]
 
 
-def strikes_of(doubts: Sequence[Doubt], rows: int) -> list[int]:
+def strikes_of(doubts: Sequence[StrikeRange], rows: int) -> list[int]:
     """The strikes of each row of a slice that has so many."""
     strikes = [0] * rows
     for doubt in doubts:
@@ -27,14 +27,14 @@ def strikes_of(doubts: Sequence[Doubt], rows: int) -> list[int]:
     return strikes
 
 
-def to_doubts(strikes: Sequence[int]) -> tuple[Doubt, ...]:
+def to_doubts(strikes: Sequence[int]) -> tuple[StrikeRange, ...]:
     """The reverse of `strikes_of`."""
-    found: list[Doubt] = []
+    found: list[StrikeRange] = []
     start = 0
     for count, same in groupby(strikes):
         end = start + sum(1 for _ in same)
         if count:
-            found.append(Doubt(start, end, count))
+            found.append(StrikeRange(start, end, count))
         start = end
     return tuple(found)
 

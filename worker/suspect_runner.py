@@ -34,7 +34,7 @@ class _Case:
     def __init__(self, claim: Claim, lines: Sequence[bytes], *, most_deaths: int) -> None:
         self.claim = claim
         self.lines = lines
-        self.strikes = strikes_of(claim.doubts, len(lines))
+        self.strikes = strikes_of(claim.strike_ranges, len(lines))
         self.is_closed = False
         self.was_struck = False
         least = 1 if claim.engine_deaths >= most_deaths else MOST_STRIKES

@@ -17,7 +17,7 @@ from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink
 
-from shared.slices import Claim, Doubt, SliceUsage
+from shared.slices import Claim, SliceUsage, StrikeRange
 from shared.state import State
 from shared.storage import Storage
 from worker.connections import open_state, read_settings, run_with_stores
@@ -199,6 +199,6 @@ async def _settle(
     state: State, storage: Storage, row: dict[str, Any], *, slice_events: bool
 ) -> None:
     body = PartBody(row["output"], row["error"], SliceUsage(*json.loads(row["usage"])))
-    doubts = tuple(Doubt(*doubt) for doubt in json.loads(row["doubts"]))
+    doubts = tuple(StrikeRange(*doubt) for doubt in json.loads(row["doubts"]))
     result = SliceResult(Outcome(row["outcome"]), body, row["reason"], doubts)
     await settle(state, storage, _claims.decode(row["claim"]), result, slice_events=slice_events)

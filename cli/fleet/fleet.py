@@ -27,6 +27,9 @@ from shared.storage import DEFAULT_REGION, Storage
 #: A process that dies is started again, but not faster than this.
 _RESTART_PAUSE_SECONDS = 2.0
 
+#: Whatever the environment says for another server; `batchyard s3-logins` relies on the tags.
+_OWN_S3_SETTINGS = {"BATCHYARD_S3_REGION": DEFAULT_REGION, "BATCHYARD_TAG_RESULTS": "true"}
+
 Report = Callable[[str], None]
 
 
@@ -150,8 +153,7 @@ class Fleet:
             "BATCHYARD_S3_ENDPOINT": self.addresses.s3_endpoint,
             "BATCHYARD_S3_ACCESS_KEY": self.addresses.s3_access_key,
             "BATCHYARD_S3_SECRET_KEY": self.addresses.s3_secret_key,
-            # It may stand in the environment for another server than ours.
-            **({"BATCHYARD_S3_REGION": DEFAULT_REGION} if self.servers.ceph else {}),
+            **(_OWN_S3_SETTINGS if self.servers.ceph else {}),
             "BATCHYARD_CATALOG": str(catalog),
             **(self._options.settings or {}),
         }

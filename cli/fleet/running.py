@@ -49,6 +49,24 @@ def s3_place(
     )
 
 
+def ceph(run_dir: Path) -> CephS3:
+    """The run directory's own S3, which runs. Raises SetupError if there is none or it is down."""
+    folder = run_dir / "s3"
+    if not (run_dir / "credentials.json").exists() or not (folder / "ports.json").exists():
+        raise SetupError(
+            f"{run_dir} holds no fleet with an S3 of its own. Name the folder of one by --run-dir; "
+            "for an S3 server of your own, `--print policy` shows the rights to give a user there."
+        )
+    made = read_credentials(run_dir)
+    server = CephS3(folder, made.s3_access_key, made.s3_secret_key)
+    if not server.is_served():
+        raise SetupError(
+            f"The S3 of {run_dir} does not answer at {server.endpoint}. Start the fleet first: "
+            f"batchyard up --run-dir {run_dir}"
+        )
+    return server
+
+
 def rabbitmq(run_dir: Path) -> RabbitMQ:
     """The run directory's own broker, which runs. Raises SetupError if there is none."""
     folder = run_dir / "rabbitmq"

@@ -1,6 +1,7 @@
 """Private RabbitMQ, Redis and S3 as child processes, for `batchyard up` and the tests."""
 
 from cli.servers.ceph import CephS3
+from cli.servers.ceph_users import S3User
 from cli.servers.install import install, missing, missing_for_engine
 from cli.servers.ports import Ports, free_port
 from cli.servers.process import Child, sole_user_of
@@ -14,6 +15,7 @@ __all__ = [
     "Ports",
     "RabbitMQ",
     "Redis",
+    "S3User",
     "User",
     "free_port",
     "install",

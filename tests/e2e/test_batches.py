@@ -1,14 +1,21 @@
 """One batch through every real part, by both doors."""
 
+import hashlib
+import io
 import json
+import secrets
 from typing import Any
 
 import aio_pika
+from typer.testing import CliRunner
 
+from cli.__main__ import app
 from cli.fleet.catalog import CHAT_MODEL
 from shared.bus import topology
+from tests.conftest import minio_client
 from tests.e2e.conftest import RunningFleet, chat_lines, embedding_lines, request_lines
 from tests.eventually import eventually
+from tests.servers import S3
 
 
 def test_chat_results_come_back_complete_and_in_input_order(
@@ -172,6 +179,42 @@ async def test_the_same_message_twice_is_one_batch(warm_chat: RunningFleet) -> N
 
     assert first["batch"]["id"] == second["batch"]["id"]
     assert (False, True) == (first["duplicate"], second["duplicate"])
+
+
+async def test_a_tenants_s3_login_places_the_input_and_reads_the_output_of_a_message(
+    warm_chat: RunningFleet,
+) -> None:
+    made = CliRunner().invoke(
+        app,
+        ["s3-logins", "create", "--tenant", "demo", "--json", "--run-dir", str(warm_chat.run_dir)],
+    )
+    login = json.loads(made.stdout)
+    client = minio_client(S3(login["endpoint"], login["access_key"], login["secret_key"]))
+    body, key = chat_lines(3), f"{login['prefix']}input.jsonl"
+    placed = client.put_object(login["bucket"], key, io.BytesIO(body), len(body))
+
+    reply, events = await _submit_on_the_bus(
+        warm_chat,
+        f"placed-{secrets.token_hex(4)}",
+        {
+            "kind": "s3",
+            "bucket": login["bucket"],
+            "key": key,
+            "etag": placed.etag,
+            "size": len(body),
+        },
+    )
+
+    assert reply["status"] == "accepted"
+    output = events[-1]["data"]["output"]
+    response = client.get_object(output["bucket"], output["key"])
+    written = response.read()
+    response.close()
+    response.release_conn()
+    assert hashlib.sha256(written).hexdigest() == output["sha256"]
+    assert [json.loads(line)["custom_id"] for line in written.splitlines()] == [
+        f"row-{row}" for row in range(3)
+    ]
 
 
 async def _submit_on_the_bus(

@@ -37,7 +37,7 @@ async def _planned(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
 
 async def _paused(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
     await yard.planner.plan(batch_id)
-    await yard.state.live.pause(batch_id)
+    await yard.state.controls.pause(batch_id)
     return ()
 
 
@@ -49,7 +49,7 @@ async def _claimed(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
 async def _half_committed(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
     first, second = await _claimed(yard, batch_id)
     await yard.commit(first, [good()] * first.slice.rows)
-    await yard.state.slices.release(second)
+    await yard.state.claims.release(second)
     return ()
 
 
@@ -272,9 +272,9 @@ async def _end(
     for claim, results in zip(claims, late, strict=True):
         # Not before the last of them is settled.
         await yard.finaliser.finish(batch_id)
-        assert await yard.state.slices.inflight(batch_id) > 0
+        assert await yard.state.claims.inflight(batch_id) > 0
         if results is None:
-            await yard.state.slices.release(claim)
+            await yard.state.claims.release(claim)
         else:
             await yard.commit(claim, results)
     if is_input_lost:

@@ -18,6 +18,7 @@ from shared.lifecycle import Event, Status
 from shared.slices import Claim
 from shared.state import State
 from tests.batches import LANE
+from tests.conftest import minio_client
 from tests.integration.dispatcher.conftest import (
     OUTPUT_SECONDS,
     BatchYard,
@@ -44,6 +45,23 @@ async def main(redis_url, namespace, batch_id, output_seconds, *storage):
 
 asyncio.run(main(*sys.argv[1:]))
 """
+
+
+@pytest.mark.parametrize("rows", [10, 2], ids=["files of their own", "the only part as it lies"])
+async def test_result_files_are_tagged_with_their_tenant_where_that_is_set(
+    yard: BatchYard, s3: S3, rows: int
+) -> None:
+    batch_id = await yard.plan(lines(rows))
+    for claim in await yard.claim(batch_id):
+        await yard.commit(claim, [good() for _ in _rows(claim)])
+    finaliser = Finaliser(yard.state, yard.storage, output_seconds=OUTPUT_SECONDS, tag_results=True)
+
+    await finaliser.finish(batch_id)
+
+    record = await yard.state.batches.get(batch_id)
+    output = json.loads(record.fields["output_object"])
+    tags = minio_client(s3).get_object_tags(yard.storage.bucket, output["key"])
+    assert dict(tags or {}) == {"tenant": record.tenant}
 
 
 async def test_parts_become_output_and_errors_in_input_order_to_the_byte(yard: BatchYard) -> None:
@@ -161,7 +179,7 @@ async def test_a_slice_that_was_claimed_again_leaves_no_part_behind(yard: BatchY
     [first] = await yard.claim(batch_id)
     # A job that died between writing its part and committing it.
     await yard.storage.put(f"batches/{batch_id}/parts/000000-{first.epoch}.jsonl", b"lost")
-    await yard.state.slices.release(first)
+    await yard.state.claims.release(first)
     await yard.run(batch_id, lambda row: good())
 
     await yard.finaliser.finish(batch_id)
@@ -226,7 +244,7 @@ async def test_a_closed_batch_keeps_what_it_has_and_names_every_other_row(
     await yard.state.apply(batch_id, event, fields)
     await yard.commit(slices[2], [None, bad(), None])
     for claim in (slices[0], slices[3]):
-        await yard.state.slices.release(claim)
+        await yard.state.claims.release(claim)
 
     await yard.finaliser.finish(batch_id)
 
@@ -304,7 +322,7 @@ async def test_a_batch_with_slices_in_flight_is_left_alone(
     await yard.finaliser.finish(batch_id)
 
     assert await yard.storage.keys("") == before
-    await yard.state.slices.release(second)
+    await yard.state.claims.release(second)
     await yard.finaliser.finish(batch_id)
     assert (await yard.state.batches.get(batch_id)).status is end
 
@@ -408,7 +426,7 @@ async def test_a_part_that_was_written_and_never_committed_is_swept_as_well(
     [claim] = await yard.claim(batch_id)
     orphan = f"batches/{batch_id}/parts/000000-{claim.epoch}.jsonl"
     await yard.storage.put(orphan, b"x\n")
-    await yard.state.slices.release(claim)
+    await yard.state.claims.release(claim)
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
     await yard.finaliser.finish(batch_id)
 
@@ -422,7 +440,7 @@ async def test_parts_are_swept_once_more_a_day_later(
 ) -> None:
     batch_id = await yard.plan(lines(3))
     [claim] = await yard.claim(batch_id)
-    await yard.state.slices.release(claim)
+    await yard.state.claims.release(claim)
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
     await yard.finaliser.finish(batch_id)
     reaper = Reaper(yard.state, yard.storage)
@@ -454,12 +472,12 @@ async def test_a_sweep_of_nothing_is_done(yard: BatchYard) -> None:
 async def test_claims_that_ran_out_go_back(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(3))
     [claim] = await yard.claim(batch_id)
-    await yard.state.slices.renew([claim], lease_seconds=0)
+    await yard.state.claims.renew([claim], lease_seconds=0)
 
     await Reaper(yard.state, yard.storage).release_claims()
 
-    assert await yard.state.slices.inflight(batch_id) == 0
-    [again] = await yard.state.slices.claim(LANE, "job-1", lease_seconds=60, slices=9, rows=99)
+    assert await yard.state.claims.inflight(batch_id) == 0
+    [again] = await yard.state.claims.take(LANE, "job-1", lease_seconds=60, slices=9, rows=99)
     assert again.epoch == claim.epoch + 1
 
 

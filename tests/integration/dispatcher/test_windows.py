@@ -57,7 +57,7 @@ async def test_claims_that_outlast_a_closed_window_are_taken_back(yard: BatchYar
     await yard.commit(done, [good()] * 3)
 
     async def is_free() -> bool:
-        return await yard.state.slices.inflight(batch_id) == 0
+        return await yard.state.claims.inflight(batch_id) == 0
 
     await eventually(is_free)
     await yard.finaliser.finish(batch_id)
@@ -65,7 +65,7 @@ async def test_claims_that_outlast_a_closed_window_are_taken_back(yard: BatchYar
     assert shape.status is Status.EXPIRED
     assert (shape.request_counts.completed, shape.request_counts.failed) == (3, 3)
     # What the lane job brings later changes nothing.
-    assert await yard.state.slices.commit(held, part(held)) == "closed"
+    assert await yard.state.claims.commit(held, part(held)) == "closed"
 
 
 async def test_the_slices_of_all_lanes_of_a_batch_are_taken_back(state: State) -> None:
@@ -76,15 +76,15 @@ async def test_the_slices_of_all_lanes_of_a_batch_are_taken_back(state: State) -
             await state.lanes.feed(lane, [f"{batch_id}:{number}" for number in numbers])
         while await claim(state, lane=lane, slices=100, lease_seconds=_LEASE_SECONDS):
             pass
-    assert await state.slices.inflight(batch_id) == 230
+    assert await state.claims.inflight(batch_id) == 230
 
     patient = Windows(state, grace_seconds=3600)
     await patient.close()
-    assert await state.slices.inflight(batch_id) == 230
+    assert await state.claims.inflight(batch_id) == 230
     hasty = Windows(state, grace_seconds=0)
     await hasty.close()
 
-    assert await state.slices.inflight(batch_id) == 0
+    assert await state.claims.inflight(batch_id) == 0
     assert [await state.lanes.claimed_count(lane) for lane in ("m@gpu", "n@gpu")] == [0, 0]
 
 
@@ -93,9 +93,9 @@ async def test_nothing_is_taken_back_from_a_batch_that_runs(state: State) -> Non
     await feed(state, batch_id)
     await claim(state, slices=2)
 
-    assert await state.slices.take_back(batch_id) == 0
+    assert await state.claims.take_back(batch_id) == 0
 
-    assert await state.slices.inflight(batch_id) == 2
+    assert await state.claims.inflight(batch_id) == 2
 
 
 async def test_a_window_that_has_passed_closes_running_batches_only(yard: BatchYard) -> None:

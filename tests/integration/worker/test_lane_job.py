@@ -69,7 +69,7 @@ async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
     running = asyncio.create_task(job.run())
 
     async def is_full() -> bool:
-        return await state.slices.inflight(batch_id) == _CLAIMED
+        return await state.claims.inflight(batch_id) == _CLAIMED
 
     try:
         await eventually(is_full)

@@ -48,7 +48,7 @@ async def test_of_two_sets_of_answers_neither_is_committed_and_the_slice_runs_ag
     await _settle(state, storage, first, b"other")
 
     assert await state.slices.parts(first.batch_id) == {}
-    assert await state.slices.inflight(first.batch_id) == 1
+    assert await state.claims.inflight(first.batch_id) == 1
     await state.lanes.feed(first.lane, [f"{first.batch_id}:{first.index}"])
     [again] = await claim(state)
     assert (again.index, again.epoch) == (first.index, first.epoch + 1)

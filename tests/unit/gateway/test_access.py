@@ -1,6 +1,6 @@
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from structlog.testing import capture_logs
 
 from gateway import errors
@@ -16,6 +16,10 @@ def app() -> FastAPI:
     @app.get("/broken/{part}")
     async def broken(part: str) -> None:
         raise ZeroDivisionError(part)
+
+    @app.api_route("/answers/{status}", methods=["GET", "POST"])
+    async def answers(status: int) -> Response:
+        return Response(status_code=status)
 
     return app
 
@@ -39,7 +43,33 @@ async def test_a_bug_is_one_line_of_the_log(app: FastAPI) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("method", "status", "level"),
+    [
+        ("GET", 200, "debug"),
+        ("GET", 404, "debug"),
+        ("GET", 503, "debug"),
+        ("POST", 200, "info"),
+        ("POST", 429, "debug"),
+        ("POST", 500, "warning"),
+    ],
+)
+async def test_only_changes_and_bugs_are_logged_above_debug(
+    app: FastAPI, method: str, status: int, level: str
+) -> None:
+    with capture_logs() as lines:
+        await _call(app, method, f"/answers/{status}")
+
+    assert [(line["event"], line["status"], line["log_level"]) for line in lines] == [
+        ("http.answered", status, level)
+    ]
+
+
 async def _get(app: FastAPI, path: str) -> httpx.Response:
+    return await _call(app, "GET", path)
+
+
+async def _call(app: FastAPI, method: str, path: str) -> httpx.Response:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        return await client.get(path)
+        return await client.request(method, path)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.slices import Doubt
+from shared.slices import StrikeRange
 from worker.strikes import MOST_STRIKES, TOGETHER, given_up, strikes_of, to_doubts, trials
 
 
@@ -15,7 +15,10 @@ def test_doubts_say_the_strikes_of_each_row(strikes: list[int]) -> None:
 
 
 def test_rows_that_were_in_no_death_cost_nothing_to_keep() -> None:
-    assert to_doubts([0] * 5 + [1] * 16 + [0] * 9 + [2]) == (Doubt(5, 21, 1), Doubt(30, 31, 2))
+    assert to_doubts([0] * 5 + [1] * 16 + [0] * 9 + [2]) == (
+        StrikeRange(5, 21, 1),
+        StrikeRange(30, 31, 2),
+    )
     assert to_doubts([0] * 9) == ()
 
 

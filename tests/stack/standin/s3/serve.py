@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from cli.servers import ceph
+from cli.servers import CephS3, ceph_cluster
 
 _READY = Path("/tmp/ready")
 
@@ -19,10 +19,10 @@ def main() -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     (folder / "ports.json").write_text(json.dumps({"ceph-mon": 3300, "s3": 9000}))
     # For the other containers too.
-    ceph._CONFIGURATION = ceph._CONFIGURATION.replace(  # noqa: SLF001  # nobody else wants it so
+    ceph_cluster._CONFIGURATION = ceph_cluster._CONFIGURATION.replace(  # noqa: SLF001  # only here
         "endpoint=127.0.0.1:", "endpoint=0.0.0.0:"
     )
-    server = ceph.CephS3(folder, os.environ["MINIO_ROOT_USER"], os.environ["MINIO_ROOT_PASSWORD"])
+    server = CephS3(folder, os.environ["MINIO_ROOT_USER"], os.environ["MINIO_ROOT_PASSWORD"])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         server.start()
