@@ -43,6 +43,8 @@ _SWEEP_SECONDS = 1.0
 #: Bells may ring thousands of times a second; rounds do not.
 _PAUSE_SECONDS = 0.03
 _AT_ONCE = 12
+#: For one lookup of an object that a tenant names.
+_LOOKUP_SECONDS = 5.0
 #: Before a duty that failed is tried again: an outage is over for all of them in one moment.
 _LONGEST_PAUSE_SECONDS = 60.0
 _LONGEST_OUTAGE_PAUSE_SECONDS = 4.0
@@ -183,6 +185,9 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         await storage.prepare()
         if settings.tag_results:
             await storage.require_tags()
+        # With threads of its own and little patience: what tenants name may be slow.
+        lookups = open_storage(settings, patience_seconds=_LOOKUP_SECONDS, attempts=1)
+        stack.callback(lookups.close)
         bus = Bus(settings.amqp_url.get_secret_value())
         stack.push_async_callback(bus.close)
         await bus.connect(declares=settings.declare_topology)
@@ -211,7 +216,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             service_user=settings.service_user,
             inputs=Inputs(
                 state,
-                storage,
+                lookups,
                 tenant_prefix=settings.tenant_prefix,
                 places=settings.input_places,
                 max_bytes=settings.max_input_bytes,
