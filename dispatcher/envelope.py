@@ -1,4 +1,4 @@
-"""The AMQP properties of a batch message, checked as docs/bus.md says. Does no I/O."""
+"""The AMQP properties of a batch message, checked as docs/bus.md says."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Errors by blame: the class says whose move it is, the message says what and where."""
+"""Errors by blame: the class says whose move it is, the message says what and where. Pure."""
 
 
 class BatchyardError(Exception):

@@ -1,6 +1,6 @@
 """The shapes of ids: OpenAI's prefixes and lengths, deterministic where a repeat must meet itself.
 
-Knows no storage. Clients treat ids as opaque; nothing outside this file takes one apart.
+Pure. Clients treat ids as opaque; nothing outside this file takes one apart.
 """
 
 import hashlib

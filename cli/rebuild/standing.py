@@ -1,4 +1,4 @@
-"""What S3 says of a batch: of its objects' names, and then of what they hold. Does no I/O."""
+"""What S3 says of a batch: of its objects' names, and then of what they hold. Only decides."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping

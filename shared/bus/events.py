@@ -1,4 +1,4 @@
-"""What subscribers receive: a batch's small state as a CloudEvent. Does no I/O.
+"""What subscribers receive: a batch's small state as a CloudEvent. Sends nothing.
 
 Every event carries the whole state, so that a subscriber never has to wait for a missed one.
 """

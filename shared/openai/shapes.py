@@ -1,4 +1,4 @@
-"""The HTTP shapes of OpenAI's Files, Batches and Models API, as clients expect them.
+"""The HTTP shapes of OpenAI's Files, Batches and Models API, as clients expect them. Pure.
 
 Every key is sent every time, null when unset.
 """
