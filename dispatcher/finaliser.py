@@ -17,12 +17,12 @@ import structlog
 from shared import crash, ids
 from shared.errors import BatchyardError, InvalidTransitionError, NotFoundError
 from shared.input.request_lines import custom_id_of, split
-from shared.ledger.commits import Assembled, Commit, carry_out, commit_key, keep_commit
+from shared.ledger.commits import Assembled, Commit, carry_out, commit_key, create_commit
 from shared.ledger.merging import chunked, given, merged, read_lines, stretches
 from shared.lifecycle import Event, Status
 from shared.slices import Part, PlannedSlice, Slice
 from shared.state import BatchRecord, FileRecord, State
-from shared.storage import Storage
+from shared.storage import Storage, Stored
 
 log = structlog.get_logger()
 
@@ -309,7 +309,6 @@ class Finaliser:
         TransientError while Redis is made again: its record may be of another time.
         """
         record, pin = await self._state.batches.pinned(before.id)
-        await self._state.restore.raise_if_under_way()
         if (record.status, record.fields.get("plan")) != (before.status, before.fields.get("plan")):
             raise InvalidTransitionError(record.id, event, record.status)
         fields: dict[str, str | int] = {
@@ -352,23 +351,21 @@ class Finaliser:
             garbage_later=list(_overtaken(record)),
             **pin._asdict(),
         )
-        return await keep_commit(self._storage, commit)
+        return await create_commit(self._storage, commit)
 
     def _file(
         self, record: BatchRecord, kind: str, written: Assembled, created_at: int
     ) -> FileRecord:
         seconds = record.number("output_seconds") or self._output_seconds
-        return FileRecord(
-            id=written.file_id,
-            tenant=record.tenant,
-            bytes=written.size,
+        return FileRecord.stored(
+            written.file_id,
+            record.tenant,
+            Stored(written.key, written.etag, written.size),
+            bucket=self._storage.bucket,
             created_at=created_at,
-            expires_at=created_at + seconds,
+            seconds=seconds,
             filename=f"{record.id}_{kind}.jsonl",
             purpose="batch_output",
-            bucket=self._storage.bucket,
-            key=written.key,
-            etag=written.etag,
         )
 
 

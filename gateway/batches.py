@@ -233,17 +233,11 @@ async def _input_file(services: Services, tenant: str, file_id: str, batch_id: s
 
 def _missing_file(services: Services, tenant: str, file_id: str, batch_id: str) -> FileRecord:
     """A file whose object is nowhere, so that the batch fails for it."""
-    return FileRecord(
-        id=file_id,
-        tenant=tenant,
-        bytes=0,
-        created_at=0,
-        expires_at=None,
-        filename="",
-        purpose="batch",
+    return FileRecord.missing(
+        file_id,
+        tenant,
         bucket=services.storage.bucket,
         key=f"batches/{batch_id}/no-input",
-        etag="none",
     )
 
 

@@ -83,17 +83,15 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
     crash.point("files.stored")
     now, fields = int(time.time()), form.fields()
     seconds = seconds_kept(expires_after(fields), fields["purpose"], services)
-    file = FileRecord(
-        id=file_id,
-        tenant=tenant,
-        bytes=stored.size,
+    file = FileRecord.stored(
+        file_id,
+        tenant,
+        stored,
+        bucket=services.storage.bucket,
         created_at=now,
-        expires_at=None if seconds is None else now + seconds,
+        seconds=seconds,
         filename=form.filename,
         purpose=fields["purpose"],
-        bucket=services.storage.bucket,
-        key=key,
-        etag=stored.etag,
     )
     await keep(services, file)
     crash.point("files.kept")

@@ -144,18 +144,15 @@ async def _input(
         if isinstance(error, NotFoundError):
             raise _gone(batch, "input", batch.fields["input_file_id"]) from error
         raise
-    now = int(time.time())
-    file = FileRecord(
-        id=new_file_id,
-        tenant=batch.tenant,
-        bytes=stored.size,
-        created_at=now,
-        expires_at=now + services.settings.file_seconds,
+    file = FileRecord.stored(
+        new_file_id,
+        batch.tenant,
+        stored,
+        bucket=services.storage.bucket,
+        created_at=int(time.time()),
+        seconds=services.settings.file_seconds,
         filename=f"{batch.id}_retry.jsonl",
         purpose="batch",
-        bucket=services.storage.bucket,
-        key=key,
-        etag=stored.etag,
     )
     await keep(services, file)
     return file

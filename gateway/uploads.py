@@ -369,18 +369,15 @@ async def _assembled(
     await reserve(services, key)
     stored = await services.storage.compose(key, parts)
     crash.point("uploads.assembled")
-    now = int(time.time())
-    file = FileRecord(
-        id=file_id,
-        tenant=upload.tenant,
-        bytes=stored.size,
-        created_at=now,
-        expires_at=None if upload.file_seconds is None else now + upload.file_seconds,
+    file = FileRecord.stored(
+        file_id,
+        upload.tenant,
+        stored,
+        bucket=services.storage.bucket,
+        created_at=int(time.time()),
+        seconds=upload.file_seconds,
         filename=upload.filename,
         purpose=upload.purpose,
-        bucket=services.storage.bucket,
-        key=key,
-        etag=stored.etag,
     )
     await write_record(services, file)
     return file

@@ -9,6 +9,7 @@ from shared.errors import NotFoundError
 from shared.openai.shapes import File
 from shared.state.client import Client
 from shared.state.scripts import Scripts
+from shared.storage import Stored
 
 
 def deleted_key(tenant: str, file_id: str) -> str:
@@ -34,6 +35,52 @@ class FileRecord(NamedTuple):
     etag: str
     owned: bool = True
     start: int = 0
+
+    @classmethod
+    def stored(
+        cls,
+        file_id: str,
+        tenant: str,
+        stored: Stored,
+        *,
+        bucket: str,
+        created_at: int,
+        seconds: int | None,
+        filename: str,
+        purpose: str,
+    ) -> "FileRecord":
+        """A file whose object Batchyard wrote: uploaded, composed from parts, or made for a retry.
+
+        `seconds` is how long it is kept; None for ever.
+        """
+        return cls(
+            id=file_id,
+            tenant=tenant,
+            bytes=stored.size,
+            created_at=created_at,
+            expires_at=None if seconds is None else created_at + seconds,
+            filename=filename,
+            purpose=purpose,
+            bucket=bucket,
+            key=stored.key,
+            etag=stored.etag,
+        )
+
+    @classmethod
+    def missing(cls, file_id: str, tenant: str, *, bucket: str, key: str) -> "FileRecord":
+        """A file whose object does not exist, for a batch that fails because of it."""
+        return cls(
+            id=file_id,
+            tenant=tenant,
+            bytes=0,
+            created_at=0,
+            expires_at=None,
+            filename="",
+            purpose="batch",
+            bucket=bucket,
+            key=key,
+            etag="none",
+        )
 
     @property
     def end(self) -> int | None:
