@@ -61,7 +61,7 @@ from shared.ledger.manifests import Manifest
 from shared.ledger.packs import read_manifest
 from shared.lifecycle import Status
 from shared.openai.endpoints import ENDPOINTS
-from shared.state import BatchRecord, Standing, State
+from shared.state import BatchRecord, RateStatus, State
 from shared.storage import Storage
 from shared.submission.accept import accept, meet
 from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
@@ -356,7 +356,7 @@ class Intake:
         if found:
             raise RejectedError(found)
         outcome = await self._quota.reserve(self._state, tenant, batch_id, submission.endpoint)
-        if isinstance(outcome, FullQueue | Standing):
+        if isinstance(outcome, FullQueue | RateStatus):
             raise RejectedError([Reason("quota_exceeded", refusal_text(tenant, outcome))])
         return source
 

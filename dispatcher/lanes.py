@@ -14,7 +14,7 @@ from dispatcher.cluster import Cluster
 from dispatcher.ordering import order
 from shared import crash
 from shared.errors import InvalidTransitionError, TransientError
-from shared.ledger.commits import fail, keep_lane_failure
+from shared.ledger.commits import fail, save_lane_failure
 from shared.lifecycle import Event
 from shared.state import JobRecord, State
 from shared.storage import Storage
@@ -201,7 +201,7 @@ class LaneKeeper:
             if (await self._state.batches.get(batch_id)).lanes == [lane]:
                 await fail(self._state, self._storage, batch_id, Event.LANE_FAILED, fields)
             else:
-                await keep_lane_failure(self._storage, batch_id, lane, reason)
+                await save_lane_failure(self._storage, batch_id, lane, reason)
                 await self._state.fail_lane(lane, batch_id, reason, fields)
         except InvalidTransitionError as error:
             log.warning("lane.fail_late", batch_id=batch_id, status=error.status)

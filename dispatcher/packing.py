@@ -18,11 +18,11 @@ from dispatcher.waiting import tell
 from shared import crash
 from shared.bus.messages import Reason, RejectedError
 from shared.errors import NotFoundError, TransientError
-from shared.ledger.changes import single_out
+from shared.ledger.changes import unpack_manifest
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PackedBatch, PackedPlan, pack, pack_prefix, placed
 from shared.retention import RESERVED_SECONDS
-from shared.state import Known, NewBatch, PackedAcceptance, Standing, Start, State
+from shared.state import KnownBatch, NewBatch, PackedAcceptance, RateStatus, Start, State
 from shared.storage import Storage
 from shared.submission.accept import conflict, new_batch
 from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
@@ -141,7 +141,7 @@ class Packer:
             match outcome:
                 case None:
                     new.append(batch)
-                case Known():
+                case KnownBatch():
                     wishes.append(
                         NewBatch(manifest.id, manifest.fingerprint, {}, reply=batch.reply)
                     )
@@ -199,7 +199,7 @@ class Packer:
             case "conflict":
                 # It may stand in this pack, or in that of a life before, as something else.
                 with suppress(NotFoundError):
-                    await single_out(self._state, self._storage, wish.id)
+                    await unpack_manifest(self._state, self._storage, wish.id)
                 [message_id] = [
                     batch.manifest.message_id for batch in batches if batch.manifest.id == wish.id
                 ]
@@ -216,5 +216,5 @@ class Packer:
         return None
 
 
-def _refusal(tenant: str, refused: FullQueue | Standing) -> RejectedError:
+def _refusal(tenant: str, refused: FullQueue | RateStatus) -> RejectedError:
     return RejectedError([Reason("quota_exceeded", refusal_text(tenant, refused))])

@@ -19,7 +19,7 @@ from shared.catalog import Catalog, Model
 from shared.errors import InvalidTransitionError, NotFoundError
 from shared.input.validation import InputCheck, Limits, Row, unreadable
 from shared.ledger.commits import carry_out, fail, read_commit
-from shared.ledger.plans import Plan, keep_plan, pin_plan
+from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.lifecycle import Event, Status
 from shared.openai.limits import queue_code, queue_text
 from shared.openai.shapes import BatchError
@@ -27,9 +27,9 @@ from shared.slices import Slice
 from shared.state import (
     BatchRecord,
     MovedError,
-    Queue,
     QueueFullError,
     Quota,
+    QuotaKind,
     Start,
     State,
 )
@@ -224,7 +224,7 @@ class Planner:
         """
         _, pin = await self._state.batches.pinned(batch_id)
         wanted = Plan(fields=fields, slices=slices, **pin._asdict())
-        plan = await keep_plan(self._storage, batch_id, wanted)
+        plan = await create_plan(self._storage, batch_id, wanted)
         crash.point("planner.kept")
         if plan is not wanted:
             with suppress(NotFoundError):
@@ -246,7 +246,7 @@ class Planner:
                 )
             except MovedError:
                 _, pin = await self._state.batches.pinned(batch_id)
-                plan = await pin_plan(self._storage, batch_id, plan, pin)
+                plan = await replace_plan_pin(self._storage, batch_id, plan, pin)
 
     async def _store(self, batch_id: str, name: str, plan: Plan) -> None:
         lanes = str(plan.fields["lane"]).split()
@@ -292,7 +292,9 @@ def _new_plan() -> str:
     return secrets.token_hex(4)
 
 
-def _no_room(record: BatchRecord, queue: Queue, model: str, limit: int, share: int) -> BatchError:
+def _no_room(
+    record: BatchRecord, queue: QuotaKind, model: str, limit: int, share: int
+) -> BatchError:
     text = queue_text(queue, tenant=record.tenant, model=model, limit=limit)
     if share > limit:
         text += f" This batch alone has {share:,}."

@@ -7,7 +7,7 @@ import structlog
 from dispatcher.forgetting import forget_ended
 from shared import crash
 from shared.errors import NotFoundError
-from shared.ledger.packs import is_pack, keep_manifests
+from shared.ledger.packs import is_pack, save_manifests
 from shared.settings import NINETY_DAYS
 from shared.state import State
 from shared.storage import Storage
@@ -59,7 +59,7 @@ class Reaper:
         """Delete objects, and everything under prefixes, that nothing refers to any more."""
         while garbage := await self._state.files.garbage():
             for key in filter(is_pack, garbage):
-                await keep_manifests(self._storage, key)
+                await save_manifests(self._storage, key)
             doomed = [key for key in garbage if not key.endswith("/")]
             for prefix in garbage:
                 if prefix.endswith("/"):

@@ -11,7 +11,7 @@ from gateway.batches import METADATA_SCHEMA, own_batch
 from gateway.dependencies import Use
 from gateway.fields import metadata_limits, read_body, require_small
 from shared.errors import ConflictError, InvalidInputError
-from shared.ledger.changes import keep_changes
+from shared.ledger.changes import save_changes
 from shared.lifecycle import Status
 from shared.openai.shapes import Batch
 
@@ -37,14 +37,14 @@ async def pause_batch(batch: OwnBatch, services: Use) -> Batch:
     changes nothing. The batch has `paused: true` until it is resumed.
     """
     _require_open(await services.state.controls.pause(batch.id), "pause")
-    return (await keep_changes(services.state, services.storage, batch.id)).to_openai()
+    return (await save_changes(services.state, services.storage, batch.id)).to_openai()
 
 
 @router.post("/batches/{batch_id}/resume", openapi_extra={"x-batchyard": _OURS})  # noqa: FAST003  # as above
 async def resume_batch(batch: OwnBatch, services: Use) -> Batch:
     """Let a paused batch go on; one that is not paused stays as it is."""
     _require_open(await services.state.controls.resume(batch.id), "resume")
-    return (await keep_changes(services.state, services.storage, batch.id)).to_openai()
+    return (await save_changes(services.state, services.storage, batch.id)).to_openai()
 
 
 @router.post(
@@ -80,7 +80,7 @@ async def update_batch(request: Request, batch_id: str, tenant: Tenant, services
         metadata=json.dumps(wish.metadata) if "metadata" in told else None,
     )
     _require_open(status, "change the priority of")
-    return (await keep_changes(services.state, services.storage, batch_id)).to_openai()
+    return (await save_changes(services.state, services.storage, batch_id)).to_openai()
 
 
 def _require_open(status: Status | None, verb: str) -> None:

@@ -6,7 +6,7 @@ from gateway.dependencies import Services
 from gateway.settings import GatewaySettings
 from shared.errors import LimitError
 from shared.openai.limits import go_duration, queue_code
-from shared.state import Known, Rate, Standing
+from shared.state import KnownBatch, Rate, RateStatus
 from shared.submission.admission import FullQueue, refusal_text
 
 _FILE_PATHS = ("/v1/files", "/v1/uploads")
@@ -20,22 +20,22 @@ def call_rates(path: str, settings: GatewaySettings) -> tuple[Rate, ...]:
     return every, Rate("files", settings.file_requests_per_minute, 60)
 
 
-def limit_headers(standing: Standing) -> dict[str, str]:
+def limit_headers(rate_status: RateStatus) -> dict[str, str]:
     """OpenAI's headers, for the limit that leaves the least room."""
     return {
-        "x-ratelimit-limit-requests": str(standing.rate.calls),
-        "x-ratelimit-remaining-requests": str(standing.left),
-        "x-ratelimit-reset-requests": go_duration(standing.reset_seconds),
+        "x-ratelimit-limit-requests": str(rate_status.rate.calls),
+        "x-ratelimit-remaining-requests": str(rate_status.left),
+        "x-ratelimit-reset-requests": go_duration(rate_status.reset_seconds),
     }
 
 
-def too_many_calls(tenant: str, standing: Standing) -> LimitError:
+def too_many_calls(tenant: str, rate_status: RateStatus) -> LimitError:
     """The error for a call that came too early."""
     return LimitError(
-        refusal_text(tenant, standing),
+        refusal_text(tenant, rate_status),
         kind="requests",
         code="rate_limit_exceeded",
-        wait_seconds=standing.wait_seconds,
+        wait_seconds=rate_status.wait_seconds,
     )
 
 
@@ -46,7 +46,7 @@ def queue_full(tenant: str, full: FullQueue) -> LimitError:
 
 async def reserve_batch(
     request: Request, services: Services, tenant: str, batch_id: str, endpoint: str
-) -> Known | None:
+) -> KnownBatch | None:
     """Count a new batch against its tenant's limits; one that is known already is not counted.
 
     Raises LimitError for too many in the time, and where none could run: the queue is full already.
@@ -55,7 +55,7 @@ async def reserve_batch(
     match outcome:
         case FullQueue():
             raise queue_full(tenant, outcome)
-        case Standing():
+        case RateStatus():
             request.state.limit_headers = limit_headers(outcome)
             raise too_many_calls(tenant, outcome)
         case _:

@@ -12,7 +12,7 @@ from gateway.dependencies import Services, Use
 from gateway.fields import parsed, read_body, require_one_of
 from shared import ids
 from shared.errors import ConflictError, InvalidInputError, TransientError
-from shared.ledger.webhook_endpoints import forget_webhook, keep_webhook
+from shared.ledger.webhook_endpoints import remove_webhook, save_webhook
 from shared.openai.shapes import CursorPage
 from shared.openai.webhooks import (
     EVENT_TYPES,
@@ -103,7 +103,7 @@ async def create_webhook_endpoint(
         },
         most=services.settings.max_webhook_endpoints,
     )
-    await keep_webhook(services.state, services.storage, tenant, endpoint_id)
+    await save_webhook(services.state, services.storage, tenant, endpoint_id)
     return await _with_secret(services.state, tenant, endpoint_id, secret)
 
 
@@ -150,7 +150,7 @@ async def update_webhook_endpoint(
         await _check_url(wish.url, services)
         fields["url"] = wish.url
     await services.state.webhooks.update(tenant, webhook_endpoint_id, fields)
-    await keep_webhook(services.state, services.storage, tenant, webhook_endpoint_id)
+    await save_webhook(services.state, services.storage, tenant, webhook_endpoint_id)
     return (await services.state.webhooks.get(tenant, webhook_endpoint_id)).to_openai()
 
 
@@ -159,7 +159,7 @@ async def delete_webhook_endpoint(
     webhook_endpoint_id: str, tenant: Tenant, services: Use
 ) -> DeletedWebhookEndpoint:
     await services.state.webhooks.get(tenant, webhook_endpoint_id)
-    await forget_webhook(services.storage, tenant, webhook_endpoint_id)
+    await remove_webhook(services.storage, tenant, webhook_endpoint_id)
     await services.state.webhooks.delete(tenant, webhook_endpoint_id)
     return DeletedWebhookEndpoint(id=webhook_endpoint_id)
 
@@ -185,7 +185,7 @@ async def rotate_webhook_secret(
         hint=secret_hint(secret),
         keep_old=wish.keep_old_secret_active_for_24_hours,
     )
-    await keep_webhook(services.state, services.storage, tenant, webhook_endpoint_id)
+    await save_webhook(services.state, services.storage, tenant, webhook_endpoint_id)
     return await _with_secret(services.state, tenant, webhook_endpoint_id, secret)
 
 

@@ -9,7 +9,7 @@ from shared.state import BatchRecord, State
 from shared.storage import Storage
 
 
-async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRecord:
+async def save_changes(state: State, storage: Storage, batch_id: str) -> BatchRecord:
     """Write priority, metadata and pause, as they are by now, into the batch's manifest as well.
 
     Of two that change a batch at once, the later one's wish stands in the end; safe to repeat.
@@ -35,7 +35,7 @@ async def keep_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
         record = now
 
 
-async def single_out(state: State, storage: Storage, batch_id: str) -> None:
+async def unpack_manifest(state: State, storage: Storage, batch_id: str) -> None:
     """Give the batch a manifest of its own, for there may be another one of it in a pack."""
     record = await state.batches.get(batch_id)
     manifest = await read_manifest(storage, batch_id, input_key=record.fields["key"])

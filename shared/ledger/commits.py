@@ -74,7 +74,7 @@ async def read_commit(storage: Storage, batch_id: str, event: str) -> Commit:
     return msgspec.json.decode(await storage.get(commit_key(batch_id, event)), type=Commit)
 
 
-async def keep_commit(storage: Storage, commit: Commit) -> Commit:
+async def create_commit(storage: Storage, commit: Commit) -> Commit:
     """Create the commit object. Returns it, or the one that was first."""
     key = commit_key(commit.batch_id, commit.event)
     if await storage.create(key, msgspec.json.encode(commit)):
@@ -104,7 +104,6 @@ async def carry_out(state: State, storage: Storage, commit: Commit) -> bool:
             )
         except MovedError:
             record, pin = await state.batches.pinned(commit.batch_id)
-            await state.restore.raise_if_under_way()
             commit = msgspec.structs.replace(commit, record=record.fields, **pin._asdict())
             key = commit_key(commit.batch_id, commit.event)
             await storage.put(key, msgspec.json.encode(commit))
@@ -122,8 +121,6 @@ async def fail(
     Raises as `State.apply` does; what was kept about a failure that did not happen is removed.
     """
     record, pin = await state.batches.pinned(batch_id)
-    # The record may be of another time.
-    await state.restore.raise_if_under_way()
     row = TRANSITIONS[event]
     if record.status is row.target:
         return False
@@ -132,7 +129,7 @@ async def fail(
     commit = Commit(
         batch_id=batch_id, event=event, record=record.fields, fields=fields, **pin._asdict()
     )
-    commit = await keep_commit(storage, commit)
+    commit = await create_commit(storage, commit)
     crash.point("commits.failure_kept")
     try:
         return await carry_out(state, storage, commit)
@@ -177,7 +174,7 @@ def lane_failure_key(batch_id: str, lane: str) -> str:
     return f"batches/{batch_id}/lane-failed-{digest}.json"
 
 
-async def keep_lane_failure(storage: Storage, batch_id: str, lane: str, reason: str) -> None:
+async def save_lane_failure(storage: Storage, batch_id: str, lane: str, reason: str) -> None:
     """Keep that what the batch has on the lane is given up, before that happens."""
     failure = LaneFailure(lane, reason)
     await storage.put(lane_failure_key(batch_id, lane), msgspec.json.encode(failure))

@@ -12,7 +12,7 @@ from shared.storage import Storage
 KEYS = "keys/"
 
 
-class KeptKey(msgspec.Struct, frozen=True, kw_only=True):
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     """An API key without the key. Times are Unix seconds."""
 
     id: str
@@ -24,7 +24,7 @@ class KeptKey(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: int | None = None
 
 
-def key_key(key_id: str) -> str:
+def key_record_key(key_id: str) -> str:
     """Where an API key's record lies."""
     return f"{KEYS}{key_id}.json"
 
@@ -39,7 +39,7 @@ async def create_key(state: State, storage: Storage, tenant: str, *, name: str =
 async def add_key(state: State, storage: Storage, tenant: str, key: str, *, name: str = "") -> None:
     """Let `key` act for `tenant`; one that is known stays as it is, also if it is revoked."""
     digest = ids.api_key_digest(key)
-    kept = KeptKey(
+    kept = StoredKey(
         id=ids.api_key_id(digest),
         digest=digest,
         tenant=tenant,
@@ -47,7 +47,7 @@ async def add_key(state: State, storage: Storage, tenant: str, key: str, *, name
         prefix=shown_prefix(key),
         created_at=int(time.time()),
     )
-    await storage.create(key_key(kept.id), msgspec.json.encode(kept))
+    await storage.create(key_record_key(kept.id), msgspec.json.encode(kept))
     await state.keys.add(tenant, key, name=name, created_at=kept.created_at)
 
 
@@ -60,16 +60,16 @@ async def revoke_key(state: State, storage: Storage, key_id: str) -> bool:
     kept = _kept(record, await state.keys.digest(key_id))
     if record.revoked_at is None:
         kept = msgspec.structs.replace(kept, revoked_at=int(time.time()))
-    await storage.put(key_key(key_id), msgspec.json.encode(kept))
+    await storage.put(key_record_key(key_id), msgspec.json.encode(kept))
     return await state.keys.revoke(key_id, at=kept.revoked_at)
 
 
-def read_key(body: bytes) -> KeptKey:
+def read_key(body: bytes) -> StoredKey:
     """An API key as it was kept."""
-    return msgspec.json.decode(body, type=KeptKey)
+    return msgspec.json.decode(body, type=StoredKey)
 
 
-def _kept(record: KeyRecord, digest: str) -> KeptKey:
+def _kept(record: KeyRecord, digest: str) -> StoredKey:
     fields = record._asdict()
     del fields["used_at"]
-    return KeptKey(digest=digest, **fields)
+    return StoredKey(digest=digest, **fields)

@@ -86,17 +86,17 @@ async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
     ]
 
 
-async def keep_manifests(storage: Storage, key: str) -> None:
+async def save_manifests(storage: Storage, key: str) -> None:
     """Write a pack's manifests apart, so that the pack can be removed; safe to repeat."""
     with suppress(NotFoundError):
         await storage.put(without_inputs(key), pack((), await read_pack(storage, key)))
 
 
 def is_pack(key: str) -> bool:
-    """Whether it is an object with inputs that must not go without `keep_manifests`."""
+    """Whether it is an object with inputs that must not go without `save_manifests`."""
     return key.startswith(PACKS) and not key.endswith("/") and key != without_inputs(key)
 
 
 def without_inputs(key: str) -> str:
-    """Where `keep_manifests` writes what it keeps of a pack."""
+    """Where `save_manifests` writes what it keeps of a pack."""
     return f"{key.rpartition('/')[0]}/0.jsonl"

@@ -36,14 +36,14 @@ async def read_plan(storage: Storage, batch_id: str) -> Plan:
     return msgspec.json.decode(await storage.get(plan_key(batch_id)), type=Plan)
 
 
-async def keep_plan(storage: Storage, batch_id: str, plan: Plan) -> Plan:
+async def create_plan(storage: Storage, batch_id: str, plan: Plan) -> Plan:
     """Create the plan object. Returns the plan, or the one that was first."""
     if await storage.create(plan_key(batch_id), msgspec.json.encode(plan)):
         return plan
     return await read_plan(storage, batch_id)
 
 
-async def pin_plan(storage: Storage, batch_id: str, plan: Plan, pin: Pin) -> Plan:
+async def replace_plan_pin(storage: Storage, batch_id: str, plan: Plan, pin: Pin) -> Plan:
     """Write the plan anew with another number and time for its event."""
     changed = msgspec.structs.replace(plan, **pin._asdict())
     await storage.put(plan_key(batch_id), msgspec.json.encode(changed))

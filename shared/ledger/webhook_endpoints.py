@@ -19,7 +19,7 @@ def webhook_key(tenant: str, endpoint_id: str) -> str:
     return f"{WEBHOOKS}{tenant}/{endpoint_id}.json"
 
 
-async def keep_webhook(state: State, storage: Storage, tenant: str, endpoint_id: str) -> None:
+async def save_webhook(state: State, storage: Storage, tenant: str, endpoint_id: str) -> None:
     """Write the endpoint, as it is by now, to S3.
 
     Of two that change it at once, the later one's wish stands in the end. Raises TransientError
@@ -38,7 +38,7 @@ async def keep_webhook(state: State, storage: Storage, tenant: str, endpoint_id:
     await state.restore.raise_if_under_way()
 
 
-async def forget_webhook(storage: Storage, tenant: str, endpoint_id: str) -> None:
+async def remove_webhook(storage: Storage, tenant: str, endpoint_id: str) -> None:
     """Take the endpoint from S3, before it goes from Redis."""
     await storage.remove([webhook_key(tenant, endpoint_id)])
 

@@ -8,13 +8,13 @@ from shared.state.files import FileRecord
 from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord
 from shared.state.limits import (
-    Known,
-    NewBatchWish,
-    Queue,
+    KnownBatch,
+    NewBatchParams,
     QueueFullError,
     Quota,
+    QuotaKind,
     Rate,
-    Standing,
+    RateStatus,
 )
 from shared.state.state import MovedError, State
 from shared.state.uploads import PartRecord, UploadRecord
@@ -25,18 +25,18 @@ __all__ = [
     "FileRecord",
     "JobRecord",
     "KeyRecord",
-    "Known",
+    "KnownBatch",
     "MovedError",
     "NewBatch",
-    "NewBatchWish",
+    "NewBatchParams",
     "PackedAcceptance",
     "PartRecord",
     "Pin",
-    "Queue",
     "QueueFullError",
     "Quota",
+    "QuotaKind",
     "Rate",
-    "Standing",
+    "RateStatus",
     "Start",
     "State",
     "UploadRecord",

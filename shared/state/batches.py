@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from shared.errors import NotFoundError
+from shared.errors import NotFoundError, TransientError
 from shared.lifecycle import FINAL, PAUSABLE, Status
 from shared.openai.shapes import Batch
 from shared.slices import Slice
@@ -211,11 +211,17 @@ class Batches:
         return BatchRecord(fields)
 
     async def pinned(self, batch_id: str) -> tuple[BatchRecord, Pin]:
-        """The record, and what its next event would be if it happened now. Raises NotFoundError."""
+        """The record, and the number and time that its next event would have if it happened now.
+
+        Raises NotFoundError, and TransientError during a rebuild: the record may be an old one.
+        """
         async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.exists(f"{self._namespace}rebuilding")
             pipe.hgetall(f"{self._namespace}batch:{batch_id}")
             pipe.time()
-            fields, (seconds, micros) = await pipe.execute()
+            is_rebuilding, fields, (seconds, micros) = await pipe.execute()
+        if is_rebuilding:
+            raise TransientError("The index of this fleet is being rebuilt.")
         if not fields:
             raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
         record = BatchRecord(fields)

@@ -8,7 +8,7 @@ from shared import ids
 from shared.errors import NotFoundError
 from shared.state.batches import BatchRecord
 from shared.state.client import Client
-from shared.state.limits import Rate, Standing
+from shared.state.limits import Rate, RateStatus
 from shared.state.scripts import Scripts
 
 #: Of a key's beginning, after what all keys begin with, so many characters are kept to be shown.
@@ -35,7 +35,7 @@ class Admission(NamedTuple):
     """Whose call it is, and how that tenant stands with its limits."""
 
     tenant: str
-    standing: Standing
+    rate_status: RateStatus
     #: The batch that was to be read on the way, if there is one.
     batch: BatchRecord | None
 
@@ -88,7 +88,7 @@ class Keys:
             return None
         tenant, place, wait, left, reset, flat = found
         batch = BatchRecord.from_flat(flat) if flat else None
-        return Admission(tenant, Standing(rates[place - 1], wait, left, reset), batch)
+        return Admission(tenant, RateStatus(rates[place - 1], wait, left, reset), batch)
 
     async def get(self, key: str) -> KeyRecord:
         """What is known of a key. Raises NotFoundError."""

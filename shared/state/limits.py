@@ -1,6 +1,6 @@
-"""How much a tenant may ask for: calls in a time, new batches, and what its running batches hold.
+"""A tenant's limits: calls in a time, new batches in a time, and what its running batches hold.
 
-Calls are counted in memory only, by a leaky bucket; the queue lies beside the batches themselves.
+Calls are counted in memory only, by a leaky bucket; the queue is counted with the batches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple
 from shared.errors import BatchyardError
 from shared.state.scripts import Scripts, pairs
 
-Queue = Literal["requests", "tokens"]
+QuotaKind = Literal["requests", "tokens"]
 
 _MICROSECONDS = 1_000_000
 
 
 class Rate(NamedTuple):
-    """So many calls in so many seconds; they may come at once, and their room comes back evenly."""
+    """At most `calls` in `seconds`. They may come at once, and become free again evenly."""
 
     name: str
     calls: int
@@ -27,11 +27,11 @@ class Rate(NamedTuple):
         return self.calls, self.seconds * _MICROSECONDS
 
 
-class Standing(NamedTuple):
-    """How a caller stands with the limit that leaves the least room; times in microseconds."""
+class RateStatus(NamedTuple):
+    """The tightest limit of a caller, and how much of it is left; times in microseconds."""
 
     rate: Rate
-    #: Until the call may be tried again; 0 when it was let in, and counted.
+    #: Until the call may be tried again; 0 when it was admitted and counted.
     wait: int
     left: int
     #: Until all calls are free again.
@@ -47,9 +47,9 @@ class Standing(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What the running batches of a tenant may hold: requests, and prompt tokens of one model.
+    """How much the running batches of a tenant may hold: requests, and prompt tokens of one model.
 
-    For a batch of several models, `more_tokens` are those of the models after the first.
+    For a batch of several models, `more_tokens` are the limits of the models after the first.
     """
 
     requests: int
@@ -58,22 +58,26 @@ class Quota(NamedTuple):
 
 
 class QueueFullError(BatchyardError):
-    """The batch would exceed its tenant's quota; `number` is that of its model, from 0."""
+    """The batch would exceed its tenant's quota; `number` is the index of its model."""
 
-    def __init__(self, queue: Queue, number: int = 0) -> None:
-        super().__init__(f"The queue of {queue} has no room for the batch.")
-        self.queue: Queue = queue
+    def __init__(self, queue: QuotaKind, number: int = 0) -> None:
+        super().__init__(f"The batch would exceed its tenant's quota of {queue}.")
+        self.queue: QuotaKind = queue
         self.number = number
 
 
-class Known(NamedTuple):
-    """The batch that was to be made exists."""
+class KnownBatch(NamedTuple):
+    """The batch exists already."""
 
     fingerprint: str
 
 
-class NewBatchWish(NamedTuple):
-    """A batch that is about to be made, and its limits as `reserve` takes them."""
+class NewBatchParams(NamedTuple):
+    """A new batch, and the limits that it counts against.
+
+    `requests` is how many requests the tenant's running batches may hold, and `tokens` how many
+    prompt tokens of each model that could run the batch.
+    """
 
     tenant: str
     batch_id: str
@@ -94,43 +98,35 @@ class NewBatchWish(NamedTuple):
 
 
 class Limits:
-    """The noun `limit` of State; keys bring their own, so that a call costs one round trip."""
+    """The noun `limit` of State; calls are counted by `Keys.admit`, together with the key."""
 
     def __init__(self, scripts: Scripts) -> None:
         self._scripts = scripts
 
-    async def reserve(
-        self,
-        tenant: str,
-        batch_id: str,
-        *,
-        rate: Rate,
-        requests: int,
-        tokens: Mapping[str, int],
-    ) -> Known | Queue | Standing | None:
-        """Count a batch that is about to be made; None says that it may be.
+    async def reserve(self, params: NewBatchParams) -> KnownBatch | QuotaKind | RateStatus | None:
+        """Count a new batch; None means that it may be created.
 
-        `requests` is the most that the tenant's running batches may hold, `tokens` the most prompt
-        tokens by model, of those that could run the batch. Returns the queue that is full already
-        (of tokens: those of all these models), or how the tenant stands when it has to wait.
+        Otherwise the quota that is used up (for tokens: that of every model that could run it), or
+        the rate limit and how long the tenant has to wait. A batch that exists is not counted.
         """
-        wish = NewBatchWish(tenant, batch_id, rate, requests, tokens)
-        return _reserved(wish, await self._scripts.run("reserve_batch", *wish.arguments))
+        return _outcome(params, await self._scripts.run("reserve_batch", *params.arguments))
 
     async def reserve_all(
-        self, wishes: Sequence[NewBatchWish]
-    ) -> list[Known | Queue | Standing | None]:
+        self, batches: Sequence[NewBatchParams]
+    ) -> list[KnownBatch | QuotaKind | RateStatus | None]:
         """`reserve` for each of them, in one round trip."""
-        answers = await self._scripts.run_all("reserve_batch", (wish.arguments for wish in wishes))
-        return [_reserved(*pair) for pair in zip(wishes, answers, strict=True)]
+        answers = await self._scripts.run_all("reserve_batch", (one.arguments for one in batches))
+        return [_outcome(*pair) for pair in zip(batches, answers, strict=True)]
 
 
-def _reserved(wish: NewBatchWish, answer: list[Any]) -> Known | Queue | Standing | None:
+def _outcome(
+    params: NewBatchParams, answer: list[Any]
+) -> KnownBatch | QuotaKind | RateStatus | None:
     match answer:
         case ["known", fingerprint]:
-            return Known(fingerprint)
+            return KnownBatch(fingerprint)
         case ["wait", wait, reset]:
-            return Standing(wish.rate, wait, 0, reset)
+            return RateStatus(params.rate, wait, 0, reset)
         case ["requests"]:
             return "requests"
         case ["tokens"]:

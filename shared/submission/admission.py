@@ -1,4 +1,4 @@
-"""Whether a tenant may have a further batch, by whatever door, and the words where it may not."""
+"""Whether a tenant may create another batch, over HTTP or the bus, and the refusal if not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,22 +7,22 @@ from typing import NamedTuple, Self
 from shared.catalog import Catalog
 from shared.openai.limits import RATE_NAMES, queue_text, rate_text
 from shared.settings import SharedSettings
-from shared.state import Known, NewBatchWish, Queue, Rate, Standing, State
+from shared.state import KnownBatch, NewBatchParams, QuotaKind, Rate, RateStatus, State
 
 _HOUR = 3600
 
 
 class FullQueue(NamedTuple):
-    """What a tenant's running batches hold already; `model` is None for requests."""
+    """A quota that the tenant's running batches use up; `model` is None for requests."""
 
-    queue: Queue
+    queue: QuotaKind
     model: str | None
     limit: int
 
 
 @dataclass(frozen=True)
 class NewBatchQuota:
-    """How many new batches an hour, and how much in all running ones."""
+    """How many batches a tenant may create in an hour, and how much its running ones may hold."""
 
     catalog: Catalog
     batches_per_hour: int
@@ -46,41 +46,38 @@ class NewBatchQuota:
 
     async def reserve(
         self, state: State, tenant: str, batch_id: str, endpoint: str
-    ) -> Known | FullQueue | Standing | None:
-        """Count the new batch, unless it is known; None says that it may be made."""
-        wish = self._wish(tenant, batch_id, endpoint)
-        outcome = await state.limits.reserve(
-            tenant, batch_id, rate=wish.rate, requests=wish.requests, tokens=wish.tokens
-        )
-        return self._named(wish, outcome)
+    ) -> KnownBatch | FullQueue | RateStatus | None:
+        """Count the new batch, unless it exists; None means that it may be created."""
+        params = self._params(tenant, batch_id, endpoint)
+        return self._outcome(params, await state.limits.reserve(params))
 
     async def reserve_all(
         self, state: State, batches: Sequence[tuple[str, str, str]]
-    ) -> list[Known | FullQueue | Standing | None]:
+    ) -> list[KnownBatch | FullQueue | RateStatus | None]:
         """`reserve` for each tenant, batch id and endpoint, in one round trip."""
-        wishes = [self._wish(*batch) for batch in batches]
-        outcomes = await state.limits.reserve_all(wishes)
-        return [self._named(*pair) for pair in zip(wishes, outcomes, strict=True)]
+        params = [self._params(*batch) for batch in batches]
+        outcomes = await state.limits.reserve_all(params)
+        return [self._outcome(*pair) for pair in zip(params, outcomes, strict=True)]
 
-    def _wish(self, tenant: str, batch_id: str, endpoint: str) -> NewBatchWish:
+    def _params(self, tenant: str, batch_id: str, endpoint: str) -> NewBatchParams:
         tokens = self.catalog.token_quotas(
             None if self.mixed_batches else endpoint, default=self.tokens
         )
-        return NewBatchWish(tenant, batch_id, self.rate, self.requests, tokens)
+        return NewBatchParams(tenant, batch_id, self.rate, self.requests, tokens)
 
-    def _named(
-        self, wish: NewBatchWish, outcome: Known | Queue | Standing | None
-    ) -> Known | FullQueue | Standing | None:
+    def _outcome(
+        self, params: NewBatchParams, outcome: KnownBatch | QuotaKind | RateStatus | None
+    ) -> KnownBatch | FullQueue | RateStatus | None:
         match outcome:
             case "requests":
                 return FullQueue("requests", None, self.requests)
             case "tokens":
-                return FullQueue("tokens", *next(iter(wish.tokens.items())))
+                return FullQueue("tokens", *next(iter(params.tokens.items())))
             case _:
                 return outcome
 
 
-def refusal_text(tenant: str, refused: FullQueue | Standing) -> str:
+def refusal_text(tenant: str, refused: FullQueue | RateStatus) -> str:
     """Why a call or a new batch is refused, in OpenAI's words."""
     if isinstance(refused, FullQueue):
         return queue_text(refused.queue, tenant=tenant, model=refused.model, limit=refused.limit)

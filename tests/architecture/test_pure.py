@@ -1,4 +1,4 @@
-"""Modules that call themselves pure in their docstrings are those that import-linter holds to it."""
+"""Modules whose docstrings claim to be pure are exactly those of the import contract."""
 
 import ast
 import re

@@ -27,12 +27,12 @@ from dispatcher.reaper import Reaper
 from shared import ids
 from shared.catalog import Catalog, load_catalog
 from shared.errors import NotFoundError, SetupError, TransientError
-from shared.ledger.changes import keep_changes
-from shared.ledger.commits import Commit, cancel, fail, keep_commit
+from shared.ledger.changes import save_changes
+from shared.ledger.commits import Commit, cancel, create_commit, fail
 from shared.ledger.keys import create_key, revoke_key
 from shared.ledger.manifests import manifest_key
 from shared.ledger.packs import PackedBatch, pack, pack_prefix, placed, read_manifest
-from shared.ledger.webhook_endpoints import forget_webhook, keep_webhook
+from shared.ledger.webhook_endpoints import remove_webhook, save_webhook
 from shared.lifecycle import FINAL, Event, Status
 from shared.slices import Claim, Part, SliceUsage
 from shared.state import BatchRecord, FileRecord, Rate, State
@@ -233,7 +233,7 @@ async def _populate(yards: Yards, between: Callable[[], None]) -> list[str]:
         await yards.commit_some(batch_id, number % 3)
     waiting = [await yards.submit(f"r{number}", 9) for number in range(RUNNING - 2, RUNNING)]
     await yards.state.controls.pause(late[0])
-    await keep_changes(yards.state, yards.storage, late[0])
+    await save_changes(yards.state, yards.storage, late[0])
     return [*batch_ids, *early, *late, *waiting]
 
 
@@ -570,8 +570,8 @@ async def test_a_change_whose_other_half_comes_too_late_is_to_be_asked_for_again
 
     async def write() -> None:
         for late in (
-            keep_changes(state, storage, running),
-            keep_webhook(state, storage, TENANT, "we_1"),
+            save_changes(state, storage, running),
+            save_webhook(state, storage, TENANT, "we_1"),
         ):
             with pytest.raises(TransientError, match="made again"):
                 await late
@@ -699,7 +699,7 @@ async def test_failures_and_cancellations_stay_what_they_were(
     commit = Commit(
         batch_id=late, event="output_committed", record=record.fields, fields={}, **pin._asdict()
     )
-    await keep_commit(yards.storage, commit)
+    await create_commit(yards.storage, commit)
     await cancel(yards.state, yards.storage, late)
     batch_ids = [refused, failed, cancelled, unplanned, late]
     before = [await yards.record(one) for one in batch_ids]
@@ -779,9 +779,9 @@ async def test_what_a_client_changed_is_not_taken_back(
     running, ended = await yards.start("running", 9), await yards.complete("ended")
     for batch_id in (running, ended):
         await yards.state.controls.amend(batch_id, metadata='{"a": "b"}')
-        await keep_changes(yards.state, yards.storage, batch_id)
+        await save_changes(yards.state, yards.storage, batch_id)
     await yards.state.controls.amend(running, priority=9)
-    await keep_changes(yards.state, yards.storage, running)
+    await save_changes(yards.state, yards.storage, running)
     told = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
     before = [await yards.record(one) for one in (running, ended)]
     await _empty(redis_server)
@@ -805,7 +805,7 @@ async def test_keys_and_endpoints_come_back_and_what_was_revoked_or_deleted_does
     await _endpoint(yards, "we_deleted")
     copy = _copy(redis_server, tmp_path)
     await revoke_key(state, storage, ids.api_key_id(ids.api_key_digest(bad_key)))
-    await forget_webhook(storage, TENANT, "we_deleted")
+    await remove_webhook(storage, TENANT, "we_deleted")
     await state.webhooks.delete(TENANT, "we_deleted")
     late_key = await create_key(state, storage, TENANT)
     records, fields = await state.keys.all(), await state.webhooks.fields("we_kept")
@@ -830,7 +830,7 @@ async def test_keys_and_endpoints_come_back_and_what_was_revoked_or_deleted_does
 
 async def _endpoint(yards: Yards, endpoint_id: str) -> None:
     await yards.state.webhooks.create(TENANT, endpoint_id, _ENDPOINT, most=9)
-    await keep_webhook(yards.state, yards.storage, TENANT, endpoint_id)
+    await save_webhook(yards.state, yards.storage, TENANT, endpoint_id)
 
 
 async def test_an_end_is_delivered_again_under_the_same_id(

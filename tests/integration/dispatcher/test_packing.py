@@ -9,7 +9,7 @@ from dispatcher.reaper import Reaper
 from shared.bus.messages import RejectedError
 from shared.catalog import Catalog
 from shared.errors import NotFoundError
-from shared.ledger.changes import keep_changes
+from shared.ledger.changes import save_changes
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PACKS
 from shared.lifecycle import Status
@@ -275,7 +275,7 @@ async def test_a_change_of_a_packed_batch_is_kept_in_a_manifest_of_its_own(
     batch_id = batches[0].manifest.id
     await state.controls.amend(batch_id, priority=9)
 
-    await keep_changes(state, storage, batch_id)
+    await save_changes(state, storage, batch_id)
 
     found = {manifest.id: manifest async for manifest in every_manifest(storage)}
     record = await state.batches.get(batch_id)

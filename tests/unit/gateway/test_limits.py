@@ -3,7 +3,7 @@ import pytest
 from gateway.limits import call_rates, limit_headers, queue_full, too_many_calls
 from gateway.settings import GatewaySettings
 from shared.catalog import Catalog
-from shared.state import Rate, Standing
+from shared.state import Rate, RateStatus
 from shared.submission.admission import FullQueue, NewBatchQuota
 
 _RATE = Rate("requests", 100, 60)
@@ -35,7 +35,7 @@ def test_the_limits_are_openais_unless_told_otherwise() -> None:
 
 
 def test_the_headers_are_openais() -> None:
-    assert limit_headers(Standing(_RATE, 0, 97, 1_800_000)) == {
+    assert limit_headers(RateStatus(_RATE, 0, 97, 1_800_000)) == {
         "x-ratelimit-limit-requests": "100",
         "x-ratelimit-remaining-requests": "97",
         "x-ratelimit-reset-requests": "1.8s",
@@ -47,7 +47,7 @@ def test_the_headers_are_openais() -> None:
     [("requests", "requests per min (RPM)"), ("files", "files"), ("batches", "batches per hour")],
 )
 def test_a_call_too_many_is_told_what_ran_out_and_when_it_comes_back(name: str, words: str) -> None:
-    error = too_many_calls("acme", Standing(Rate(name, 100, 60), 600_000, 0, 60_000_000))
+    error = too_many_calls("acme", RateStatus(Rate(name, 100, 60), 600_000, 0, 60_000_000))
 
     assert words in str(error)
     assert "in 600ms" in str(error)

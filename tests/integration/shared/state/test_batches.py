@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from shared.errors import NotFoundError
+from shared.errors import NotFoundError, TransientError
 from shared.lifecycle import Event, Status
 from shared.state import FileRecord, State
 from tests.batches import batch_fields, contents, in_progress, validating
@@ -249,3 +249,18 @@ def _input(batch_id: str) -> FileRecord:
         etag="e",
         owned=False,
     )
+
+
+async def test_during_a_rebuild_no_number_is_given_to_an_event(state: State) -> None:
+    batch_id = await validating(state)
+    await state.restore.begin()
+
+    with pytest.raises(TransientError):
+        await state.batches.pinned(batch_id)
+    # Redis may not know the batch yet.
+    with pytest.raises(TransientError):
+        await state.batches.pinned("batch_unknown")
+
+    await state.restore.end()
+    _, pin = await state.batches.pinned(batch_id)
+    assert pin.sequence == 2

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from cli import servers
 from shared.errors import InvalidTransitionError
 from shared.lifecycle import FINAL, TRANSITIONS, Event, Status
-from shared.state import Known, QueueFullError, Quota, Rate, Standing, State
+from shared.state import KnownBatch, NewBatchParams, QueueFullError, Quota, Rate, RateStatus, State
 from tests.batches import piece, validating
 
 HOUR = Rate("requests", 5, 3600)
@@ -43,10 +43,10 @@ async def key(state: State) -> str:
 async def test_as_many_calls_are_let_in_as_the_limit_says(state: State, key: str) -> None:
     standings = [await _call(state, key, HOUR) for _ in range(7)]
 
-    assert [standing.left for standing in standings] == [4, 3, 2, 1, 0, 0, 0]
-    assert [standing.wait > 0 for standing in standings] == [False] * 5 + [True] * 2
-    assert all(standing.wait <= 720_000_000 for standing in standings)
-    resets = [standing.reset / 720e6 for standing in standings[:5]]
+    assert [rate_status.left for rate_status in standings] == [4, 3, 2, 1, 0, 0, 0]
+    assert [rate_status.wait > 0 for rate_status in standings] == [False] * 5 + [True] * 2
+    assert all(rate_status.wait <= 720_000_000 for rate_status in standings)
+    resets = [rate_status.reset / 720e6 for rate_status in standings[:5]]
     assert [round(reset) for reset in resets] == [1, 2, 3, 4, 5]
 
 
@@ -58,7 +58,7 @@ async def test_of_many_calls_at_once_the_limit_are_let_in(
 
     standings = await asyncio.gather(*(_call(state, key, rate) for _ in range(12)))
 
-    assert sum(standing.wait == 0 for standing in standings) == min(12, calls)
+    assert sum(rate_status.wait == 0 for rate_status in standings) == min(12, calls)
 
 
 async def test_room_comes_back_evenly(state: State, key: str) -> None:
@@ -92,8 +92,8 @@ async def test_the_tightest_of_several_limits_rules_and_a_refused_call_counts_fo
 
     standings = [await _call(state, key, HOUR, few) for _ in range(4)]
 
-    assert [standing.rate for standing in standings] == [few] * 4
-    assert [standing.wait > 0 for standing in standings] == [False, False, True, True]
+    assert [rate_status.rate for rate_status in standings] == [few] * 4
+    assert [rate_status.wait > 0 for rate_status in standings] == [False, False, True, True]
     assert (await _call(state, key, HOUR)).left == 2
 
 
@@ -114,12 +114,12 @@ async def test_new_batches_are_counted_and_known_ones_are_not(state: State) -> N
     known = await validating(state)
 
     for _ in range(5):
-        assert await _reserve(state, known, rate=hour) == Known("print")
+        assert await _reserve(state, known, rate=hour) == KnownBatch("print")
     assert await _reserve(state, "batch_1", rate=hour) is None
     assert await _reserve(state, "batch_2", rate=hour) is None
     refused = await _reserve(state, "batch_3", rate=hour)
 
-    assert isinstance(refused, Standing)
+    assert isinstance(refused, RateStatus)
     assert 0 < refused.wait <= 1_800_000_000
     assert (refused.rate, refused.left) == (hour, 0)
 
@@ -273,10 +273,10 @@ async def test_a_batch_that_failed_before_it_ran_held_nothing(state: State, held
     assert await held() == (0, 0)
 
 
-async def _call(state: State, key: str, *rates: Rate) -> Standing:
+async def _call(state: State, key: str, *rates: Rate) -> RateStatus:
     admission = await state.keys.admit(key, rates)
     assert admission is not None
-    return admission.standing
+    return admission.rate_status
 
 
 async def _reserve(
@@ -289,7 +289,7 @@ async def _reserve(
     tokens: dict[str, int] | None = None,
 ) -> object:
     return await state.limits.reserve(
-        tenant, batch_id, rate=rate, requests=requests, tokens=tokens or {}
+        NewBatchParams(tenant, batch_id, rate, requests, tokens or {})
     )
 
 
