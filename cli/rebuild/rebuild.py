@@ -10,7 +10,7 @@ from contextlib import aclosing
 import msgspec
 import stamina
 
-from cli.rebuild.standing import Found, ended, grouped, live, plan_of
+from cli.rebuild.from_s3 import Found, ended, grouped, live, plan_of
 from shared import crash
 from shared.errors import NotFoundError, SetupError
 from shared.ledger.commits import Cancellation, LaneFailure, read_commit

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cli.rebuild.standing import Found, live
+from cli.rebuild.from_s3 import Found, live
 from shared.ledger.commits import Cancellation, LaneFailure
 from shared.ledger.plans import Plan
 from shared.lifecycle import Status
