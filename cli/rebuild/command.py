@@ -24,7 +24,8 @@ from cli.options import (
     S3SecretKey,
     storage_at,
 )
-from cli.rebuild.rebuild import Rebuild, Told
+from cli.rebuild.rebuild import Rebuild
+from cli.rebuild.report import Progress
 from shared.errors import SetupError, TransientError
 from shared.state import State
 from shared.state.leases import Lease
@@ -74,8 +75,8 @@ def run(
     redis = find_redis(run_dir, redis_url)
     storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
     began = time.monotonic()
-    with _progress(is_shown=not as_json) as told:
-        rebuild = asyncio.run(_run(redis, storage, told, dry_run=dry_run))
+    with _progress(is_shown=not as_json) as progress:
+        rebuild = asyncio.run(_run(redis, storage, progress, dry_run=dry_run))
     seconds = time.monotonic() - began
     if as_json:
         counts = {name: rebuild.counts[name] for name, _ in _LINES}
@@ -97,9 +98,9 @@ def run(
     typer.echo(f"{'counted' if dry_run else 'done'} in {seconds:.1f} s")
 
 
-async def _run(redis_url: str, storage: Storage, told: Told, *, dry_run: bool) -> Rebuild:
+async def _run(redis_url: str, storage: Storage, progress: Progress, *, dry_run: bool) -> Rebuild:
     state = State(redis_url)
-    rebuild = Rebuild(state, storage, told=told)
+    rebuild = Rebuild(state, storage, progress=progress)
     broken: Exception | None = None
     try:
         await state.ping()
@@ -149,7 +150,7 @@ async def _hold(lease: Lease) -> None:
 
 
 @contextmanager
-def _progress(*, is_shown: bool) -> Iterator[Told]:
+def _progress(*, is_shown: bool) -> Iterator[Progress]:
     """Bars on a terminal, nothing anywhere else."""
     if not is_shown or not sys.stderr.isatty():
         yield lambda _step, _share: None
