@@ -26,5 +26,6 @@ def run(options: Options, *, write_env: Path | None) -> None:
 def _introduce(fleet: Fleet) -> None:
     for child in fleet.children():
         typer.echo(f"process    {child.name:<12} {child.pid:>8}  {child.log_file}")
+    typer.echo(f"logs       of lane jobs and engines: {fleet.ray.logs}")
     typer.echo(assignments(fleet.client_environment()), nl=False)
     typer.secho("ready      Ctrl-C stops everything", fg="green")
