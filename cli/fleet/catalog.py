@@ -12,6 +12,8 @@ from shared.errors import SetupError
 
 CHAT_MODEL = "tiny-chat"
 EMBED_MODEL = "all-MiniLM-L6-v2"
+#: The catalog that is made, in the run directory.
+CATALOG_FILE = "catalog.yaml"
 _CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
@@ -44,7 +46,7 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
             # Compiling a whole model takes longer than it saves here.
             entries[name]["engine"] = {"enforce_eager": True}
     pool = {"accelerator_type": _gpu()} if _gpu() else {"resources": {"CPU": 1}}
-    path = run_dir / "catalog.yaml"
+    path = run_dir / CATALOG_FILE
     path.write_text(yaml.safe_dump({"pools": {"local": pool}, "models": entries}, sort_keys=False))
     return path
 

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import httpx
 
-from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog, require_models
+from cli.fleet.catalog import (
+    CATALOG_FILE,
+    CHAT_MODEL,
+    EMBED_MODEL,
+    make_catalog,
+    require_models,
+)
 from cli.fleet.catalog_check import CatalogCheck
 from cli.fleet.checks import require_free, require_memory
 from cli.fleet.credentials import TENANT, Credentials, read_credentials
@@ -73,9 +79,8 @@ class Fleet:
         """Bring everything up; raises SetupError with the way out for whatever is missing."""
         # What cannot work is said before anything runs.
         require_models(self._options.models)
-        path = self._options.catalog
-        if path is not None:
-            self.catalog = load_catalog(path)
+        if self._options.catalog is not None:
+            self.catalog = load_catalog(self._options.catalog)
         require_memory()
         if self._options.port is None:
             self._ports.require_free("gateway")
@@ -85,14 +90,19 @@ class Fleet:
             self._report(f"installed  {' '.join(packages)}")
         began = time.monotonic()
         self.servers.launch()
-        if path is None:
-            path = make_catalog(self.run_dir, list(self._options.models))
-            self.catalog = load_catalog(path)
+        path = self._options.catalog or self.run_dir / CATALOG_FILE
         environment = self._environment(path.resolve())
         self.ray = RayNode(self.run_dir, self.credentials.ray_token, environment)
         self.ray.launch()
-        check = CatalogCheck(self.run_dir, path, environment)
-        check.start()
+        check = None
+        if self._options.catalog is not None:
+            check = CatalogCheck(self.run_dir, path, environment)
+            check.start()
+        else:
+            # While the servers start: its first model takes seconds to make. What we write needs
+            # no check against vLLM's arguments; tests have done it.
+            make_catalog(self.run_dir, list(self._options.models))
+            self.catalog = load_catalog(path)
         self.servers.wait()
         self._say_up("servers", began)
         asyncio.run(self._let_in(environment))
@@ -101,7 +111,8 @@ class Fleet:
         self.ray.wait()
         self._say_up("ray", began)
         self.dispatcher.start()
-        check.wait()
+        if check is not None:
+            check.wait()
         wait_ready(self._is_ready, [self.gateway, self.dispatcher], timeout_seconds=120)
         self._say_up("gateway, dispatcher", began)
 
