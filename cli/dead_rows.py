@@ -13,23 +13,17 @@ from cli.options import (
     Ids,
     RedisUrl,
     RunDir,
-    S3AccessKey,
-    S3Bucket,
-    S3Endpoint,
-    S3Region,
-    S3SecretKey,
     echo_details,
     echo_done,
     echo_table,
     require_choice,
-    storage_at,
     time_text,
     with_state,
 )
+from cli.s3_options import S3Options, with_s3_options
 from shared.dead_rows import DeadRow
 from shared.errors import NotFoundError, TransientError
 from shared.state import State
-from shared.storage import DEFAULT_REGION
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -119,17 +113,14 @@ def show(
 
 
 @app.command()
+@with_s3_options
 def replay(
     row_ids: Ids = None,
     *,
     every: All = False,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
-    s3_endpoint: S3Endpoint = None,
-    s3_access_key: S3AccessKey = None,
-    s3_secret_key: S3SecretKey = None,
-    s3_bucket: S3Bucket = "batchyard",
-    s3_region: S3Region = DEFAULT_REGION,
+    s3: S3Options,
     as_json: AsJson = False,
 ) -> None:
     """Run each again in a new batch of its tenant's, alone, and take it off the list.
@@ -139,7 +130,7 @@ def replay(
     from shared.submission.row_replays import replay as run_again
 
     require_choice(row_ids, every=every, shown_by=_SHOWN_BY)
-    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
+    storage = s3.storage(run_dir)
 
     made: dict[str, str] = {}
     failed: dict[str, str] = {}

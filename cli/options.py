@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,6 @@ import typer
 from shared.bus.messages import TENANT
 from shared.errors import InvalidInputError, SetupError, TransientError
 from shared.state import State
-from shared.storage import Storage
 
 T = TypeVar("T")
 
@@ -27,22 +25,7 @@ RedisUrl = Annotated[
         show_envvar=True,
     ),
 ]
-S3Endpoint = Annotated[
-    str | None,
-    typer.Option(
-        envvar="BATCHYARD_S3_ENDPOINT",
-        help="The fleet's S3, where it is not in the folder.",
-        show_envvar=True,
-    ),
-]
-S3AccessKey = Annotated[
-    str | None, typer.Option(envvar="BATCHYARD_S3_ACCESS_KEY", show_envvar=True)
-]
-S3SecretKey = Annotated[
-    str | None, typer.Option(envvar="BATCHYARD_S3_SECRET_KEY", show_envvar=True)
-]
 S3Bucket = Annotated[str, typer.Option(envvar="BATCHYARD_S3_BUCKET", show_envvar=True)]
-S3Region = Annotated[str, typer.Option(envvar="BATCHYARD_S3_REGION", show_envvar=True)]
 Ids = Annotated[list[str] | None, typer.Argument(help="Ids as `ls` shows them.")]
 All = Annotated[bool, typer.Option("--all", help="All that are there.")]
 HERE = Path(".batchyard")
@@ -98,24 +81,6 @@ def time_text(seconds: int | None) -> str:
     if seconds is None:
         return "-"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def storage_at(
-    run_dir: Path,
-    endpoint: str | None,
-    access_key: str | None,
-    secret_key: str | None,
-    bucket: str,
-    region: str,
-) -> Storage:
-    """The bucket in the S3 that was given, or in the run directory's own. Raises SetupError."""
-    import structlog
-
-    from cli.fleet.running import s3_place
-
-    # That a call is tried again is not for the program that reads what the command prints.
-    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
-    return Storage(*s3_place(run_dir, endpoint, access_key, secret_key), bucket, region=region)
 
 
 def with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str | None) -> T:

@@ -17,19 +17,14 @@ from cli.options import (
     AsJson,
     RedisUrl,
     RunDir,
-    S3AccessKey,
-    S3Bucket,
-    S3Endpoint,
-    S3Region,
-    S3SecretKey,
-    storage_at,
 )
 from cli.rebuild.rebuild import Rebuild
 from cli.rebuild.report import Progress
+from cli.s3_options import S3Options, with_s3_options
 from shared.errors import SetupError, TransientError
 from shared.state import State
 from shared.state.leases import Lease
-from shared.storage import DEFAULT_REGION, Storage
+from shared.storage import Storage
 from shared.tasks import end
 
 _LEASE_SECONDS = 10.0
@@ -52,6 +47,7 @@ _LINES = (
 )
 
 
+@with_s3_options
 def run(
     *,
     dry_run: Annotated[
@@ -59,11 +55,7 @@ def run(
     ] = False,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
-    s3_endpoint: S3Endpoint = None,
-    s3_access_key: S3AccessKey = None,
-    s3_secret_key: S3SecretKey = None,
-    s3_bucket: S3Bucket = "batchyard",
-    s3_region: S3Region = DEFAULT_REGION,
+    s3: S3Options,
     as_json: AsJson = False,
 ) -> None:
     """Make the index in Redis again from S3, after Redis was lost or put back to an older state.
@@ -73,7 +65,7 @@ def run(
     from cli.fleet.running import redis_url as find_redis
 
     redis = find_redis(run_dir, redis_url)
-    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
+    storage = s3.storage(run_dir)
     began = time.monotonic()
     with _progress(is_shown=not as_json) as progress:
         rebuild = asyncio.run(_run(redis, storage, progress, dry_run=dry_run))
