@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from aio_pika.abc import AbstractIncomingMessage
 
-from cli.dead_rows import app as dead_rows
+from cli.dead_letters.rows import app as dead_rows
 from cli.options import (
     HERE,
     All,
