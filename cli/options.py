@@ -1,4 +1,4 @@
-"""What the commands that look into a fleet have in common: options, and how they show things."""
+"""What the commands on a running fleet share: options, and how they print."""
 
 import asyncio
 import json
@@ -15,24 +15,24 @@ from shared.state import State
 
 T = TypeVar("T")
 
-RunDir = Annotated[Path, typer.Option(help="The folder of the fleet, as `batchyard up` has it.")]
+RunDir = Annotated[Path, typer.Option(help="The fleet's folder, as given to `batchyard up`.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 RedisUrl = Annotated[
     str | None,
     typer.Option(
         envvar="BATCHYARD_REDIS_URL",
-        help="The fleet's Redis, where it is not in the folder.",
+        help="The fleet's Redis, unless it is in the folder.",
         show_envvar=True,
     ),
 ]
 S3Bucket = Annotated[str, typer.Option(envvar="BATCHYARD_S3_BUCKET", show_envvar=True)]
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids as `ls` shows them.")]
-All = Annotated[bool, typer.Option("--all", help="All that are there.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids, as `ls` shows them.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
 HERE = Path(".batchyard")
 
 
 def require_tenant(name: str) -> None:
-    """Raise InvalidInputError if `--tenant` names what no tenant can be called."""
+    """Raise InvalidInputError if `--tenant` is no valid name of a tenant."""
     if not TENANT.fullmatch(name):
         raise InvalidInputError(
             f"--tenant {name}: lower-case letters, digits, '-' and '_' only, 63 at most, "
@@ -41,18 +41,20 @@ def require_tenant(name: str) -> None:
 
 
 def require_choice(ids: Sequence[str] | None, *, every: bool, shown_by: str) -> None:
-    """Raise InvalidInputError unless some ids are named, or all are meant."""
+    """Raise InvalidInputError unless there are either ids or --all."""
     if every == bool(ids):
-        raise InvalidInputError(f"Name ids as `{shown_by}` shows them, or say --all.")
+        raise InvalidInputError(f"Name ids, as `{shown_by}` shows them, or give --all.")
 
 
-def echo_details(told: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print one thing with all that is known of it."""
-    typer.echo(json.dumps(told) if as_json else json.dumps(told, indent=2, ensure_ascii=False))
+def echo_details(details: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print everything that is known of one thing."""
+    typer.echo(
+        json.dumps(details) if as_json else json.dumps(details, indent=2, ensure_ascii=False)
+    )
 
 
 def echo_done(what: str, ids: Sequence[str], *, nothing: str, as_json: bool) -> None:
-    """Print what was done to which; `nothing` is said where that is none."""
+    """Print what was done to which ids, or `nothing` if there were none."""
     if as_json:
         typer.echo(json.dumps({what: ids}))
         return
@@ -84,7 +86,7 @@ def time_text(seconds: int | None) -> str:
 
 
 def with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str | None) -> T:
-    """What `work` gives on the Redis that was given, or the run directory's own.
+    """What `work` returns for the Redis that was named, or the run directory's own.
 
     Raises SetupError, also where Redis or S3 does not answer.
     """

@@ -20,7 +20,7 @@ class S3Options(NamedTuple):
         str | None,
         typer.Option(
             envvar="BATCHYARD_S3_ENDPOINT",
-            help="The fleet's S3, where it is not in the folder.",
+            help="The fleet's S3, unless it is in the folder.",
             show_envvar=True,
         ),
     ] = None

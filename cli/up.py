@@ -1,4 +1,4 @@
-"""`batchyard up`: the fleet in the foreground, with all that a person needs to use it."""
+"""`batchyard up`: the fleet in the foreground, and what people need to use it."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from cli.shell import assignments
 
 
 def run(options: Options, *, write_env: Path | None) -> None:
-    """Start, say where things are, watch until interrupted, stop."""
+    """Start the fleet, print its addresses, watch it until interrupted, and stop it."""
     with foreground(options, typer.echo) as fleet:
         try:
             fleet.start()
