@@ -137,7 +137,7 @@ class RabbitMQ:
                 child.kill()
 
     def ctl(self, *arguments: str, standard_input: str = "") -> str:
-        """What `rabbitmqctl` prints; takes seconds. `add_user` reads the password from its input."""
+        """What `rabbitmqctl` prints; takes seconds. `add_user` reads a password as its input."""
         programs = rabbitmq_programs()
         if programs is None:
             raise SetupError("There is no RabbitMQ on this machine: install rabbitmq-server.")
