@@ -22,6 +22,7 @@ from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
+from dispatcher.windows import Windows
 from shared.bus.connection import Bus
 from shared.bus.event_messages import EventMessages
 from shared.bus.relay import Relay
@@ -59,6 +60,7 @@ class Dispatcher:
         planner: Planner,
         finaliser: Finaliser,
         lanes: LaneKeeper,
+        windows: Windows,
         reaper: Reaper,
         deliverer: Deliverer,
     ) -> None:
@@ -66,6 +68,7 @@ class Dispatcher:
         self._planner = planner
         self._finaliser = finaliser
         self._lanes = lanes
+        self._windows = windows
         self._reaper = reaper
         self._deliverer = deliverer
         # Apart: what is finished must not keep waiting what the engines could run.
@@ -81,12 +84,12 @@ class Dispatcher:
         duties = [
             asyncio.create_task(self._rounds()),
             asyncio.create_task(self._periodically(self._reaper.release_claims, 1.0)),
-            asyncio.create_task(self._periodically(self._reaper.close_windows, 1.0)),
             asyncio.create_task(self._periodically(self._reaper.expire, 5.0)),
             asyncio.create_task(self._periodically(self._reaper.sweep, 5.0)),
             asyncio.create_task(self._periodically(self._reaper.forget, 60.0)),
             asyncio.create_task(self._periodically(self._reaper.sweep_abandoned, 3600.0)),
-            # It ends by losing Redis only.
+            # These two end by losing Redis only.
+            asyncio.create_task(self._periodically(self._windows.watch, 1.0)),
             asyncio.create_task(self._periodically(self._deliverer.deliver, 1.0)),
         ]
         self.leads = True
@@ -241,6 +244,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 attempts=settings.lane_job_attempts,
                 entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
             ),
+            windows=Windows(state),
             reaper=Reaper(state, storage, batch_seconds=settings.batch_seconds),
             deliverer=Deliverer(
                 state,

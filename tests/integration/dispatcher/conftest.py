@@ -23,6 +23,7 @@ from dispatcher.reaper import Reaper
 from dispatcher.sender import Sender
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
+from dispatcher.windows import Windows
 from shared.catalog import Catalog, load_catalog
 from shared.outbound import Guard
 from shared.slices import Claim, Part, Slice, part_label
@@ -174,6 +175,7 @@ def a_dispatcher(
         planner=planner,
         finaliser=Finaliser(state, storage, output_seconds=OUTPUT_SECONDS),
         lanes=keeper,
+        windows=Windows(state),
         reaper=Reaper(state, storage),
         deliverer=Deliverer(
             state,
