@@ -147,6 +147,15 @@ class Claims:
             if reaped < MAX_CALL_ENTRIES:
                 return total
 
+    async def take_back(self, batch_id: str) -> int:
+        """End the claims on slices of a batch that is closing. Returns how many there were."""
+        total = 0
+        while True:
+            taken: int = await self._scripts.run("take_back", batch_id)
+            total += taken
+            if taken < MAX_CALL_ENTRIES:
+                return total
+
     async def inflight(self, batch_id: str) -> int:
         """How many of the batch's slices are claimed."""
         return await self._redis.scard(f"{self._namespace}inflight:{batch_id}")

@@ -469,19 +469,6 @@ async def test_a_sweep_of_nothing_is_done(yard: BatchYard) -> None:
     assert await yard.state.files.garbage() == []
 
 
-async def test_a_window_that_has_passed_closes_running_batches_only(yard: BatchYard) -> None:
-    running = await yard.plan(lines(3), expires_at=1)
-    waiting = await yard.submit(lines(3), expires_at=1)
-    later = await yard.plan(lines(3), expires_at=4_000_000_000)
-
-    await Reaper(yard.state, yard.storage).close_windows()
-
-    statuses = await yard.state.batches.statuses([running, waiting, later])
-    assert list(statuses.values()) == [Status.FINALIZING, Status.VALIDATING, Status.IN_PROGRESS]
-    await yard.finaliser.finish(running)
-    assert (await yard.state.batches.get(running)).status is Status.EXPIRED
-
-
 async def test_claims_that_ran_out_go_back(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(3))
     [claim] = await yard.claim(batch_id)
