@@ -12,6 +12,7 @@ import structlog
 from fastapi import FastAPI
 
 from gateway import (
+    batch_controls,
     batches,
     errors,
     events,
@@ -23,7 +24,6 @@ from gateway import (
     openapi,
     results,
     retry,
-    steering,
     uploads,
     webhooks,
 )
@@ -31,7 +31,7 @@ from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
-from gateway.upload_room import UploadRoom
+from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
 from shared.bus.relay import Relay
@@ -91,7 +91,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                         mixed_batches=settings.mixed_batches,
                     ),
                     watchers,
-                    UploadRoom(settings.upload_memory_bytes),
+                    UploadMemory(settings.upload_memory_bytes),
                 )
             }
             # A lease that cannot be let go ends by itself.
@@ -121,7 +121,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         events,
         results,
         retry,
-        steering,
+        batch_controls,
         explain,
         models,
         webhooks,

@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 
 from gateway.dry_run import DryRuns
 from gateway.settings import GatewaySettings
-from gateway.upload_room import UploadRoom
+from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
 from shared.catalog import Catalog
@@ -34,7 +34,7 @@ class Services:
     guard: Guard
     dry_runs: DryRuns
     watchers: Watchers
-    upload_room: UploadRoom
+    upload_memory: UploadMemory
 
 
 # Async, since FastAPI runs what is not in a thread.

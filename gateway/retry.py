@@ -22,7 +22,7 @@ from gateway.fields import (
 )
 from gateway.files import keep, live_file, objects, reserve
 from gateway.limits import reserve_batch
-from gateway.result_lines import ResultFile, has_run
+from gateway.result_file import ResultFile, has_run
 from shared import crash, ids
 from shared.bus.messages import window_seconds
 from shared.errors import (

@@ -23,6 +23,7 @@ from cli.options import (
 from cli.s3_options import S3Options, with_s3_options
 from shared.dead_rows import DeadRow
 from shared.errors import NotFoundError, TransientError
+from shared.retention import MAX_DEAD_ROWS
 from shared.state import State
 
 app = typer.Typer(
@@ -37,8 +38,6 @@ Limit = Annotated[int, typer.Option(min=1, help="Show this many at most, the old
 _LIMIT = 100
 _SHOWN_BY = "batchyard dead-letters rows ls"
 _NOTHING = "There are no dead rows."
-#: More are never kept.
-_ALL = 10_000
 
 
 @app.callback()
@@ -189,7 +188,7 @@ def drop(
 async def _wanted(state: State, row_ids: list[str] | None) -> list[DeadRow]:
     """The rows that are named, or all. Raises NotFoundError before anything is done."""
     if not row_ids:
-        return await state.dead_rows.all(limit=_ALL)
+        return await state.dead_rows.all(limit=MAX_DEAD_ROWS)
     return [await state.dead_rows.get(row_id) for row_id in dict.fromkeys(row_ids)]
 
 

@@ -12,7 +12,8 @@ from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PackedPlan
 from shared.ledger.plans import Plan
 from shared.lifecycle import Event, Status
-from shared.slices import Part, labelled
+from shared.retention import EVENT_HISTORY_SECONDS
+from shared.slices import Part, labelled_part
 from shared.state import FileRecord, Pin
 from shared.state.restore import EndedBatch, LiveBatch, Stage
 from shared.storage import Listed
@@ -28,8 +29,6 @@ _COMMITS = (
     Event.INPUT_LOST,
     Event.INPUT_REJECTED,
 )
-#: How long events can be replayed.
-_REPLAY_SECONDS = 604_800
 
 
 @dataclass
@@ -114,7 +113,7 @@ def ended_batch(
         garbage=commit.garbage or "",
         garbage_later=commit.garbage_later,
         input_file=to_input_file(first) if is_foreign else None,
-        silent=commit.at_ms / 1000 < now - _REPLAY_SECONDS,
+        silent=commit.at_ms / 1000 < now - EVENT_HISTORY_SECONDS,
         metadata=None if manifest is None else manifest.metadata,
     )
 
@@ -155,7 +154,7 @@ def live_batch(
     lanes = str(plan.fields["lane"]).split()
     reasons = {failure.lane: failure.reason for failure in lane_failures}
     labelled_parts = {
-        index: labelled(one.key, one.etag, one.size, labels[index])
+        index: labelled_part(one.key, one.etag, one.size, labels[index])
         for index, (_, one) in found.parts.items()
         if index < len(plan.slices) and labels.get(index)
     }

@@ -1,4 +1,4 @@
-"""What the docs name exists: files, functions in them, and pages that are linked to."""
+"""What the docs name exists: files, functions in them, linked pages and their headings."""
 
 import ast
 import re
@@ -11,7 +11,8 @@ import pytest
 _ROOT = Path(__file__).parents[2]
 _PAGES = sorted([*_ROOT.glob("*.md"), *(_ROOT / "docs").rglob("*.md")])
 _CODE = re.compile(r"`([\w./-]+/[\w./-]*\.(?:py|lua))(?::([\w.]+))?`")
-_LINK = re.compile(r"\]\((?!\w+:|#)([^)#]+)")
+_LINK = re.compile(r"\]\((?!\w+:)([^)#]*)(?:#([^)]+))?\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
@@ -36,9 +37,21 @@ def _wrong_names(page: Path) -> Iterator[str]:
 
 
 def _wrong_links(page: Path) -> Iterator[str]:
-    for target in _LINK.findall(page.read_text()):
-        if not (page.parent / target).exists():
+    for target, anchor in _LINK.findall(page.read_text()):
+        linked = page.parent / target if target else page
+        if not linked.exists():
             yield f"the link to {target} leads nowhere"
+        elif anchor and anchor not in _anchors(linked):
+            yield f"{target or page.name} has no heading {anchor}"
+
+
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    """The headings of a page as GitHub turns them into anchors."""
+    headings = _HEADING.findall(page.read_text())
+    return frozenset(
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+    )
 
 
 @cache

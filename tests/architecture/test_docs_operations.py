@@ -23,7 +23,7 @@ _METRIC = re.compile(r"\bbatchyard_\w+")
 
 
 def test_each_alert_has_a_row_that_says_what_it_means_and_what_to_do() -> None:
-    table = _PAGE.partition("## Alerts")[2]
+    table = _PAGE.partition("\n## Alerts\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", table, flags=re.MULTILINE)
 
     assert [row[0] for row in rows] == [rule["alert"] for rule in _RULES]

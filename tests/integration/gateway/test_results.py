@@ -54,6 +54,29 @@ async def test_in_input_order_one_reads_up_to_the_first_row_without_a_result(
     assert rest.headers["content-type"] == "application/x-ndjson"
 
 
+async def test_an_answer_says_how_many_rows_are_done_and_which_one_it_waits_for(
+    acme: Caller, yard: BatchYard
+) -> None:
+    batch_id = await yard.plan(lines(ROWS), tenant=acme.tenant)
+    first, second, third = await yard.claim(batch_id)
+
+    await yard.commit(second, [good()] * 3)
+    await yard.commit(third, [good(), bad(), good()])
+    none = await _read(acme, batch_id)
+    all_there_are = await _read(acme, batch_id, order="completion")
+    await yard.commit(first, [good()] * 3)
+    cut = await _read(acme, batch_id, limit=4)
+    await yard.finaliser.finish(batch_id)
+    ended = await _read(acme, batch_id, offset=7)
+
+    assert (_rows(none), none.headers["x-batchyard-waits-for-row"]) == ((6, 0), "0")
+    assert _rows(all_there_are) == (6, 6)
+    assert _rows(cut) == (9, 4)
+    assert _rows(ended) == (9, 2)
+    for answer in (all_there_are, cut, ended):
+        assert "x-batchyard-waits-for-row" not in answer.headers
+
+
 async def test_in_order_of_completion_one_reads_all_that_there_is(
     acme: Caller, yard: BatchYard
 ) -> None:
@@ -92,7 +115,7 @@ async def test_rows_that_never_ran_come_with_the_end(
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
     # What was in flight is committed as far as it came.
     await yard.commit(second, [None, bad(), None])
-    await yard.state.slices.release(third)
+    await yard.state.claims.release(third)
     before = await _read(acme, batch_id, order=order)
 
     await yard.finaliser.finish(batch_id)
@@ -271,6 +294,14 @@ async def _read(caller: Caller, batch_id: str, **query: Any) -> httpx.Response:
     answer = await caller.http.get(f"/v1/batches/{batch_id}/results", params=query)
     assert answer.status_code == 200, answer.text
     return answer
+
+
+def _rows(answer: httpx.Response) -> tuple[int, int]:
+    """Rows that are done, and rows in the answer."""
+    return (
+        int(answer.headers["x-batchyard-done-rows"]),
+        int(answer.headers["x-batchyard-returned-rows"]),
+    )
 
 
 def _head(answer: httpx.Response) -> tuple[str, int, int]:

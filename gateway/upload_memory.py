@@ -11,7 +11,7 @@ from shared.storage import UPLOAD_BYTES
 _WAIT_SECONDS = 5.0
 
 
-class UploadRoom:
+class UploadMemory:
     """Memory of this process. A slow upload keeps its share for as long as it takes."""
 
     def __init__(self, most_bytes: int) -> None:

@@ -36,14 +36,14 @@ async def pause_batch(batch: OwnBatch, services: Use) -> Batch:
     Its completion window goes on. It may be cancelled, and expires, as any other. To repeat it
     changes nothing. The batch has `paused: true` until it is resumed.
     """
-    _require_open(await services.state.live.pause(batch.id), "pause")
+    _require_open(await services.state.controls.pause(batch.id), "pause")
     return (await keep_changes(services.state, services.storage, batch.id)).to_openai()
 
 
 @router.post("/batches/{batch_id}/resume", openapi_extra={"x-batchyard": _OURS})  # noqa: FAST003  # as above
 async def resume_batch(batch: OwnBatch, services: Use) -> Batch:
     """Let a paused batch go on; one that is not paused stays as it is."""
-    _require_open(await services.state.live.resume(batch.id), "resume")
+    _require_open(await services.state.controls.resume(batch.id), "resume")
     return (await keep_changes(services.state, services.storage, batch.id)).to_openai()
 
 
@@ -74,7 +74,7 @@ async def update_batch(request: Request, batch_id: str, tenant: Tenant, services
         )
     require_small(wish.metadata or {}, metadata_limits(services.settings))
     await own_batch(services.state, tenant, batch_id)
-    status = await services.state.live.amend(
+    status = await services.state.controls.amend(
         batch_id,
         priority=wish.priority if "priority" in told else None,
         metadata=json.dumps(wish.metadata) if "metadata" in told else None,
