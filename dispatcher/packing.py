@@ -21,6 +21,7 @@ from shared.errors import NotFoundError, TransientError
 from shared.ledger.changes import single_out
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PackedBatch, PackedPlan, pack, pack_prefix, placed
+from shared.retention import RESERVED_SECONDS
 from shared.state import Known, NewBatch, PackedAcceptance, Standing, Start, State
 from shared.storage import Storage
 from shared.submission.accept import conflict, new_batch
@@ -35,8 +36,6 @@ _MOST_BYTES = 4 * 1024 * 1024
 _AT_ONCE = 2
 #: Larger inputs are planned in a thread.
 _QUICK_BYTES = 64 * 1024
-#: What a death leaves in S3 is swept after this: longer than any call takes.
-_RESERVED_SECONDS = 86_400
 
 
 class InlineBatch(NamedTuple):
@@ -133,7 +132,7 @@ class Packer:
         wanted = [(one.manifest.tenant, one.manifest.id, one.manifest.endpoint) for one in batches]
         reserved, _ = await asyncio.gather(
             self._quota.reserve_all(self._state, wanted),
-            self._state.files.reserve(prefix, seconds=_RESERVED_SECONDS),
+            self._state.files.reserve(prefix, seconds=RESERVED_SECONDS),
         )
         new, wishes = [], []
         errors: dict[str, BaseException] = {}
