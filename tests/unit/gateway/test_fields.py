@@ -4,14 +4,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.batches import CreateBatch, fingerprint
+from gateway.batch_rules import CreateBatch, fingerprint
 from gateway.fields import (
-    ExpiresAfter,
     MetadataLimits,
     parsed,
     require_one_of,
     require_small,
 )
+from gateway.file_rules import ExpiresAfter
 from shared.errors import InvalidInputError
 
 #: A busy machine is no fault of the code's.
