@@ -1,7 +1,7 @@
 """Completes FastAPI's OpenAPI document with what routes have in common.
 
-These are errors, headers, examples and links, added by rules and from the tables of
-the `openapi_*` modules. What is special about one route is said at the route, by `route_docs.py`.
+These are errors, headers, examples and links, added by rules and from the tables of the
+`openapi_*` modules. What is special about one route is said at the route, by `route_docs.py`.
 """
 
 from collections.abc import Iterator
