@@ -86,7 +86,7 @@ def bare_vllm(
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from worker.engine import engine_arguments, engine_environment
+    from worker.engine_definition import engine_arguments, engine_environment
 
     model = catalog.model(model_name)
     pool = catalog.pools[catalog.lane_of(model_name).pool]

@@ -172,7 +172,8 @@ async def _bare(options: argparse.Namespace) -> Measured:
 async def _serve(options: argparse.Namespace) -> Measured:
     import ray
 
-    from worker.engine_client import EngineClient, ensure_engine
+    from worker.engine_client import EngineClient
+    from worker.engine_deployment import ensure_engine
 
     ray.init(num_cpus=16, log_to_driver=False, include_dashboard=False)
     kind = options.kinds[0]

@@ -142,11 +142,11 @@ async def _latencies(state: State, amqp_url: str) -> list[float]:
         for _ in range(_COMMITS):
             due = time.perf_counter() + 1 / _PER_SECOND
             await state.lanes.feed(_LANE, [f"{batch_id}:{len(began)}"])
-            [claim] = await state.slices.claim(_LANE, _JOB, lease_seconds=600, slices=1, rows=_ROWS)
+            [claim] = await state.claims.take(_LANE, _JOB, lease_seconds=600, slices=1, rows=_ROWS)
             usage = SliceUsage(_ROWS, 0, 8 * _ROWS, 0, 8 * _ROWS, 0)
             part = Part(f"parts/{claim.index}", "e", 1, 0, _ROWS, usage)
             began[claim.index] = time.perf_counter()
-            await state.slices.commit(claim, part, announced=True)
+            await state.claims.commit(claim, part, announced=True)
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
         await asyncio.wait_for(done.wait(), _PATIENCE_SECONDS)
     await state.apply(batch_id, Event.LANE_FAILED)

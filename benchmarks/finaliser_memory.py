@@ -63,7 +63,7 @@ async def _make(state: State, storage: Storage, batch_id: str, parts: int) -> No
     )
     await state.lanes.feed(_LANE, [f"{batch_id}:{index}" for index in range(parts)])
     await state.lanes.open_job(_LANE, "", "job")
-    claims = await state.slices.claim(_LANE, "job", lease_seconds=600, slices=100, rows=rows)
+    claims = await state.claims.take(_LANE, "job", lease_seconds=600, slices=100, rows=rows)
     for claim in claims:
         first = claim.slice.first_row
         numbers = range(first, first + _ROWS_A_PART)
@@ -72,7 +72,7 @@ async def _make(state: State, storage: Storage, batch_id: str, parts: int) -> No
         key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
         etag = (await storage.put(key, output + error)).etag
         part = Part(key, etag, len(output), len(error), _ROWS_A_PART, SliceUsage(_ROWS_A_PART))
-        await state.slices.commit(claim, part)
+        await state.claims.commit(claim, part)
 
 
 async def _finish(redis_url: str, *where: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.figures import Figure, compared
 from cli.servers import Redis
 from dispatcher.reaper import Reaper
+from dispatcher.windows import Windows
 from shared.lifecycle import Event, Status
 from shared.slices import Slice
 from shared.state import Rate, State
@@ -79,14 +80,14 @@ async def _measure(url: str, many: int, times: int) -> tuple[dict[str, float], d
 async def _milliseconds(
     state: State, storage: Storage, redis: Client, key: str, made: list[str], times: int
 ) -> dict[str, float]:
-    reaper = Reaper(state, storage)
+    reaper, windows = Reaper(state, storage), Windows(state)
     rates = [Rate("requests", 100_000_000, 60)]
     newest, middle = made[-1], made[len(made) // 2]
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "retrieve": lambda: state.keys.admit(key, rates, batch_id=middle),
         "first page of 100": lambda: state.batches.page(_BIG, after=None, limit=100),
         "page of 100 from the middle": lambda: state.batches.page(_BIG, after=middle, limit=100),
-        "round of the reaper": lambda: _reap(reaper),
+        "round of the reaper": lambda: _reap(reaper, windows),
         "look at what waits": lambda: _look(state),
         "candidates of a lane": lambda: state.lanes.candidates(_LANE, slices_per_batch=2),
         "census": state.census.take,
@@ -95,9 +96,9 @@ async def _milliseconds(
     return {name: await _cpu_milliseconds(redis, call, times) for name, call in calls.items()}
 
 
-async def _reap(reaper: Reaper) -> None:
+async def _reap(reaper: Reaper, windows: Windows) -> None:
     await reaper.release_claims()
-    await reaper.close_windows()
+    await windows.close()
     await reaper.expire()
     await reaper.sweep()
 

@@ -36,7 +36,7 @@ from shared import ids
 from shared.catalog import load_catalog
 from shared.ledger.manifests import Manifest
 from shared.lifecycle import Status
-from shared.slices import Part, SliceUsage, label
+from shared.slices import Part, SliceUsage, part_label
 from shared.state import FileRecord, State
 from shared.storage import Storage
 from shared.submission.accept import accept
@@ -102,17 +102,17 @@ async def _run(state: State, storage: Storage, batch_id: str, slices: int) -> No
     total = record.number("slices_total")
     await state.lanes.feed(_LANE, [f"{batch_id}:{index}" for index in range(total)])
     await state.lanes.open_job(_LANE, "", "job")
-    claims = await state.slices.claim(_LANE, "job", lease_seconds=600, slices=100, rows=100_000)
+    claims = await state.claims.take(_LANE, "job", lease_seconds=600, slices=100, rows=100_000)
     for claim in claims[:slices]:
         rows = claim.slice.row_numbers
         output = b"".join(b'{"id":"%s"}\n' % ids.result_id(batch_id, n).encode() for n in rows)
         usage = SliceUsage(len(rows), 0, 9, 0, 9, 0)
         key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        told = label(len(output), len(rows), usage)
+        told = part_label(len(output), len(rows), usage)
         stored = await storage.put_once(key, output, label=told)
         assert stored is not None
         part = Part(key, stored.etag, len(output), 0, len(rows), usage)
-        await state.slices.commit(claim, part)
+        await state.claims.commit(claim, part)
 
 
 def _new_names(batch_id: str, file_id: str, message_id: str, name: str) -> dict[str, str]:

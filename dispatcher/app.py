@@ -22,6 +22,7 @@ from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
+from dispatcher.windows import Windows
 from shared.bus.connection import Bus
 from shared.bus.event_messages import EventMessages
 from shared.bus.relay import Relay
@@ -42,6 +43,8 @@ _SWEEP_SECONDS = 1.0
 #: Bells may ring thousands of times a second; rounds do not.
 _PAUSE_SECONDS = 0.03
 _AT_ONCE = 12
+#: For one lookup of an object that a tenant names.
+_LOOKUP_SECONDS = 5.0
 #: Before a duty that failed is tried again: an outage is over for all of them in one moment.
 _LONGEST_PAUSE_SECONDS = 60.0
 _LONGEST_OUTAGE_PAUSE_SECONDS = 4.0
@@ -57,6 +60,7 @@ class Dispatcher:
         planner: Planner,
         finaliser: Finaliser,
         lanes: LaneKeeper,
+        windows: Windows,
         reaper: Reaper,
         deliverer: Deliverer,
     ) -> None:
@@ -64,6 +68,7 @@ class Dispatcher:
         self._planner = planner
         self._finaliser = finaliser
         self._lanes = lanes
+        self._windows = windows
         self._reaper = reaper
         self._deliverer = deliverer
         # Apart: what is finished must not keep waiting what the engines could run.
@@ -79,12 +84,12 @@ class Dispatcher:
         duties = [
             asyncio.create_task(self._rounds()),
             asyncio.create_task(self._periodically(self._reaper.release_claims, 1.0)),
-            asyncio.create_task(self._periodically(self._reaper.close_windows, 1.0)),
             asyncio.create_task(self._periodically(self._reaper.expire, 5.0)),
             asyncio.create_task(self._periodically(self._reaper.sweep, 5.0)),
             asyncio.create_task(self._periodically(self._reaper.forget, 60.0)),
             asyncio.create_task(self._periodically(self._reaper.sweep_abandoned, 3600.0)),
-            # It ends by losing Redis only.
+            # These two end by losing Redis only.
+            asyncio.create_task(self._periodically(self._windows.watch, 1.0)),
             asyncio.create_task(self._periodically(self._deliverer.deliver, 1.0)),
         ]
         self.leads = True
@@ -180,6 +185,9 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         await storage.prepare()
         if settings.tag_results:
             await storage.require_tags()
+        # With threads of its own and little patience: what tenants name may be slow.
+        lookups = open_storage(settings, patience_seconds=_LOOKUP_SECONDS, attempts=1)
+        stack.callback(lookups.close)
         bus = Bus(settings.amqp_url.get_secret_value())
         stack.push_async_callback(bus.close)
         await bus.connect(declares=settings.declare_topology)
@@ -208,7 +216,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
             service_user=settings.service_user,
             inputs=Inputs(
                 state,
-                storage,
+                lookups,
                 tenant_prefix=settings.tenant_prefix,
                 places=settings.input_places,
                 max_bytes=settings.max_input_bytes,
@@ -236,6 +244,7 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
                 attempts=settings.lane_job_attempts,
                 entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
             ),
+            windows=Windows(state),
             reaper=Reaper(state, storage, batch_seconds=settings.batch_seconds),
             deliverer=Deliverer(
                 state,

@@ -1,39 +1,28 @@
 """The AMQP properties of a batch message, checked as docs/bus.md says. Does no I/O."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from pamqp import encode
 
 from shared.bus import messages, replays
 from shared.bus.dead_letters import own_headers
 from shared.bus.messages import MESSAGE_ID, TENANT, Reason
-from shared.bus.topology import cancel_key, may_receive, replay_key, submit_key
+from shared.bus.received import (
+    MAX_CORRELATION_ID,
+    MAX_HEADER_BYTES,
+    PERSISTENT,
+    RECEIVED,
+    Received,
+    is_json,
+)
+from shared.bus.topology import may_receive
 from shared.bus.unreadable import UNREADABLE
 
-MAX_HEADER_BYTES = 8 * 1024
-MAX_CORRELATION_ID = 128
-_PERSISTENT = 2
-_CONTENT_TYPE = re.compile(r"application/json\s*(;\s*charset=utf-8\s*)?", re.IGNORECASE)
 # W3C Trace Context: version 00, ids that are not all zeros.
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _MAX_TRACESTATE = 512
-
-
-class _Kind(NamedTuple):
-    """What differs between the types of messages: schema, routing key, and queues for answers."""
-
-    schema: str
-    key: Callable[[str], str]
-    queues: tuple[Literal["reply", "sub"], ...] = ("reply",)
-
-
-_KINDS = {
-    messages.SUBMIT: _Kind("batch.submit/1", submit_key),
-    messages.CANCEL: _Kind("batch.cancel/1", cancel_key),
-    replays.REPLAY: _Kind("batch.replay/1", replay_key, ("sub", "reply")),
-}
 
 
 class Envelope(NamedTuple):
@@ -78,7 +67,11 @@ class Envelope(NamedTuple):
 
     @property
     def can_be_answered(self) -> bool:
-        return self.reply_to is not None and bool(MESSAGE_ID.fullmatch(self.message_id))
+        return self.reply_to is not None
+
+    @property
+    def has_good_id(self) -> bool:
+        return MESSAGE_ID.fullmatch(self.message_id) is not None
 
     @property
     def trace(self) -> tuple[str, str]:
@@ -127,8 +120,8 @@ def unauthorised(envelope: Envelope) -> Iterator[Reason]:
         )
 
 
-def _kind(envelope: Envelope) -> _Kind:
-    return _KINDS.get(envelope.type, _KINDS[messages.SUBMIT])
+def _kind(envelope: Envelope) -> Received:
+    return RECEIVED.get(envelope.type, RECEIVED[messages.SUBMIT])
 
 
 def malformed(envelope: Envelope) -> Iterator[Reason]:
@@ -143,9 +136,11 @@ def _malformed_names(envelope: Envelope) -> Iterator[Reason]:
         yield _invalid("properties", "a text in them is not UTF-8, or a number is out of range.")
     if not MESSAGE_ID.fullmatch(envelope.message_id):
         yield _invalid("message_id", "required, 1 to 128 of A-Z a-z 0-9 _ . : -")
-    if envelope.type not in _KINDS:
-        yield _invalid("type", f"'{envelope.type[:80]}' is not one of {', '.join(sorted(_KINDS))}.")
-    if not _CONTENT_TYPE.fullmatch(envelope.text("content_type")):
+    if envelope.type not in RECEIVED:
+        yield _invalid(
+            "type", f"'{envelope.type[:80]}' is not one of {', '.join(sorted(RECEIVED))}."
+        )
+    if not is_json(envelope.text("content_type")):
         got = envelope.text("content_type")[:80]
         yield Reason(
             "unsupported_media",
@@ -155,7 +150,7 @@ def _malformed_names(envelope: Envelope) -> Iterator[Reason]:
 
 
 def _malformed_delivery(envelope: Envelope) -> Iterator[Reason]:
-    if envelope.properties.get("delivery_mode") != _PERSISTENT:
+    if envelope.properties.get("delivery_mode") != PERSISTENT:
         yield _invalid("delivery_mode", "2 is required: the message must outlive the broker.")
     if len(envelope.text("correlation_id")) > MAX_CORRELATION_ID:
         yield _invalid("correlation_id", f"at most {MAX_CORRELATION_ID} characters.")
@@ -176,7 +171,7 @@ def _malformed_delivery(envelope: Envelope) -> Iterator[Reason]:
 
 def _malformed_headers(envelope: Envelope) -> Iterator[Reason]:
     schema = envelope.headers.get("x-schema")
-    kind = _KINDS.get(envelope.type)
+    kind = RECEIVED.get(envelope.type)
     if schema is not None and kind is not None and schema != kind.schema:
         yield _invalid("headers.x-schema", f"'{str(schema)[:80]}' is not '{kind.schema}'.")
     if (size := header_bytes(envelope.headers)) > MAX_HEADER_BYTES:

@@ -71,7 +71,7 @@ class Finaliser:
         Raises IncompleteError when a finished batch's parts do not hold every row exactly once.
         """
         record = await self._state.batches.get(batch_id)
-        if record.status not in _REASONS or await self._state.slices.inflight(batch_id):
+        if record.status not in _REASONS or await self._state.claims.inflight(batch_id):
             return
         event = _event(record)
         try:

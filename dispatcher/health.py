@@ -33,7 +33,7 @@ _PATIENCE = 5.0
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 
-Look = Callable[[], Awaitable[bytes]]
+LanePosition = Callable[[], Awaitable[bytes]]
 Answer = tuple[HTTPStatus, str, bytes]
 
 
@@ -55,15 +55,15 @@ async def serving(
     host: str,
     port: int,
     *,
-    ready: Look,
-    metrics: Look,
+    ready: LanePosition,
+    metrics: LanePosition,
     token: str | None,
     patience_seconds: float = _PATIENCE,
 ) -> AsyncIterator[int]:
     """Answer while this is open; gives the port. Threads answer, so that a stuck loop is seen."""
     loop = asyncio.get_running_loop()
 
-    def asked(question: Look) -> bytes:
+    def asked(question: LanePosition) -> bytes:
         future = asyncio.run_coroutine_threadsafe(_awaited(question), loop)
         try:
             return future.result(patience_seconds)
@@ -115,7 +115,7 @@ def look(
     *,
     others: Mapping[str, Callable[[], Awaitable[None]]] | None = None,
     patience_seconds: float = PATIENCE_SECONDS,
-) -> tuple[Look, Look]:
+) -> tuple[LanePosition, LanePosition]:
     """What `/readyz` and `/metrics` ask: the first raises UnwellError, the second tells it.
 
     `others` are what else has to answer for it to be ready.
@@ -158,5 +158,5 @@ async def _alive() -> bytes:
     return b"ok\n"
 
 
-async def _awaited(asked: Look) -> bytes:
+async def _awaited(asked: LanePosition) -> bytes:
     return await asked()

@@ -1,14 +1,28 @@
 """Where the input of a batch from the bus lies, and whether its tenant may read it."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 from shared import ids
 from shared.bus.messages import FileInput, Reason, RejectedError, S3Input
-from shared.errors import NotFoundError
+from shared.errors import BatchyardError, NotFoundError, TransientError
 from shared.settings import THIRTY_DAYS
 from shared.state import State
-from shared.storage import ForbiddenError, Storage
+from shared.storage import ForbiddenError, Storage, Stored
+
+#: Lookups in S3 for one tenant at once: its slow objects must not hold up other tenants.
+_LOOKUPS_PER_TENANT = 8
+#: Seconds that a message may wait for one of them.
+_TURN_SECONDS = 0.2
+#: Seconds between the lookups of an object that S3 fails to answer for.
+_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
+
+
+class CrowdedError(BatchyardError):
+    """So many lookups of this tenant are under way that others are to be served first."""
 
 
 class Inputs:
@@ -16,7 +30,7 @@ class Inputs:
 
     `tenant_prefix` is in our own bucket, `places` are `s3://bucket/prefix/` by tenant; `{tenant}`
     in them stands for the tenant, and `*` for every tenant. The file records that they get last for
-    `file_seconds`.
+    `file_seconds`. An object that S3 fails for is looked up once more after each of `pauses`.
     """
 
     def __init__(
@@ -28,6 +42,7 @@ class Inputs:
         places: Mapping[str, Sequence[str]],
         max_bytes: int,
         file_seconds: int = THIRTY_DAYS,
+        pauses: Sequence[float] = _PAUSES,
     ) -> None:
         self._state = state
         self._storage = storage
@@ -35,6 +50,8 @@ class Inputs:
         self._places = places
         self._max_bytes = max_bytes
         self._file_seconds = file_seconds
+        self._pauses = pauses
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def unplaced(self) -> dict[str, Any]:
         """An input that is still to be packed."""
@@ -42,7 +59,11 @@ class Inputs:
         return {**unknown, "is_foreign": True, "file_seconds": self._file_seconds}
 
     async def find(self, tenant: str, batch_id: str, wanted: S3Input | FileInput) -> dict[str, Any]:
-        """What exists already. Raises RejectedError where the tenant may not have it."""
+        """What exists already.
+
+        Raises RejectedError where the tenant may not have it or S3 fails for this object alone,
+        TransientError while S3 is away, and CrowdedError.
+        """
         if isinstance(wanted, S3Input):
             return await self._object(tenant, batch_id, wanted)
         return await self._file(tenant, wanted.file_id)
@@ -50,16 +71,8 @@ class Inputs:
     async def _object(self, tenant: str, batch_id: str, wanted: S3Input) -> dict[str, Any]:
         self._require_readable(tenant, wanted)
         self._require_small(wanted.size, "input.size")
-        try:
-            found = await self._storage.stat(
-                wanted.key, bucket=wanted.bucket, version_id=wanted.version_id
-            )
-        except ForbiddenError as error:
-            raise _refused(
-                "schema_invalid", "input.key", "S3 does not let Batchyard read that object."
-            ) from error
-        except NotFoundError as error:
-            raise _refused("schema_invalid", "input.key", str(error)) from error
+        async with self._turn(tenant):
+            found = await self._look_up(wanted)
         if found.etag != wanted.etag.strip('"') or found.size != wanted.size:
             raise _refused(
                 "input_changed",
@@ -79,13 +92,50 @@ class Inputs:
             "file_seconds": self._file_seconds,
         }
 
+    @asynccontextmanager
+    async def _turn(self, tenant: str) -> AsyncIterator[None]:
+        turns = self._turns.setdefault(tenant, asyncio.Semaphore(_LOOKUPS_PER_TENANT))
+        try:
+            await asyncio.wait_for(turns.acquire(), _TURN_SECONDS)
+        except TimeoutError as error:
+            raise CrowdedError(f"{tenant} has too many lookups under way.") from error
+        try:
+            yield
+        finally:
+            turns.release()
+
+    async def _look_up(self, wanted: S3Input) -> Stored:
+        for pause in (*self._pauses, None):
+            try:
+                return await self._storage.stat(
+                    wanted.key, bucket=wanted.bucket, version_id=wanted.version_id
+                )
+            except ForbiddenError as error:
+                # It may be that S3 does not take our login at all, of which no message is to blame.
+                await self._storage.check_reads()
+                text = "S3 does not let Batchyard read that object."
+                raise _refused("input_not_found", "input.key", text) from error
+            except NotFoundError as error:
+                raise _refused("input_not_found", "input.key", str(error)) from error
+            except TransientError:
+                # In an outage this raises as well, and the message waits for its end.
+                await self._storage.check_reads()
+            if pause is not None:
+                await asyncio.sleep(pause)
+        raise _refused(
+            "input_unavailable",
+            "input.key",
+            "S3 fails to answer for that object, though it answers for others. Check the name and "
+            "the version, or send the message again later.",
+        )
+
     async def _file(self, tenant: str, file_id: str) -> dict[str, Any]:
         try:
             file = await self._state.files.get(tenant, file_id)
         except NotFoundError as error:
-            raise _refused("schema_invalid", "input.file_id", str(error)) from error
+            raise _refused("input_not_found", "input.file_id", str(error)) from error
         if file.has_expired:
-            raise _refused("schema_invalid", "input.file_id", f"No such File object: {file_id}")
+            raise _refused("input_not_found", "input.file_id", f"No such File object: {file_id}")
         if file.purpose != "batch":
             raise _refused(
                 "schema_invalid",

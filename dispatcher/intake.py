@@ -9,6 +9,7 @@ import random
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,15 +19,8 @@ import structlog
 from aio_pika.abc import AbstractIncomingMessage
 
 from dispatcher.acks import Acks
-from dispatcher.envelope import (
-    MAX_CORRELATION_ID,
-    MAX_HEADER_BYTES,
-    Envelope,
-    header_bytes,
-    malformed,
-    unauthorised,
-)
-from dispatcher.inputs import Inputs
+from dispatcher.envelope import Envelope, header_bytes, malformed, unauthorised
+from dispatcher.inputs import CrowdedError, Inputs
 from dispatcher.packing import InlineBatch, Packer
 from dispatcher.planning import Planner
 from dispatcher.replay import Replay
@@ -43,6 +37,7 @@ from shared.bus.dead_letters import (
     sent_properties,
 )
 from shared.bus.messages import (
+    FileInput,
     InlineInput,
     Reason,
     RejectedError,
@@ -52,6 +47,7 @@ from shared.bus.messages import (
     fingerprint,
     window_seconds,
 )
+from shared.bus.received import MAX_CORRELATION_ID, MAX_HEADER_BYTES
 from shared.bus.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
 from shared.bus.topology import DEAD_EXCHANGE, DEAD_KEY
 from shared.errors import (
@@ -129,17 +125,25 @@ class Intake:
                     await self._handle_patiently(message)
             else:
                 await asyncio.sleep(random.uniform(0, _SHUFFLE_SECONDS))
-                async with self._one_at_a_time:
-                    await self._handle_patiently(message)
+                await self._handle_alone(message)
         except TransientError as error:
-            # Back to the queue's head, counted towards its delivery limit.
             log.warning("message.delayed", reason=str(error), **_fields(message))
-            await _settle(self._acks.requeue(message))
+            await self._postpone(message, deliveries)
         except Exception as error:  # noqa: BLE001  # the loop must outlive a bug; its words may quote a prompt
             await self._give_up(message, error, deliveries)
         else:
             await _settle(self._acks.ack(message))
             crash.point("intake.acknowledged")
+
+    async def _handle_alone(self, message: AbstractIncomingMessage) -> None:
+        try:
+            await asyncio.wait_for(self._one_at_a_time.acquire(), _PATIENCE_SECONDS)
+        except TimeoutError as error:
+            raise TransientError("Other suspect messages take too long.") from error
+        try:
+            await self._handle_patiently(message)
+        finally:
+            self._one_at_a_time.release()
 
     async def _handle_patiently(self, message: AbstractIncomingMessage) -> None:
         """Wait here, since each return to the queue counts towards the message's delivery limit."""
@@ -153,6 +157,50 @@ class Intake:
                 await self._handle(message)
 
     async def _handle(self, message: AbstractIncomingMessage) -> None:
+        while True:
+            try:
+                return await self._handle_once(message)
+            except CrowdedError:
+                # A broker that takes no copy lets nobody else's messages in either.
+                with suppress(TransientError):
+                    return await self._send_to_back(message)
+
+    async def _postpone(self, message: AbstractIncomingMessage, deliveries: int) -> None:
+        """Give a message up for now; an outage does not count towards its delivery limit."""
+        if deliveries <= _SUSPECT_DELIVERIES:
+            with suppress(TransientError):
+                await self._send_to_back(message)
+                await _settle(self._acks.ack(message))
+                return
+        # Back to the queue's head, counted towards its delivery limit.
+        await _settle(self._acks.requeue(message))
+
+    async def _send_to_back(self, message: AbstractIncomingMessage) -> None:
+        """Publish a copy behind all that wait. If we die before the ack, there are two of them."""
+        envelope = self._opened(message)
+        if (
+            self._bus.user != self._service_user
+            or header_bytes(envelope.headers) > MAX_HEADER_BYTES
+        ):
+            raise TransientError("A copy would not stand for the message.")
+        await self._bus.publish(
+            envelope.exchange,
+            envelope.routing_key,
+            message.body,
+            properties={
+                "message_id": envelope.message_id,
+                "type": envelope.type,
+                "content_type": envelope.text("content_type"),
+                "user_id": self._bus.user,
+            },
+            headers={
+                **own_headers(envelope.headers),
+                REPLAY: {"user": envelope.user, "properties": dict(envelope.properties)},
+            },
+            mandatory=True,
+        )
+
+    async def _handle_once(self, message: AbstractIncomingMessage) -> None:
         envelope = self._opened(message)
         crash.point("intake.begin")
         try:
@@ -165,7 +213,7 @@ class Intake:
             if is_dead or not envelope.can_be_answered:
                 await self._bury(envelope, message, error)
             if envelope.can_be_answered:
-                await self._refuse(envelope, error)
+                await self._refuse(envelope, message.body, error)
         crash.point("intake.done")
 
     async def _give_up(
@@ -244,7 +292,7 @@ class Intake:
         tenant = envelope.tenant
         if denials or tenant is None:
             raise RejectedError([*denials, *reasons, *_unservable(submission)], is_dead=True)
-        reply = self._address(envelope) if envelope.can_be_answered else None
+        reply = self._address(envelope, body) if envelope.can_be_answered else None
         found = [*reasons, *_unservable(submission)]
         if isinstance(submission.input, InlineInput) and not found:
             manifest = self._manifest(tenant, envelope, submission, self._inputs.unplaced())
@@ -297,7 +345,10 @@ class Intake:
         """Where a new batch's input lies. Raises RejectedError."""
         found = [*reasons, *_unservable(submission)]
         source: dict[str, Any] = {}
-        if not isinstance(submission.input, InlineInput):
+        # What is refused anyhow costs no lookup in S3.
+        if isinstance(submission.input, FileInput) or not (
+            found or isinstance(submission.input, InlineInput)
+        ):
             try:
                 source = await self._inputs.find(tenant, batch_id, submission.input)
             except RejectedError as error:
@@ -351,7 +402,7 @@ class Intake:
             is_new = False
         if envelope.can_be_answered:
             record = await self._state.batches.get(record.id)
-            await self._reply(envelope, _acceptance(record, is_duplicate=not is_new))
+            await self._reply(envelope, body, _acceptance(record, is_duplicate=not is_new))
 
     async def _own_batch(self, tenant: str | None, batch_id: str) -> BatchRecord:
         """The tenant's batch; another one's does not exist."""
@@ -366,30 +417,31 @@ class Intake:
             raise RejectedError([Reason("unknown_batch", text, "batch_id")])
         return record
 
-    async def _refuse(self, envelope: Envelope, error: RejectedError) -> None:
-        if envelope.type == replays.REPLAY:
+    async def _refuse(self, envelope: Envelope, body: bytes, error: RejectedError) -> None:
+        if envelope.type == replays.REPLAY and envelope.has_good_id:
             await self._replay.refuse(envelope, error)
         else:
-            await self._reply(envelope, Reply(RejectedReply.of(error)))
+            await self._reply(envelope, body, Reply(RejectedReply.of(error)))
 
-    async def _reply(self, envelope: Envelope, answer: Reply) -> None:
+    async def _reply(self, envelope: Envelope, body: bytes, answer: Reply) -> None:
         await self._state.outbox.add(
-            "replies", {**self._address(envelope), "body": answer.model_dump_json()}
+            "replies", {**self._address(envelope, body), "body": answer.model_dump_json()}
         )
 
     @staticmethod
-    def _address(envelope: Envelope) -> dict[str, str]:
+    def _address(envelope: Envelope, body: bytes) -> dict[str, str]:
         """Where and under which ids an answer goes."""
-        batch_id = ids.batch_id(envelope.tenant or "", envelope.message_id)
-        # A cancellation has an id of its own, which names no batch.
-        name = (
-            f"{batch_id}.reply"
-            if envelope.type != messages.CANCEL
-            else f"{envelope.message_id}.cancel.reply"
-        )
+        if not envelope.has_good_id:
+            # It stands for no batch; the answer names the dead letter.
+            name = letter_id(envelope.user, envelope.routing_key, envelope.message_id, body)
+        elif envelope.type == messages.CANCEL:
+            # A cancellation has an id of its own, which names no batch.
+            name = f"{envelope.message_id}.cancel"
+        else:
+            name = ids.batch_id(envelope.tenant or "", envelope.message_id)
         return {
             "to": envelope.reply_to or "",
-            "message_id": name,
+            "message_id": f"{name}.reply",
             "correlation_id": envelope.correlation_id[:MAX_CORRELATION_ID],
         }
 

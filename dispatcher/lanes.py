@@ -109,7 +109,7 @@ class LaneKeeper:
         job = await self._state.lanes.job(lane)
         if job.id:
             await self._state.lanes.open_job(lane, job.id, "")
-            await self._state.slices.reap(lane, all_claims=True)
+            await self._state.claims.reap(lane, all_claims=True)
 
     async def _rest(self, lane: str) -> None:
         """Nobody waits for the lane: nobody is owed anything, and the next batch starts afresh."""
@@ -143,7 +143,7 @@ class LaneKeeper:
         if await self._state.lanes.open_job(lane, job.id, ""):
             return
         crash.point("lanes.buried")
-        await self._state.slices.reap(lane, all_claims=True)
+        await self._state.claims.reap(lane, all_claims=True)
         crash.point("lanes.reaped")
         if job.rows:
             self._fruitless.pop(lane, None)

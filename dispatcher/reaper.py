@@ -1,4 +1,4 @@
-"""Ends what ran out: claims of the dead, completion windows, and objects that nothing refers to."""
+"""Ends what ran out: claims of the dead, files and uploads, and objects that nothing refers to."""
 
 from contextlib import suppress
 
@@ -6,9 +6,8 @@ import structlog
 
 from dispatcher.forgetting import forget_ended
 from shared import crash
-from shared.errors import InvalidTransitionError, NotFoundError
+from shared.errors import NotFoundError
 from shared.ledger.packs import is_pack, keep_manifests
-from shared.lifecycle import Event, Status
 from shared.settings import NINETY_DAYS
 from shared.state import State
 from shared.storage import Storage
@@ -30,22 +29,8 @@ class Reaper:
     async def release_claims(self) -> None:
         """Give back what lane jobs held that stopped renewing."""
         for lane in await self._state.lanes.names():
-            if reaped := await self._state.slices.reap(lane):
+            if reaped := await self._state.claims.reap(lane):
                 log.warning("claims.ran_out", lane=lane, slices=reaped)
-
-    async def close_windows(self) -> None:
-        """Let batches whose completion window has passed keep what they have, and end."""
-        passed = 0
-        # All of them: those that take their time to end must not hide the others.
-        while overdue := await self._state.batches.past_window(first=passed):
-            passed += len(overdue)
-            for batch_id, status in (await self._state.batches.statuses(overdue)).items():
-                # One that is validating is looked at again; the others are ending already.
-                if status is not Status.IN_PROGRESS:
-                    continue
-                with suppress(InvalidTransitionError):
-                    await self._state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
-                    log.warning("batch.window_closed", batch_id=batch_id)
 
     async def expire(self) -> None:
         """End uploads that nobody completed in time, and delete files whose time is over.

@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 import structlog
 from pydantic import BaseModel
 
-from dispatcher.envelope import MAX_CORRELATION_ID, Envelope
+from dispatcher.envelope import Envelope
 from shared.bus.connection import Bus
 from shared.bus.event_messages import EventMessages
 from shared.bus.messages import Reason, RejectedError
+from shared.bus.received import MAX_CORRELATION_ID
 from shared.bus.replays import REPLAYED, OfBatch, ReplayedReply, Since
 from shared.bus.replies import RejectedReply
 from shared.errors import BatchyardError, TransientError

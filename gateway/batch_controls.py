@@ -39,14 +39,14 @@ async def pause_batch(batch: OwnBatch, services: Use) -> Batch:
     Its completion window goes on, so it may expire, and it can be cancelled. The batch has
     `paused: true` until it is resumed. Repeating the call changes nothing.
     """
-    _require_open(await services.state.live.pause(batch.id), "pause")
+    _require_open(await services.state.controls.pause(batch.id), "pause")
     return (await keep_changes(services.state, services.storage, batch.id)).to_openai()
 
 
 @router.post("/batches/{batch_id}/resume", openapi_extra=_ADDITION)  # noqa: FAST003  # as above
 async def resume_batch(batch: OwnBatch, services: Use) -> Batch:
     """Let a paused batch continue. A batch that is not paused stays as it is."""
-    _require_open(await services.state.live.resume(batch.id), "resume")
+    _require_open(await services.state.controls.resume(batch.id), "resume")
     return (await keep_changes(services.state, services.storage, batch.id)).to_openai()
 
 
@@ -73,7 +73,7 @@ async def update_batch(request: Request, batch_id: str, tenant: Tenant, services
         )
     require_small(params.metadata or {}, services.settings.metadata_limits)
     await own_batch(services.state, tenant, batch_id)
-    status = await services.state.live.amend(
+    status = await services.state.controls.amend(
         batch_id,
         priority=params.priority if "priority" in given else None,
         metadata=json.dumps(params.metadata) if "metadata" in given else None,

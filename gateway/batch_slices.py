@@ -50,7 +50,7 @@ class BatchSlices:
         """
         place, last = start, -1
         while place < end:
-            found = await self._state.live.completion(self._batch.id, place)
+            found = await self._state.slices.commits(self._batch.id, place)
             fresh = [(index, before) for index, before in found if before > last]
             if not fresh:
                 return
@@ -65,7 +65,7 @@ class BatchSlices:
     async def committed_rows(self) -> int:
         """How many rows ran, of a batch that has ended."""
         rows = 0
-        last = await self._state.live.completion(self._batch.id, self._batch.number("total"))
+        last = await self._state.slices.commits(self._batch.id, self._batch.number("total"))
         for index, before in last:
             async for slice_ in self._slices([index]):
                 rows = before + (slice_.part.rows if slice_.part else 0)
@@ -85,4 +85,4 @@ class BatchSlices:
         return starts, ends
 
     def _slices(self, indexes: Sequence[int]) -> AsyncIterator[PlannedSlice]:
-        return self._state.live.pieces(self._batch.id, self._batch.fields["plan"], indexes)
+        return self._state.slices.some(self._batch.id, self._batch.fields["plan"], indexes)

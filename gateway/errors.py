@@ -29,6 +29,7 @@ from shared.errors import (
     TransientError,
 )
 from shared.openai.shapes import ErrorBody, ErrorEnvelope
+from shared.storage import StorageRefusedError
 
 log = structlog.get_logger()
 
@@ -103,6 +104,8 @@ async def _respond(request: Request, error: Exception) -> Response:
             error = unsure
     if isinstance(error, TransientError):
         log.warning("http.unavailable", reason=str(error))
+    if isinstance(error, StorageRefusedError):
+        log.error("http.broke", reason=str(error))
     return _response(answer(error))
 
 

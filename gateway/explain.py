@@ -23,13 +23,17 @@ from gateway.lane_position import (
 )
 from gateway.load import load_of
 from gateway.route_docs import addition
-from shared.slices import GivenBack
+from shared.slices import ReleaseReason
 from shared.state import BatchRecord, JobRecord
-from shared.state.live import Attempt, Look
+from shared.state.positions import Attempt, BatchInLane
 
 router = APIRouter()
 
-_ENGINE_TROUBLE = (GivenBack.ENGINE_DIED, GivenBack.ENGINE_UNAVAILABLE, GivenBack.ENGINE_FAILED)
+_ENGINE_TROUBLE = (
+    ReleaseReason.ENGINE_DIED,
+    ReleaseReason.ENGINE_UNAVAILABLE,
+    ReleaseReason.ENGINE_FAILED,
+)
 
 
 @router.get(
@@ -95,15 +99,15 @@ def _explanation(
 
 async def _look(
     services: Services, batch: BatchRecord, lane: str, plan: str
-) -> tuple[LanePosition, Look]:
+) -> tuple[LanePosition, BatchInLane]:
     state = services.state
-    look = await state.live.look(batch.id, lane, plan, lanes=batch.lanes, tenant=batch.tenant)
+    look = await state.positions.find(batch.id, lane, plan, lanes=batch.lanes, tenant=batch.tenant)
     job, failure = await state.lanes.job(lane), await state.lanes.failure(lane)
     return _position(batch, lane, look, job, failure), look
 
 
 def _position(
-    batch: BatchRecord, lane: str, look: Look, job: JobRecord, failure: str | None
+    batch: BatchRecord, lane: str, look: BatchInLane, job: JobRecord, failure: str | None
 ) -> LanePosition:
     done = batch.number("completed") + batch.number("failed")
     rows_left, running = batch.number("total") - done, look.claimed

@@ -87,7 +87,11 @@ class SharedSettings(BaseSettings):
 
 
 def open_storage(
-    settings: SharedSettings, *, endpoint: str | None = None, patience_seconds: float | None = None
+    settings: SharedSettings,
+    *,
+    endpoint: str | None = None,
+    patience_seconds: float | None = None,
+    attempts: int = 5,
 ) -> Storage:
     """The fleet's bucket, as `Storage` has it; `endpoint` is another address of the same server."""
     return Storage(
@@ -97,4 +101,5 @@ def open_storage(
         settings.s3_bucket,
         region=settings.s3_region,
         patience_seconds=patience_seconds,
+        attempts=attempts,
     )

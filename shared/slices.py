@@ -8,13 +8,18 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
+#: No call to a script handles more slices than this.
+MAX_CALL_ENTRIES = 100
+#: Waiting this long is worth one step of priority.
+AGEING_SECONDS = 600
+
 
 class Slice(NamedTuple):
     """Rows of a batch that run together, in bytes [start, end) of its input object.
 
-    They are all the rows there, from `first_row` on; or, where several lanes share a stretch of a
-    batch's rows, those that `mask` names: a number in hex whose bit n stands for row
-    `first_row + n`. All slices of a stretch have the same `first_row`.
+    Without a mask they are all the rows there, from `first_row` on. Where several lanes share a
+    stretch of rows, `mask` says which ones belong to this slice: a number in hex whose bit n stands
+    for row `first_row + n`. All slices of a stretch have the same `first_row`.
     """
 
     start: int
@@ -22,7 +27,7 @@ class Slice(NamedTuple):
     first_row: int
     rows: int
     tokens: int
-    #: Which of the batch's lanes, in the order of its record.
+    #: An index into the lanes of the batch's record.
     lane: int = 0
     mask: str = ""
 
@@ -35,14 +40,14 @@ class Slice(NamedTuple):
         return [self.first_row + n for n in range(bits.bit_length()) if bits >> n & 1]
 
     def pick(self, lines: Sequence[T]) -> Sequence[T]:
-        """Of what its bytes hold, one a row, what is its own."""
+        """The slice's own items out of `lines`, which has one for each row in its bytes."""
         if not self.mask:
             return lines
         numbers = self.row_numbers
         return [lines[number - numbers[0]] for number in numbers]
 
     def to_text(self) -> str:
-        """As Redis keeps it; scripts read rows and tokens by their places."""
+        """As Redis keeps it; scripts read rows and tokens by their positions."""
         return json.dumps(self if self.lane or self.mask else self[:5])
 
 
@@ -62,8 +67,8 @@ class SliceUsage(NamedTuple):
     reasoning_tokens: int = 0
 
 
-class Doubt(NamedTuple):
-    """Rows [start, end) of a slice, counted in it, and how many engines died with them."""
+class StrikeRange(NamedTuple):
+    """Rows [start, end) of a slice, counted from its first row, and how many strikes each has."""
 
     start: int
     end: int
@@ -85,18 +90,18 @@ class Claim:
     etag: str
     endpoint: str
     tenant: str
-    #: Of the input object; empty for the newest.
+    #: Of the input object; empty for its newest version.
     version_id: str = ""
-    #: The rows of the slice that were in an engine when it died, and what was said the last time.
-    doubts: tuple[Doubt, ...] = ()
+    #: The rows that were in an engine when it died, and what the last engine said.
+    strike_ranges: tuple[StrikeRange, ...] = ()
     last_words: str = ""
-    #: How many engines have died of the batch's rows, as far as it was certain that they were its.
+    #: How many engines have died of rows that were certainly this batch's.
     engine_deaths: int = 0
-    #: With how many strikes each of its rows began: their batch runs again what has killed before.
+    #: How many strikes each row began with: the batch reruns a row that has killed engines before.
     strikes_before: int = 0
 
 
-class GivenBack(StrEnum):
+class ReleaseReason(StrEnum):
     """Why a claim ended without a result. Scripts write the last two."""
 
     NOT_RUN = "not_run"
@@ -121,7 +126,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class PlannedSlice:
-    """A slice of a plan, and what was committed for it so far."""
+    """A slice of a plan, and the part committed for it, if any."""
 
     index: int
     slice: Slice
@@ -130,7 +135,7 @@ class PlannedSlice:
 
 @dataclass(frozen=True)
 class ReadySlice:
-    """A slice that could run next, with all that the ordering looks at."""
+    """A slice that could run next, with everything the ordering depends on."""
 
     batch_id: str
     index: int
@@ -147,14 +152,14 @@ class ReadySlice:
         return f"{self.batch_id}:{self.index}"
 
 
-def label(output_bytes: int, rows: int, usage: SliceUsage) -> str:
-    """What Redis knows of a part and its object does not tell; S3 keeps it beside that."""
+def part_label(output_bytes: int, rows: int, usage: SliceUsage) -> str:
+    """What Redis knows about a part and S3 cannot tell from the object; stored as its label."""
     return " ".join(map(str, (output_bytes, rows, *usage)))
 
 
-def labelled(key: str, etag: str, size: int, text: str) -> Part:
-    """The inverse of `label`, with what a listing says of the object. Raises ValueError."""
-    output_bytes, rows, *usage = map(int, text.split())
+def labelled_part(key: str, etag: str, size: int, label: str) -> Part:
+    """The part, from its label and from what a listing says of the object. Raises ValueError."""
+    output_bytes, rows, *usage = map(int, label.split())
     if len(usage) != len(SliceUsage._fields):
-        raise ValueError(f"The label of {key} is none of a part.")
+        raise ValueError(f"The label of {key} is not that of a part.")
     return Part(key, etag, output_bytes, size - output_bytes, rows, SliceUsage(*usage))

@@ -13,13 +13,15 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from itertools import islice
 from typing import Literal, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -32,7 +34,7 @@ from minio.datatypes import Object, Part
 from minio.deleteobjects import DeleteObject
 from minio.error import InvalidResponseError, S3Error, ServerError
 
-from shared.errors import NotFoundError, SetupError, TransientError
+from shared.errors import BatchyardError, NotFoundError, SetupError, TransientError
 
 T = TypeVar("T")
 
@@ -52,6 +54,8 @@ _MOST_PARTS = 10_000
 _COPIES_AT_ONCE = 4
 #: Of one answer to a listing; S3 gives no more.
 _LISTED = 1000
+#: Under no prefix of ours, so that nobody makes it.
+_PROBE = "probes/never"
 _LABEL = "x-amz-meta-label"
 _NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
 #: S3's own words for "not now"; room is what operators make.
@@ -63,12 +67,25 @@ _BUSY = {
     "ServiceUnavailable",
     "SlowDown",
 }
+#: S3's own words for a login that it does not take. Operators mend that, and calls wait for it.
+_LOGIN_REFUSED = {
+    "AccessDenied",
+    "AccountProblem",
+    "AllAccessDisabled",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+}
 #: The words of Ceph, AWS and MinIO for a bucket in a region that is not theirs.
 _NO_SUCH_REGION = {
     "InvalidLocationConstraint",
     "IllegalLocationConstraintException",
     "InvalidRegion",
 }
+_ABSENT = {"NoSuchBucket", "NoSuchKey", "NoSuchVersion"}
+_CHANGED = "PreconditionFailed"
 _SERVER_ERROR = 500
 
 
@@ -97,6 +114,18 @@ class ForbiddenError(NotFoundError):
     """The server does not let us read the object; some say this of one that is not there."""
 
 
+class LoginRefusedError(TransientError):
+    """S3 does not take our login for a call; the operator gives it the right to, and it works."""
+
+
+class StorageRefusedError(BatchyardError):
+    """S3 refuses a call, and would refuse it again; `code` is S3's own word for the reason."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(f"S3 refuses the call: {code}.")
+        self.code = code
+
+
 def why_unreadable(error: NotFoundError) -> Literal["changed", "forbidden", "missing"]:
     """The reason, out of what reading an object raises."""
     match error:
@@ -111,8 +140,9 @@ def why_unreadable(error: NotFoundError) -> Literal["changed", "forbidden", "mis
 class Storage:
     """One bucket of an S3 server.
 
-    With `patience_seconds`, a call that has no answer by then raises TransientError, whatever it
-    waits for; without, it may take minutes.
+    A call is tried `attempts` times. With `patience_seconds`, one that has no answer by then raises
+    TransientError, whatever it waits for; without, it may take minutes. What S3 refuses for good is
+    a StorageRefusedError.
     """
 
     def __init__(
@@ -124,12 +154,19 @@ class Storage:
         *,
         region: str = DEFAULT_REGION,
         patience_seconds: float | None = None,
+        attempts: int = 5,
     ) -> None:
         url = urlsplit(endpoint)
         self.bucket = bucket
         self._region = region
         self._patience_seconds = patience_seconds
+        self._attempts = attempts
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="storage")
+        self._connections = urllib3.PoolManager(
+            maxsize=_THREADS,
+            timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
+            retries=False,
+        )
         self._client = Minio(
             url.netloc,
             access_key=access_key,
@@ -137,20 +174,23 @@ class Storage:
             secure=url.scheme == "https",
             # Named, so that the client does not ask the server for it before each first call.
             region=region,
-            http_client=urllib3.PoolManager(
-                maxsize=_THREADS,
-                timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
-                retries=False,
-            ),
+            http_client=self._connections,
         )
 
     async def prepare(self) -> None:
         """Make the bucket if it is missing, and prove that it honours create-only puts.
 
-        Raises SetupError if the server lacks the region, or if a second create-only put of one
-        key is not refused with 412: two finalisers could then overwrite each other's result.
+        Raises SetupError if the server lacks the region or does not take the login, or if a second
+        create-only put of one key is not refused with 412: two finalisers could then overwrite each
+        other's result.
         """
-        await self._call(self._make_bucket)
+        try:
+            await self._call(self._make_bucket)
+        except LoginRefusedError as error:
+            raise SetupError(
+                f"{error} Check BATCHYARD_S3_ACCESS_KEY, BATCHYARD_S3_SECRET_KEY and what that "
+                f"login may do with the bucket '{self.bucket}'."
+            ) from error
         probe = f"probes/{secrets.token_hex(8)}"
         first = await self.create(probe, b"1")
         second = await self.create(probe, b"2")
@@ -165,6 +205,20 @@ class Storage:
     async def ping(self) -> None:
         """Raise TransientError when the server does not answer."""
         await self._call(lambda: self._client.bucket_exists(self.bucket))
+
+    async def check_reads(self) -> None:
+        """Raise TransientError unless S3 answers for an object of our own, asked once.
+
+        Where it does, an error that another object meets is that object's own.
+        """
+        place = _Place(self.bucket, _PROBE, None)
+        async with _patience(self._patience_seconds):
+            try:
+                await self._in_thread(lambda: self._get(place, 0, None, None))
+            except ForbiddenError as error:
+                raise LoginRefusedError(f"{error}") from error
+            except NotFoundError:
+                return
 
     async def put(self, key: str, body: bytes) -> Stored:
         """Write a small object, replacing what is there."""
@@ -297,10 +351,10 @@ class Storage:
         await self.put(probe, b"")
         try:
             await self.tag(probe, {"tenant": "probe"})
-        except S3Error as error:
+        except (StorageRefusedError, LoginRefusedError) as error:
             raise SetupError(
-                f"The S3 server of bucket '{self.bucket}' does not let us tag objects "
-                f"({error.code}). Allow s3:PutObjectTagging, or unset BATCHYARD_TAG_RESULTS."
+                f"The S3 server of bucket '{self.bucket}' does not let us tag objects. {error} "
+                f"Allow s3:PutObjectTagging, or unset BATCHYARD_TAG_RESULTS."
             ) from error
         finally:
             await self.remove([probe])
@@ -393,8 +447,9 @@ class Storage:
         )
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Give up the threads and connections."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._connections.clear()
 
     async def _joined(self, sources: Iterable[Stored]) -> AsyncGenerator[bytes, None]:
         for source in sources:
@@ -421,21 +476,18 @@ class Storage:
         except BaseException:
             # Also when cancelled. A part still on its way would outlive the abort.
             await asyncio.gather(*sending, return_exceptions=True)
-            with suppress(TransientError, S3Error):
+            with suppress(TransientError, StorageRefusedError):
                 await self._call(lambda: self._abort(key, upload))
             raise
 
     async def _call(self, function: Callable[[], T]) -> T:
-        try:
-            # Also what waits for a thread, where all of them wait for a server that hangs.
-            async with asyncio.timeout(self._patience_seconds):
-                return await self._try(function)
-        except TimeoutError as error:
-            raise TransientError("S3 does not answer.") from error
+        # Also what waits for a thread, where all of them wait for a server that hangs.
+        async with _patience(self._patience_seconds):
+            return await self._try(function)
 
     async def _try(self, function: Callable[[], T]) -> T:
         async for attempt in stamina.retry_context(
-            on=TransientError, attempts=5, timeout=30, wait_initial=0.1, wait_max=2
+            on=TransientError, attempts=self._attempts, timeout=30, wait_initial=0.1, wait_max=2
         ):
             with attempt:
                 return await self._in_thread(function)
@@ -505,10 +557,8 @@ class Storage:
         return str(answer.headers.get("etag", "")).strip('"')
 
     def _stat(self, place: "_Place") -> Object:
-        try:
+        with _errors_of(place):
             return self._client.stat_object(place.bucket, place.key, version_id=place.version_id)
-        except S3Error as error:
-            raise _translated_place(error, place) from error
 
     def _get(self, place: "_Place", start: int, end: int | None, etag: str | None) -> bytes:
         response = self._open(place, start, end, etag)
@@ -521,7 +571,7 @@ class Storage:
     def _open(
         self, place: "_Place", start: int, end: int | None, etag: str | None
     ) -> urllib3.BaseHTTPResponse:
-        try:
+        with _errors_of(place):
             return self._client.get_object(
                 place.bucket,
                 place.key,
@@ -530,8 +580,6 @@ class Storage:
                 request_headers={"If-Match": etag} if etag else None,
                 version_id=place.version_id,
             )
-        except S3Error as error:
-            raise _translated_place(error, place) from error
 
     async def _send(self, key: str, upload: str, index: int, part: bytes) -> str:
         return await self._call(lambda: self._put_part(key, upload, index + 1, part))
@@ -598,31 +646,66 @@ class _Place(NamedTuple):
     version_id: str | None
 
 
-def _translated_place(error: S3Error, place: _Place) -> Exception:
-    """What is said of an object that is another's own to name: its bucket, version and rights."""
-    if error.code == "AccessDenied":
-        return ForbiddenError(f"S3 does not let us read {place.key}.")
-    # A version id that the server cannot even parse is one that does not exist.
-    if place.version_id and error.code in ("InvalidArgument", "NoSuchVersion", "MethodNotAllowed"):
-        return NotFoundError(f"S3 has no version '{place.version_id}' of object {place.key}.")
-    return error
+@asynccontextmanager
+async def _patience(seconds: float | None) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise TransientError("S3 does not answer.") from error
+
+
+@contextmanager
+def _errors_of(place: _Place) -> Iterator[None]:
+    """What is said of an object that somebody else may have named: its name, version and rights."""
+    try:
+        yield
+    except ValueError as error:
+        # The client's own word, before it asks S3.
+        raise NotFoundError(
+            f"No object can be called {place.key!r} in {place.bucket!r}."
+        ) from error
+    except S3Error as error:
+        code, status = error.code or "", error.response.status
+        if code == "AccessDenied":
+            raise ForbiddenError(f"S3 does not let us read {place.key}.") from error
+        # A version id that the server cannot even parse is one that does not exist.
+        if place.version_id and code in ("InvalidArgument", "NoSuchVersion", "MethodNotAllowed"):
+            raise NotFoundError(
+                f"S3 has no version '{place.version_id}' of object {place.key}."
+            ) from error
+        if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise ChangedError(f"The object {place.key} is shorter than it was.") from error
+        if status < _SERVER_ERROR and code not in {*_ABSENT, *_BUSY, *_LOGIN_REFUSED, _CHANGED}:
+            raise ForbiddenError(f"S3 refuses to read {place.key}: {code or status}.") from error
+        raise
 
 
 def _translated(function: Callable[[], T]) -> T:
     try:
         return function()
     except S3Error as error:
-        if error.code in ("NoSuchKey", "NoSuchBucket", "NoSuchVersion"):
-            raise NotFoundError(f"S3 has no object {error.object_name}.") from error
-        if error.code == "PreconditionFailed":
-            raise ChangedError(f"The object {error.object_name} was changed.") from error
-        if error.code in _BUSY or error.response.status >= _SERVER_ERROR:
-            raise TransientError(f"S3: {error.code or error.response.status}") from error
-        raise
-    except (ServerError, InvalidResponseError) as error:
+        raise _ours(error) from error
+    except ServerError as error:
+        raise TransientError(f"S3 answers with status {error.status_code}.") from error
+    except InvalidResponseError as error:
         raise TransientError(f"Something other than S3 answers: {error}") from error
     except _NETWORK_ERRORS as error:
         raise TransientError(f"S3 cannot be reached: {error}") from error
+
+
+def _ours(error: S3Error) -> BatchyardError:
+    """The error of ours that an error of S3 is."""
+    code, status = error.code, error.response.status
+    if code in _ABSENT:
+        return NotFoundError(f"S3 has no object {error.object_name}.")
+    if code == _CHANGED:
+        return ChangedError(f"The object {error.object_name} was changed.")
+    if code in _LOGIN_REFUSED:
+        return LoginRefusedError(f"S3 does not take our login: {code}.")
+    if code in _BUSY or status >= _SERVER_ERROR:
+        return TransientError(f"S3: {code or status}")
+    return StorageRefusedError(code or str(status))
 
 
 async def _parts(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

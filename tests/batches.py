@@ -127,9 +127,7 @@ async def claim(
 ) -> list[Claim]:
     """Claim as the lane's job; `job` is made that if the lane has none."""
     await state.lanes.open_job(lane, "", job)
-    return await state.slices.claim(
-        lane, job, lease_seconds=lease_seconds, slices=slices, rows=rows
-    )
+    return await state.claims.take(lane, job, lease_seconds=lease_seconds, slices=slices, rows=rows)
 
 
 async def claim_suspects(
@@ -137,7 +135,7 @@ async def claim_suspects(
 ) -> list[Claim]:
     """Claim slices in which an engine died."""
     await state.lanes.open_job(lane, "", job)
-    return await state.slices.claim_suspects(lane, job, lease_seconds=30, rows=rows)
+    return await state.claims.take_suspects(lane, job, lease_seconds=30, rows=rows)
 
 
 async def claimed(

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 
 def main() -> int:
-    """Exit code 2 for what the operator must mend."""
+    """Run a command. The exit code is 2 for what the operator has to fix."""
     arguments, unknown = read_arguments(sys.argv[1:])
     if arguments.command == "check":
         from worker.check import check_catalog
@@ -19,17 +19,19 @@ def main() -> int:
 
 
 def read_arguments(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The arguments, and what a newer dispatcher said to a lane job that it does not know.
+    """The arguments, and those from a newer dispatcher that this lane job does not know.
 
-    Anything else unknown ends the process with code 2.
+    Any other unknown argument ends the process with code 2.
     """
     parser = argparse.ArgumentParser(prog="python -m worker")
     commands = parser.add_subparsers(dest="command", required=True)
     lane = commands.add_parser("lane", help="run the lane job of LANE")
     lane.add_argument("lane")
     lane.add_argument("--job", required=True)
-    lane.add_argument("--catalog", default="", help="what `catalog_digest` says of the right one")
-    check = commands.add_parser("check", help="hold CATALOG's engine arguments against vLLM's")
+    lane.add_argument(
+        "--catalog", default="", help="the `catalog_digest` of the dispatcher's catalog"
+    )
+    check = commands.add_parser("check", help="check CATALOG's engine arguments against vLLM's")
     check.add_argument("catalog", type=Path)
     arguments, unknown = parser.parse_known_args(words)
     if unknown and arguments.command != "lane":

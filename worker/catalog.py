@@ -1,4 +1,4 @@
-"""The catalog as a lane job finds it: on Kubernetes a change comes to the nodes one by one."""
+"""Waits for the catalog that the dispatcher reads: Kubernetes changes it node by node."""
 
 import time
 from pathlib import Path
@@ -9,7 +9,7 @@ from shared.catalog import catalog_digest
 
 log = structlog.get_logger()
 
-#: How long a node may take to put a changed ConfigMap into the volumes of its pods.
+#: How long a node may take to update a changed ConfigMap in its pods.
 _PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 0.5
 
@@ -17,9 +17,9 @@ _POLL_SECONDS = 0.5
 def wait_for_catalog(
     path: Path, digest: str, *, patience_seconds: float = _PATIENCE_SECONDS
 ) -> None:
-    """Return once the file is the one that the dispatcher reads, or does not become it in time.
+    """Return when the file has this digest, or when it has not got it in time.
 
-    An empty digest is any file's.
+    An empty digest accepts any file.
     """
     deadline = time.monotonic() + patience_seconds
     while digest and catalog_digest(path) != digest:

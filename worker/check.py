@@ -1,6 +1,7 @@
-"""Holds a catalog's engine arguments against vLLM's own, before an engine tries to start with them.
+"""Checks a catalog's engine arguments against vLLM's own, before an engine starts with them.
 
-Knows names, types and simple limits; what depends on the model's weights shows when it loads.
+It knows their names, types and simple limits. What depends on the model's weights shows only when
+the model loads.
 """
 
 import dataclasses
@@ -17,13 +18,13 @@ from shared.catalog import Catalog, CatalogError, Marks, Model, catalog_lines, l
 
 
 def check_catalog(path: Path) -> int:
-    """Print a line for each problem; exit code 2 when there is any, 0 after `ok` otherwise."""
+    """Print a line for each problem, or `ok`. The exit code is 2 if there is a problem."""
     try:
         catalog = load_catalog(path)
     except CatalogError as error:
         print(error)
         return 2
-    # Nothing but our own lines.
+    # So that only our own lines are printed.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     marks = catalog_lines(path)
     known = _known_arguments()
@@ -39,20 +40,20 @@ def check_catalog(path: Path) -> int:
 
 
 def _pool_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
-    """What Ray says against a pool, whatever runs there."""
-    from worker.engine import llm_config
+    """What Ray rejects about a pool, whatever model runs on it."""
+    from worker.engine_definition import llm_config
 
     for name, pool in catalog.pools.items():
         try:
             llm_config(Model(name="any", pools=(name,)), pool)
         except ValidationError as error:
-            told = "; ".join(problem["msg"] for problem in error.errors(include_url=False))
-            reason = told.replace("Value error, ", "")
+            messages = [problem["msg"] for problem in error.errors(include_url=False)]
+            reason = "; ".join(messages).replace("Value error, ", "")
             yield f"{path}:{marks.line(('pools', name))}: pools.{name}: {reason}"
 
 
 def _known_arguments() -> dict[str, list[Any]]:
-    """The types that an argument's value has to fit: vLLM's, and its configuration's own limits."""
+    """For each argument, the types its value must fit: vLLM's, with the limits of its config."""
     from vllm.config import (
         CacheConfig,
         LoRAConfig,
@@ -88,13 +89,13 @@ def _problems(model: Model, known: dict[str, list[Any]]) -> Iterator[tuple[str, 
 def _misfit(value: Any, kind: Any) -> str | None:
     if value is None:
         return None  # the same as leaving it out
-    # vLLM does not convert what it is given, except mappings to its own configuration classes.
+    # vLLM does not convert values, except mappings to its own configuration classes.
     strict = not isinstance(value, dict | list)
     try:
         TypeAdapter(kind).validate_python(value, strict=strict)
     except ValidationError as error:
-        told = dict.fromkeys(problem["msg"] for problem in error.errors(include_url=False))
-        return " or ".join(told)
+        messages = dict.fromkeys(problem["msg"] for problem in error.errors(include_url=False))
+        return " or ".join(messages)
     except PydanticUserError:
-        return None  # an annotation that pydantic cannot read is vLLM's to judge
+        return None  # pydantic cannot read this annotation; vLLM will judge the value
     return None

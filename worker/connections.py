@@ -1,4 +1,4 @@
-"""The outside things of one worker process, from its environment: each Ray process has its own."""
+"""The connections of one worker process to Redis and S3, made from its environment."""
 
 import asyncio
 import threading
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 def open_state(settings: WorkerSettings) -> State:
-    """A connection to Redis; belongs to the event loop that first uses it."""
+    """A connection to Redis. Belongs to the event loop that first uses it."""
     return State(settings.redis_url.get_secret_value())
 
 
 @asynccontextmanager
 async def opened(settings: WorkerSettings) -> AsyncIterator[tuple[State, Storage]]:
-    """Both, for as long as the block lasts."""
+    """Both connections, open for as long as the block lasts."""
     state, storage = open_state(settings), open_storage(settings)
     try:
         yield state, storage
@@ -37,7 +37,7 @@ def read_settings() -> WorkerSettings:
 
 
 def run_with_stores(work: Callable[[State, Storage], Awaitable[T]]) -> T:
-    """Run `work` from a Ray task; the connections stay open for the tasks after it."""
+    """Run `work` in a Ray task. The connections stay open for the tasks after it."""
     loop, state, storage = _stores()
 
     async def run() -> T:
@@ -48,7 +48,7 @@ def run_with_stores(work: Callable[[State, Storage], Awaitable[T]]) -> T:
 
 @cache
 def _stores() -> tuple[asyncio.AbstractEventLoop, State, Storage]:
-    # Ray runs task after task in one process and gives it no place to keep anything.
+    # Ray runs one task after another in a process, and gives tasks no place to keep anything.
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="stores").start()
     settings = read_settings()

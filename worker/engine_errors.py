@@ -1,4 +1,8 @@
-"""What an engine gives: results, or why there are none. Imports no Ray, for those who need none."""
+"""What an engine gives: results, or the reason why there are none. Pure.
+
+Replicas of an older version raise these errors to a newer lane job: they keep their names and this
+module.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,23 +14,23 @@ Result = tuple[int, bytes]
 
 
 class Engine(Protocol):
-    """What runs lines: `worker.engine_client.EngineClient`, and the made-up ones of the tests."""
+    """What runs lines: `worker.engine_client.EngineClient`, and the scripted engines of tests."""
 
     async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
         """The results of these lines, in their order; raises one of the errors below."""
 
 
 class EngineGoneError(TransientError):
-    """The engine died while these lines were in it: they have no result, and may be the reason."""
+    """The engine died with these lines in it: they have no result, and one may be the reason."""
 
 
 class EngineHungError(EngineGoneError):
-    """The engine gave no sign of progress with these lines in it, and was killed for it."""
+    """The engine made no progress with these lines in it, and was killed for that."""
 
 
 class EngineUnavailableError(TransientError):
-    """The engine cannot take lines now (restarting, removed): it never saw these."""
+    """The engine cannot take lines now (it restarts, or was removed): it never saw these."""
 
 
 class EngineFailedError(SetupError):
-    """The engine cannot start, and will not without a change; the message is its own reason."""
+    """The engine cannot start without a change by the operator; the message is its own reason."""

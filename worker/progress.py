@@ -1,31 +1,31 @@
-"""Whether an engine that has work still gives anything. Pure but for its clock."""
+"""Whether an engine that has work still makes progress."""
 
 import time
 from collections.abc import Callable
 
 
 class Progress:
-    """Of all requests together: a slow one among many, or a long one alone, is no standstill."""
+    """The progress of all requests together: one slow request among many is no standstill."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
         self._clock = clock
         self._noted_at = clock()
-        self._looks = 0
+        self._late_checks = 0
 
     def note(self) -> None:
-        """The engine gave something: a token of any request is enough."""
+        """Note that the engine gave output, if only one token of any request."""
         self._noted_at = self._clock()
-        self._looks = 0
+        self._late_checks = 0
 
     def has_stalled(self, unfinished: int) -> bool:
-        """Whether it has given nothing for the time, while so many requests were in it.
+        """Whether the engine has given nothing for too long, with `unfinished` requests in it.
 
-        Said at the second look: after a pause of the whole process, what the engine gave meanwhile
-        is noted only after the first one.
+        True only from the second check in a row on. After a pause of the whole process, the first
+        check comes before the engine's output of the meantime is noted.
         """
         if not unfinished:
             self.note()
         is_late = self._clock() - self._noted_at >= self._seconds
-        self._looks = self._looks + 1 if is_late else 0
-        return self._looks > 1
+        self._late_checks = self._late_checks + 1 if is_late else 0
+        return self._late_checks > 1

@@ -1,4 +1,4 @@
-"""What several processes do at once in a fresh cluster, and Ray lets only one of them do."""
+"""Steps that several processes take at once in a fresh cluster, and Ray allows to one only."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def retry_lost(step: Callable[[], T]) -> T:
-    """What the step returns; Ray tells who was too late by a ValueError, and lets it go on then."""
+    """Take the step. If another process wins the race, Ray raises ValueError: take it again."""
     retry = stamina.retry(
         on=ValueError, attempts=_ATTEMPTS, timeout=None, wait_initial=0.1, wait_max=1.0
     )

@@ -5,24 +5,27 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class RowRoom:
-    """Room for so many rows, given out in the order of asking: a semaphore that weighs."""
+class RowLimiter:
+    """Like anyio's CapacityLimiter, but each borrower takes many tokens: one per row.
 
-    def __init__(self, rows: int) -> None:
-        self._free = rows
+    Tokens are handed out in the order of asking.
+    """
+
+    def __init__(self, total_rows: int) -> None:
+        self._available = total_rows
         self._turn = asyncio.Lock()
-        self._freed = asyncio.Condition()
+        self._returned = asyncio.Condition()
 
     @asynccontextmanager
-    async def taken(self, rows: int) -> AsyncIterator[None]:
-        """Hold room for `rows`, once there is some. `rows` must fit into an empty room."""
-        # The first in the line waits for its room, and everybody else behind it.
-        async with self._turn, self._freed:
-            await self._freed.wait_for(lambda: self._free >= rows)
-            self._free -= rows
+    async def borrowed(self, rows: int) -> AsyncIterator[None]:
+        """Wait until `rows` tokens are free, and hold them. `rows` may not exceed the total."""
+        # The first in line waits for its tokens, and everybody else behind it.
+        async with self._turn, self._returned:
+            await self._returned.wait_for(lambda: self._available >= rows)
+            self._available -= rows
         try:
             yield
         finally:
-            self._free += rows
-            async with self._freed:
-                self._freed.notify_all()
+            self._available += rows
+            async with self._returned:
+                self._returned.notify_all()

@@ -1,4 +1,4 @@
-"""Request lines in, result lines out. Pure; bodies stay opaque bytes from end to end."""
+"""Request lines in, result lines out. Bodies stay opaque bytes from end to end. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _SUCCESS = 200
 
 
 class PartBody(NamedTuple):
-    """What a slice's run gave: result lines, then error lines, each in input order."""
+    """The results of a slice: the result lines and the error lines, each in input order."""
 
     output: bytes
     error: bytes
@@ -34,7 +34,7 @@ class _OutputDetails(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """Tokens as vLLM counts them, in the words of either of OpenAI's two API families."""
+    """Tokens as vLLM counts them, with the field names of both of OpenAI's API families."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -50,22 +50,22 @@ class _Body(msgspec.Struct):
     usage: _Usage | None = None
 
 
-def requests(piece: Slice, body: bytes) -> Sequence[bytes]:
-    """The slice's request lines, out of its bytes of the input."""
-    return piece.pick(split(body))
+def requests(slice_: Slice, body: bytes) -> Sequence[bytes]:
+    """The slice's request lines, from its bytes of the input."""
+    return slice_.pick(split(body))
 
 
 def assemble(
     batch_id: str,
-    piece: Slice,
+    slice_: Slice,
     lines: Sequence[bytes],
     results: Sequence[tuple[int, bytes] | None],
 ) -> PartBody:
-    """The part of a slice from its rows' HTTP statuses and bodies; None where a row did not run."""
+    """The part of a slice, from its rows' HTTP statuses and bodies; None where one did not run."""
     output: list[bytes] = []
     error: list[bytes] = []
     total = SliceUsage()
-    numbers = piece.row_numbers
+    numbers = slice_.row_numbers
     for offset, (line, result) in enumerate(zip(lines, results, strict=True)):
         if result is None:
             continue
@@ -79,9 +79,9 @@ def assemble(
 
 
 def _result_line(batch_id: str, row: int, line: bytes, status: int, body: bytes) -> bytes:
-    """One line of an output or error file; it begins with its id, whose end is the row number."""
+    """One line of an output or error file. It begins with its id, which ends in the row number."""
     custom_id = custom_id_of(line)
-    # ASCII only: a client that splits lines on U+2028 would break a row otherwise.
+    # ASCII only, because some clients split lines on U+2028.
     head = (
         f'{{"id":"{ids.result_id(batch_id, row)}","custom_id":{json.dumps(custom_id)},'
         f'"response":{{"status_code":{status},"request_id":"{ids.row_request_id(batch_id, row)}",'

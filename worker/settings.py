@@ -1,25 +1,26 @@
-"""What a lane job must be told besides the shared addresses; Ray nodes have it as environment."""
+"""The settings of lane jobs besides the shared ones. Ray nodes have them in their environment."""
 
 from pydantic import Field
 
 from shared.settings import SharedSettings
+from worker.engine_sizes import ROWS_PER_ENGINE_CALL
 
 
 class WorkerSettings(SharedSettings):
-    """Quantities carry their unit in their name."""
+    """Quantities have their unit in their name."""
 
     #: A claim that is not renewed for this long goes back to its lane.
     claim_seconds: float = 30.0
-    #: How long a lane job stays when its lane has no work: what comes meanwhile starts at once.
+    #: How long a lane job stays when its lane has no work. What comes meanwhile starts at once.
     linger_seconds: float = 300.0
-    #: Up to so many rows the lane job runs itself: a Ray Data execution takes seconds to start.
+    #: How many rows the lane job runs itself, because a Ray Data execution takes seconds to start.
     direct_rows: int = 64
-    #: A wave takes what its lane runs in about this time; starting one takes 3 to 6 seconds.
+    #: A wave takes what its lane runs in about this time. Starting one takes 3 to 6 seconds.
     wave_seconds: float = 30.0
-    rows_per_engine_call: int = 16
-    #: From so many engines that died of a batch's rows on, none of it is tried alone any more.
+    rows_per_engine_call: int = ROWS_PER_ENGINE_CALL
+    #: When this many engines have died of a batch's rows, none of its rows is tried alone any more.
     engine_deaths_per_batch: int = Field(default=40, ge=1)
-    #: A lane whose engine dies so often in a row, with no result between, fails its batches.
+    #: When a lane's engine has died this often in a row without a result, its batches fail.
     lane_engine_deaths: int = Field(default=12, ge=5)
-    #: Announce each slice that is committed as an event: many small ones, for who wants them.
+    #: Publish an event for each committed slice. There are many of them.
     slice_events: bool = False

@@ -1,63 +1,67 @@
-"""On which of a model's pools its rows run: the first one with room for the engine. Pure.
+"""Which of a model's pools runs its rows: the first one with room for an engine. Pure.
 
-The work stays in the lane of the first pool; only the engine is another one's.
+The work stays in the lane of the first pool. Only the engine is another pool's.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Sight(NamedTuple):
+class PoolStatus(NamedTuple):
     """A pool's engine as Ray shows it."""
 
     #: A replica answers.
     runs: bool = False
-    #: A machine was found for it; it may still be loading.
+    #: Ray has found a machine for it, though it may still be loading.
     is_placed: bool = False
     #: Why it cannot start at all.
     failure: str | None = None
 
+    @property
+    def has_room(self) -> bool:
+        return self.runs or self.is_placed
+
 
 class Choice(NamedTuple):
-    """Pools by their place in the order of preference."""
+    """What to do now. Pools are given by their positions in the order of preference."""
 
-    #: Whose engine takes rows; None while none can.
-    use: int | None
-    #: So many, from the first on, are asked for an engine.
-    asked: int
-    #: When one more is asked; None while the last one loads, or is the last of all.
-    next_at: float | None
+    #: The pool whose engine takes rows; None while none can.
+    runs_on: int | None
+    #: For how many pools, from the first on, an engine is requested.
+    requested: int
+    #: When one more is requested; None while the last one loads, or when there are no more.
+    next_request_at: float | None
     #: Why no pool's engine can ever start.
     failure: str | None = None
 
 
 class Spill:
-    """Asks one pool more whenever the last one asked has had no room for long enough."""
+    """Requests an engine on one more pool whenever the last one has had no room for too long."""
 
     def __init__(self, wait_seconds: float) -> None:
         self._wait_seconds = wait_seconds
-        self._asked = 1
-        self._since: float | None = None
+        self._requested = 1
+        self._waiting_since: float | None = None
 
-    def rest(self) -> None:
-        """There is no work: what comes next begins with the first pool."""
-        self._asked, self._since = 1, None
+    def reset(self) -> None:
+        """Begin with the first pool again, because there is no work."""
+        self._requested, self._waiting_since = 1, None
 
-    def look(self, sights: Sequence[Sight], now: float) -> Choice:
-        """What to do now."""
-        if sights[0].runs:
-            self.rest()
+    def decide(self, pools: Sequence[PoolStatus], now: float) -> Choice:
+        """What to do, given the status of each pool at this time."""
+        if pools[0].runs:
+            self.reset()
             return Choice(0, 1, None)
-        failures = [sight.failure for sight in sights if sight.failure is not None]
-        if len(failures) == len(sights):
-            return Choice(None, self._asked, None, failures[0])
-        last = sights[self._asked - 1]
-        has_room = last.runs or last.is_placed
-        if self._since is None or has_room:
-            self._since = now
-        is_over = now - self._since >= self._wait_seconds or last.failure is not None
-        if is_over and not has_room and self._asked < len(sights):
-            self._asked, self._since = self._asked + 1, now
-        use = next((place for place, sight in enumerate(sights) if sight.runs), None)
-        is_waiting = self._asked < len(sights) and not has_room
-        return Choice(use, self._asked, self._since + self._wait_seconds if is_waiting else None)
+        failures = [pool.failure for pool in pools if pool.failure is not None]
+        if len(failures) == len(pools):
+            return Choice(None, self._requested, None, failures[0])
+        last = pools[self._requested - 1]
+        if self._waiting_since is None or last.has_room:
+            self._waiting_since = now
+        has_waited = now - self._waiting_since >= self._wait_seconds or last.failure is not None
+        if has_waited and not last.has_room and self._requested < len(pools):
+            self._requested, self._waiting_since = self._requested + 1, now
+        runs_on = next((place for place, pool in enumerate(pools) if pool.runs), None)
+        is_waiting = self._requested < len(pools) and not last.has_room
+        next_at = self._waiting_since + self._wait_seconds if is_waiting else None
+        return Choice(runs_on, self._requested, next_at)

@@ -1,46 +1,47 @@
-"""Which rows of a slice may be what kills engines, and how they are told apart. Pure.
+"""Which rows of a slice may be killing engines, and how they are told apart. Pure.
 
-A row gets a strike from each engine that dies with it. The more it has, the fewer others are in the
-engine with it, so that a row that kills has its last strikes alone, and no other row has them.
+A row gets a strike from each engine that dies with it. The more strikes it has, the fewer other
+rows run with it. A row that kills therefore gets its last strikes alone, and no other row gets
+those.
 """
 
 import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from shared.slices import Doubt
+from shared.slices import StrikeRange
 
-#: So many rows with one strike run together, and nothing else; with more, each runs alone.
+#: How many rows with one strike run together, and nothing else. Rows with more strikes run alone.
 TOGETHER = 16
-#: A row with so many is not run again: one among all, one among 16, two alone.
-MOST_STRIKES = 4
+#: A row with this many is not run again: one among all rows, one among 16, two alone.
+MAX_STRIKES = 4
 
-#: A row of one of some slices that run together: which slice, and which of its rows.
+#: A row of one of several slices that run together: which slice, and which of its rows.
 Place = tuple[int, int]
 
 
-def strikes_of(doubts: Sequence[Doubt], rows: int) -> list[int]:
-    """The strikes of each row of a slice that has so many."""
+def strikes_by_row(ranges: Sequence[StrikeRange], rows: int) -> list[int]:
+    """The strikes of each row of a slice with `rows` rows."""
     strikes = [0] * rows
-    for doubt in doubts:
-        strikes[doubt.start : doubt.end] = [doubt.strikes] * (doubt.end - doubt.start)
+    for found in ranges:
+        strikes[found.start : found.end] = [found.strikes] * (found.end - found.start)
     return strikes
 
 
-def to_doubts(strikes: Sequence[int]) -> tuple[Doubt, ...]:
-    """The reverse of `strikes_of`."""
-    found: list[Doubt] = []
+def strike_ranges(strikes: Sequence[int]) -> tuple[StrikeRange, ...]:
+    """The inverse of `strikes_by_row`."""
+    found: list[StrikeRange] = []
     start = 0
     for count, same in groupby(strikes):
         end = start + sum(1 for _ in same)
         if count:
-            found.append(Doubt(start, end, count))
+            found.append(StrikeRange(start, end, count))
         start = end
     return tuple(found)
 
 
-def trials(strikes: Sequence[Sequence[int]]) -> Iterator[list[Place]]:
-    """The rows in doubt of some slices, in the groups that are run one after another."""
+def trial_groups(strikes: Sequence[Sequence[int]]) -> Iterator[list[Place]]:
+    """The rows with strikes of several slices, in the groups that run one after another."""
     together: list[Place] = []
     alone: list[Place] = []
     for index, counts in enumerate(strikes):
@@ -53,18 +54,21 @@ def trials(strikes: Sequence[Sequence[int]]) -> Iterator[list[Place]]:
         yield [place]
 
 
-def given_up(strikes: int, *, before: int = 0, engine_deaths: int) -> bytes:
-    """The error body of a row that is not run any more; `engine_deaths` is its batch's number.
+def dead_row_error(strikes: int, *, before: int = 0, engine_deaths: int) -> bytes:
+    """The error body of a row that is not run any more.
 
-    `before` of the strikes it had when its batch began.
+    It had `before` of its strikes when its batch began. `engine_deaths` counts those of its batch.
     """
     message = f"The engine died each of the {strikes - before} times that it ran this request"
-    if strikes >= MOST_STRIKES:
-        message += ", the last two with no other request in it."
+    if strikes >= MAX_STRIKES:
+        message += (
+            ", the last two with no other request in it. "
+            "Change this request before you send it again."
+        )
     else:
         message += (
             f", among others. It is not tried alone, because {engine_deaths} engines have died of "
-            "its batch's requests."
+            "its batch's requests. Send it again in another batch."
         )
     error = {"message": message, "type": "server_error", "param": None, "code": "engine_died"}
     return json.dumps({"error": error}, separators=(",", ":")).encode()

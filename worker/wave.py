@@ -1,8 +1,8 @@
 """A wave: one Ray Data execution that runs slices of any batches of its lane.
 
-Its source yields one block a slice (small ones share one), its client sends chunks of lines to the
-engine, its sink commits. Lines and results cross it as opaque bytes: Arrow damages dicts, and
-`read_text` splits JSON.
+Its source yields blocks of slices, its mapper sends chunks of lines to the engine, and its sink
+commits. Lines and results cross it as opaque bytes: Arrow damages dicts, and `read_text` splits
+JSON.
 """
 
 import asyncio
@@ -17,35 +17,31 @@ from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink
 
-from shared.slices import Claim, Doubt, SliceUsage
+from shared.slices import Claim, SliceUsage, StrikeRange
 from shared.state import State
 from shared.storage import Storage
+from worker.batch_watch import BatchWatch
 from worker.connections import open_state, read_settings, run_with_stores
 from worker.engine_client import EngineClient
+from worker.outcomes import Outcome, SliceResult
 from worker.rows import PartBody
-from worker.slice_runner import (
-    BatchWatch,
-    Outcome,
-    SliceResult,
-    SliceRunner,
-    fetch,
-    settle,
-)
+from worker.slice_io import fetch, settle
+from worker.slice_runner import SliceRunner
 
 _claims = msgspec.json.Decoder(Claim)
-#: Rows of Arrow are slices: what each column holds.
-Batch = dict[str, Any]
-#: Light processes that wait for others need no core of their own.
+#: The columns of a block in Arrow. Its rows are slices.
+_Columns = dict[str, Any]
+#: The CPUs of a process that waits for others.
 _LIGHT = 0.1
-#: Reading and committing processes of one wave.
+#: How many processes read, and how many commit, in one wave.
 _HELPERS = 2
 _ROWS_PER_BLOCK = 128
 
 
 def prepare_ray_data() -> None:
-    """Settings of every execution in this process."""
+    """Set up every execution in this process."""
     context = DataContext.get_current()
-    # A cold engine may need longer than Ray Data's patience; dead ones are noticed by claims.
+    # A cold engine may take longer than Ray Data's patience. Claims notice dead ones.
     context.execution_no_progress_timeout_s = -1
     context.enable_progress_bars = False
     context.print_on_execution_start = False
@@ -58,9 +54,9 @@ def run_wave(
     rows_in_engine: int,
     patience_seconds: float | None = None,
 ) -> None:
-    """Run the slices to their commits; blocks until the last one. Meant for a thread of its own.
+    """Run the slices up to their commits; blocks until the last one. Meant for a thread.
 
-    Slices go back that have found no replica of the engine for `patience_seconds`.
+    A slice goes back if the engine has had no replica for `patience_seconds`.
     """
     groups = grouped(claims)
     blocks_at_once = 1 + max(1, rows_in_engine // _rows(groups[0]))
@@ -71,7 +67,7 @@ def run_wave(
         num_cpus=_LIGHT,
     ).map_batches(
         SliceMapper,
-        # A block is what is retried, and what is committed as soon as it is done.
+        # One block at a time: it is retried as a whole, and committed as soon as it is done.
         batch_size=None,
         num_cpus=_LIGHT,
         max_concurrency=blocks_at_once,
@@ -85,7 +81,7 @@ def run_wave(
 
 
 def grouped(claims: list[Claim]) -> list[list[Claim]]:
-    """The claims in order, small ones together: a Ray task for each of five rows costs too much."""
+    """The claims in order, small slices together: a Ray task for five rows would cost too much."""
     groups: list[list[Claim]] = []
     for claim in claims:
         if groups and _rows(groups[-1]) + claim.slice.rows <= _ROWS_PER_BLOCK:
@@ -99,8 +95,12 @@ def _rows(claims: list[Claim]) -> int:
     return sum(claim.slice.rows for claim in claims)
 
 
+def _bytes(claims: list[Claim]) -> int:
+    return sum(claim.slice.end - claim.slice.start for claim in claims)
+
+
 class SliceSource(Datasource):
-    """One read task, and so one block, a group of slices."""
+    """Reads each group of slices with one task, into one block."""
 
     def __init__(self, groups: list[list[Claim]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # ray is half typed
@@ -120,13 +120,13 @@ class SliceSource(Datasource):
 
 def _read_task(claims: list[Claim]) -> ReadTask:
     def read() -> Iterable[Block]:
-        async def get(_: State, storage: Storage) -> list[bytes | None]:
+        async def fetch_all(_: State, storage: Storage) -> list[bytes | None]:
             return await asyncio.gather(*(fetch(storage, claim) for claim in claims))
 
         yield pa.table(
             {
                 "claim": pa.array(map(msgspec.json.encode, claims), pa.binary()),
-                "lines": pa.array(run_with_stores(get), pa.binary()),
+                "lines": pa.array(run_with_stores(fetch_all), pa.binary()),
             }
         )
 
@@ -138,12 +138,8 @@ def _read_task(claims: list[Claim]) -> ReadTask:
     )
 
 
-def _bytes(claims: list[Claim]) -> int:
-    return sum(claim.slice.end - claim.slice.start for claim in claims)
-
-
 class SliceMapper:
-    """The engine client of a wave: an async actor with several slices in flight."""
+    """Runs the slices on the engine: an async actor with several blocks in flight."""
 
     def __init__(self, app_name: str, rows_in_engine: int, patience_seconds: float | None) -> None:
         settings = read_settings()
@@ -158,28 +154,20 @@ class SliceMapper:
             rows_per_engine_call=settings.rows_per_engine_call,
         )
 
-    async def __call__(self, batch: Batch) -> AsyncIterator[Batch]:
+    async def __call__(self, block: _Columns) -> AsyncIterator[_Columns]:
         results = await asyncio.gather(
             *(
                 self._runner.run(
                     _claims.decode(bytes(claim)), lines if lines is None else bytes(lines)
                 )
-                for claim, lines in zip(batch["claim"], batch["lines"], strict=True)
+                for claim, lines in zip(block["claim"], block["lines"], strict=True)
             )
         )
-        yield {
-            "claim": pa.array(map(bytes, batch["claim"]), pa.binary()),
-            "outcome": [result.outcome.value for result in results],
-            "reason": [result.reason for result in results],
-            "doubts": [json.dumps(result.doubts) for result in results],
-            "output": pa.array((result.body.output for result in results), pa.binary()),
-            "error": pa.array((result.body.error for result in results), pa.binary()),
-            "usage": [json.dumps(result.body.usage) for result in results],
-        }
+        yield {"claim": pa.array(map(bytes, block["claim"]), pa.binary()), **_to_columns(results)}
 
 
 class PartSink(Datasink[None]):
-    """Commits each slice as it comes out of the engine; the driver has nothing left to do."""
+    """Commits each slice as it comes out of the engine. The driver has nothing left to do."""
 
     def write(self, blocks: Iterable[Block], ctx: Any) -> None:  # noqa: ARG002  # Ray's signature
         rows: list[dict[str, Any]] = []
@@ -187,18 +175,31 @@ class PartSink(Datasink[None]):
             rows += BlockAccessor.for_block(block).iter_rows(public_row_format=True)
         slice_events = read_settings().slice_events
 
-        async def commit(state: State, storage: Storage) -> None:
+        async def settle_all(state: State, storage: Storage) -> None:
+            ends = [(_claims.decode(row["claim"]), _to_result(row)) for row in rows]
             await asyncio.gather(
-                *(_settle(state, storage, row, slice_events=slice_events) for row in rows)
+                *(
+                    settle(state, storage, claim, result, slice_events=slice_events)
+                    for claim, result in ends
+                )
             )
 
-        run_with_stores(commit)
+        run_with_stores(settle_all)
 
 
-async def _settle(
-    state: State, storage: Storage, row: dict[str, Any], *, slice_events: bool
-) -> None:
+def _to_columns(results: list[SliceResult]) -> _Columns:
+    return {
+        "outcome": [result.outcome.value for result in results],
+        "reason": [result.reason for result in results],
+        "strike_ranges": [json.dumps(result.strike_ranges) for result in results],
+        "output": pa.array((result.body.output for result in results), pa.binary()),
+        "error": pa.array((result.body.error for result in results), pa.binary()),
+        "usage": [json.dumps(result.body.usage) for result in results],
+    }
+
+
+def _to_result(row: dict[str, Any]) -> SliceResult:
+    """The inverse of `_to_columns`, for one row. Waves run no suspects, so nothing else is set."""
     body = PartBody(row["output"], row["error"], SliceUsage(*json.loads(row["usage"])))
-    doubts = tuple(Doubt(*doubt) for doubt in json.loads(row["doubts"]))
-    result = SliceResult(Outcome(row["outcome"]), body, row["reason"], doubts)
-    await settle(state, storage, _claims.decode(row["claim"]), result, slice_events=slice_events)
+    ranges = tuple(StrikeRange(*found) for found in json.loads(row["strike_ranges"]))
+    return SliceResult(Outcome(row["outcome"]), body, row["reason"], ranges)

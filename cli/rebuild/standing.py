@@ -12,7 +12,7 @@ from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PackedPlan
 from shared.ledger.plans import Plan
 from shared.lifecycle import Event, Status
-from shared.slices import Part, labelled
+from shared.slices import Part, labelled_part
 from shared.state import FileRecord, Pin
 from shared.state.restore import EndedBatch, LiveBatch, Stage
 from shared.storage import Listed
@@ -151,7 +151,7 @@ def live(
     lanes = str(plan.fields["lane"]).split()
     reasons = {failure.lane: failure.reason for failure in lane_failures}
     there = {
-        index: labelled(one.key, one.etag, one.size, labels[index])
+        index: labelled_part(one.key, one.etag, one.size, labels[index])
         for index, (_, one) in found.parts.items()
         if index < len(plan.slices) and labels.get(index)
     }

@@ -19,6 +19,13 @@ from shared import ids
 from shared.bus import messages, replays, topology
 from shared.bus.event_shapes import EVENT_TYPES, EventShape, EventType
 from shared.bus.events import to_event
+from shared.bus.received import (
+    CONTENT_TYPE,
+    MAX_CORRELATION_ID,
+    MAX_HEADER_BYTES,
+    PERSISTENT,
+    RECEIVED,
+)
 from shared.bus.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
 from shared.lifecycle import Status
 from shared.openai.endpoints import ENDPOINTS
@@ -26,6 +33,7 @@ from shared.state.outbox import Entry
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _BINDING_VERSION = "0.3.0"
+_TEXT = {"type": "string"}
 #: Ours, since AsyncAPI has no place for properties of AMQP beside the headers.
 _PROPERTIES = "x-amqp-properties"
 _EVENT_MEDIA = "application/cloudevents+json; charset=utf-8"
@@ -323,7 +331,8 @@ def _channels() -> Json:
     return {
         "submit": {
             "address": topology.submit_key("{tenant}"),
-            "description": "Where a tenant publishes batches. A wrong key is answered, not lost.",
+            "description": "Where a tenant publishes batches. The broker closes the channel (403) "
+            "of a tenant who publishes under a key that is not its own.",
             "messages": every([messages.SUBMIT]),
             "parameters": {"tenant": tenant},
             "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
@@ -440,6 +449,7 @@ def _message(message: Message, schema: Json) -> Json:
         "traits": [{"$ref": f"#/components/messageTraits/{message.kind}"}],
         "payload": {"$ref": schema["$ref"]},
         "bindings": {"amqp": {"messageType": message.name, "bindingVersion": _BINDING_VERSION}},
+        **(_sent_by_tenants(message.name) if message.kind == "received" else {}),
         "examples": [
             {"name": name, "payload": payload} for name, payload in message.examples.items()
         ],
@@ -448,52 +458,20 @@ def _message(message: Message, schema: Json) -> Json:
 
 def _traits() -> dict[Kind, Json]:
     """What the messages of a kind have in common; their AMQP properties as a schema."""
-    words = {"type": "string"}
     common = {
         "content_type": {"const": "application/json"},
-        "delivery_mode": {"const": 2},
-        "message_id": words,
-        "type": words | {"description": "The message's name."},
-        "correlation_id": words,
+        "delivery_mode": {"const": PERSISTENT},
+        "message_id": _TEXT,
+        "type": _TEXT | {"description": "The message's name."},
+        "correlation_id": _TEXT,
     }
     correlation = {
         "location": "$message.header#/correlation_id",
         "description": "The AMQP property.",
     }
-    received = common | {
-        "message_id": words
-        | {
-            "pattern": f"^{messages.MESSAGE_ID.pattern}$",
-            "description": "The idempotency key within the tenant: keep it until the confirm, "
-            "and send again with the same.",
-        },
-        "correlation_id": words
-        | {"description": "Comes back in the reply and in every event; else the message id does."},
-        "user_id": words
-        | {
-            "pattern": f"^{messages.TENANT.pattern}$",
-            "description": "The broker's user, which it checks: this is the tenant.",
-        },
-        "content_encoding": {"enum": ["gzip"]},
-        "reply_to": words
-        | {
-            "pattern": rf"^((?:reply|sub)\.{messages.TENANT.pattern}\..+"
-            r"|amq\.rabbitmq\.reply-to\..+)$",
-            "description": "A queue of the tenant's own, or direct reply-to.",
-        },
-    }
-    given = {
-        "type": "object",
-        "properties": {
-            "traceparent": words | {"description": "W3C's; comes back in the events."},
-            "tracestate": words | {"description": "W3C's; comes back in the events."},
-            "x-tenant": words | {"description": "If given, the tenant of `user_id`."},
-            "x-schema": words | {"description": "If given, the `schema` of the body."},
-        },
-    }
     event = common | {
         "content_type": {"const": _EVENT_MEDIA},
-        "message_id": words | {"description": "The event's id."},
+        "message_id": _TEXT | {"description": "The event's id."},
         "app_id": {"const": "batchyard"},
         "timestamp": {"description": "The event's time, to the second."},
     }
@@ -501,15 +479,10 @@ def _traits() -> dict[Kind, Json]:
     headers = {
         "type": "object",
         "description": "The event's attributes once more, so that bindings can match them.",
-        "properties": {f"cloudEvents_{name}": words for name in EventShape.model_fields},
+        "properties": {f"cloudEvents_{name}": _TEXT for name in EventShape.model_fields},
     }
     return {
-        "received": {
-            "contentType": "application/json",
-            "correlationId": correlation,
-            "headers": given,
-            _PROPERTIES: _object(received, [*always, "content_type", "user_id"]),
-        },
+        "received": {"contentType": "application/json", "correlationId": correlation},
         "reply": {
             "contentType": "application/json",
             "correlationId": correlation,
@@ -521,6 +494,61 @@ def _traits() -> dict[Kind, Json]:
             "headers": headers,
             _PROPERTIES: _object(event, [*always, "correlation_id", "timestamp"]),
         },
+    }
+
+
+def _sent_by_tenants(name: str) -> Json:
+    """The properties and headers of a message that we receive."""
+    received = RECEIVED[name]
+    address = topology.reply_pattern(messages.TENANT.pattern, *received.queues)
+    properties = {
+        "content_type": _TEXT | {"pattern": CONTENT_TYPE},
+        "content_encoding": {"enum": ["gzip", ""]},
+        "delivery_mode": {"const": PERSISTENT},
+        "message_id": _TEXT
+        | {
+            "pattern": f"^{messages.MESSAGE_ID.pattern}$",
+            "description": "The idempotency key within the tenant: keep it until the confirm, "
+            "and send again with the same.",
+        },
+        "type": {"const": name},
+        "correlation_id": _TEXT
+        | {
+            "maxLength": MAX_CORRELATION_ID,
+            "description": "Comes back in the reply and in every event; else the message id does.",
+        },
+        "user_id": _TEXT
+        | {
+            "pattern": f"^{messages.TENANT.pattern}$",
+            "description": "The broker's user, which it checks: this is the tenant.",
+        },
+        "reply_to": _TEXT
+        | {
+            "pattern": address if name == replays.REPLAY else f"^$|{address}",
+            "description": "A queue of the tenant's own, or direct reply-to.",
+        },
+        # The broker would drop the message, and nobody would be told.
+        "expiration": False,
+    }
+    headers = {
+        "traceparent": {"description": "W3C's; comes back in the events."},
+        "tracestate": {"description": "W3C's; comes back in the events."},
+        "x-tenant": _TEXT | {"description": "If given, the tenant of `user_id`."},
+        "x-schema": {
+            "const": received.schema,
+            "description": "If given, the `schema` of the body.",
+        },
+    }
+    required = ["content_type", "delivery_mode", "message_id", "type", "user_id"]
+    if name == replays.REPLAY:
+        required.append("reply_to")
+    return {
+        "headers": {
+            "type": "object",
+            "description": f"At most {MAX_HEADER_BYTES} bytes; others are ignored.",
+            "properties": headers,
+        },
+        _PROPERTIES: _object(properties, required),
     }
 
 

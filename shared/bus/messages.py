@@ -6,17 +6,20 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
 )
+from pydantic_core import PydanticCustomError
 
 from shared.errors import InvalidInputError
 
@@ -62,6 +65,55 @@ class RejectedError(InvalidInputError):
         self.is_dead = is_dead
 
 
+#: RFC 3339, as a JSON schema can say it; `format` alone is a comment to most validators.
+_RFC_3339 = (
+    r"^[1-9][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
+    r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
+)
+_NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
+#: S3's own limits, in bytes of UTF-8.
+_MAX_KEY_BYTES = 1024
+_MAX_VERSION_BYTES = 1024
+#: What a JSON schema cannot say of a text, as a keyword of our own.
+MAX_BYTES_KEYWORD = "x-max-bytes"
+
+
+def _integral(value: Any) -> Any:
+    """To JSON Schema, 5.0 is an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _moment(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(_RFC_3339, value):
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            pass  # such as 30 February
+    raise PydanticCustomError(
+        "rfc_3339", "Input should be a time with its zone, such as 2026-12-24T18:00:00Z"
+    )
+
+
+def _at_most_bytes(maximum: int) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if len(text.encode()) > maximum:
+            raise PydanticCustomError(
+                "too_many_bytes", "String should have at most {max} bytes", {"max": maximum}
+            )
+        return text
+
+    return check
+
+
+#: An integer as JSON Schema means it.
+Integer = Annotated[int, BeforeValidator(_integral)]
+#: A time with its zone, as RFC 3339 writes it.
+Moment = Annotated[
+    AwareDatetime, BeforeValidator(_moment), Field(json_schema_extra={"pattern": _RFC_3339})
+]
+
+
 class _Shape(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -91,11 +143,19 @@ class InlineInput(_Shape):
 
 class S3Input(_Shape):
     kind: Literal["s3"]
-    bucket: str
-    key: str = Field(max_length=1024)
-    etag: str
-    version_id: str | None = None
-    size: int = Field(ge=1, le=209_715_200)
+    bucket: str = Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$")
+    key: Annotated[str, AfterValidator(_at_most_bytes(_MAX_KEY_BYTES))] = Field(
+        min_length=1,
+        max_length=_MAX_KEY_BYTES,
+        pattern=_NO_CONTROLS,
+        json_schema_extra={MAX_BYTES_KEYWORD: _MAX_KEY_BYTES},
+    )
+    etag: str = Field(min_length=1, max_length=256, pattern=_NO_CONTROLS)
+    #: S3 makes them of characters that a URL can carry, so that these are bytes as well.
+    version_id: Annotated[str, Field(max_length=_MAX_VERSION_BYTES, pattern="^[!-~]*$")] | None = (
+        None
+    )
+    size: Integer = Field(ge=1, le=209_715_200)
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
 
 
@@ -116,8 +176,8 @@ class Submission(_Shape):
     version: Literal["batch.submit/1"] = Field(alias="schema")
     endpoint: str
     completion_window: str = Field(default="24h", pattern="^[1-9][0-9]{0,2}[hd]$")
-    not_after: AwareDatetime | None = None
-    priority: int = Field(default=5, ge=0, le=9)
+    not_after: Moment | None = None
+    priority: Integer = Field(default=5, ge=0, le=9)
     metadata: Annotated[
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
         Field(max_length=16),

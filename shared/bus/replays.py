@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 from pydantic_core import from_json
 
-from shared.bus.messages import Reason, RejectedError, checked, unpacked
+from shared.bus.messages import Moment, Reason, RejectedError, checked, unpacked
 from shared.bus.replies import RejectedReply
 
 REPLAY = "batch.replay.v1"
@@ -29,7 +29,7 @@ class OfBatch(_Request):
 class Since(_Request):
     """The events of all batches that changed after a time."""
 
-    since: AwareDatetime
+    since: Moment
 
 
 class _Both(OfBatch, Since):

@@ -41,7 +41,11 @@ class ReplyError(_Shape):
 
 
 class RejectedReply(_Shape):
-    """Nothing was done, and the same message would be refused again."""
+    """Nothing was done.
+
+    After `quota_exceeded`, `input_unavailable` and `replay_in_progress` the same message may be
+    sent again later. After any other code it would be refused again.
+    """
 
     status: Literal["rejected"] = "rejected"
     #: The first of `errors`, where OpenAI's clients look for it.

@@ -95,9 +95,14 @@ def replay_key(tenant: str) -> str:
 
 def may_receive(tenant: str, address: str, *kinds: Literal["reply", "sub"]) -> bool:
     """Whether only this tenant can read there: a queue of its own, or direct reply-to."""
-    own = rf"({'|'.join(kinds)})\.{re.escape(tenant)}\.[\w.-]{{1,100}}"
+    return re.fullmatch(reply_pattern(re.escape(tenant), *kinds), address) is not None
+
+
+def reply_pattern(tenant_pattern: str, *kinds: Literal["reply", "sub"]) -> str:
+    """A pattern of the addresses to which an answer may go, for a pattern of tenants."""
+    own = rf"({'|'.join(kinds)})\.{tenant_pattern}\.[A-Za-z0-9_.-]{{1,100}}"
     direct = rf"{re.escape(DIRECT_REPLY)}[!-~]{{1,200}}"
-    return re.fullmatch(f"{own}|{direct}", address, re.ASCII) is not None
+    return f"^({own}|{direct})$"
 
 
 def event_key(event_type: str, tenant: str, batch_id: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -264,6 +265,14 @@ class Batches:
         return await self._redis.zrangebyscore(
             f"{self._namespace}deadlines", "-inf", seconds, start=first, num=limit
         )
+
+    async def seconds_to_next_window(self) -> float:
+        """Until the next completion window of a live batch closes; infinite without one."""
+        seconds, micros = await self._redis.time()
+        found = await self._redis.zrangebyscore(
+            f"{self._namespace}deadlines", f"({seconds}", "+inf", start=0, num=1, withscores=True
+        )
+        return found[0][1] - seconds - micros / 1e6 if found else inf
 
     async def ended_before(self, seconds: float, *, limit: int = 100) -> list[str]:
         """Ids of batches that ended before this time (Unix seconds), the longest ago first."""

@@ -76,8 +76,8 @@ class Lanes:
         ):
             async with self._redis.pipeline(transaction=False) as pipe:
                 for batch_id in ids:
-                    pipe.hmget(f"{self._namespace}batch:{batch_id}", *lacking_fields(lane))
-                ahead += sum(lacking(*row) for row in await pipe.execute())
+                    pipe.hmget(f"{self._namespace}batch:{batch_id}", *rows_left_fields(lane))
+                ahead += sum(rows_left(*row) for row in await pipe.execute())
             first += len(ids)
         return ahead
 
@@ -233,12 +233,14 @@ class Lanes:
         return f"{self._namespace}lane:{lane}:{what}"
 
 
-def lacking_fields(lane: str) -> tuple[str, ...]:
-    """The fields of a batch's record out of which `lacking` makes a number."""
+def rows_left_fields(lane: str) -> tuple[str, ...]:
+    """The fields of a batch's record out of which `rows_left` makes a number."""
     return "total", "completed", "failed", f"rows_left:{lane}"
 
 
-def lacking(total: str | None, completed: str | None, failed: str | None, left: str | None) -> int:
+def rows_left(
+    total: str | None, completed: str | None, failed: str | None, left: str | None
+) -> int:
     """How many rows a batch still has to run on a lane; `left` is of one that has several."""
     if left is not None:
         return int(left)

@@ -12,11 +12,12 @@ from shared.errors import TransientError
 from shared.lifecycle import Status
 from shared.slices import Part, Slice
 from shared.state.batches import Pin
+from shared.state.claims import Claims
 from shared.state.client import Client
 from shared.state.files import FileRecord
 from shared.state.lanes import Lanes
 from shared.state.scripts import Scripts, pairs
-from shared.state.slices import Slices, pending_key
+from shared.state.slices import pending_key
 
 Restored = Literal["made", "mended", "ended"]
 #: Slices written in one command.
@@ -111,11 +112,11 @@ class Restore:
     async def take_lanes(self) -> None:
         """Take from the lane jobs their lanes, and what they hold."""
         lanes = Lanes(self._redis, self._scripts, self._namespace)
-        slices = Slices(self._redis, self._scripts, self._namespace)
+        claims = Claims(self._redis, self._scripts, self._namespace)
         for lane in await lanes.names():
             job = await lanes.job(lane)
             await lanes.open_job(lane, job.id, "")
-            await slices.reap(lane, all_claims=True)
+            await claims.reap(lane, all_claims=True)
 
     async def raise_numbers(self, batch_ids: Sequence[str], base: int) -> None:
         """Let the next event of batches that have ended have a number that none has had."""

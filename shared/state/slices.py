@@ -1,40 +1,25 @@
-"""Slices, claims and parts: how a batch's rows are cut, who runs them, and what is committed."""
+"""A batch's slices: how its rows are cut, and what has been committed for each."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
-from shared.dead_rows import DeadRow
-from shared.errors import BatchyardError
-from shared.slices import (
-    Claim,
-    Doubt,
-    GivenBack,
-    Part,
-    PlannedSlice,
-    Slice,
-    SliceUsage,
-    to_slice,
-)
+from shared.slices import Part, PlannedSlice, Slice, SliceUsage, to_slice
 from shared.state.client import Client
-from shared.state.scripts import Scripts
 
-#: No script call handles more than this many entries.
-_MANY = 100
-#: A plan that was never accepted (its planner died) disappears after this.
+#: Slices read in one round trip.
+_PAGE = 100
+#: Commits read in one round trip, unless the caller says otherwise.
+_COMMITS = 200
+#: A plan that was never accepted, because its planner died, is deleted after this.
 _PLAN_SECONDS = 86_400
-
-
-class SupersededError(BatchyardError):
-    """The lane has another lane job by now; this one must end."""
 
 
 class Slices:
     """The noun `slice` of State."""
 
-    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+    def __init__(self, redis: Client, namespace: str) -> None:
         self._redis = redis
-        self._scripts = scripts
         self._namespace = namespace
 
     async def plan(
@@ -48,20 +33,17 @@ class Slices:
     ) -> None:
         """Store slices `first`, `first + 1`, … of the plan named `plan`.
 
-        `lanes` are those that the slices' numbers mean. The plan counts once INPUT_ACCEPTED was
-        applied with `plan` among its fields; two planners of one batch use two names, and only one
-        of them wins.
+        `Slice.lane` is an index into `lanes`. The plan takes effect when INPUT_ACCEPTED is applied
+        with `plan` among its fields. Two planners of one batch use two names, and only one wins.
         """
         plan_key = f"{self._namespace}plan:{batch_id}:{plan}"
         pending: dict[str, dict[str, float]] = {}
-        for index, piece in enumerate(slices, start=first):
-            key = self._namespace + pending_key(batch_id, plan, lanes, lanes[piece.lane])
+        for index, slice_ in enumerate(slices, start=first):
+            key = self._namespace + pending_key(batch_id, plan, lanes, lanes[slice_.lane])
             pending.setdefault(key, {})[str(index)] = index
+        texts = {str(index): slice_.to_text() for index, slice_ in enumerate(slices, start=first)}
         async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hset(
-                plan_key,
-                mapping={str(first + i): piece.to_text() for i, piece in enumerate(slices)},
-            )
+            pipe.hset(plan_key, mapping=texts)
             for key, indexes in pending.items():
                 pipe.zadd(key, indexes)
             pipe.expire(plan_key, _PLAN_SECONDS)
@@ -72,210 +54,75 @@ class Slices:
     async def pages(
         self, batch_id: str, plan: str, *, first: int = 0
     ) -> AsyncGenerator[list[PlannedSlice], None]:
-        """The batch's slices in order from `first` on, each with its part if it has one, in pages.
+        """Pages of the batch's slices from `first` on, in order, each slice with its part, if any.
 
-        Memory and each call to Redis stay small however many slices there are.
+        Memory use and each call to Redis stay small however many slices there are.
         """
-        plan_key = f"{self._namespace}plan:{batch_id}:{plan}"
-        parts_key = f"{self._namespace}parts:{batch_id}"
-        count: int = await self._redis.hlen(plan_key)
-        for start in range(first, count, _MANY):
-            indexes = range(start, min(start + _MANY, count))
-            async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.hmget(plan_key, list(map(str, indexes)))
-                pipe.hmget(parts_key, list(map(str, indexes)))
-                slices, parts = await pipe.execute()
+        count: int = await self._redis.hlen(f"{self._namespace}plan:{batch_id}:{plan}")
+        for start in range(first, count, _PAGE):
+            indexes = range(start, min(start + _PAGE, count))
+            slices, parts = await self._read(batch_id, plan, indexes)
             yield [
-                PlannedSlice(index, to_slice(piece), part and to_part(part))
-                for index, piece, part in zip(indexes, slices, parts, strict=True)
+                PlannedSlice(index, to_slice(slice_), part and to_part(part))
+                for index, slice_, part in zip(indexes, slices, parts, strict=True)
             ]
 
+    async def some(
+        self, batch_id: str, plan: str, indexes: Sequence[int]
+    ) -> AsyncIterator[PlannedSlice]:
+        """The slices with these indexes, in this order; stops at the first one that is missing."""
+        for first in range(0, len(indexes), _PAGE):
+            page = indexes[first : first + _PAGE]
+            slices, parts = await self._read(batch_id, plan, page)
+            for index, slice_, part in zip(page, slices, parts, strict=True):
+                if slice_ is None:
+                    return
+                yield PlannedSlice(index, to_slice(slice_), part and to_part(part))
+
     async def planned(self, batch_id: str, plan: str) -> list[Slice]:
-        """All slices of a batch of which that is not too many, in order; else see `pages`."""
+        """All slices of a small batch, in order; for a large one use `pages`."""
         return [row.slice async for page in self.pages(batch_id, plan) for row in page]
 
     async def parts(self, batch_id: str) -> dict[int, Part]:
-        """The committed parts by slice index, of a batch with not too many; else see `pages`."""
+        """The committed parts of a small batch by slice index; for a large one use `pages`."""
         return {index: to_part(text) async for index, text in self._scan(f"parts:{batch_id}")}
 
     async def epochs(self, batch_id: str) -> dict[int, int]:
-        """How often each slice was claimed, for a batch that has not too many."""
+        """How often each slice of a small batch was claimed."""
         return {index: int(epoch) async for index, epoch in self._scan(f"epochs:{batch_id}")}
 
+    async def commits(
+        self, batch_id: str, row: int, *, limit: int = _COMMITS
+    ) -> list[tuple[int, int]]:
+        """Commits in the order they happened, from the one that contains the `row`th committed row.
+
+        Each is a slice index and the number of rows committed before it. Empty when fewer rows are
+        committed, or when the order is no longer known.
+        """
+        key = f"{self._namespace}commits:{batch_id}"
+        rank = await self._redis.zcount(key, "-inf", row)
+        found = await self._redis.zrange(key, max(0, rank - 1), rank - 2 + limit, withscores=True)
+        return [(int(index), int(before)) for index, before in found]
+
+    async def _read(
+        self, batch_id: str, plan: str, indexes: Sequence[int]
+    ) -> tuple[list[Any], list[Any]]:
+        """The texts of the slices and of their parts, in one round trip."""
+        names = list(map(str, indexes))
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(f"{self._namespace}plan:{batch_id}:{plan}", names)
+            pipe.hmget(f"{self._namespace}parts:{batch_id}", names)
+            slices, parts = await pipe.execute()
+        return slices, parts
+
     async def _scan(self, key: str) -> AsyncGenerator[tuple[int, str], None]:
-        """A hash of slices, with many short calls rather than one that holds up all others."""
-        async for index, text in self._redis.hscan_iter(f"{self._namespace}{key}", count=_MANY):
+        """A hash keyed by slice index, read by many short calls so that no other call waits."""
+        async for index, text in self._redis.hscan_iter(f"{self._namespace}{key}", count=_PAGE):
             yield int(index), text
-
-    async def inflight(self, batch_id: str) -> int:
-        """How many of the batch's slices are claimed."""
-        return await self._redis.scard(f"{self._namespace}inflight:{batch_id}")
-
-    async def claim(
-        self,
-        lane: str,
-        job: str,
-        *,
-        lease_seconds: float,
-        slices: int,
-        rows: int,
-        least_rows: int = 0,
-    ) -> list[Claim]:
-        """Take the most urgent ready slices of the lane, up to `slices` with up to `rows` rows.
-
-        Takes none if fewer than `least_rows` rows are ready.
-
-        Raises SupersededError when `job` is not the lane's job any more.
-        """
-        answer = await self._scripts.run(
-            "claim",
-            lane,
-            job,
-            int(lease_seconds * 1000),
-            min(slices, _MANY),
-            rows,
-            least_rows,
-        )
-        return _claims(lane, job, answer)
-
-    async def claim_suspects(
-        self, lane: str, job: str, *, lease_seconds: float, rows: int
-    ) -> list[Claim]:
-        """Take slices of the lane in which an engine died: several up to `rows` rows, or one.
-
-        Raises SupersededError when `job` is not the lane's job any more.
-        """
-        answer = await self._scripts.run(
-            "claim_suspects", lane, job, int(lease_seconds * 1000), rows
-        )
-        return _claims(lane, job, answer)
-
-    async def renew(self, claims: list[Claim], *, lease_seconds: float) -> list[Claim]:
-        """Keep the claims. Returns those to abandon: lost, or of a batch that is closing."""
-        abandoned: list[Claim] = []
-        for first in range(0, len(claims), _MANY):
-            some = claims[first : first + _MANY]
-            triples = [str(part) for c in some for part in (c.batch_id, c.index, c.epoch)]
-            lost: list[int] = await self._scripts.run(
-                "renew", some[0].lane, int(lease_seconds * 1000), *triples
-            )
-            abandoned += [some[int(position) - 1] for position in lost]
-        return abandoned
-
-    async def commit(
-        self,
-        claim: Claim,
-        part: Part,
-        *,
-        announced: bool = False,
-        dead: Sequence[DeadRow] = (),
-    ) -> str:
-        """Record the part: `ok`, or why nothing was changed: `committed`, `fenced` or `closed`.
-
-        `announced` writes an event of this slice besides. `dead` are those of its rows that were
-        given up because they kill engines.
-        """
-        outcome: str = await self._scripts.run(
-            "commit",
-            claim.lane,
-            claim.batch_id,
-            claim.index,
-            claim.epoch,
-            json.dumps(part),
-            *part.usage,
-            json.dumps(_told(claim, part)) if announced else "",
-            *(text for row in dead for text in (row.id, row.to_text())),
-        )
-        return outcome
-
-    async def release(
-        self,
-        claim: Claim,
-        *,
-        strikes: int = 0,
-        reason: GivenBack = GivenBack.NOT_RUN,
-        doubts: Sequence[Doubt] = (),
-        last_words: str = "",
-        most_deaths: int = 0,
-        gave_results: bool = False,
-        engine_failure: str = "",
-    ) -> bool:
-        """Give the slice back unrun. False when the claim was another's already.
-
-        With strikes it stands among the suspects from now on. `doubts` takes the place of what was
-        known of its rows. With `most_deaths` an engine's death is counted for its batch and lane;
-        at so many in a row the lane has failed. `gave_results`, however lost, begin another row.
-        `engine_failure` is why the lane's engine cannot start; the dispatcher fails its batches.
-        """
-        return bool(
-            await self._scripts.run(
-                "release",
-                claim.lane,
-                claim.batch_id,
-                claim.index,
-                claim.epoch,
-                strikes,
-                reason,
-                json.dumps([doubts, last_words]) if doubts else "",
-                most_deaths,
-                int(gave_results),
-                engine_failure,
-            )
-        )
-
-    async def reap(self, lane: str, *, all_claims: bool = False) -> int:
-        """Give back what run-out claims of the lane held, or all of them: its job is dead."""
-        total = 0
-        while True:
-            reaped: int = await self._scripts.run("reap", lane, int(all_claims))
-            total += reaped
-            if reaped < _MANY:
-                return total
-
-
-def _claims(lane: str, job: str, answer: str) -> list[Claim]:
-    if answer == "superseded":
-        raise SupersededError(f"Lane {lane} has another job than {job}.")
-    # An empty Lua table is encoded as an object.
-    return [_claim(lane, row) for row in json.loads(answer) or []]
-
-
-def _claim(lane: str, row: list[Any]) -> Claim:
-    batch_id, index, epoch, strikes, piece, *place, known, deaths, before = row
-    bucket, key, etag, endpoint, tenant, version = place
-    doubts, last_words = json.loads(known or '[[], ""]')
-    return Claim(
-        lane=lane,
-        batch_id=batch_id,
-        index=index,
-        epoch=epoch,
-        strikes=strikes,
-        slice=to_slice(piece),
-        bucket=bucket,
-        key=key,
-        etag=etag,
-        endpoint=endpoint,
-        tenant=tenant,
-        version_id=version,
-        doubts=tuple(Doubt(*doubt) for doubt in doubts),
-        last_words=last_words,
-        engine_deaths=deaths,
-        strikes_before=before,
-    )
-
-
-def _told(claim: Claim, part: Part) -> dict[str, int]:
-    return {
-        "index": claim.index,
-        "first_row": claim.slice.first_row,
-        "rows": part.rows,
-        "completed": part.usage.completed,
-        "failed": part.usage.failed,
-    }
 
 
 def pending_key(batch_id: str, plan: str, lanes: Sequence[str], lane: str) -> str:
-    """The batch's slices of one of its lanes that are neither ready nor claimed, as in Lua."""
+    """The key of the batch's pending slices on one of its lanes, as in `lua/lib/slice.lua`."""
     return f"pending:{batch_id}:{plan}" + ("" if lane == lanes[0] else f":{lane}")
 
 

@@ -14,7 +14,9 @@ from shared.errors import BatchyardError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
 from shared.state.batches import Batches, Pin
 from shared.state.census import Census
+from shared.state.claims import Claims
 from shared.state.client import BoundedRetry, Client, translated
+from shared.state.controls import Controls
 from shared.state.dead_rows import DeadRows
 from shared.state.events import Events
 from shared.state.files import Files
@@ -22,8 +24,8 @@ from shared.state.keys import Keys
 from shared.state.lanes import Lanes
 from shared.state.leases import Lease
 from shared.state.limits import Limits, QueueFullError, Quota
-from shared.state.live import Live
 from shared.state.outbox import Outbox
+from shared.state.positions import Positions
 from shared.state.restore import Restore
 from shared.state.scripts import Scripts, pairs
 from shared.state.slices import Slices
@@ -68,7 +70,10 @@ class State:
         scripts = Scripts(self._redis, namespace)
         self._scripts = scripts
         self.batches = Batches(self._redis, scripts, namespace)
-        self.slices = Slices(self._redis, scripts, namespace)
+        self.slices = Slices(self._redis, namespace)
+        self.claims = Claims(self._redis, scripts, namespace)
+        self.controls = Controls(scripts)
+        self.positions = Positions(self._redis, namespace)
         self.lanes = Lanes(self._redis, scripts, namespace)
         self.files = Files(self._redis, scripts, namespace)
         self.uploads = Uploads(self._redis, scripts, namespace)
@@ -77,7 +82,6 @@ class State:
         self.outbox = Outbox(self._redis, namespace)
         self.events = Events(self._redis, scripts, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
-        self.live = Live(self._redis, scripts, namespace)
         unhindered = Scripts(self._redis, namespace, for_rebuild=True)
         self.restore = Restore(self._redis, unhindered, namespace)
         self.census = Census(self._redis, namespace)

@@ -83,7 +83,7 @@ def _default(field: FieldInfo) -> str:
     value = field.default
     if value is PydanticUndefined:
         return "required"
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | frozenset):
         return f"`{list(value)}`".replace("'", '"')
     return f"`{value}`"
 

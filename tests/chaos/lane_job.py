@@ -6,27 +6,32 @@ import os
 from collections.abc import Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from shared.catalog import Catalog, Lane
+from shared.catalog import Lane
 from shared.monitoring import log
 from shared.slices import Claim
 from tests.chaos.engine import HUNG, READY
-from worker import job as worker_job
+from worker.batch_watch import BatchWatch
 from worker.connections import opened, read_settings
 from worker.engine_errors import (
+    Engine,
     EngineFailedError,
     EngineGoneError,
     EngineHungError,
     EngineUnavailableError,
     Result,
 )
-from worker.slice_runner import BatchWatch, SliceResult, SliceRunner, fetch, settle
+from worker.job import run_lane_job
+from worker.lane_engines import LaneEngines
+from worker.outcomes import SliceResult
+from worker.slice_io import fetch, settle
+from worker.slice_runner import SliceRunner
 from worker.suspect_runner import SuspectRunner
 
 _LIMIT = 64 * 1024 * 1024
 _CONNECT_SECONDS = 5.0
-#: Much longer than any fault lasts: rows get a strike of what befell the engine, and of no delay.
+#: Much longer than any fault lasts, so that a delay gives no row a strike.
 _CALL_SECONDS = 120.0
 _claim: ContextVar[Claim] = ContextVar("claim")
 
@@ -34,13 +39,7 @@ _claim: ContextVar[Claim] = ContextVar("claim")
 class MadeUpEngineClient:
     """As `worker.engine_client.EngineClient`, over TCP."""
 
-    def __init__(
-        self,
-        app_name: str,
-        *,
-        rows_per_engine_call: int,
-        patience_seconds: float | None = None,
-    ) -> None:
+    def __init__(self) -> None:
         self._port = int(os.environ["CHAOS_ENGINE_PORT"])
 
     async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
@@ -56,8 +55,8 @@ class MadeUpEngineClient:
         if not is_reached:
             writer.close()
             raise EngineUnavailableError("the engine cannot be reached")
-        told = {"batch": claim.batch_id, "index": claim.index, "epoch": claim.epoch}
-        call = {"claim": told, "lines": [line.decode() for line in lines]}
+        claim_fields = {"batch": claim.batch_id, "index": claim.index, "epoch": claim.epoch}
+        call = {"claim": claim_fields, "lines": [line.decode() for line in lines]}
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 writer.write(json.dumps(call).encode() + b"\n")
@@ -69,13 +68,13 @@ class MadeUpEngineClient:
             writer.close()
         if not answer.endswith(b"\n"):
             raise EngineGoneError("the engine was lost with these lines in it")
-        if (said := json.loads(answer)) == HUNG:
+        if (results := json.loads(answer)) == HUNG:
             raise EngineHungError("the engine hung with these lines in it, and was killed")
-        return [(status, body.encode()) for status, body in said]
+        return [(status, body.encode()) for status, body in results]
 
 
 class _Runner(SliceRunner):
-    """Lets the engine know under which claim it runs a row."""
+    """Tells the engine under which claim it runs a row."""
 
     async def run(self, claim: Claim, body: bytes | None) -> SliceResult:
         _claim.set(claim)
@@ -83,7 +82,7 @@ class _Runner(SliceRunner):
 
 
 class _SuspectRunner(SuspectRunner):
-    """As above: one claim after another."""
+    """As above, one claim after another."""
 
     async def run(
         self, claims: Sequence[Claim], bodies: Sequence[bytes | None]
@@ -95,24 +94,42 @@ class _SuspectRunner(SuspectRunner):
         return results
 
 
-def _run_wave(
-    claims: list[Claim],
-    *,
-    app_name: str,
-    rows_in_engine: int,
-    patience_seconds: float | None = None,
-) -> None:
-    """The steps of `worker.wave`, in this process instead of Ray's."""
-    settings = read_settings()
+class MadeUpEngines(LaneEngines):
+    """The made-up engine in the place of all of Ray's."""
 
-    async def run() -> None:
-        async with opened(settings) as (state, storage):
-            runner = _Runner(
-                MadeUpEngineClient(app_name, rows_per_engine_call=settings.rows_per_engine_call),
-                BatchWatch(state),
-                rows_in_engine=rows_in_engine,
-                rows_per_engine_call=settings.rows_per_engine_call,
+    async def ensure(self, engine: Lane) -> None:
+        """Deploy nothing; any model can start but one whose folder does not exist."""
+        source = Path(self._catalog.model(engine.model).source)
+        if source.is_absolute() and not source.exists():  # noqa: ASYNC240  # blocks for no time
+            raise EngineFailedError(f"The model's folder {source} does not exist on this machine.")
+
+    def client(self, engine: Lane) -> Engine:
+        return MadeUpEngineClient()
+
+    def slice_runner(self, engine: Lane) -> SliceRunner:
+        if engine not in self._slice_runners:
+            self._slice_runners[engine] = self._new_slice_runner(self._watch)
+        return self._slice_runners[engine]
+
+    def suspect_runner(self, engine: Lane) -> SuspectRunner:
+        if engine not in self._suspect_runners:
+            self._suspect_runners[engine] = _SuspectRunner(
+                MadeUpEngineClient(),
+                self._watch,
+                rows_in_engine=self._rows_in_engine,
+                rows_per_engine_call=self._settings.rows_per_engine_call,
+                max_batch_deaths=self._settings.engine_deaths_per_batch,
+                max_lane_deaths=self._settings.lane_engine_deaths,
             )
+        return self._suspect_runners[engine]
+
+    async def run_wave(self, claims: list[Claim], engine: Lane) -> None:
+        """Take the steps of `worker.wave` in a thread of this process instead of Ray's."""
+        await asyncio.to_thread(lambda: asyncio.run(self._run_wave(claims)))
+
+    async def _run_wave(self, claims: list[Claim]) -> None:
+        async with opened(self._settings) as (state, storage):
+            runner = self._new_slice_runner(BatchWatch(state))
 
             async def one(claim: Claim) -> None:
                 result = await runner.run(claim, await fetch(storage, claim))
@@ -120,31 +137,18 @@ def _run_wave(
 
             await asyncio.gather(*map(one, claims))
 
-    asyncio.run(run())
-
-
-def _ensure_engine(catalog: Catalog, lane: Lane) -> str:
-    """It starts with every model but one that is nowhere."""
-    source = Path(catalog.model(lane.model).source)
-    if source.is_absolute() and not source.exists():
-        raise EngineFailedError(f"The model's folder {source} does not exist on this machine.")
-    return catalog.app_name(lane)
-
-
-_STAND_INS: dict[str, Any] = {
-    "ensure_engine": _ensure_engine,
-    "EngineClient": MadeUpEngineClient,
-    "SliceRunner": _Runner,
-    "SuspectRunner": _SuspectRunner,
-    "run_wave": _run_wave,
-}
+    def _new_slice_runner(self, watch: BatchWatch) -> SliceRunner:
+        return _Runner(
+            MadeUpEngineClient(),
+            watch,
+            rows_in_engine=self._rows_in_engine,
+            rows_per_engine_call=self._settings.rows_per_engine_call,
+        )
 
 
 def main(lane: str, job: str, environment: dict[str, str]) -> NoReturn:
     """Be the lane job `job` until it ends."""
     os.environ.update(environment)
-    for name, stand_in in _STAND_INS.items():
-        setattr(worker_job, name, stand_in)
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
-    worker_job.run_lane_job(settings, lane, job)
+    run_lane_job(settings, lane, job, engines_class=MadeUpEngines)

@@ -15,7 +15,7 @@ from shared.errors import TransientError
 from shared.lifecycle import Status
 from shared.slices import Claim, Part
 from shared.state import State
-from shared.state.slices import SupersededError
+from shared.state.claims import SupersededError
 from shared.storage import Storage
 from tests.eventually import wait_until
 from worker.rows import assemble, requests
@@ -101,12 +101,12 @@ class ScriptedEngine:
         results = await asyncio.gather(*(self._answer(state, claim, line) for line in lines))
         body = assemble(claim.batch_id, claim.slice, lines, results)
         if not body.rows:
-            await state.slices.release(claim)
+            await state.claims.release(claim)
             return
         key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
         etag = (await storage.put(key, body.output + body.error)).etag
         part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)
-        await state.slices.commit(claim, part)
+        await state.claims.commit(claim, part)
 
     async def _answer(self, state: State, claim: Claim, line: bytes) -> Result | None:
         """The row's result; None when its batch closed before it had one."""
@@ -144,7 +144,7 @@ async def _claims(state: State, dead: AbstractSet[str]) -> Sequence[Claim]:
     for lane in set(await state.lanes.names()) - dead:
         # The dispatcher opens jobs too, for a Ray that is not there; whichever was first is used.
         job = await state.lanes.open_job(lane, "", "engine")
-        found += await state.slices.claim(
+        found += await state.claims.take(
             lane, job, lease_seconds=_LEASE_SECONDS, slices=100, rows=10_000
         )
     return found

@@ -368,7 +368,9 @@ def _wrong(message: AbstractIncomingMessage) -> Iterator[str]:
 
 
 def _wrong_properties(message: AbstractMessage, kind: str) -> list[str]:
-    schema = _document()["components"]["messageTraits"][kind]["x-amqp-properties"]
+    components = _document()["components"]
+    described = components["messageTraits"][kind] | components["messages"][message.type]
+    schema = described["x-amqp-properties"]
     properties = {
         name: getattr(message, name)
         for name in (*schema["properties"], "expiration")

@@ -18,7 +18,7 @@ def model(**fields: Any) -> Model:
 
 
 def test_on_cpus_the_weights_live_in_the_core_with_the_pool_s_threads() -> None:
-    from worker.engine import engine_arguments, engine_environment
+    from worker.engine_definition import engine_arguments, engine_environment
 
     assert engine_arguments(model(), CPU)["distributed_executor_backend"] == "uni"
     assert engine_environment(model(), CPU) == {
@@ -29,7 +29,7 @@ def test_on_cpus_the_weights_live_in_the_core_with_the_pool_s_threads() -> None:
 
 
 def test_less_than_a_core_is_one_thread() -> None:
-    from worker.engine import engine_environment
+    from worker.engine_definition import engine_environment
 
     half = Pool(resources={"CPU": 0.5})
 
@@ -49,7 +49,7 @@ def test_less_than_a_core_is_one_thread() -> None:
     ],
 )
 def test_elsewhere_vllm_chooses(fields: dict[str, Any], pool: Pool) -> None:
-    from worker.engine import engine_arguments, engine_environment
+    from worker.engine_definition import engine_arguments, engine_environment
 
     assert "distributed_executor_backend" not in engine_arguments(model(**fields), pool)
     assert engine_environment(model(**fields), pool) == fields.get("env", {})

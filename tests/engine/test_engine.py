@@ -295,7 +295,8 @@ def ray(served: Served) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def mini(ray: Any, catalog: Catalog) -> "Future[str]":
     """The application of the embedding model's engine, once that has answered a first row."""
-    from worker.engine_client import EngineClient, ensure_engine
+    from worker.engine_client import EngineClient
+    from worker.engine_deployment import ensure_engine
 
     assert ray.is_initialized()
     name = ensure_engine(catalog, Lane("org/mini", "cpu"))
@@ -310,7 +311,8 @@ def mini(ray: Any, catalog: Catalog) -> "Future[str]":
 @pytest.fixture(scope="module")
 def ghost(ray: Any, catalog: Catalog) -> "Future[str]":
     """The application of a model that is not there, once its engine has been given up."""
-    from worker.engine_client import EngineClient, ensure_engine
+    from worker.engine_client import EngineClient
+    from worker.engine_deployment import ensure_engine
     from worker.engine_errors import EngineFailedError
 
     assert ray.is_initialized()
@@ -335,7 +337,7 @@ def _meanwhile(work: Callable[[], str]) -> "Future[str]":
 @pytest.fixture(scope="module")
 def tiny(ray: Any, mini: "Future[str]", catalog: Catalog) -> str:
     """The application of the chat model's engine, with no replica at first."""
-    from worker.engine_client import ensure_engine
+    from worker.engine_deployment import ensure_engine
 
     assert ray.is_initialized()
     assert not mini.cancelled()  # starts meanwhile
@@ -394,7 +396,7 @@ async def assert_same_answers(
 
 
 async def test_a_deployed_engine_has_no_replica_until_it_has_work(tiny: str) -> None:
-    from worker.engine_client import engine_failure, engine_state
+    from worker.engine_status import engine_failure, engine_state
 
     state = engine_state(tiny)
 
@@ -406,7 +408,8 @@ async def test_a_deployed_engine_has_no_replica_until_it_has_work(tiny: str) -> 
 async def test_the_first_call_starts_the_engine_and_a_row_of_any_kind_has_a_result(
     tiny: str,
 ) -> None:
-    from worker.engine_client import EngineClient, engine_state
+    from worker.engine_client import EngineClient
+    from worker.engine_status import engine_state
 
     rows = [line(*case) for case in CHAT_CASES.values()]
     odd = [b"{}", b"no json", line("/v1/load_lora_adapter", {}), line(*chat(stream=True)),
@@ -452,7 +455,7 @@ async def test_the_request_id_of_a_line_is_that_of_its_answer(tiny: str) -> None
 
 
 async def test_deploying_the_same_again_changes_nothing(tiny: str, catalog: Catalog) -> None:
-    from worker.engine_client import ensure_engine
+    from worker.engine_deployment import ensure_engine
 
     before = engine_core(tiny)
     again = await asyncio.to_thread(ensure_engine, catalog, Lane("tiny-chat", "cpu"))
@@ -476,7 +479,8 @@ async def test_cancelling_a_call_takes_its_rows_out_of_the_engine(
 ) -> None:
     from ray import serve
 
-    from worker.engine_client import DEPLOYMENT, EngineClient
+    from worker.engine_client import EngineClient
+    from worker.engine_status import DEPLOYMENT
 
     handle = serve.get_deployment_handle(DEPLOYMENT, tiny)
 
@@ -502,8 +506,9 @@ async def test_cancelling_a_call_takes_its_rows_out_of_the_engine(
 async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[str]") -> None:
     from ray import serve
 
-    from worker.engine_client import DEPLOYMENT, EngineClient
+    from worker.engine_client import EngineClient
     from worker.engine_errors import EngineGoneError, EngineUnavailableError, Result
+    from worker.engine_status import DEPLOYMENT
 
     client = EngineClient(tiny)
     handle = serve.get_deployment_handle(DEPLOYMENT, tiny)
@@ -534,7 +539,7 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[s
 
 
 async def test_an_idle_engine_gives_its_machine_back(tiny: str) -> None:
-    from worker.engine_client import engine_state
+    from worker.engine_status import engine_state
 
     def is_asleep() -> bool:
         state = engine_state(tiny)
@@ -545,7 +550,8 @@ async def test_an_idle_engine_gives_its_machine_back(tiny: str) -> None:
 
 
 async def test_a_changed_engine_replaces_the_one_before(tiny: str, catalog: Catalog) -> None:
-    from worker.engine_client import ensure_engine, is_deployed
+    from worker.engine_deployment import ensure_engine
+    from worker.engine_status import is_deployed
 
     entry = catalog.models["tiny-chat"].model_copy(update={"idle_seconds": 77.0})
     changed = catalog.model_copy(update={"models": {**catalog.models, "tiny-chat": entry}})
@@ -560,7 +566,7 @@ async def test_a_changed_engine_replaces_the_one_before(tiny: str, catalog: Cata
 async def test_an_engine_that_cannot_start_gives_its_reason_and_does_not_spin(
     ghost: "Future[str]",
 ) -> None:
-    from worker.engine_client import engine_failure, engine_state
+    from worker.engine_status import engine_failure, engine_state
 
     name = await asyncio.wrap_future(ghost)
 

@@ -136,7 +136,8 @@ async def test_a_row_that_hangs_the_engine_is_noticed_and_the_engine_killed(
     ray: Any, catalog: Catalog
 ) -> None:
     from tests.engine.test_engine import engine_core
-    from worker.engine_client import EngineClient, ensure_engine
+    from worker.engine_client import EngineClient
+    from worker.engine_deployment import ensure_engine
     from worker.engine_errors import EngineHungError, EngineUnavailableError, Result
 
     name = await asyncio.to_thread(ensure_engine, catalog, LANE)
@@ -185,7 +186,7 @@ async def _engines_until_the_end(state: State, batch_id: str, app_name: str) -> 
     found: set[int] = set()
     while (await state.batches.get(batch_id)).status is Status.IN_PROGRESS:
         candidates = await state.lanes.candidates(LANE.name, slices_per_batch=10)
-        await state.lanes.feed(LANE.name, [piece.member for piece in candidates])
+        await state.lanes.feed(LANE.name, [candidate.member for candidate in candidates])
         if core := await asyncio.to_thread(engine_core, app_name):
             found.add(core.pid)
         await asyncio.sleep(0.2)

@@ -53,11 +53,14 @@ class S3Proxy:
         self._server.server_close()
 
     def decide(self, method: str, path: str) -> Refusal | None:
-        """Count a call and judge it."""
+        """Count a call and judge it; a judge may take its time."""
         with self._lock:
             self.tries[method, path] += 1
             self.most_tries = max(self.most_tries, self.tries[method, path])
-            refusal = self.judge(method, path) if self.judge else None
+        # Read once: a test may take the judge away meanwhile.
+        judge = self.judge
+        refusal = judge(method, path) if judge else None
+        with self._lock:
             self.refused += refusal is not None
         return refusal
 

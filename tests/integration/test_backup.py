@@ -70,7 +70,7 @@ def test_a_fleet_that_was_copied_at_work_goes_on_from_its_copies(
     ):
         restored = Caller(yard, acme.tenant, acme.key, openai, http)
         # What the dispatcher does when it hears that Ray does not know the job. Here is no Ray.
-        yard.on_state(lambda state: state.slices.reap(_LANE, all_claims=True))
+        yard.on_state(lambda state: state.claims.reap(_LANE, all_claims=True))
         for batch in (between, under_way):
             yard.engine.release(batch["id"])
         ended = {

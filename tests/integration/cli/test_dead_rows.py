@@ -163,7 +163,7 @@ async def _given_up(state: State, storage: Storage, key: str, *tenants: str) -> 
     for tenant in tenants:
         [claim] = await claimed(state, slices=1, tenant=tenant, **place)
         row = dead_row(claim, 1, custom_id="b", end=stored.size)
-        await state.slices.commit(claim, part(claim, failed=1), dead=[row])
+        await state.claims.commit(claim, part(claim, failed=1), dead=[row])
         rows.append(row.id)
     return rows
 

@@ -232,7 +232,7 @@ async def _populate(yards: Yards, between: Callable[[], None]) -> list[str]:
     for number, batch_id in enumerate(late):
         await yards.commit_some(batch_id, number % 3)
     waiting = [await yards.submit(f"r{number}", 9) for number in range(RUNNING - 2, RUNNING)]
-    await yards.state.live.pause(late[0])
+    await yards.state.controls.pause(late[0])
     await keep_changes(yards.state, yards.storage, late[0])
     return [*batch_ids, *early, *late, *waiting]
 
@@ -308,7 +308,7 @@ async def _run_to_the_end(
         await yards.yard.planner.plan(batch_id)
         record = await yards.state.batches.get(batch_id)
         if "paused" in record.fields and record.status is Status.IN_PROGRESS:
-            await yards.state.live.resume(batch_id)
+            await yards.state.controls.resume(batch_id)
     for batch_id in running:
         if (await yards.state.batches.get(batch_id)).status is not Status.IN_PROGRESS:
             continue
@@ -335,7 +335,7 @@ def _said(event: Mapping[str, Any]) -> tuple[object, ...]:
 
 async def _late_commit(yards: Yards, claim: Claim) -> str:
     part = Part("late", "e", 1, 0, claim.slice.rows, SliceUsage(claim.slice.rows))
-    return await yards.state.slices.commit(claim, part)
+    return await yards.state.claims.commit(claim, part)
 
 
 async def _listed(state: State) -> set[str]:
@@ -496,7 +496,7 @@ async def test_a_lane_job_that_works_on_meanwhile_strands_nothing(
             )
         for job in ("", JOB):
             with pytest.raises(TransientError, match="made again"):
-                await yards.state.slices.claim("m@gpu", job, lease_seconds=60, slices=9, rows=99)
+                await yards.state.claims.take("m@gpu", job, lease_seconds=60, slices=9, rows=99)
 
     await _rebuild_with(yards, s3, work_on)
 
@@ -512,7 +512,7 @@ async def test_a_slice_among_the_suspects_stands_in_one_place_afterwards(
     yards: Yards, redis_server: servers.Redis, tmp_path: Path
 ) -> None:
     running = await _half_done(yards, redis_server, tmp_path)
-    await yards.state.slices.release(yards.claims[0], strikes=1)
+    await yards.state.claims.release(yards.claims[0], strikes=1)
     assert await yards.state.lanes.suspects_count("m@gpu") == 1
 
     await _rebuild(yards)
@@ -530,8 +530,8 @@ async def test_what_a_client_asks_for_meanwhile_is_refused_rather_than_undone(
     own = (await state.batches.get(running)).fields["input_file_id"]
     wishes: dict[str, Callable[[], Awaitable[object]]] = {
         "cancel": lambda: cancel(state, storage, running),
-        "pause": lambda: state.live.pause(running),
-        "amend": lambda: state.live.amend(running, priority=9),
+        "pause": lambda: state.controls.pause(running),
+        "amend": lambda: state.controls.amend(running, priority=9),
         "delete": lambda: state.files.delete(TENANT, file.id),
         "list": lambda: state.batches.page(TENANT, after=None, limit=1),
         # Many in one round trip are refused in other words.
@@ -565,7 +565,7 @@ async def test_a_change_whose_other_half_comes_too_late_is_to_be_asked_for_again
     state, storage = yards.state, yards.storage
     running = await _half_done(yards, redis_server, tmp_path)
     # Redis has been told, and S3 has not.
-    await state.live.pause(running)
+    await state.controls.pause(running)
     await state.webhooks.create(TENANT, "we_1", _ENDPOINT, most=9)
 
     async def write() -> None:
@@ -778,9 +778,9 @@ async def test_what_a_client_changed_is_not_taken_back(
 ) -> None:
     running, ended = await yards.start("running", 9), await yards.complete("ended")
     for batch_id in (running, ended):
-        await yards.state.live.amend(batch_id, metadata='{"a": "b"}')
+        await yards.state.controls.amend(batch_id, metadata='{"a": "b"}')
         await keep_changes(yards.state, yards.storage, batch_id)
-    await yards.state.live.amend(running, priority=9)
+    await yards.state.controls.amend(running, priority=9)
     await keep_changes(yards.state, yards.storage, running)
     told = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
     before = [await yards.record(one) for one in (running, ended)]

@@ -23,9 +23,10 @@ from dispatcher.reaper import Reaper
 from dispatcher.sender import Sender
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
+from dispatcher.windows import Windows
 from shared.catalog import Catalog, load_catalog
 from shared.outbound import Guard
-from shared.slices import Claim, Part, Slice, label
+from shared.slices import Claim, Part, Slice, part_label
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB, submitted
@@ -110,10 +111,10 @@ class BatchYard:
                 members = [f"{batch_id}:{index}" for index in range(first, min(count, first + 100))]
                 await self.state.lanes.feed(lane, members)
             await self.state.lanes.open_job(lane, "", JOB)
-            claims += await self.state.slices.claim(
+            claims += await self.state.claims.take(
                 lane, JOB, lease_seconds=60, slices=count, rows=100_000
             )
-            claims += await self.state.slices.claim_suspects(
+            claims += await self.state.claims.take_suspects(
                 lane, JOB, lease_seconds=60, rows=100_000
             )
         return sorted(claims, key=lambda claim: claim.index)
@@ -123,12 +124,12 @@ class BatchYard:
         source = await self.storage.get(claim.key, start=claim.slice.start, end=claim.slice.end)
         body = assemble(claim.batch_id, claim.slice, requests(claim.slice, source), results)
         key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        told = label(len(body.output), body.rows, body.usage)
+        told = part_label(len(body.output), body.rows, body.usage)
         stored = await self.storage.put_once(key, body.output + body.error, label=told)
         assert stored is not None
         etag = stored.etag
         part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)
-        assert await self.state.slices.commit(claim, part) == "ok"
+        assert await self.state.claims.commit(claim, part) == "ok"
 
     async def run(self, batch_id: str, result: Callable[[int], Result]) -> None:
         """Claim all and commit all; `result` says what each row gives."""
@@ -174,6 +175,7 @@ def a_dispatcher(
         planner=planner,
         finaliser=Finaliser(state, storage, output_seconds=OUTPUT_SECONDS),
         lanes=keeper,
+        windows=Windows(state),
         reaper=Reaper(state, storage),
         deliverer=Deliverer(
             state,

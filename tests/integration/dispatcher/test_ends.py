@@ -10,6 +10,7 @@ import pytest
 
 from dispatcher.finaliser import Finaliser
 from dispatcher.reaper import Reaper
+from dispatcher.windows import Windows
 from shared import ids
 from shared.errors import InvalidTransitionError
 from shared.lifecycle import Event, Status
@@ -36,7 +37,7 @@ async def _planned(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
 
 async def _paused(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
     await yard.planner.plan(batch_id)
-    await yard.state.live.pause(batch_id)
+    await yard.state.controls.pause(batch_id)
     return ()
 
 
@@ -48,7 +49,7 @@ async def _claimed(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
 async def _half_committed(yard: BatchYard, batch_id: str) -> Sequence[Claim]:
     first, second = await _claimed(yard, batch_id)
     await yard.commit(first, [good()] * first.slice.rows)
-    await yard.state.slices.release(second)
+    await yard.state.claims.release(second)
     return ()
 
 
@@ -105,15 +106,15 @@ async def test_a_batch_whose_window_closes_keeps_what_ran_in_every_state(
 ) -> None:
     step, late, finished = _STATES[is_in]
     batch_id = await _submitted(yard, expires_at=1)
-    reaper = Reaper(yard.state, yard.storage)
+    windows = Windows(yard.state)
     claims = await step(yard, batch_id)
 
-    await reaper.close_windows()
+    await windows.close()
     if is_in == "validating":
         # It is looked at first, so that each of its rows can be told.
         assert (await yard.state.batches.get(batch_id)).status is Status.VALIDATING
         await yard.planner.plan(batch_id)
-        await reaper.close_windows()
+        await windows.close()
     if input_is == "deleted":
         await _delete_input(yard, batch_id)
     await _end(yard, batch_id, claims, late, is_input_lost=input_is == "lost")
@@ -131,7 +132,7 @@ async def test_a_batch_that_ran_out_of_time_may_be_cancelled_and_not_the_other_w
     await _half_committed(yard, batch_id)
     if first is Event.CANCEL_REQUESTED:
         await yard.state.apply(batch_id, first)
-    await Reaper(yard.state, yard.storage).close_windows()
+    await Windows(yard.state).close()
     if first is Event.WINDOW_CLOSED:
         await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
 
@@ -147,7 +148,7 @@ async def test_of_a_cancellation_and_a_closing_window_at_once_one_comes_first(
     await _half_committed(yard, batch_id)
 
     await asyncio.gather(
-        Reaper(yard.state, yard.storage).close_windows(),
+        Windows(yard.state).close(),
         yard.state.apply(batch_id, Event.CANCEL_REQUESTED),
         yard.state.apply(batch_id, Event.CANCEL_REQUESTED),
     )
@@ -271,9 +272,9 @@ async def _end(
     for claim, results in zip(claims, late, strict=True):
         # Not before the last of them is settled.
         await yard.finaliser.finish(batch_id)
-        assert await yard.state.slices.inflight(batch_id) > 0
+        assert await yard.state.claims.inflight(batch_id) > 0
         if results is None:
-            await yard.state.slices.release(claim)
+            await yard.state.claims.release(claim)
         else:
             await yard.commit(claim, results)
     if is_input_lost:

@@ -179,7 +179,7 @@ async def test_a_slice_that_was_claimed_again_leaves_no_part_behind(yard: BatchY
     [first] = await yard.claim(batch_id)
     # A job that died between writing its part and committing it.
     await yard.storage.put(f"batches/{batch_id}/parts/000000-{first.epoch}.jsonl", b"lost")
-    await yard.state.slices.release(first)
+    await yard.state.claims.release(first)
     await yard.run(batch_id, lambda row: good())
 
     await yard.finaliser.finish(batch_id)
@@ -244,7 +244,7 @@ async def test_a_closed_batch_keeps_what_it_has_and_names_every_other_row(
     await yard.state.apply(batch_id, event, fields)
     await yard.commit(slices[2], [None, bad(), None])
     for claim in (slices[0], slices[3]):
-        await yard.state.slices.release(claim)
+        await yard.state.claims.release(claim)
 
     await yard.finaliser.finish(batch_id)
 
@@ -322,7 +322,7 @@ async def test_a_batch_with_slices_in_flight_is_left_alone(
     await yard.finaliser.finish(batch_id)
 
     assert await yard.storage.keys("") == before
-    await yard.state.slices.release(second)
+    await yard.state.claims.release(second)
     await yard.finaliser.finish(batch_id)
     assert (await yard.state.batches.get(batch_id)).status is end
 
@@ -426,7 +426,7 @@ async def test_a_part_that_was_written_and_never_committed_is_swept_as_well(
     [claim] = await yard.claim(batch_id)
     orphan = f"batches/{batch_id}/parts/000000-{claim.epoch}.jsonl"
     await yard.storage.put(orphan, b"x\n")
-    await yard.state.slices.release(claim)
+    await yard.state.claims.release(claim)
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
     await yard.finaliser.finish(batch_id)
 
@@ -440,7 +440,7 @@ async def test_parts_are_swept_once_more_a_day_later(
 ) -> None:
     batch_id = await yard.plan(lines(3))
     [claim] = await yard.claim(batch_id)
-    await yard.state.slices.release(claim)
+    await yard.state.claims.release(claim)
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
     await yard.finaliser.finish(batch_id)
     reaper = Reaper(yard.state, yard.storage)
@@ -469,28 +469,15 @@ async def test_a_sweep_of_nothing_is_done(yard: BatchYard) -> None:
     assert await yard.state.files.garbage() == []
 
 
-async def test_a_window_that_has_passed_closes_running_batches_only(yard: BatchYard) -> None:
-    running = await yard.plan(lines(3), expires_at=1)
-    waiting = await yard.submit(lines(3), expires_at=1)
-    later = await yard.plan(lines(3), expires_at=4_000_000_000)
-
-    await Reaper(yard.state, yard.storage).close_windows()
-
-    statuses = await yard.state.batches.statuses([running, waiting, later])
-    assert list(statuses.values()) == [Status.FINALIZING, Status.VALIDATING, Status.IN_PROGRESS]
-    await yard.finaliser.finish(running)
-    assert (await yard.state.batches.get(running)).status is Status.EXPIRED
-
-
 async def test_claims_that_ran_out_go_back(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(3))
     [claim] = await yard.claim(batch_id)
-    await yard.state.slices.renew([claim], lease_seconds=0)
+    await yard.state.claims.renew([claim], lease_seconds=0)
 
     await Reaper(yard.state, yard.storage).release_claims()
 
-    assert await yard.state.slices.inflight(batch_id) == 0
-    [again] = await yard.state.slices.claim(LANE, "job-1", lease_seconds=60, slices=9, rows=99)
+    assert await yard.state.claims.inflight(batch_id) == 0
+    [again] = await yard.state.claims.take(LANE, "job-1", lease_seconds=60, slices=9, rows=99)
     assert again.epoch == claim.epoch + 1
 
 

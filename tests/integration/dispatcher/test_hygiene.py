@@ -133,15 +133,15 @@ class Lives:
         await state.fail_lane(LANE, batch_id, "no engine", {"first_error": "no engine"})
         with pytest.raises(AssertionError):
             await self._yard.commit(second, [good()] * ROWS_A_SLICE)
-        await state.slices.release(second)
-        await state.slices.release(third, strikes=1)
+        await state.claims.release(second)
+        await state.claims.release(third, strikes=1)
 
     async def input_lost(self) -> None:
         batch_id = await self._planned(2 * ROWS_A_SLICE)
         first, second = await self._yard.claim(batch_id)
         await self._yard.commit(first, [good()] * ROWS_A_SLICE)
         await self._yard.state.apply(batch_id, Event.INPUT_LOST)
-        await self._yard.state.slices.release(second)
+        await self._yard.state.claims.release(second)
 
     async def inline(self) -> None:
         batch = self._inline()
@@ -182,9 +182,9 @@ class Lives:
         state = self._yard.state
         batch_id = await self._planned(2 * ROWS_A_SLICE)
         for claim in await self._yard.claim(batch_id):
-            await state.slices.release(claim, strikes=1)
-        await state.live.pause(batch_id)
-        await state.live.resume(batch_id)
+            await state.claims.release(claim, strikes=1)
+        await state.controls.pause(batch_id)
+        await state.controls.resume(batch_id)
         await self._yard.run(batch_id, lambda row: good())
         await self._finish(batch_id)
 
@@ -205,7 +205,7 @@ class Lives:
         batch_id = await self._planned(2 * ROWS_A_SLICE)
         first, second = await self._yard.claim(batch_id)
         await self._yard.commit(first, [good()] * ROWS_A_SLICE)
-        await self._yard.state.slices.release(second)
+        await self._yard.state.claims.release(second)
         return batch_id
 
     async def _finish(self, batch_id: str) -> None:
@@ -316,7 +316,7 @@ async def _let_a_month_pass(yard: BatchYard, redis: "Redis[str]", namespace: str
     """Let all be due that has an end, and the dispatcher do its duties."""
     # A lane job drops what is ready of batches that have ended.
     await yard.state.lanes.open_job(LANE, "", JOB)
-    assert await yard.state.slices.claim(LANE, JOB, lease_seconds=9, slices=99, rows=99) == []
+    assert await yard.state.claims.take(LANE, JOB, lease_seconds=9, slices=99, rows=99) == []
     reaper = Reaper(yard.state, yard.storage)
     # The second time for what is garbage a day after the first.
     for _ in range(2):

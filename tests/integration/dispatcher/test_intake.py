@@ -37,6 +37,7 @@ from shared.bus.event_messages import EventMessages
 from shared.bus.events import to_event
 from shared.bus.messages import CANCEL, MAX_BODY_BYTES, READY, SUBMIT
 from shared.bus.relay import Relay
+from shared.bus.replays import REPLAY
 from shared.catalog import Catalog
 from shared.errors import NotFoundError
 from shared.ledger.manifests import manifest_key
@@ -75,6 +76,10 @@ class Door:
         #: Deliveries that were settled.
         self.settled: list[AbstractIncomingMessage] = []
         self.deliveries = 0
+
+    @property
+    def reply_to(self) -> str:
+        return self._replies.name
 
     def serve(self, intake: Intake) -> Any:
         async def take(message: AbstractIncomingMessage) -> None:
@@ -343,7 +348,7 @@ async def test_another_body_under_the_same_id_is_refused_and_spoils_nothing(
         ({"custom_id": ""}, "schema_invalid", "input.requests[0].custom_id"),
         ({"endpoint": "/v1/moderations"}, "schema_invalid", "endpoint"),
         ({"not_after": "2020-01-01T00:00:00Z"}, "expired", "not_after"),
-        ({"input": {"kind": "file", "file_id": "file-x"}}, "schema_invalid", "input.file_id"),
+        ({"input": {"kind": "file", "file_id": "file-x"}}, "input_not_found", "input.file_id"),
         ({"metadata": {"k": "x" * MAX_BODY_BYTES}}, "too_large", None),
         ({"input": {"kind": "file", "file_id": "file-x"}, "priority": 10}, "schema_invalid", ...),
     ],
@@ -387,7 +392,7 @@ async def test_a_file_of_another_tenant_does_not_exist(acme: Door, state: State)
     batch_id = await acme.send(_body(input={"kind": "file", "file_id": file.id}))
     await acme.settle()
 
-    reply = await _assert_refused(acme, state, batch_id, "schema_invalid", "input.file_id")
+    reply = await _assert_refused(acme, state, batch_id, "input_not_found", "input.file_id")
     assert f"No such File object: {file.id}" in reply["error"]["message"]
 
 
@@ -447,13 +452,43 @@ async def test_an_object_that_does_not_exist_is_refused(
     batch_id = await acme.send(_body(input=given))
     await acme.settle()
 
-    await _assert_refused(acme, state, batch_id, "schema_invalid", "input.key")
+    await _assert_refused(acme, state, batch_id, "input_not_found", "input.key")
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"version_id": "v" * 1500}, "input.version_id"),
+        ({"key": "inbox/{tenant}/\0"}, "input.key"),
+        ({"key": "inbox/{tenant}/" + "ü" * 1000}, "input.key"),
+        ({"key": "inbox/{tenant}/" + "a" * 1000}, "input.key"),
+        ({"version_id": "v" * 1000}, "input.key"),
+        ({"etag": "e" * 1500}, "input.etag"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_an_object_that_can_have_no_such_name_is_answered_and_waits_for_nothing(
+    change: dict[str, str], param: str, acme: Door, storage: Storage
+) -> None:
+    given = await _upload(acme, storage)
+    given |= {name: text.replace("{tenant}", acme.tenant) for name, text in change.items()}
+
+    await acme.send(_body(input=given))
+
+    reply, _ = await acme.reply()
+    assert (reply["status"], reply["error"]["param"]) == ("rejected", param)
+    # Whether S3 fails for the name or does not know it depends on the server.
+    codes = {"schema_invalid", "input_not_found", "input_unavailable"}
+    assert reply["error"]["code"] in codes
+    await acme.settle()
+    assert acme.deliveries == 1
 
 
 @pytest.mark.parametrize(
     ("properties", "param", "is_answered"),
     [
-        ({"message_id": "not allowed: spaces"}, "message_id", False),
+        ({"message_id": "not allowed: spaces"}, "message_id", True),
+        ({"message_id": "x" * 129}, "message_id", True),
         ({"user_id": None}, "user_id", False),
         ({"type": None}, "type", True),
         ({"type": "batch.dance.v1"}, "type", True),
@@ -566,6 +601,31 @@ async def test_a_message_without_an_id_is_a_dead_letter_as_it_came(acme: Door) -
     letter = await acme.dead()
     assert (letter.body, letter.user) == (_body(), acme.tenant)
     assert "message_id" not in letter.properties
+
+
+@pytest.mark.parametrize("kind", [SUBMIT, CANCEL, REPLAY])
+@pytest.mark.parametrize("message_id", ["with spaces", "x" * 129, None])
+async def test_a_message_with_a_wrong_id_is_answered_under_that_of_its_dead_letter(
+    message_id: str | None, kind: str, acme: Door
+) -> None:
+    named: dict[str, Any] = {} if message_id is None else {"message_id": message_id}
+    await acme.send_bare(
+        _body(),
+        message_type=kind,
+        user_id=acme.tenant,
+        reply_to=acme.reply_to,
+        correlation_id="c-1",
+        content_type="application/json",
+        delivery_mode=2,
+        **named,
+    )
+    await acme.settle()
+
+    letter = await acme.dead()
+    reply, message = await acme.reply()
+    assert "message_id" in {error["param"] for error in reply["errors"]}
+    assert (message.correlation_id, message.message_id) == ("c-1", f"{letter.id}.reply")
+    assert acme.deliveries == 1
 
 
 async def test_garbage_is_a_dead_letter_as_it_came(acme: Door) -> None:
@@ -915,7 +975,7 @@ async def test_a_file_whose_time_is_over_does_not_exist(acme: Door, state: State
     batch_id = await acme.send(_body(input={"kind": "file", "file_id": file.id}))
     await acme.settle()
 
-    await _assert_refused(acme, state, batch_id, "schema_invalid", "input.file_id")
+    await _assert_refused(acme, state, batch_id, "input_not_found", "input.file_id")
 
 
 async def test_a_message_that_came_back_often_is_taken_as_well(
@@ -1133,6 +1193,7 @@ def _intake(
             tenant_prefix="inbox/{tenant}/",
             places=places or {},
             max_bytes=max_bytes,
+            pauses=(),
         ),
         quota=NewBatchQuota(_CATALOG, batches_per_hour, 1000, 1000),
         replay=Replay(state, bus, EventMessages(storage=storage)),

@@ -18,7 +18,7 @@ from dispatcher.lanes import LaneKeeper
 from shared.catalog import Catalog
 from shared.lifecycle import Event, Status
 from shared.state import State
-from shared.state.slices import SupersededError
+from shared.state.claims import SupersededError
 from shared.storage import Storage
 from shared.tasks import end
 from tests.batches import JOB, LANE, claim, in_progress, part
@@ -119,7 +119,7 @@ async def test_jobs_that_die_without_progress_are_replaced_a_few_times_and_then_
     await eventually(lambda: _keeps(keeper, lambda: _is_buried(state, first)), timeout=60)
 
     # The claims are back, and the next job is not started at once.
-    assert await state.slices.inflight(batch_id) == 0
+    assert await state.claims.inflight(batch_id) == 0
     assert await state.lanes.claimed_count(LANE) == 0
     assert (await state.lanes.job(LANE)).id == ""
     await eventually(lambda: _keeps(keeper, lambda: _has_ended(state, batch_id)), timeout=60)
@@ -144,7 +144,7 @@ async def test_a_killed_job_with_progress_is_replaced_at_once_and_its_claims_go_
     await keeper.keep(LANE)
     first = (await state.lanes.job(LANE)).id
     done, lost = await claim(state, slices=2, job=first)
-    await state.slices.commit(done, part(done))
+    await state.claims.commit(done, part(done))
     await eventually(lambda: _is(cluster, first, JobStatus.RUNNING), timeout=60)
 
     await jobs.kill(first)
@@ -236,7 +236,7 @@ async def test_a_frozen_keeper_that_wakes_does_not_take_the_claims_of_a_later_jo
     await keeper._bury(LANE, old)  # noqa: SLF001  # the moment between two awaits
 
     assert (await state.lanes.job(LANE)).id == "later"
-    assert await state.slices.renew(held, lease_seconds=30) == []
+    assert await state.claims.renew(held, lease_seconds=30) == []
 
 
 async def test_a_failure_that_the_engine_reports_fails_all_batches_of_its_lane(
@@ -270,7 +270,7 @@ async def test_a_lane_that_failed_gets_another_job_for_its_next_batch(
 
     # The job knows the catalog as it was, and has to end although it has not failed itself.
     with pytest.raises(SupersededError):
-        await state.slices.claim(LANE, old, lease_seconds=30, slices=1, rows=1000)
+        await state.claims.take(LANE, old, lease_seconds=30, slices=1, rows=1000)
     assert await state.lanes.claimed_count(LANE) == 0
     healed = await in_progress(state)
     await keeper.keep(LANE)
@@ -279,7 +279,7 @@ async def test_a_lane_that_failed_gets_another_job_for_its_next_batch(
     assert sorted(await jobs.submitted()) == sorted([old, new])
     # What the old one finds out by now says nothing of the new one's engine.
     assert not await state.lanes.fail(LANE, "unknown engine argument", job=old)
-    assert not await state.slices.release(held, engine_failure="unknown engine argument")
+    assert not await state.claims.release(held, engine_failure="unknown engine argument")
     await keeper.keep(LANE)
     assert (await state.batches.get(healed)).status is Status.IN_PROGRESS
 
@@ -322,7 +322,7 @@ async def test_a_batch_whose_priority_is_raised_goes_ahead_at_the_next_feed(
     ]
     await feeder.feed(LANE)
 
-    await state.live.amend(second, priority=9)
+    await state.controls.amend(second, priority=9)
     await feeder.feed(LANE)
 
     got = await claim(state, slices=6)
@@ -332,7 +332,7 @@ async def test_a_batch_whose_priority_is_raised_goes_ahead_at_the_next_feed(
 async def test_a_paused_batch_takes_no_room_from_others(state: State, feeder: LaneKeeper) -> None:
     paused = await in_progress(state, slices=100)
     await feeder.feed(LANE)
-    await state.live.pause(paused)
+    await state.controls.pause(paused)
     other = await in_progress(state, slices=60)
 
     await feeder.feed(LANE)
@@ -398,7 +398,7 @@ async def test_a_tenants_share_begins_anew_on_an_idle_lane(
     await feeder.feed(LANE)
     [only] = await claim(state)
     assert await state.lanes.served(LANE) == {"acme": 50}
-    await state.slices.commit(only, part(only))
+    await state.claims.commit(only, part(only))
     assert (await state.batches.get(batch_id)).status is Status.FINALIZING
 
     await feeder.keep(LANE)

@@ -7,6 +7,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,10 +19,11 @@ from redis.asyncio import Redis
 from cli.servers import free_port
 from shared.bus.connection import Bus
 from shared.lifecycle import Event, Status
+from shared.slices import Claim
 from shared.state import State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
-from tests.batches import in_status
+from tests.batches import JOB, LANE, claim, in_status
 from tests.eventually import eventually, wait_until
 from tests.integration.dispatcher.conftest import BatchYard, lines
 from tests.receiver import receiving
@@ -237,6 +239,31 @@ async def test_a_webhook_sent_by_a_dispatcher_that_died_is_sent_again_under_its_
     assert receiver.ids == [(await endpoint.only()).id] * 2
 
 
+async def test_a_batch_ends_soon_after_its_window_although_a_lane_job_holds_its_slices(
+    environment: dict[str, str], yard: BatchYard, state: State, tmp_path: Path
+) -> None:
+    with running(environment, tmp_path) as one:
+        wait_until(one.leads, 60)
+        expires_at = int(time.time()) + 6
+        batch_id = await yard.submit(lines(6), expires_at=expires_at)
+        await eventually_in_progress(yard, batch_id)
+        claims: list[Claim] = []
+
+        async def are_claimed() -> bool:
+            # The dispatcher opens a job too, for a Ray that is not there; either will do.
+            job = await state.lanes.open_job(LANE, "", JOB)
+            claims.extend(await claim(state, lease_seconds=3600, job=job))
+            return bool(claims)
+
+        await eventually(are_claimed)
+        # From here on as with a wave that has not started: nobody sees that the batch closes.
+        await eventually(lambda: is_in(state, batch_id, Status.EXPIRED))
+
+    record = await state.batches.get(batch_id)
+    # Two seconds where the machine is not busy with other things.
+    assert 0 <= record.number("expired_at") - expires_at < 30
+
+
 async def eventually_in_progress(yard: BatchYard, batch_id: str) -> None:
     """Return when the batch runs."""
 
@@ -244,3 +271,7 @@ async def eventually_in_progress(yard: BatchYard, batch_id: str) -> None:
         return (await yard.state.batches.get(batch_id)).status is Status.IN_PROGRESS
 
     await eventually(is_in_progress, timeout=15)
+
+
+async def is_in(state: State, batch_id: str, status: Status) -> bool:
+    return (await state.batches.get(batch_id)).status is status

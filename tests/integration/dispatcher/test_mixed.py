@@ -132,7 +132,7 @@ async def test_what_expires_in_several_lanes_is_written_in_input_order(mixed: Ba
     await mixed.state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
     # Some of it ran before it was stopped; the other lane got nowhere.
     await mixed.commit(first, [bad(), good(), None])
-    await mixed.state.slices.release(other)
+    await mixed.state.claims.release(other)
 
     await mixed.finaliser.finish(batch_id)
 
@@ -162,8 +162,8 @@ async def test_a_lane_that_fails_at_last_keeps_what_it_had_done(mixed: BatchYard
     running = (await mixed.state.batches.get(batch_id)).to_openai()
     assert running.status is Status.IN_PROGRESS
     assert running.request_counts.model_dump() == {"total": 8, "completed": 3, "failed": 2}
-    assert await mixed.state.slices.inflight(batch_id) == 1
-    assert not await mixed.state.slices.release(last)
+    assert await mixed.state.claims.inflight(batch_id) == 1
+    assert not await mixed.state.claims.release(last)
     await mixed.commit(other, [good()] * 3)
     await mixed.finaliser.finish(batch_id)
     shape = (await mixed.state.batches.get(batch_id)).to_openai()
@@ -203,14 +203,14 @@ async def test_a_paused_batch_leaves_all_its_lanes_and_comes_back_to_those_with_
 ) -> None:
     batch_id = await mixed.plan(BODY)
     claims = await mixed.claim(batch_id)
-    await mixed.state.slices.release(claims[0])
+    await mixed.state.claims.release(claims[0])
     lanes = mixed.state.lanes
 
-    await mixed.state.live.pause(batch_id)
+    await mixed.state.controls.pause(batch_id)
 
     assert [await lanes.active(lane) for lane in (LANE, OTHER)] == [[], []]
     await mixed.commit(claims[1], [good()] * 3)
-    await mixed.state.live.resume(batch_id)
+    await mixed.state.controls.resume(batch_id)
     assert [await lanes.active(lane) for lane in (LANE, OTHER)] == [[batch_id], []]
     assert [one.index for one in await lanes.candidates(LANE, slices_per_batch=9)] == [0]
 

@@ -273,7 +273,7 @@ async def test_a_change_of_a_packed_batch_is_kept_in_a_manifest_of_its_own(
     batches = [_batch("m"), _batch("n")]
     await asyncio.gather(*map(packer.make, batches))
     batch_id = batches[0].manifest.id
-    await state.live.amend(batch_id, priority=9)
+    await state.controls.amend(batch_id, priority=9)
 
     await keep_changes(state, storage, batch_id)
 

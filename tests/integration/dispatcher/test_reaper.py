@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,10 +10,10 @@ from redis.asyncio import Redis
 
 from dispatcher.reaper import Reaper
 from shared.errors import NotFoundError
-from shared.lifecycle import Event, Status
+from shared.lifecycle import Event
 from shared.state import FileRecord, PartRecord, State, UploadRecord
 from shared.storage import Storage
-from tests.batches import in_progress, validating
+from tests.batches import validating
 from tests.servers import S3
 
 NOW = int(time.time())
@@ -131,20 +130,6 @@ async def test_a_sweep_that_dies_half_way_is_done_by_the_next(
 
     assert file.key not in await storage.keys("")
     assert await state.files.garbage() == []
-
-
-async def test_windows_close_behind_many_that_take_their_time_to_end(
-    reaper: Reaper, state: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(7):
-        await validating(state, expires_at=number)
-    closing = await in_progress(state, expires_at=8)
-    few = partial(state.batches.past_window, limit=2)
-    monkeypatch.setattr(state.batches, "past_window", few)
-
-    await reaper.close_windows()
-
-    assert (await state.batches.get(closing)).status is Status.FINALIZING
 
 
 async def test_what_no_state_knows_of_is_swept_when_it_is_old(

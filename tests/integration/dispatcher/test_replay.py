@@ -127,7 +127,7 @@ async def test_a_batchs_events_come_again_as_they_were(
     state: State, service: Bus, acme: Late, rabbitmq: servers.RabbitMQ
 ) -> None:
     [only] = await claimed(state, slices=1, correlation_id="order-17")
-    await state.slices.commit(only, part(only))
+    await state.claims.commit(only, part(only))
     await state.apply(only.batch_id, Event.OUTPUT_COMMITTED)
     async with _queue(rabbitmq, f"batch.*.acme.{only.batch_id}") as (_, live):
         await _relay(state, service).relay_some(wait_seconds=0)

@@ -138,7 +138,7 @@ async def test_the_lane_s_rate_and_what_is_ahead_make_the_forecast(
     await gateway_state.lanes.open_job(LANE, "", "job-1")
     await gateway_state.lanes.beat(LANE, "job-1", rows_wanted=1, rate=2.0)
     [claim, _] = await claimed(gateway_state, lane=LANE)
-    assert await gateway_state.slices.commit(claim, part(claim)) == "ok"
+    assert await gateway_state.claims.commit(claim, part(claim)) == "ok"
     await in_progress(gateway_state, slices=3, lane=LANE)
     file_id = await _upload(acme, _line("a"), _line("b"))
 

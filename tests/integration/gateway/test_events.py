@@ -88,7 +88,7 @@ async def test_progress_says_how_fast_and_how_long(
         await anext(events)
         await feed(gateway_state, batch_id, lane=lane)
         [one] = await claim(gateway_state, lane=lane)
-        await gateway_state.slices.commit(one, part(one))
+        await gateway_state.claims.commit(one, part(one))
         progress = await anext(events)
 
     assert progress["event"] == "batch.progress"
@@ -237,7 +237,7 @@ async def test_a_slow_reader_gets_the_newest_state_and_nothing_is_kept_for_it(
     await anext(fast)
 
     for number in range(50):
-        await (state.live.resume if number % 2 else state.live.pause)(batch_id)
+        await (state.controls.resume if number % 2 else state.controls.pause)(batch_id)
         # Somebody else keeps up, so each event has surely arrived.
         await anext(fast)
 
@@ -257,7 +257,7 @@ async def test_events_go_on_after_redis_has_cut_the_connection(
     await anext(stream)
 
     await redis.client_kill_filter(_type="pubsub")
-    await state.live.pause(batch_id)
+    await state.controls.pause(batch_id)
 
     told = _parsed((await asyncio.wait_for(anext(stream), 60)).decode())
     assert (told["data"]["sequence"], told["data"]["paused"]) == (2, True)
@@ -330,7 +330,7 @@ async def test_another_tenants_batch_cannot_be_watched(
 async def _run(state: State, batch_id: str, lane: str) -> None:
     await feed(state, batch_id, slices=1, lane=lane)
     [only] = await claim(state, lane=lane)
-    assert await state.slices.commit(only, part(only)) == "ok"
+    assert await state.claims.commit(only, part(only)) == "ok"
 
 
 @contextlib.asynccontextmanager

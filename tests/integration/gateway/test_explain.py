@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from shared.lifecycle import Event
-from shared.slices import GivenBack
+from shared.slices import ReleaseReason
 from shared.state import State
 from tests.batches import JOB, claim, feed, in_progress, part, validating
 from tests.integration.gateway.conftest import Caller, Gateway
@@ -41,7 +41,7 @@ async def test_a_new_batch_waits_for_its_plan(acme: Caller, gateway_state: State
     }
     assert found["summary"] == "The input is being read and checked."
     assert (found["ahead"], found["lane"], found["predicted"]) == (None, None, None)
-    await gateway_state.live.pause(batch_id)
+    await gateway_state.controls.pause(batch_id)
     assert (await _explained(acme, batch_id))["waits_for"]["code"] == "paused"
     await gateway_state.apply(batch_id, Event.CANCEL_REQUESTED)
     assert (await _explained(acme, batch_id))["waits_for"]["code"] == "cancelling"
@@ -149,7 +149,7 @@ async def test_it_says_that_the_engine_has_failed_and_with_which_words(
     [first, second] = await claim(gateway_state, slices=2, lane=lane)
     await gateway_state.lanes.beat(lane, JOB, rows_wanted=64)
     for one in (first, second):
-        await gateway_state.slices.release(one, strikes=1, reason=GivenBack.ENGINE_DIED)
+        await gateway_state.claims.release(one, strikes=1, reason=ReleaseReason.ENGINE_DIED)
 
     died = await _explained(acme, batch_id)
     await gateway_state.lanes.fail(lane, "CUDA out of memory", job=JOB)
@@ -230,7 +230,7 @@ async def test_a_running_batch_waits_for_nothing_and_shows_where_it_runs(
     await feed(gateway_state, batch_id, slices=3, lane=lane)
     done, _ = await claim(gateway_state, slices=2, lane=lane)
     await gateway_state.lanes.beat(lane, JOB, rows_wanted=64, rate=2.0)
-    await gateway_state.slices.commit(done, part(done))
+    await gateway_state.claims.commit(done, part(done))
 
     found = await _explained(acme, batch_id)
 
@@ -263,11 +263,11 @@ async def test_it_says_which_slices_were_run_again_and_why(
     batch_id = await in_progress(gateway_state, tenant=acme.tenant, slices=4, lane=lane)
     await feed(gateway_state, batch_id, slices=4, lane=lane)
     first, second, third, _ = await claim(gateway_state, slices=4, lane=lane, lease_seconds=0)
-    await gateway_state.slices.release(first, strikes=1, reason=GivenBack.ENGINE_DIED)
-    await gateway_state.slices.release(second)
-    await gateway_state.slices.renew([third], lease_seconds=60)
-    await gateway_state.slices.reap(lane)
-    await gateway_state.slices.reap(lane, all_claims=True)
+    await gateway_state.claims.release(first, strikes=1, reason=ReleaseReason.ENGINE_DIED)
+    await gateway_state.claims.release(second)
+    await gateway_state.claims.renew([third], lease_seconds=60)
+    await gateway_state.claims.reap(lane)
+    await gateway_state.claims.reap(lane, all_claims=True)
     await claim(gateway_state, slices=1, lane=lane)
 
     found = await _explained(acme, batch_id)
@@ -292,7 +292,7 @@ async def test_a_paused_batch_waits_to_be_resumed(
     batch_id = await in_progress(gateway_state, tenant=acme.tenant, lane=lane)
     await feed(gateway_state, batch_id, lane=lane)
     await claim(gateway_state, lane=lane)
-    await gateway_state.live.pause(batch_id)
+    await gateway_state.controls.pause(batch_id)
 
     found = await _explained(acme, batch_id)
 
@@ -313,7 +313,7 @@ async def test_a_closing_batch_waits_for_what_runs_and_then_for_its_files(
     await gateway_state.apply(batch_id, Event.WINDOW_CLOSED)
 
     running = await _explained(acme, batch_id)
-    await gateway_state.slices.commit(one, part(one))
+    await gateway_state.claims.commit(one, part(one))
     written = await _explained(acme, batch_id)
     await gateway_state.apply(batch_id, Event.EXPIRY_COMMITTED)
     ended = await _explained(acme, batch_id)
@@ -341,7 +341,7 @@ async def test_the_answer_is_short_for_a_large_batch(
         await gateway_state.lanes.feed(lane, members)
         await claim(gateway_state, slices=90, lane=lane, rows=10_000)
         if start == 0:
-            await gateway_state.slices.reap(lane, all_claims=True)
+            await gateway_state.claims.reap(lane, all_claims=True)
 
     found = await acme.http.get(f"/v1/batches/{batch_id}/explain")
 

@@ -115,7 +115,7 @@ async def test_rows_that_never_ran_come_with_the_end(
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
     # What was in flight is committed as far as it came.
     await yard.commit(second, [None, bad(), None])
-    await yard.state.slices.release(third)
+    await yard.state.claims.release(third)
     before = await _read(acme, batch_id, order=order)
 
     await yard.finaliser.finish(batch_id)

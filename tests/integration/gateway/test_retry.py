@@ -131,7 +131,7 @@ async def test_rows_that_failed_and_rows_that_never_ran_can_be_told_apart(
     await yard.commit(first, [good(), bad(), good()])
     await yard.state.apply(source, Event.CANCEL_REQUESTED)
     for other in others:
-        await yard.state.slices.release(other)
+        await yard.state.claims.release(other)
     await yard.finaliser.finish(source)
 
     batch = await acme.openai.post(f"/batches/{source}/retry", cast_to=Batch, body={"rows": rows})

@@ -10,7 +10,7 @@ import pytest
 from openai import BadRequestError, NotFoundError
 from openai.types import Upload
 
-from gateway.uploads import MAX_PART_BYTES
+from gateway.upload_rules import MAX_PART_BYTES
 from shared.state import FileRecord, State
 from shared.storage import Storage
 from tests.integration.gateway.conftest import Caller, Gateway

@@ -10,7 +10,7 @@ import pytest
 
 from cli.servers import free_port
 from shared.errors import NotFoundError, SetupError, TransientError
-from shared.storage import ChangedError, Storage
+from shared.storage import ChangedError, LoginRefusedError, Storage, StorageRefusedError
 from tests.conftest import a_bucket, minio_client
 from tests.servers import S3
 
@@ -268,6 +268,33 @@ async def test_what_is_missing_is_not_found(bucket: str | None, storage: Storage
         await storage.stat("none", bucket=bucket)
     with pytest.raises(NotFoundError):
         await anext(aiter(storage.stream("none", bucket=bucket)))
+
+
+@pytest.mark.parametrize("key", [" ", "a/../b", "ü" * 1000])
+async def test_what_can_have_no_such_name_is_not_found(key: str, storage: Storage) -> None:
+    for call in (storage.get(key), storage.stat(key), anext(aiter(storage.stream(key)))):
+        with pytest.raises(NotFoundError):
+            await call
+
+
+async def test_what_s3_refuses_for_good_is_our_own_error_with_its_code(storage: Storage) -> None:
+    with pytest.raises(StorageRefusedError) as refusal:
+        await storage.put("ü" * 1000, b"")
+
+    # The words of Ceph, AWS and MinIO.
+    assert refusal.value.code in {"InvalidObjectName", "KeyTooLongError", "XMinioInvalidObjectName"}
+    assert refusal.value.code in str(refusal.value)
+
+
+async def test_calls_wait_for_a_login_that_s3_does_not_take(storage: Storage, s3: S3) -> None:
+    stranger = Storage(s3.endpoint, s3.access_key, "wrong", storage.bucket, attempts=1)
+
+    for call in (stranger.put("key", b""), stranger.get("key"), stranger.check_reads()):
+        with pytest.raises(LoginRefusedError, match="SignatureDoesNotMatch"):
+            await call
+    with pytest.raises(SetupError, match="BATCHYARD_S3_SECRET_KEY"):
+        await stranger.prepare()
+    stranger.close()
 
 
 async def test_another_bucket_can_be_read(storage: Storage, s3: S3) -> None:

@@ -1,15 +1,14 @@
-"""What a lane job does about another one in its place, on real Redis and S3 and a silent engine."""
+"""A lane job whose place another one takes, on real Redis and S3 and an engine without answers."""
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dispatcher.finaliser import Finaliser
-from shared.catalog import load_catalog
+from shared.catalog import Lane, load_catalog
+from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB
@@ -17,23 +16,21 @@ from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner, lines
 from tests.integration.worker.conftest import worker_settings
 from tests.servers import S3
+from worker.engine_errors import Engine, Result
 
-# Ray warns about itself, when it is imported.
+# Ray warns about itself when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 LANE = "m@gpu"
-#: As many as run at once: one slice directly, and one in each of two waves.
+#: How many run at once: one slice directly, and one in each of two waves.
 _CLAIMED = 3
 
 
 class _SilentEngine:
-    """As `EngineClient`, of an engine that keeps what it gets."""
+    """Never answers."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    async def run_lines(self, lines: Sequence[bytes]) -> list[Any]:
-        never: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
+        never: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
         return await never
 
 
@@ -43,14 +40,20 @@ async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
     redis_url: str,
     s3: S3,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from worker.job import LaneJob
+    from worker.lane_engines import LaneEngines
 
-    is_over = threading.Event()
-    monkeypatch.setattr("worker.job.ensure_engine", lambda *_: "app")
-    monkeypatch.setattr("worker.job.EngineClient", _SilentEngine)
-    monkeypatch.setattr("worker.job.run_wave", lambda *_, **__: is_over.wait())
+    class SilentEngines(LaneEngines):
+        async def ensure(self, engine: Lane) -> None:
+            pass
+
+        def client(self, engine: Lane) -> Engine:
+            return _SilentEngine()
+
+        async def run_wave(self, claims: list[Claim], engine: Lane) -> None:
+            await asyncio.Event().wait()
+
     (tmp_path / "catalog.yaml").write_text(
         CATALOG.replace("m: {pools: [gpu]}", "m: {pools: [gpu], engine: {max_num_seqs: 1}}")
     )
@@ -65,11 +68,19 @@ async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
     await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(_CLAIMED + 1)])
     await state.lanes.open_job(LANE, "", JOB)
     settings = worker_settings(redis_url, s3, tmp_path, direct_rows=3)
-    job = LaneJob(state, storage, settings, lane=catalog.lane_named(LANE), job=JOB, catalog=catalog)
+    job = LaneJob(
+        state,
+        storage,
+        settings,
+        catalog=catalog,
+        lane=catalog.lane_named(LANE),
+        job=JOB,
+        engines_class=SilentEngines,
+    )
     running = asyncio.create_task(job.run())
 
     async def is_full() -> bool:
-        return await state.slices.inflight(batch_id) == _CLAIMED
+        return await state.claims.inflight(batch_id) == _CLAIMED
 
     try:
         await eventually(is_full)
@@ -77,8 +88,7 @@ async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
 
         await asyncio.wait_for(running, timeout=60)
     finally:
-        is_over.set()
-        # Its process would end with it.
+        # They would end with its process.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()

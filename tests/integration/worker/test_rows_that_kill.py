@@ -1,4 +1,4 @@
-"""Rows of which the engine dies: found at a bounded price, while everything else goes on."""
+"""Rows that kill the engine are found at a limited cost, while everything else goes on."""
 
 from shared.lifecycle import Status
 from shared.submission.row_replays import replay
@@ -130,4 +130,4 @@ async def test_an_engine_that_dies_of_everything_fails_its_lane_and_a_mended_cat
 
 async def _is_ready(fleet: StubFleet, batch_id: str) -> bool:
     candidates = await fleet.state.lanes.candidates(LANE, slices_per_batch=1)
-    return any(piece.is_ready and piece.batch_id == batch_id for piece in candidates)
+    return any(one.is_ready and one.batch_id == batch_id for one in candidates)

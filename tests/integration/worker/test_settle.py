@@ -1,15 +1,12 @@
 """What a sink does when Ray runs it again, on real Redis and S3."""
 
-import pytest
-
 from shared.slices import Claim, SliceUsage
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import claim, claimed
+from worker.outcomes import Outcome, SliceResult
 from worker.rows import PartBody
-
-# Ray warns about itself, when it is imported.
-pytestmark = pytest.mark.filterwarnings("ignore")
+from worker.slice_io import settle
 
 
 async def test_a_sink_that_runs_again_with_other_answers_leaves_the_committed_part_alone(
@@ -48,15 +45,13 @@ async def test_of_two_sets_of_answers_neither_is_committed_and_the_slice_runs_ag
     await _settle(state, storage, first, b"other")
 
     assert await state.slices.parts(first.batch_id) == {}
-    assert await state.slices.inflight(first.batch_id) == 1
+    assert await state.claims.inflight(first.batch_id) == 1
     await state.lanes.feed(first.lane, [f"{first.batch_id}:{first.index}"])
     [again] = await claim(state)
     assert (again.index, again.epoch) == (first.index, first.epoch + 1)
 
 
 async def _settle(state: State, storage: Storage, claim: Claim, word: bytes) -> None:
-    from worker.slice_runner import Outcome, SliceResult, settle
-
     body = PartBody((word + b"\n") * 3, b"", SliceUsage(completed=3))
     await settle(state, storage, claim, SliceResult(Outcome.DONE, body))
 

@@ -19,13 +19,16 @@ from tests.batches import JOB, claim, claim_suspects
 from tests.chaos.engine import KILL
 from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner
 from tests.integration.worker.conftest import requests
+from worker.batch_watch import BatchWatch
 from worker.engine_errors import (
     EngineFailedError,
     EngineGoneError,
     EngineUnavailableError,
     Result,
 )
-from worker.slice_runner import BatchWatch, Outcome, SliceRunner, fetch, settle
+from worker.outcomes import Outcome
+from worker.slice_io import fetch, settle
+from worker.slice_runner import SliceRunner
 from worker.suspect_runner import SuspectRunner
 
 LANE = "m@gpu"
@@ -34,14 +37,14 @@ _ROWS_A_SLICE = 40
 
 @dataclass
 class FragileEngine:
-    """Dies with all that is in it when a planted row comes, and is there again at once."""
+    """Dies with everything in it when a planted row comes, and is back at once."""
 
     deaths: int = 0
     #: The rows of each call in which it died.
     victims: list[int] = field(default_factory=list)
-    #: What it raises instead of an answer.
+    #: What it raises instead of answering.
     trouble: Exception | None = None
-    #: Set while rows are in it that it keeps for ever.
+    #: Set while it has rows that it never answers.
     holding: asyncio.Event = field(default_factory=asyncio.Event)
     hold: str = ""
 
@@ -64,7 +67,7 @@ class FragileEngine:
 
 @dataclass
 class Lane:
-    """What a lane job does, one step at a time."""
+    """The work of a lane job, one step at a time."""
 
     yard: BatchYard
     engine: FragileEngine
@@ -75,17 +78,15 @@ class Lane:
         return await self.yard.plan(requests(rows, deadly=deadly), **changes)
 
     async def run(self) -> None:
-        """Until nothing is left to be run."""
+        """Run until nothing is left."""
         while await self.step() or await self.trial():
             pass
 
     async def step(self) -> list[Outcome]:
-        """All that is ready, together."""
+        """Run everything that is ready, together."""
         state = self.yard.state
-        members = [
-            piece.member for piece in await state.lanes.candidates(LANE, slices_per_batch=100)
-        ]
-        await state.lanes.feed(LANE, members)
+        candidates = await state.lanes.candidates(LANE, slices_per_batch=100)
+        await state.lanes.feed(LANE, [candidate.member for candidate in candidates])
         claims = await claim(state, slices=100, rows=100_000, lane=LANE)
         bodies = [await fetch(self.yard.storage, one) for one in claims]
         results = await asyncio.gather(*map(self.runner.run, claims, bodies))
@@ -94,7 +95,7 @@ class Lane:
         return [result.outcome for result in results]
 
     async def trial(self) -> list[Outcome]:
-        """The suspects that are first in the line."""
+        """Run the suspects that come first."""
         claims = await claim_suspects(self.yard.state, rows=16, lane=LANE)
         return await self.try_claims(claims)
 
@@ -129,8 +130,8 @@ async def lane(state: State, storage: Storage, tmp_path: Path) -> Lane:
             watch,
             rows_in_engine=64,
             rows_per_engine_call=16,
-            most_deaths=16,
-            most_in_a_row=12,
+            max_batch_deaths=16,
+            max_lane_deaths=12,
         ),
     )
 

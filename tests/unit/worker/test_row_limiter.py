@@ -1,29 +1,29 @@
 import asyncio
 
-from worker.row_limiter import RowRoom
+from worker.row_limiter import RowLimiter
 
 
-async def test_no_more_rows_are_inside_than_there_is_room_for() -> None:
-    room, inside, most = RowRoom(16), 0, 0
+async def test_no_more_rows_are_inside_than_the_limit() -> None:
+    limiter, inside, peak = RowLimiter(16), 0, 0
 
     async def stay(rows: int) -> None:
-        nonlocal inside, most
-        async with room.taken(rows):
+        nonlocal inside, peak
+        async with limiter.borrowed(rows):
             inside += rows
-            most = max(most, inside)
+            peak = max(peak, inside)
             await asyncio.sleep(0)
             inside -= rows
 
     await asyncio.gather(*(stay(rows) for rows in (16, 5, 5, 5, 16, 1, 16, 3)))
 
-    assert most <= 16
+    assert peak <= 16
     assert inside == 0
 
 
-async def test_small_calls_fill_the_room_together() -> None:
-    room = RowRoom(16)
-    async with room.taken(5), room.taken(5), room.taken(5):
-        asked = asyncio.create_task(room.taken(5).__aenter__())
+async def test_small_calls_share_the_limit() -> None:
+    limiter = RowLimiter(16)
+    async with limiter.borrowed(5), limiter.borrowed(5), limiter.borrowed(5):
+        asked = asyncio.create_task(limiter.borrowed(5).__aenter__())
 
         await asyncio.wait([asked], timeout=0.01)
 
@@ -32,13 +32,13 @@ async def test_small_calls_fill_the_room_together() -> None:
 
 
 async def test_a_large_call_is_not_passed_by_small_ones_behind_it() -> None:
-    room, entered = RowRoom(16), []
+    limiter, entered = RowLimiter(16), []
 
     async def enter(rows: int) -> None:
-        async with room.taken(rows):
+        async with limiter.borrowed(rows):
             entered.append(rows)
 
-    async with room.taken(10):
+    async with limiter.borrowed(10):
         tasks = [asyncio.create_task(enter(rows)) for rows in (16, 1, 2)]
         await asyncio.sleep(0.01)
 
@@ -48,13 +48,13 @@ async def test_a_large_call_is_not_passed_by_small_ones_behind_it() -> None:
     assert entered == [16, 1, 2]
 
 
-async def test_whoever_gives_up_waiting_leaves_the_room_as_it_was() -> None:
-    room = RowRoom(16)
-    async with room.taken(16):
-        waiting = asyncio.create_task(room.taken(8).__aenter__())
+async def test_a_call_that_gives_up_waiting_takes_nothing() -> None:
+    limiter = RowLimiter(16)
+    async with limiter.borrowed(16):
+        waiting = asyncio.create_task(limiter.borrowed(8).__aenter__())
         await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.wait([waiting])
 
-    async with asyncio.timeout(60), room.taken(16):
+    async with asyncio.timeout(60), limiter.borrowed(16):
         pass

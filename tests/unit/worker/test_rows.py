@@ -8,7 +8,7 @@ from shared.slices import Slice, SliceUsage
 from worker.rows import assemble, requests
 
 BATCH = "batch_" + "ab" * 16
-PIECE = Slice(0, 100, 7, 3, 10)
+SLICE = Slice(0, 100, 7, 3, 10)
 
 
 def line(custom_id: str) -> bytes:
@@ -24,7 +24,7 @@ def test_results_and_errors_are_apart_each_in_input_order() -> None:
     lines = [line("a"), line("b"), line("c")]
     error = b'{"error":{"message":"no","type":"t","param":null,"code":null}}'
 
-    part = assemble(BATCH, PIECE, lines, [(200, body()), (400, error), (200, body())])
+    part = assemble(BATCH, SLICE, lines, [(200, body()), (400, error), (200, body())])
 
     output = [json.loads(text) for text in part.output.split(b"\n") if text]
     errors = [json.loads(text) for text in part.error.split(b"\n") if text]
@@ -36,28 +36,28 @@ def test_results_and_errors_are_apart_each_in_input_order() -> None:
 
 
 def test_a_result_line_has_openais_shape_and_says_its_row() -> None:
-    part = assemble(BATCH, PIECE, [line("a")], [(200, body())])
+    part = assemble(BATCH, SLICE, [line("a")], [(200, body())])
 
     result = json.loads(part.output)
     assert {"id", "custom_id", "response", "error"} == set(result)
     assert {"status_code", "request_id", "body"} == set(result["response"])
     assert len(result["response"]["request_id"]) == 32
-    assert ids.row_of_result(part.output) == PIECE.first_row
+    assert ids.row_of_result(part.output) == SLICE.first_row
 
 
 def test_rows_that_did_not_run_are_left_out() -> None:
-    part = assemble(BATCH, PIECE, [line("a"), line("b")], [None, (200, body())])
+    part = assemble(BATCH, SLICE, [line("a"), line("b")], [None, (200, body())])
 
     assert part.rows == 1
-    assert ids.row_of_result(part.output) == PIECE.first_row + 1
+    assert ids.row_of_result(part.output) == SLICE.first_row + 1
 
 
 def test_a_slice_among_others_takes_its_own_lines_and_names_its_own_rows() -> None:
-    piece = Slice(0, 100, 7, 2, 10, 1, "a")
+    slice_ = Slice(0, 100, 7, 2, 10, 1, "a")
     body = b"\n".join([line("b"), b"", line("not mine"), line("d")])
 
-    lines = requests(piece, body)
-    part = assemble(BATCH, piece, lines, [(200, b"{}"), (200, b"{}")])
+    lines = requests(slice_, body)
+    part = assemble(BATCH, slice_, lines, [(200, b"{}"), (200, b"{}")])
 
     assert [line("b"), line("d")] == lines
     assert [8, 10] == [ids.row_of_result(text) for text in part.output.splitlines()]
@@ -71,14 +71,14 @@ def test_details_of_usage_are_counted() -> None:
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
 
-    part = assemble(BATCH, PIECE, [line("a")], [(200, json.dumps({"usage": usage}).encode())])
+    part = assemble(BATCH, SLICE, [line("a")], [(200, json.dumps({"usage": usage}).encode())])
 
     assert SliceUsage(1, 0, 5, 3, 4, 2) == part.usage
 
 
 @given(st.text())
 def test_result_lines_are_ascii_and_one_line_for_any_custom_id(custom_id: str) -> None:
-    part = assemble(BATCH, PIECE, [json.dumps({"custom_id": custom_id}).encode()], [(200, b"{}")])
+    part = assemble(BATCH, SLICE, [json.dumps({"custom_id": custom_id}).encode()], [(200, b"{}")])
 
     assert part.output.isascii()
     assert part.output.decode().splitlines() == [part.output.decode().rstrip("\n")]

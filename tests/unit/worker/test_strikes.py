@@ -5,25 +5,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.slices import Doubt
-from worker.strikes import MOST_STRIKES, TOGETHER, given_up, strikes_of, to_doubts, trials
+from shared.slices import StrikeRange
+from worker.strikes import (
+    MAX_STRIKES,
+    TOGETHER,
+    dead_row_error,
+    strike_ranges,
+    strikes_by_row,
+    trial_groups,
+)
 
 
-@given(st.lists(st.integers(0, MOST_STRIKES), max_size=60))
-def test_doubts_say_the_strikes_of_each_row(strikes: list[int]) -> None:
-    assert strikes_of(to_doubts(strikes), len(strikes)) == strikes
+@given(st.lists(st.integers(0, MAX_STRIKES), max_size=60))
+def test_strike_ranges_hold_the_strikes_of_each_row(strikes: list[int]) -> None:
+    assert strikes_by_row(strike_ranges(strikes), len(strikes)) == strikes
 
 
 def test_rows_that_were_in_no_death_cost_nothing_to_keep() -> None:
-    assert to_doubts([0] * 5 + [1] * 16 + [0] * 9 + [2]) == (Doubt(5, 21, 1), Doubt(30, 31, 2))
-    assert to_doubts([0] * 9) == ()
+    assert strike_ranges([0] * 5 + [1] * 16 + [0] * 9 + [2]) == (
+        StrikeRange(5, 21, 1),
+        StrikeRange(30, 31, 2),
+    )
+    assert strike_ranges([0] * 9) == ()
 
 
-@given(st.lists(st.lists(st.integers(0, MOST_STRIKES), max_size=40), max_size=4))
-def test_each_row_in_doubt_is_tried_once_and_with_two_strikes_alone(
+@given(st.lists(st.lists(st.integers(0, MAX_STRIKES), max_size=40), max_size=4))
+def test_each_row_with_strikes_is_tried_once_and_with_two_of_them_alone(
     strikes: list[list[int]],
 ) -> None:
-    groups = list(trials(strikes))
+    groups = list(trial_groups(strikes))
 
     tried = [place for group in groups for place in group]
     assert sorted(tried) == [
@@ -38,7 +48,7 @@ def test_each_row_in_doubt_is_tried_once_and_with_two_strikes_alone(
 
 @pytest.mark.parametrize("killers", [1, 3, 10])
 def test_a_row_that_kills_has_four_deaths_and_no_other_row_as_many(killers: int) -> None:
-    """The bound, without any machinery: each death is one of the engine's starts."""
+    """The limit on deaths, without a fleet: each death costs one start of the engine."""
     deadly = set(random.Random(killers).sample(range(1000), killers))
     strikes, deaths = [0] * 1000, 0
 
@@ -52,24 +62,24 @@ def test_a_row_that_kills_has_four_deaths_and_no_other_row_as_many(killers: int)
     run(list(range(1000)))
     while groups := [
         rows
-        for group in trials([strikes])
-        if (rows := [row for _, row in group if strikes[row] < MOST_STRIKES])
+        for group in trial_groups([strikes])
+        if (rows := [row for _, row in group if strikes[row] < MAX_STRIKES])
         and deadly.intersection(rows)
     ]:
         run(groups[0])
 
-    assert {row for row, count in enumerate(strikes) if count >= MOST_STRIKES} == deadly
+    assert {row for row, count in enumerate(strikes) if count >= MAX_STRIKES} == deadly
     assert deaths <= 4 * killers
 
 
 def test_the_error_of_a_row_says_that_the_engine_died_of_it() -> None:
-    alone = json.loads(given_up(4, engine_deaths=3))["error"]
-    early = json.loads(given_up(1, engine_deaths=40))["error"]
-    replayed = json.loads(given_up(4, before=2, engine_deaths=2))["error"]
+    alone = json.loads(dead_row_error(4, engine_deaths=3))["error"]
+    early = json.loads(dead_row_error(1, engine_deaths=40))["error"]
+    replayed = json.loads(dead_row_error(4, before=2, engine_deaths=2))["error"]
 
     assert alone == {
         "message": "The engine died each of the 4 times that it ran this request, the last two "
-        "with no other request in it.",
+        "with no other request in it. Change this request before you send it again.",
         "type": "server_error",
         "param": None,
         "code": "engine_died",

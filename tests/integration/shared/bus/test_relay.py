@@ -43,7 +43,7 @@ async def test_an_event_is_a_cloudevent_with_the_whole_small_state(
     state: State, bus: Bus, amqp_url: str
 ) -> None:
     [only] = await claimed(state, slices=1, correlation_id="order-17", metadata='{"a":"b"}')
-    await state.slices.commit(only, part(only, failed=1))
+    await state.claims.commit(only, part(only, failed=1))
     output = {"bucket": "b", "key": "k", "etag": "e", "size": 1, "sha256": "0"}
     await state.conclude(
         only.batch_id,
@@ -105,7 +105,7 @@ async def test_progress_says_how_fast_and_how_long_still(
     state: State, bus: Bus, amqp_url: str
 ) -> None:
     first, *_ = await claimed(state, slices=4, in_progress_at=1)
-    await state.slices.commit(first, part(first))
+    await state.claims.commit(first, part(first))
 
     async with _subscriber(amqp_url) as events:
         relay = _relay(state, bus, amqp_url)

@@ -167,7 +167,7 @@ async def test_a_tenant_binds_to_all_one_type_or_one_batch_of_its_own(
         for batch_id, tenant in ((one, "acme"), (other, "acme"), ("batch_x", "globex")):
             await _submitted(state, batch_id, tenant)
         for claimed in await claim(state, slices=9):
-            await state.slices.commit(claimed, part(claimed), announced=True)
+            await state.claims.commit(claimed, part(claimed), announced=True)
         await _drain(state, relay)
         told = [await _told(queue) for queue in queues]
     await bus.close()
@@ -213,13 +213,13 @@ def _life(state: State) -> Iterator[Callable[[str], Awaitable[object]]]:
 
     async def commit(batch_id: str) -> None:
         one = claims[batch_id].pop()
-        await state.slices.commit(one, part(one), announced=True)
+        await state.claims.commit(one, part(one), announced=True)
 
     return iter(
         (
             lambda batch_id: accept_input(state, batch_id, slices=3),
-            state.live.pause,
-            state.live.resume,
+            state.controls.pause,
+            state.controls.resume,
             start,
             commit,
             commit,

@@ -108,7 +108,7 @@ async def test_the_fields_of_an_event_are_in_its_own_announcement(state: State) 
 
 async def test_a_batch_ends_together_with_its_files(state: State) -> None:
     [only] = await claimed(state, slices=1)
-    await state.slices.commit(only, part(only))
+    await state.claims.commit(only, part(only))
     file = _file(only.batch_id)
 
     happened = await state.conclude(
@@ -129,7 +129,7 @@ async def test_a_batch_ends_together_with_its_files(state: State) -> None:
 
 async def test_a_repeated_end_changes_nothing(state: State, redis: Redis, namespace: str) -> None:
     [only] = await claimed(state, slices=1)
-    await state.slices.commit(only, part(only))
+    await state.claims.commit(only, part(only))
     await state.conclude(only.batch_id, Event.OUTPUT_COMMITTED, files=[], fields={})
     before = await contents(redis, namespace)
 
@@ -162,7 +162,7 @@ async def test_no_batch_ends_while_a_slice_is_claimed(
 
 async def test_an_end_that_was_overtaken_by_a_cancellation_leaves_no_files(state: State) -> None:
     [only] = await claimed(state, slices=1)
-    await state.slices.commit(only, part(only))
+    await state.claims.commit(only, part(only))
     await state.apply(only.batch_id, Event.CANCEL_REQUESTED)
 
     with pytest.raises(InvalidTransitionError):
@@ -178,8 +178,8 @@ async def test_what_only_a_live_batch_needs_expires_after_its_end(
     state: State, redis: Redis, namespace: str
 ) -> None:
     first, second = await claimed(state, slices=2)
-    await state.slices.release(second, strikes=1)
-    await state.slices.commit(first, part(first))
+    await state.claims.release(second, strikes=1)
+    await state.claims.commit(first, part(first))
     assert [again.index for again in await claim_suspects(state)] == [1]
     needed = [f"{kind}:{first.batch_id}" for kind in ("parts", "epochs", "strikes", "inflight")]
     needed.append(f"plan:{first.batch_id}:p")

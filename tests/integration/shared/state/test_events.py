@@ -20,7 +20,7 @@ async def test_progress_lies_in_no_outbox_and_only_the_newest_is_told(
     got = await claimed(state, slices=10)
     await _send_all(state)
     for one in got[:9]:
-        await state.slices.commit(one, part(one))
+        await state.claims.commit(one, part(one))
         await _age(redis, namespace, one)
 
     waiting = await state.outbox.length("events")
@@ -37,11 +37,11 @@ async def test_the_first_commit_is_told_at_once_and_the_next_ones_not_before_the
 ) -> None:
     first, second, third, _ = await claimed(state, slices=4)
     await _send_all(state)
-    await state.slices.commit(first, part(first))
+    await state.claims.commit(first, part(first))
     # As if it had been just now, however slow this machine is.
     await _age(redis, namespace, first, -_LONG_MS)
-    await state.slices.commit(second, part(second))
-    await state.slices.commit(third, part(third))
+    await state.claims.commit(second, part(second))
+    await state.claims.commit(third, part(third))
 
     [at_once] = await state.events.take_progress(limit=9)
     too_early = await state.events.take_progress(limit=9)
@@ -57,7 +57,7 @@ async def test_progress_waits_for_the_states_before_it_and_not_for_those_of_othe
     state: State, redis: Redis, namespace: str
 ) -> None:
     one, *_ = await claimed(state, slices=3)
-    await state.slices.commit(one, part(one))
+    await state.claims.commit(one, part(one))
     seconds, micros = await redis.time()
     now_ms = seconds * 1000 + micros // 1000
     await eventually(lambda: _is_later(redis, now_ms))
@@ -76,9 +76,9 @@ async def test_a_change_of_state_takes_its_place(
     state: State, redis: Redis, namespace: str
 ) -> None:
     first, second, _ = await claimed(state, slices=3)
-    await state.slices.commit(first, part(first))
+    await state.claims.commit(first, part(first))
     await _age(redis, namespace, first, -_LONG_MS)
-    await state.slices.commit(second, part(second))
+    await state.claims.commit(second, part(second))
     await state.apply(first.batch_id, Event.CANCEL_REQUESTED)
     await _age(redis, namespace, first, 2 * _LONG_MS)
     last = (await _send_all(state))[-1]
@@ -93,7 +93,7 @@ async def test_progress_is_taken_once_however_many_ask(state: State) -> None:
     batches = [(await claimed(state, slices=2))[0] for _ in range(5)]
     await _send_all(state)
     for one in batches:
-        await state.slices.commit(one, part(one))
+        await state.claims.commit(one, part(one))
 
     taken = await asyncio.gather(*(state.events.take_progress(limit=2) for _ in range(20)))
 
@@ -107,7 +107,7 @@ async def test_progress_is_not_durable_and_its_number_is(redis_server: servers.R
     state = State(redis_server.url)
     one, *_ = await claimed(state, slices=3)
     await _send_all(state)
-    await state.slices.commit(one, part(one))
+    await state.claims.commit(one, part(one))
 
     redis_server.kill()
     redis_server.start()
@@ -121,9 +121,9 @@ async def test_the_history_has_every_change_of_state_as_it_was_sent(
     state: State, redis: Redis, namespace: str
 ) -> None:
     one, two = await claimed(state, slices=2)
-    await state.slices.commit(one, part(one), announced=True)
-    await state.live.pause(one.batch_id)
-    await state.slices.commit(two, part(two))
+    await state.claims.commit(one, part(one), announced=True)
+    await state.controls.pause(one.batch_id)
+    await state.claims.commit(two, part(two))
     await state.apply(one.batch_id, Event.OUTPUT_COMMITTED)
     sent = [entry for entry in await _send_all(state) if entry.fields["type"][:5] == "batch"]
 
@@ -144,7 +144,7 @@ async def test_a_history_stays_while_the_batch_lives_and_a_week_longer(
     state: State, redis: Redis, namespace: str
 ) -> None:
     live, ended = await in_progress(state), await in_status(state, Status.FAILED)
-    await state.live.amend(ended, metadata="{}")
+    await state.controls.amend(ended, metadata="{}")
 
     assert await redis.ttl(f"{namespace}events:{live}") == -1
     assert 604_700 < await redis.ttl(f"{namespace}events:{ended}") <= 604_800
@@ -153,7 +153,7 @@ async def test_a_history_stays_while_the_batch_lives_and_a_week_longer(
 async def test_of_a_history_the_last_hundred_are_kept(state: State) -> None:
     batch_id = await validating(state)
     for number in range(110):
-        await state.live.amend(batch_id, metadata=f'{{"n":"{number}"}}')
+        await state.controls.amend(batch_id, metadata=f'{{"n":"{number}"}}')
 
     [history] = await state.events.history([batch_id])
 
@@ -168,7 +168,7 @@ async def test_changes_are_paged_by_time_and_none_is_skipped_while_batches_chang
     await validating(state, tenant="globex")
 
     [one, two] = await state.events.changes("acme", after=began, limit=2)
-    await state.live.pause(first)
+    await state.controls.pause(first)
     rest = await state.events.changes("acme", after=two.at, limit=9)
 
     assert [one.batch_id, two.batch_id] == [first, second]

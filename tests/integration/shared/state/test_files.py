@@ -132,7 +132,7 @@ async def test_pages_go_on_from_the_place_of_a_file_that_was_deleted(
 
 async def test_files_of_one_moment_have_places_of_their_own(state: State) -> None:
     [claim] = await claimed(state, slices=1, id="batch_1")
-    await state.slices.commit(claim, part(claim))
+    await state.claims.commit(claim, part(claim))
     await state.conclude(
         claim.batch_id,
         Event.OUTPUT_COMMITTED,

@@ -66,18 +66,18 @@ async def test_what_goes_back_to_a_batch_makes_it_wait_again_unless_it_is_paused
     await state.lanes.feed(LANE, [f"{batch}:0", f"{batch}:1"])
     assert (await state.lanes.backlog(LANE))[0] == 0
 
-    await state.live.amend(batch, priority=9)
+    await state.controls.amend(batch, priority=9)
     assert (await state.lanes.backlog(LANE))[0] == 1
-    await state.live.pause(batch)
+    await state.controls.pause(batch)
     assert (await state.lanes.backlog(LANE))[0] == 0
-    await state.live.resume(batch)
+    await state.controls.resume(batch)
     assert (await state.lanes.backlog(LANE))[0] == 1
     assert len(await state.lanes.candidates(LANE, slices_per_batch=9)) == 2
 
 
 async def test_a_claimed_or_committed_slice_is_no_candidate(state: State) -> None:
     [first, second] = await claimed(state, slices=2)
-    await state.slices.commit(first, part(first))
+    await state.claims.commit(first, part(first))
 
     assert second.index == 1
     assert await state.lanes.candidates(LANE, slices_per_batch=9) == []
@@ -105,7 +105,7 @@ async def test_feeding_again_reorders_what_is_ready(state: State) -> None:
 
 async def test_a_slice_that_was_claimed_meanwhile_is_not_fed_again(state: State) -> None:
     first, second = await claimed(state, slices=2)
-    await state.slices.commit(second, part(second))
+    await state.claims.commit(second, part(second))
 
     fed = await feed(state, first.batch_id)
 
@@ -167,7 +167,7 @@ async def test_a_job_is_replaced_only_by_one_who_knows_it(state: State) -> None:
 
 async def test_a_new_job_starts_with_counters_at_zero(state: State) -> None:
     [only] = await claimed(state, slices=1)
-    await state.slices.commit(only, part(only))
+    await state.claims.commit(only, part(only))
     await state.lanes.beat(LANE, JOB, rows_wanted=64, executions=2)
     before = await state.lanes.job(LANE)
 
@@ -218,7 +218,7 @@ async def test_a_job_may_not_close_while_a_slice_is_claimed(state: State) -> Non
     await state.apply(only.batch_id, Event.CANCEL_REQUESTED)
 
     assert not await state.lanes.close_job(LANE, JOB)
-    await state.slices.release(only)
+    await state.claims.release(only)
     assert await state.lanes.close_job(LANE, JOB)
 
 
@@ -241,7 +241,7 @@ async def test_a_lanes_failure_stays_until_it_is_dealt_with(state: State) -> Non
 
 async def test_rows_ahead_are_those_of_running_batches_without_a_result(state: State) -> None:
     [claim, _] = await claimed(state, slices=2)
-    await state.slices.commit(claim, part(claim, failed=3))
+    await state.claims.commit(claim, part(claim, failed=3))
     await in_progress(state, slices=3)
     await in_progress(state, slices=4, lane="other@gpu")
     await validating(state)
@@ -272,7 +272,7 @@ async def test_neither_is_what_its_own_tenant_wants_first(state: State, few_at_o
     wanted = await in_progress(
         state, slices=1, created_at=99, expires_at=10_000_000_000, priority=9
     )
-    await state.live.amend(changed, priority=8)
+    await state.controls.amend(changed, priority=8)
 
     found = await state.lanes.candidates(LANE, slices_per_batch=2)
 
@@ -301,7 +301,7 @@ async def test_of_what_waited_of_a_tenant_nothing_is_left_once_it_does_not_wait(
     assert sorted(await redis.zrange(waiting, 0, -1)) == sorted([ready, paused, ended])
 
     await feed(state, ready, slices=1)
-    await state.live.pause(paused)
+    await state.controls.pause(paused)
     await state.apply(ended, Event.CANCEL_REQUESTED)
 
     assert not await redis.exists(tenants, waiting)

@@ -7,9 +7,9 @@ from redis.asyncio import Redis
 
 from shared.errors import NotFoundError
 from shared.lifecycle import Event, Status
-from shared.slices import Doubt, Slice
+from shared.slices import Slice, StrikeRange
 from shared.state import State
-from shared.state.slices import SupersededError
+from shared.state.claims import SupersededError
 from tests.batches import (
     JOB,
     LANE,
@@ -44,7 +44,7 @@ async def test_slices_come_in_pages_each_with_its_part(
     batch_id = await in_progress(state, slices=250)
     await feed(state, batch_id, slices=3)
     last = (await claim(state, slices=3))[-1]
-    await state.slices.commit(last, part(last))
+    await state.claims.commit(last, part(last))
 
     pages = [page async for page in state.slices.pages(batch_id, "p")]
     rest = [row async for page in state.slices.pages(batch_id, "p", first=249) for row in page]
@@ -99,7 +99,7 @@ async def test_a_claim_carries_all_that_a_run_needs(state: State) -> None:
     assert (got.epoch, got.strikes) == (1, 0)
     assert (got.bucket, got.key, got.etag) == ("inputs", f"files/{got.batch_id}", "e")
     assert (got.endpoint, got.tenant) == ("/v1/chat/completions", "acme")
-    assert await state.slices.inflight(got.batch_id) == 1
+    assert await state.claims.inflight(got.batch_id) == 1
     assert await state.lanes.claimed_count(LANE) == 1
 
 
@@ -153,7 +153,7 @@ async def test_a_superseded_job_gets_no_claims(state: State) -> None:
     await state.lanes.open_job(LANE, "", "job-2")
 
     with pytest.raises(SupersededError):
-        await state.slices.claim(LANE, JOB, lease_seconds=30, slices=1, rows=1000)
+        await state.claims.take(LANE, JOB, lease_seconds=30, slices=1, rows=1000)
 
 
 async def test_claimed_tokens_count_for_the_tenants_share(state: State) -> None:
@@ -168,7 +168,7 @@ async def test_claimed_tokens_count_for_the_tenants_share(state: State) -> None:
 async def test_a_commit_records_the_part_and_counts_its_rows(state: State) -> None:
     first, _ = await claimed(state, slices=2)
 
-    outcome = await state.slices.commit(first, part(first, failed=3))
+    outcome = await state.claims.commit(first, part(first, failed=3))
 
     record = await state.batches.get(first.batch_id)
     shape = record.to_openai()
@@ -178,19 +178,19 @@ async def test_a_commit_records_the_part_and_counts_its_rows(state: State) -> No
     assert (shape.usage.input_tokens, shape.usage.output_tokens) == (30, 20)
     assert shape.usage.input_tokens_details.cached_tokens == 10
     assert await state.slices.parts(first.batch_id) == {0: part(first, failed=3)}
-    assert await state.slices.inflight(first.batch_id) == 1
+    assert await state.claims.inflight(first.batch_id) == 1
 
 
 async def test_the_last_commit_finishes_the_rows(state: State) -> None:
     first, second = await claimed(state, slices=2)
-    await state.slices.commit(second, part(second))
+    await state.claims.commit(second, part(second))
 
-    await state.slices.commit(first, part(first))
+    await state.claims.commit(first, part(first))
 
     types = [e.fields["type"] for e in await state.outbox.read("events", limit=9, wait_seconds=0)]
     assert (await state.batches.get(first.batch_id)).status is Status.FINALIZING
     assert types.count("batch.finalizing") == 1
-    assert await state.slices.inflight(first.batch_id) == 0
+    assert await state.claims.inflight(first.batch_id) == 0
     assert await state.lanes.claimed_count(LANE) == 0
     assert await state.lanes.active(LANE) == []
 
@@ -199,10 +199,10 @@ async def test_a_repeated_commit_is_ok_again_and_changes_nothing(
     state: State, redis: Redis, namespace: str
 ) -> None:
     first, _ = await claimed(state, slices=2)
-    await state.slices.commit(first, part(first))
+    await state.claims.commit(first, part(first))
     before = await contents(redis, namespace)
 
-    outcome = await state.slices.commit(first, part(first))
+    outcome = await state.claims.commit(first, part(first))
 
     assert outcome == "ok"
     assert await contents(redis, namespace) == before
@@ -212,12 +212,12 @@ async def test_a_commit_after_anothers_changes_nothing(
     state: State, redis: Redis, namespace: str
 ) -> None:
     [old] = await claimed(state, slices=1)
-    await state.slices.reap(LANE, all_claims=True)
+    await state.claims.reap(LANE, all_claims=True)
     [new] = await claim(state)
-    await state.slices.commit(new, part(new))
+    await state.claims.commit(new, part(new))
     before = await contents(redis, namespace)
 
-    outcome = await state.slices.commit(old, part(old))
+    outcome = await state.claims.commit(old, part(old))
 
     assert outcome == "committed"
     assert await contents(redis, namespace) == before
@@ -227,11 +227,11 @@ async def test_a_commit_under_an_old_epoch_is_fenced(
     state: State, redis: Redis, namespace: str
 ) -> None:
     [old] = await claimed(state, slices=1)
-    await state.slices.reap(LANE, all_claims=True)
+    await state.claims.reap(LANE, all_claims=True)
     [new] = await claim(state)
     before = await contents(redis, namespace)
 
-    outcome = await state.slices.commit(old, part(old))
+    outcome = await state.claims.commit(old, part(old))
 
     assert (old.epoch, new.epoch) == (1, 2)
     assert outcome == "fenced"
@@ -240,14 +240,14 @@ async def test_a_commit_under_an_old_epoch_is_fenced(
 
 async def test_a_part_that_comes_after_its_batchs_end_is_swept(state: State) -> None:
     [old] = await claimed(state, slices=1)
-    await state.slices.reap(LANE, all_claims=True)
+    await state.claims.reap(LANE, all_claims=True)
     [new] = await claim(state)
-    await state.slices.commit(new, part(new))
+    await state.claims.commit(new, part(new))
     await state.conclude(old.batch_id, Event.OUTPUT_COMMITTED, files=[], fields={}, garbage=None)
 
-    late = await state.slices.commit(old, part(old))
-    again = await state.slices.commit(new, part(new))
-    by_another = await state.slices.commit(new, part(new)._replace(etag="another"))
+    late = await state.claims.commit(old, part(old))
+    again = await state.claims.commit(new, part(new))
+    by_another = await state.claims.commit(new, part(new)._replace(etag="another"))
 
     assert (late, again, by_another) == ("committed", "ok", "committed")
     assert await state.files.garbage() == [part(old).key]
@@ -257,9 +257,9 @@ async def test_a_late_commit_of_a_reaped_slice_counts_while_nobody_else_runs_it(
     state: State,
 ) -> None:
     first, second = await claimed(state, slices=2)
-    await state.slices.reap(LANE, all_claims=True)
+    await state.claims.reap(LANE, all_claims=True)
 
-    outcome = await state.slices.commit(first, part(first))
+    outcome = await state.claims.commit(first, part(first))
 
     assert outcome == "ok"
     assert [again.index for again in await claim(state, slices=9)] == [second.index]
@@ -272,12 +272,12 @@ async def test_a_closing_batch_still_takes_the_parts_of_live_claims(
     first, second = await claimed(state, slices=2)
     await state.apply(first.batch_id, event)
 
-    outcomes = [await state.slices.commit(one, part(one)) for one in (first, second)]
+    outcomes = [await state.claims.commit(one, part(one)) for one in (first, second)]
 
     record = await state.batches.get(first.batch_id)
     assert outcomes == ["ok", "ok"]
     assert record.number("completed") == 20
-    assert await state.slices.inflight(first.batch_id) == 0
+    assert await state.claims.inflight(first.batch_id) == 0
 
 
 @pytest.mark.parametrize("event", [Event.CANCEL_REQUESTED, Event.WINDOW_CLOSED])
@@ -286,10 +286,10 @@ async def test_a_closing_batch_takes_no_part_of_a_reaped_claim(
 ) -> None:
     [only] = await claimed(state, slices=1)
     await state.apply(only.batch_id, event)
-    await state.slices.reap(LANE, all_claims=True)
+    await state.claims.reap(LANE, all_claims=True)
     before = await contents(redis, namespace)
 
-    outcome = await state.slices.commit(only, part(only))
+    outcome = await state.claims.commit(only, part(only))
 
     assert outcome == "closed"
     assert await contents(redis, namespace) == before
@@ -301,7 +301,7 @@ async def test_an_ended_batch_takes_no_part(status: Status, state: State) -> Non
     [only] = await claimed(state, slices=1)
     ended = await in_status(state, status)
 
-    outcome = await state.slices.commit(dataclasses.replace(only, batch_id=ended), part(only))
+    outcome = await state.claims.commit(dataclasses.replace(only, batch_id=ended), part(only))
 
     assert outcome in ("closed", "fenced")
     assert await state.slices.parts(ended) == {}
@@ -311,8 +311,8 @@ async def test_a_failed_batch_takes_no_part_of_a_live_claim(state: State) -> Non
     [only] = await claimed(state, slices=1)
     await state.apply(only.batch_id, Event.LANE_FAILED)
 
-    assert await state.slices.commit(only, part(only)) == "closed"
-    assert await state.slices.reap(LANE, all_claims=True) == 1
+    assert await state.claims.commit(only, part(only)) == "closed"
+    assert await state.claims.reap(LANE, all_claims=True) == 1
     assert await state.lanes.claimed_count(LANE) == 0
     assert await claim(state) == []
 
@@ -322,10 +322,10 @@ async def test_a_renewed_claim_is_not_reaped(state: State) -> None:
     await feed(state, batch_id, slices=1)
     got = await claim(state, lease_seconds=0)
 
-    abandoned = await state.slices.renew(got, lease_seconds=30)
+    abandoned = await state.claims.renew(got, lease_seconds=30)
 
     assert abandoned == []
-    assert await state.slices.reap(LANE) == 0
+    assert await state.claims.reap(LANE) == 0
 
 
 async def test_a_claim_that_ran_out_is_reaped_and_lost_to_its_holder(state: State) -> None:
@@ -334,11 +334,11 @@ async def test_a_claim_that_ran_out_is_reaped_and_lost_to_its_holder(state: Stat
     first = await claim(state, lease_seconds=0)
     second = await claim(state, lease_seconds=30)
 
-    reaped = await state.slices.reap(LANE)
+    reaped = await state.claims.reap(LANE)
 
     assert reaped == 1
-    assert await state.slices.renew(first + second, lease_seconds=30) == first
-    assert await state.slices.inflight(batch_id) == 1
+    assert await state.claims.renew(first + second, lease_seconds=30) == first
+    assert await state.claims.inflight(batch_id) == 1
 
 
 async def test_a_reaped_slice_goes_to_the_head_of_its_lane(state: State) -> None:
@@ -346,7 +346,7 @@ async def test_a_reaped_slice_goes_to_the_head_of_its_lane(state: State) -> None
     others = await in_progress(state)
     await feed(state, others)
 
-    await state.slices.reap(LANE, all_claims=True)
+    await state.claims.reap(LANE, all_claims=True)
 
     assert [one.batch_id for one in await claim(state)] == [given_back.batch_id]
 
@@ -358,8 +358,8 @@ async def test_all_claims_are_reaped_however_many_there_are(state: State) -> Non
         await state.lanes.feed(LANE, members)
         await claim(state, slices=100, rows=10_000)
 
-    assert await state.slices.reap(LANE, all_claims=True) == 230
-    assert await state.slices.inflight(batch_id) == 0
+    assert await state.claims.reap(LANE, all_claims=True) == 230
+    assert await state.claims.inflight(batch_id) == 0
 
 
 async def test_more_claims_than_fit_one_script_are_renewed(state: State) -> None:
@@ -369,9 +369,9 @@ async def test_more_claims_than_fit_one_script_are_renewed(state: State) -> None
         members = [f"{batch_id}:{index}" for index in range(first, min(first + 100, 130))]
         await state.lanes.feed(LANE, members)
         got += await claim(state, slices=100, rows=10_000)
-    await state.slices.release(got[120])
+    await state.claims.release(got[120])
 
-    assert await state.slices.renew(got, lease_seconds=30) == [got[120]]
+    assert await state.claims.renew(got, lease_seconds=30) == [got[120]]
 
 
 @pytest.mark.parametrize("event", [Event.CANCEL_REQUESTED, Event.WINDOW_CLOSED, Event.LANE_FAILED])
@@ -381,13 +381,13 @@ async def test_the_holder_of_a_claim_hears_that_its_batch_is_closing(
     got = await claimed(state, slices=1)
     await state.apply(got[0].batch_id, event)
 
-    assert await state.slices.renew(got, lease_seconds=30) == got
+    assert await state.claims.renew(got, lease_seconds=30) == got
 
 
 async def test_a_released_slice_can_be_claimed_again_with_its_strikes(state: State) -> None:
     [first] = await claimed(state, slices=1)
 
-    released = await state.slices.release(first, strikes=1)
+    released = await state.claims.release(first, strikes=1)
 
     [again] = await claim_suspects(state)
     assert released
@@ -398,20 +398,20 @@ async def test_a_repeated_release_changes_nothing(
     state: State, redis: Redis, namespace: str
 ) -> None:
     [first] = await claimed(state, slices=1)
-    await state.slices.release(first, strikes=1)
+    await state.claims.release(first, strikes=1)
     before = await contents(redis, namespace)
 
-    assert not await state.slices.release(first, strikes=1)
+    assert not await state.claims.release(first, strikes=1)
     assert await contents(redis, namespace) == before
 
 
 async def test_nobody_releases_anothers_claim(state: State, redis: Redis, namespace: str) -> None:
     [old] = await claimed(state, slices=1)
-    await state.slices.reap(LANE, all_claims=True)
+    await state.claims.reap(LANE, all_claims=True)
     await claim(state)
     before = await contents(redis, namespace)
 
-    assert not await state.slices.release(old, strikes=1)
+    assert not await state.claims.release(old, strikes=1)
     assert await contents(redis, namespace) == before
 
 
@@ -419,18 +419,18 @@ async def test_a_slice_released_while_its_batch_closes_is_not_run_again(state: S
     [first] = await claimed(state, slices=1)
     await state.apply(first.batch_id, Event.CANCEL_REQUESTED)
 
-    assert await state.slices.release(first)
+    assert await state.claims.release(first)
     assert await claim(state) == []
-    assert await state.slices.inflight(first.batch_id) == 0
+    assert await state.claims.inflight(first.batch_id) == 0
 
 
 async def test_a_slice_is_announced_once_and_only_where_that_is_wanted(state: State) -> None:
     first, second, third = await claimed(state, slices=3)
 
-    await state.slices.commit(first, part(first))
+    await state.claims.commit(first, part(first))
     for _ in range(2):
-        await state.slices.commit(second, part(second, failed=1), announced=True)
-    await state.slices.commit(third, part(third), announced=True)
+        await state.claims.commit(second, part(second, failed=1), announced=True)
+    await state.claims.commit(third, part(third), announced=True)
 
     entries = await state.outbox.read("events", limit=99, wait_seconds=0)
     types = [entry.fields["type"] for entry in entries]
@@ -445,7 +445,7 @@ async def test_a_slice_is_announced_once_and_only_where_that_is_wanted(state: St
 async def test_a_slice_in_which_an_engine_died_runs_apart_from_the_others(state: State) -> None:
     first, _ = await claimed(state, slices=2)
 
-    await state.slices.release(first, strikes=1)
+    await state.claims.release(first, strikes=1)
 
     assert await claim(state, slices=9) == []
     assert await state.lanes.suspects_count(LANE) == 1
@@ -457,7 +457,7 @@ async def test_suspects_are_claimed_together_up_to_so_many_rows_and_one_at_least
     state: State,
 ) -> None:
     for one in await claimed(state, slices=4):
-        await state.slices.release(one, strikes=1)
+        await state.claims.release(one, strikes=1)
 
     got = [await claim_suspects(state, rows=rows) for rows in (1, 29, 99)]
 
@@ -466,30 +466,36 @@ async def test_suspects_are_claimed_together_up_to_so_many_rows_and_one_at_least
 
 async def test_a_suspect_carries_what_is_known_of_its_rows(state: State) -> None:
     [first] = await claimed(state, slices=1)
-    await state.slices.release(first, strikes=1, doubts=[Doubt(0, 8, 1)], last_words="It hung.")
+    await state.claims.release(
+        first, strikes=1, strike_ranges=[StrikeRange(0, 8, 1)], last_words="It hung."
+    )
     [second] = await claim_suspects(state)
 
     # A death that is not its own adds nothing, and one that is takes the place of what was known.
-    await state.slices.release(second)
+    await state.claims.release(second)
     [third] = await claim_suspects(state)
-    await state.slices.release(
-        third, strikes=1, doubts=[Doubt(0, 7, 1), Doubt(7, 8, 2)], last_words="Dead.", most_deaths=9
+    await state.claims.release(
+        third,
+        strikes=1,
+        strike_ranges=[StrikeRange(0, 7, 1), StrikeRange(7, 8, 2)],
+        last_words="Dead.",
+        max_deaths=9,
     )
     [fourth] = await claim_suspects(state)
 
-    assert second.doubts == third.doubts == (Doubt(0, 8, 1),)
+    assert second.strike_ranges == third.strike_ranges == (StrikeRange(0, 8, 1),)
     assert (third.last_words, third.engine_deaths) == ("It hung.", 0)
-    assert fourth.doubts == (Doubt(0, 7, 1), Doubt(7, 8, 2))
+    assert fourth.strike_ranges == (StrikeRange(0, 7, 1), StrikeRange(7, 8, 2))
     assert (fourth.strikes, fourth.last_words, fourth.engine_deaths) == (2, "Dead.", 1)
     assert (await state.lanes.job(LANE)).deaths == 1
 
 
 async def test_a_suspect_whose_claim_runs_out_is_a_suspect_again(state: State) -> None:
     [first] = await claimed(state, slices=1)
-    await state.slices.release(first, strikes=1)
+    await state.claims.release(first, strikes=1)
     await claim_suspects(state)
 
-    assert await state.slices.reap(LANE, all_claims=True) == 1
+    assert await state.claims.reap(LANE, all_claims=True) == 1
 
     assert await claim(state) == []
     assert [one.epoch for one in await claim_suspects(state)] == [3]
@@ -499,7 +505,7 @@ async def test_suspects_of_an_ended_batch_are_dropped_on_the_way(state: State) -
     [ended] = await claimed(state, slices=1)
     [live] = await claimed(state, slices=1)
     for one in (ended, live):
-        await state.slices.release(one, strikes=1)
+        await state.claims.release(one, strikes=1)
     await state.apply(ended.batch_id, Event.CANCEL_REQUESTED)
 
     got = await claim_suspects(state)
@@ -510,18 +516,18 @@ async def test_suspects_of_an_ended_batch_are_dropped_on_the_way(state: State) -
 
 async def test_a_superseded_job_gets_no_suspects(state: State) -> None:
     [first] = await claimed(state, slices=1)
-    await state.slices.release(first, strikes=1)
+    await state.claims.release(first, strikes=1)
     await state.lanes.open_job(LANE, JOB, "job-2")
 
     with pytest.raises(SupersededError):
-        await state.slices.claim_suspects(LANE, JOB, lease_seconds=30, rows=10)
+        await state.claims.take_suspects(LANE, JOB, lease_seconds=30, rows=10)
 
 
 async def test_a_late_commit_takes_its_slice_from_the_suspects(state: State) -> None:
     first, _ = await claimed(state, slices=2)
-    await state.slices.release(first, strikes=1)
+    await state.claims.release(first, strikes=1)
 
-    assert await state.slices.commit(first, part(first)) == "ok"
+    assert await state.claims.commit(first, part(first)) == "ok"
 
     assert await state.lanes.suspects_count(LANE) == 0
 
@@ -533,7 +539,9 @@ async def test_a_death_after_its_batchs_end_leaves_nothing_behind(
     await state.apply(only.batch_id, Event.LANE_FAILED)
     before = await contents(redis, namespace)
 
-    assert await state.slices.release(only, strikes=1, doubts=[Doubt(0, 1, 1)], most_deaths=9)
+    assert await state.claims.release(
+        only, strikes=1, strike_ranges=[StrikeRange(0, 1, 1)], max_deaths=9
+    )
 
     after = await contents(redis, namespace)
     assert {key for key in after if "strikes" in key or "doubts" in key} == set()
@@ -544,18 +552,18 @@ async def test_a_death_after_its_batchs_end_leaves_nothing_behind(
 async def test_deaths_in_a_row_are_counted_up_to_a_result(state: State) -> None:
     first, second, third = await claimed(state, slices=3)
     for one in (first, second):
-        await state.slices.release(one, strikes=1, most_deaths=9)
+        await state.claims.release(one, strikes=1, max_deaths=9)
     [first, second] = await claim_suspects(state)
     dead = [dead_row(first, row) for row in range(first.slice.rows)]
 
     # Rows that are given up are no results.
-    await state.slices.commit(first, part(first, failed=10), dead=dead)
+    await state.claims.commit(first, part(first, failed=10), dead=dead)
     still = (await state.lanes.job(LANE)).deaths
-    await state.slices.commit(second, part(second, failed=10), dead=[dead_row(second)])
+    await state.claims.commit(second, part(second, failed=10), dead=[dead_row(second)])
 
     assert still == 2
     assert (await state.lanes.job(LANE)).deaths == 0
-    assert await state.slices.commit(third, part(third)) == "ok"
+    assert await state.claims.commit(third, part(third)) == "ok"
 
 
 async def test_rows_that_killed_engines_are_kept_in_order_and_once(state: State) -> None:
@@ -564,10 +572,10 @@ async def test_rows_that_killed_engines_are_kept_in_order_and_once(state: State)
     rows = [dead_row(mine, 3, reason="It hung.", custom_id="é\u2028"), dead_row(mine, 1)]
 
     for _ in range(2):
-        assert await state.slices.commit(mine, part(mine, failed=2), dead=rows) == "ok"
-    await state.slices.commit(other, part(other, failed=1), dead=[dead_row(other)])
+        assert await state.claims.commit(mine, part(mine, failed=2), dead=rows) == "ok"
+    await state.claims.commit(other, part(other, failed=1), dead=[dead_row(other)])
     late = dataclasses.replace(mine, epoch=9)
-    assert await state.slices.commit(late, part(late), dead=[dead_row(mine, 5)]) == "committed"
+    assert await state.claims.commit(late, part(late), dead=[dead_row(mine, 5)]) == "committed"
 
     assert sorted(await state.dead_rows.all(tenant="acme"), key=lambda row: row.id) == rows[::-1]
     assert await state.dead_rows.all(batch_id=other.batch_id) == [dead_row(other)]
@@ -578,7 +586,7 @@ async def test_rows_that_killed_engines_are_kept_in_order_and_once(state: State)
 
 async def test_a_dropped_row_is_gone(state: State) -> None:
     [only] = await claimed(state, slices=1)
-    await state.slices.commit(only, part(only, failed=1), dead=[dead_row(only)])
+    await state.claims.commit(only, part(only, failed=1), dead=[dead_row(only)])
 
     assert [await state.dead_rows.drop(dead_row(only).id) for _ in range(2)] == [True, False]
 
@@ -595,7 +603,7 @@ async def test_the_newest_ten_thousand_dead_rows_are_kept(
     await redis.hset(f"{namespace}dead-rows", mapping=dict.fromkeys(old, "{}"))
     [only] = await claimed(state, slices=1)
 
-    await state.slices.commit(only, part(only, failed=2), dead=[dead_row(only), dead_row(only, 1)])
+    await state.claims.commit(only, part(only, failed=2), dead=[dead_row(only), dead_row(only, 1)])
 
     kept = await redis.zrange(f"{namespace}dead-rows-since", 0, -1)
     assert kept[0] == "old-00002"
@@ -609,8 +617,8 @@ async def test_an_engine_that_gave_results_before_its_death_begins_another_row(
     first, second, third = await claimed(state, slices=3)
 
     for one in (first, second):
-        await state.slices.release(one, strikes=1, most_deaths=3)
-    await state.slices.release(third, strikes=1, most_deaths=3, gave_results=True)
+        await state.claims.release(one, strikes=1, max_deaths=3)
+    await state.claims.release(third, strikes=1, max_deaths=3, gave_results=True)
 
     assert (await state.lanes.job(LANE)).deaths == 1
     assert await state.lanes.failure(LANE) is None
@@ -620,9 +628,9 @@ async def test_so_many_deaths_in_a_row_fail_the_lane_and_stop_it(state: State) -
     first, second, _ = await claimed(state, slices=3)
     other = await in_progress(state)
 
-    await state.slices.release(first, strikes=1, most_deaths=2)
+    await state.claims.release(first, strikes=1, max_deaths=2)
     before = await state.lanes.failure(LANE)
-    await state.slices.release(second, strikes=1, most_deaths=2)
+    await state.claims.release(second, strikes=1, max_deaths=2)
 
     assert before is None
     assert await state.lanes.failure(LANE) == (

@@ -23,7 +23,7 @@ from redis.asyncio import Redis
 
 from shared.errors import InvalidTransitionError
 from shared.lifecycle import FINAL, Event, Status
-from shared.slices import Claim, Doubt, GivenBack
+from shared.slices import Claim, ReleaseReason, StrikeRange
 from shared.state import State
 from tests.batches import JOB, LANE, ROWS_A_SLICE, dead_row, feed, in_progress, part
 
@@ -45,7 +45,7 @@ class _Slice:
     place: str = "pending"
     epoch: int = 0
     strikes: int = 0
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[StrikeRange, ...] = ()
     is_inflight: bool = False
     committed_by: int = 0
     failed: int = 0
@@ -145,7 +145,7 @@ class _Machine(RuleBasedStateMachine):
         batch_id, batch = self._any_batch(data)
         is_open = batch.status is Status.IN_PROGRESS
 
-        refused = self._run(self._state.live.pause(batch_id))
+        refused = self._run(self._state.controls.pause(batch_id))
 
         assert refused is (None if is_open else batch.status)
         if is_open:
@@ -159,7 +159,7 @@ class _Machine(RuleBasedStateMachine):
         batch_id, batch = self._any_batch(data)
         is_open = batch.status is Status.IN_PROGRESS
 
-        refused = self._run(self._state.live.resume(batch_id))
+        refused = self._run(self._state.controls.resume(batch_id))
 
         assert refused is (None if is_open else batch.status)
         if is_open:
@@ -172,7 +172,7 @@ class _Machine(RuleBasedStateMachine):
         batch_id, batch = self._any_batch(data)
         before = self._run(self._state.batches.get(batch_id)).number("priority")
 
-        self._run(self._state.live.amend(batch_id, priority=priority))
+        self._run(self._state.controls.amend(batch_id, priority=priority))
 
         if batch.status is Status.IN_PROGRESS and priority != before:
             batch.events["batch.updated"] += 1
@@ -184,7 +184,7 @@ class _Machine(RuleBasedStateMachine):
         ready = self._some("ready", lane)
 
         got = self._run(
-            self._state.slices.claim(lane, JOB, lease_seconds=60, slices=slices, rows=1000)
+            self._state.claims.take(lane, JOB, lease_seconds=60, slices=slices, rows=1000)
         )
 
         assert len(got) == min(slices, len(ready))
@@ -195,7 +195,7 @@ class _Machine(RuleBasedStateMachine):
     def claim_suspects(self, rows: int, lane: str) -> None:
         suspects = self._some("suspect", lane)
 
-        got = self._run(self._state.slices.claim_suspects(lane, JOB, lease_seconds=60, rows=rows))
+        got = self._run(self._state.claims.take_suspects(lane, JOB, lease_seconds=60, rows=rows))
 
         assert len(got) == min(max(1, rows // ROWS_A_SLICE), len(suspects))
         self._take(got, suspects)
@@ -208,7 +208,7 @@ class _Machine(RuleBasedStateMachine):
         for lane in LANES:
             held = [one for one in some if one.lane == lane]
 
-            abandoned = self._run(self._state.slices.renew(held, lease_seconds=60))
+            abandoned = self._run(self._state.claims.renew(held, lease_seconds=60))
 
             assert abandoned == [
                 one
@@ -245,7 +245,7 @@ class _Machine(RuleBasedStateMachine):
                 batch.move_to(Status.FINALIZING)
 
         rows = [dead_row(claim, row) for row in range(dead)]
-        outcome = self._run(self._state.slices.commit(claim, part(claim, failed=failed), dead=rows))
+        outcome = self._run(self._state.claims.commit(claim, part(claim, failed=failed), dead=rows))
 
         assert outcome == expected
 
@@ -255,7 +255,7 @@ class _Machine(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(self._claims))
         is_current = self._is_current(claim)
 
-        released = self._run(self._state.slices.release(claim, strikes=strikes))
+        released = self._run(self._state.claims.release(claim, strikes=strikes))
 
         assert released == is_current
         if released:
@@ -268,17 +268,17 @@ class _Machine(RuleBasedStateMachine):
         """The lane's engine dies with all in it; its job lives to tell."""
         held = [one for one in self._claims if one.lane == lane and self._is_current(one)]
         for place, claim in enumerate(held):
-            doubts = (*claim.doubts, Doubt(0, end, claim.strikes + 1))
+            doubts = (*claim.strike_ranges, StrikeRange(0, end, claim.strikes + 1))
             is_told = counted and place == 0
 
             released = self._run(
-                self._state.slices.release(
+                self._state.claims.release(
                     claim,
                     strikes=1,
-                    reason=GivenBack.ENGINE_DIED,
-                    doubts=doubts,
+                    reason=ReleaseReason.ENGINE_DIED,
+                    strike_ranges=doubts,
                     last_words="It died.",
-                    most_deaths=1000 * is_told,
+                    max_deaths=1000 * is_told,
                 )
             )
 
@@ -292,9 +292,9 @@ class _Machine(RuleBasedStateMachine):
     @rule(lane=st.sampled_from(LANES))
     def reap(self, lane: str) -> None:
         held = self._inflight(lane)
-        assert self._run(self._state.slices.reap(lane)) == 0
+        assert self._run(self._state.claims.reap(lane)) == 0
 
-        reaped = self._run(self._state.slices.reap(lane, all_claims=True))
+        reaped = self._run(self._state.claims.reap(lane, all_claims=True))
 
         assert reaped == len(held)
         for batch_id, index in held:
@@ -491,11 +491,11 @@ class _Machine(RuleBasedStateMachine):
             assert (one.batch_id, one.index) in line
             piece, batch = self._piece(one), self._batches[one.batch_id]
             assert (one.epoch, one.strikes) == (piece.epoch + 1, piece.strikes)
-            assert (one.doubts, one.engine_deaths) == (piece.doubts, batch.deaths)
+            assert (one.strike_ranges, one.engine_deaths) == (piece.doubts, batch.deaths)
             piece.place, piece.epoch, piece.is_inflight = "claimed", one.epoch, True
         self._claims += got
 
-    def _strike(self, claim: Claim, strikes: int, doubts: tuple[Doubt, ...]) -> bool:
+    def _strike(self, claim: Claim, strikes: int, doubts: tuple[StrikeRange, ...]) -> bool:
         """Nothing is added to a batch that has ended."""
         if self._batches[claim.batch_id].status in FINAL:
             return False

@@ -9,7 +9,7 @@ from cli.rebuild.standing import Found, live
 from shared.ledger.commits import Cancellation, LaneFailure
 from shared.ledger.plans import Plan
 from shared.lifecycle import Status
-from shared.slices import Slice, SliceUsage, label
+from shared.slices import Slice, SliceUsage, part_label
 from shared.state.restore import LiveBatch
 from shared.storage import Listed
 from tests.manifests import a_manifest
@@ -26,7 +26,7 @@ class _Made:
 
     @property
     def label(self) -> str:
-        return label(5, self.rows, SliceUsage(self.rows - 1, 1, 30, 2, 20, 3))
+        return part_label(5, self.rows, SliceUsage(self.rows - 1, 1, 30, 2, 20, 3))
 
 
 def _found(*names: str, parts: Iterable[_Made] = ()) -> Found:

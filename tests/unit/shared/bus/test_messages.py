@@ -31,7 +31,7 @@ _REQUEST = {
     "url": "/v1/chat/completions",
     "body": {"model": "m", "messages": [{"role": "user", "content": _SECRET}]},
 }
-_REFERENCE = {"kind": "s3", "bucket": "b", "key": "k", "etag": "e", "size": 1}
+_REFERENCE = {"kind": "s3", "bucket": "bucket", "key": "k", "etag": "e", "size": 1}
 
 
 def _submission(**changes: object) -> dict[str, Any]:
@@ -71,6 +71,19 @@ def test_an_input_is_inline_or_an_object_or_a_file(source: object, kind: type) -
     assert isinstance(_decoded(_submission(input=source)).input, kind)
 
 
+def test_a_key_has_as_many_bytes_as_s3_takes() -> None:
+    source = _decoded(_submission(input={**_REFERENCE, "key": "ü" * 512})).input
+
+    assert isinstance(source, S3Input)
+
+
+def test_a_whole_number_is_an_integer_as_in_json_schema() -> None:
+    submission = _decoded(_submission(priority=7.0))
+
+    assert submission == _decoded(_submission(priority=7))
+    assert fingerprint(submission) == fingerprint(_decoded(_submission(priority=7)))
+
+
 def test_a_packed_body_is_unpacked() -> None:
     packed = gzip.compress(json.dumps(_submission()).encode())
 
@@ -106,6 +119,17 @@ def test_a_packed_body_is_unpacked() -> None:
         ({"input": {**_REFERENCE, "size": 0}}, "input.size"),
         ({"input": {**_REFERENCE, "size": 209_715_201}}, "input.size"),
         ({"input": {**_REFERENCE, "sha256": "abc"}}, "input.sha256"),
+        ({"input": {**_REFERENCE, "bucket": "b"}}, "input.bucket"),
+        ({"input": {**_REFERENCE, "bucket": "b" * 64}}, "input.bucket"),
+        ({"input": {**_REFERENCE, "key": ""}}, "input.key"),
+        ({"input": {**_REFERENCE, "key": "a\0"}}, "input.key"),
+        ({"input": {**_REFERENCE, "key": "ü" * 513}}, "input.key"),
+        ({"input": {**_REFERENCE, "etag": "e" * 257}}, "input.etag"),
+        ({"input": {**_REFERENCE, "version_id": "v" * 1025}}, "input.version_id"),
+        ({"input": {**_REFERENCE, "version_id": "a\n"}}, "input.version_id"),
+        ({"priority": 5.5}, "priority"),
+        ({"not_after": "2026-12-24 18:00Z"}, "not_after"),
+        ({"not_after": "1795165000"}, "not_after"),
         ({"input": {"kind": "file", "file_id": "../secret"}}, "input.file_id"),
     ],
 )

@@ -1,0 +1,79 @@
+"""Completion windows: a batch is closed at the moment its window ends, and then ends soon.
+
+Rows that are in an engine at that moment get a little time to come out; nothing waits longer.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from math import inf
+
+import structlog
+
+from shared.errors import InvalidTransitionError
+from shared.lifecycle import Event, Status
+from shared.state import State
+
+log = structlog.get_logger()
+
+#: Lane jobs look once a second whether a batch is closing, and then hand in what it has.
+GRACE_SECONDS = 1.2
+#: Windows are looked at this often even if no bell rings.
+_SWEEP_SECONDS = 1.0
+#: Bells may ring thousands of times a second.
+_PAUSE_SECONDS = 0.05
+#: Calls to Redis at a time.
+_AT_ONCE = 50
+
+
+class Windows:
+    """Closes batches whose window has passed. Only the leader runs one."""
+
+    def __init__(self, state: State, *, grace_seconds: float = GRACE_SECONDS) -> None:
+        self._state = state
+        self._grace_seconds = grace_seconds
+        #: When the lane jobs' time with each closing batch is up, on the monotonic clock.
+        self._grace_ends: dict[str, float] = {}
+
+    async def watch(self) -> None:
+        """Close each window at its end, until cancelled. Raises TransientError without Redis."""
+        async with self._state.bells("dispatcher") as bells:
+            while True:
+                wait = await self.close()
+                await asyncio.sleep(_PAUSE_SECONDS)
+                await bells.wait(min(wait, _SWEEP_SECONDS))
+
+    async def close(self) -> float:
+        """Close what has passed. Returns the seconds until there is more to do.
+
+        A batch that is validating is closed as soon as it runs; until then nobody knows its rows.
+        """
+        passed = 0
+        closing: set[str] = set()
+        # All of them: batches that take long to end must not hide the others.
+        while overdue := await self._state.batches.past_window(first=passed):
+            passed += len(overdue)
+            statuses = await self._state.batches.statuses(overdue)
+            closing |= {one for one in overdue if statuses.get(one) is not Status.VALIDATING}
+            await self._close_all(statuses)
+        self._grace_ends = {one: self._grace_ends[one] for one in closing & self._grace_ends.keys()}
+        next_grace = min(self._grace_ends.values(), default=inf) - time.monotonic()
+        return min(await self._state.batches.seconds_to_next_window(), max(0.0, next_grace))
+
+    async def _close_all(self, statuses: Mapping[str, Status]) -> None:
+        found = [one for one in statuses.items() if one[1] is not Status.VALIDATING]
+        for first in range(0, len(found), _AT_ONCE):
+            await asyncio.gather(*(self._close(*one) for one in found[first : first + _AT_ONCE]))
+
+    async def _close(self, batch_id: str, status: Status) -> None:
+        if status is Status.IN_PROGRESS:
+            with suppress(InvalidTransitionError):
+                await self._state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
+                log.info("batch.window_closed", batch_id=batch_id)
+        now = time.monotonic()
+        if self._grace_ends.setdefault(batch_id, now + self._grace_seconds) <= now:
+            # No new claim can be made on a batch that is closing, so once is enough.
+            self._grace_ends[batch_id] = inf
+            if slices := await self._state.claims.take_back(batch_id):
+                log.warning("claims.taken_back", batch_id=batch_id, slices=slices)

@@ -1,0 +1,197 @@
+"""S3 fails for some objects and not for others: their messages are answered, and hold up nobody."""
+
+import json
+import secrets
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import yaml
+from aio_pika.abc import AbstractIncomingMessage
+
+from dispatcher import intake as intake_module
+from dispatcher.inputs import Inputs
+from dispatcher.intake import Intake
+from dispatcher.replay import Replay
+from shared.bus import topology
+from shared.bus.connection import Bus
+from shared.bus.event_messages import EventMessages
+from shared.catalog import Catalog
+from shared.state import State
+from shared.storage import Storage
+from shared.submission.admission import NewBatchQuota
+from tests.conftest import a_bucket
+from tests.eventually import eventually
+from tests.faults.conftest import CATALOG, CHAT, submission
+from tests.faults.s3_proxy import Refusal, S3Proxy, s3_proxy
+from tests.servers import S3
+
+_BROKEN = Refusal(500, "UnknownError")
+_UNAVAILABLE = Refusal(503, "ServiceUnavailable")
+_IN_HAND = 16
+#: More than are in hand at once.
+_MANY = 3 * _IN_HAND
+
+
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[S3Proxy]:
+    with s3_proxy(s3.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def straight(s3: S3) -> AsyncIterator[Storage]:
+    """The bucket, past the proxy."""
+    async with a_bucket(s3) as storage:
+        yield storage
+
+
+class Senders:
+    """Tenants whose messages our own login sends, as it sends dead letters again."""
+
+    def __init__(self, bus: Bus, state: State, straight: Storage) -> None:
+        self._bus = bus
+        self._state = state
+        self._straight = straight
+        self.deliveries: list[AbstractIncomingMessage] = []
+
+    async def send(self, tenant: str, body: bytes) -> str:
+        """Publish; returns the id of the message."""
+        message_id = f"m-{secrets.token_hex(4)}"
+        properties: dict[str, Any] = {
+            "message_id": message_id,
+            "type": "batch.submit.v1",
+            "content_type": "application/json",
+            "delivery_mode": 2,
+            "reply_to": f"reply.{tenant}.mine",
+        }
+        await self._bus.publish(
+            topology.SUBMIT_EXCHANGE,
+            topology.submit_key(tenant),
+            body,
+            properties={"message_id": message_id, "user_id": self._bus.user},
+            headers={"x-replay": {"user": tenant, "properties": properties}},
+            mandatory=True,
+        )
+        return message_id
+
+    async def send_object(self, tenant: str, name: str) -> str:
+        """A message over an object of the tenant's own, which is there."""
+        stored = await self._straight.put(f"inbox/{tenant}/{name}", b"{}\n")
+        given: dict[str, Any] = {"kind": "s3", "bucket": self._straight.bucket, "key": stored.key}
+        given |= {"etag": stored.etag, "size": stored.size}
+        body = {"schema": "batch.submit/1", "endpoint": CHAT, "input": given}
+        return await self.send(tenant, json.dumps(body).encode())
+
+    async def answers(self) -> dict[str, Any]:
+        """What was answered, by message id."""
+        entries = await self._state.outbox.read("replies", limit=10_000, wait_seconds=0.001)
+        return {
+            entry.fields["correlation_id"]: json.loads(entry.fields["body"]) for entry in entries
+        }
+
+    async def until_answered(self, message_ids: list[str]) -> dict[str, Any]:
+        async def are_answered() -> bool:
+            return set(message_ids) <= (await self.answers()).keys()
+
+        await eventually(are_answered, 120)
+        return await self.answers()
+
+
+@pytest.fixture
+async def senders(
+    bus: Bus, state: State, straight: Storage, proxy: S3Proxy, s3: S3
+) -> AsyncIterator[Senders]:
+    """The tenants, whom an intake behind the proxy serves."""
+    keys = s3.access_key, s3.secret_key, straight.bucket
+    storage = Storage(proxy.endpoint, *keys, attempts=1)
+    lookups = Storage(proxy.endpoint, *keys, attempts=1, patience_seconds=60)
+    senders = Senders(bus, state, straight)
+    intake = Intake(
+        state,
+        storage,
+        bus,
+        service_user=bus.user,
+        inputs=Inputs(
+            state,
+            lookups,
+            tenant_prefix="inbox/{tenant}/",
+            places={},
+            max_bytes=1_000_000,
+            pauses=(0.05, 0.05),
+        ),
+        quota=NewBatchQuota(Catalog.model_validate(yaml.safe_load(CATALOG)), 100_000, 1000, 1000),
+        replay=Replay(state, bus, EventMessages(storage=storage)),
+    )
+
+    async def take(message: AbstractIncomingMessage) -> None:
+        senders.deliveries.append(message)
+        await intake.take(message)
+
+    await bus.consume(take, prefetch=_IN_HAND)
+    yield senders
+    proxy.judge = None
+    storage.close()
+    lookups.close()
+
+
+async def test_an_object_that_s3_fails_for_alone_is_answered_and_the_others_are_taken(
+    senders: Senders, proxy: S3Proxy
+) -> None:
+    proxy.judge = lambda _, path: _BROKEN if "broken" in path else None
+
+    broken = [await senders.send_object("acme", f"broken-{n}") for n in range(_MANY)]
+    good = [await senders.send_object("acme", "good"), await senders.send("globex", submission())]
+    answers = await senders.until_answered([*broken, *good])
+
+    assert {answers[one]["error"]["code"] for one in broken} == {"input_unavailable"}
+    assert {answers[one]["status"] for one in good} == {"accepted"}
+
+
+async def test_slow_objects_of_one_tenant_hold_up_no_other_tenant(
+    senders: Senders, proxy: S3Proxy
+) -> None:
+    go_on = threading.Event()
+
+    def judge(_: str, path: str) -> None:
+        if "slow" in path:
+            go_on.wait(60)
+
+    proxy.judge = judge
+    try:
+        slow = [await senders.send_object("acme", f"slow-{n}") for n in range(_MANY)]
+        await eventually(lambda: len(senders.deliveries) >= _IN_HAND)
+        other = [await senders.send_object("globex", "in"), await senders.send("in", submission())]
+        answers = await senders.until_answered(other)
+        assert not answers.keys() & set(slow)
+    finally:
+        go_on.set()
+
+    answers = await senders.until_answered(slow)
+    assert {answers[one]["status"] for one in (*slow, *other)} == {"accepted"}
+
+
+@pytest.mark.parametrize("is_inline", [False, True])
+async def test_in_an_outage_messages_wait_however_long_it_lasts(
+    is_inline: bool,
+    senders: Senders,
+    proxy: S3Proxy,
+    bus: Bus,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intake_module, "_PATIENCE_SECONDS", 0.01)
+    proxy.judge = lambda *_: _UNAVAILABLE
+
+    if is_inline:
+        waiting = await senders.send("acme", submission())
+    else:
+        waiting = await senders.send_object("acme", "in")
+    limit = int(topology.SUBMIT_QUEUE_ARGUMENTS["x-delivery-limit"])
+    await eventually(lambda: len(senders.deliveries) > limit + 5, 120)
+    assert waiting not in await senders.answers()
+    proxy.judge = None
+
+    answers = await senders.until_answered([waiting])
+    assert answers[waiting]["status"] == "accepted"
+    assert await bus.depth(topology.DEAD_QUEUE) == 0

@@ -1,0 +1,76 @@
+from shared.slices import Claim, Slice
+from worker.lane_load import LaneLoad
+
+
+def _claim(index: int, rows: int) -> Claim:
+    return Claim(
+        lane="m@gpu",
+        batch_id="batch_1",
+        index=index,
+        epoch=1,
+        strikes=0,
+        slice=Slice(0, 100, 0, rows, 10),
+        bucket="b",
+        key="k",
+        etag="e",
+        endpoint="/v1/chat/completions",
+        tenant="acme",
+    )
+
+
+def _load(*, rows_at_once: int = 256, direct_rows: int = 64) -> LaneLoad:
+    return LaneLoad(rows_at_once=rows_at_once, direct_rows=direct_rows, wave_seconds=30)
+
+
+def test_without_a_wave_slices_run_directly_until_two_queues_are_full() -> None:
+    load = _load()
+    assert load.free_direct_rows() == 2 * (256 + 64)
+
+    load.begin_direct(_claim(0, 600))
+    assert load.free_direct_rows() == 40
+
+    load.end_direct(_claim(0, 600))
+    assert load.free_direct_rows() == 640
+
+
+def test_a_wave_that_starts_takes_no_room_from_slices_that_run_directly() -> None:
+    load = _load()
+    wave = [_claim(index, 400) for index in range(3)]
+    load.hold(wave)
+
+    load.begin_wave(wave)
+
+    assert load.free_direct_rows() == 640
+
+
+def test_beside_a_wave_that_flows_only_small_slices_run_directly() -> None:
+    load = _load()
+    wave = [_claim(index, 400) for index in range(3)]
+    load.hold(wave)
+    load.begin_wave(wave)
+
+    load.drop(wave[0])
+    assert load.free_direct_rows() == 64
+
+    load.drop(wave[1])
+    assert load.free_direct_rows() == 640 - 400
+
+    load.end_wave(wave)
+    assert load.free_direct_rows() == 640
+
+
+def test_a_wave_fills_its_time_and_never_less_than_four_engines() -> None:
+    load = _load(rows_at_once=100)
+
+    assert load.wave_rows(1000) == 30_000
+    assert load.wave_rows(0) == 400
+
+
+def test_a_claim_is_held_until_it_is_dropped_once() -> None:
+    load = _load()
+    first, second = _claim(0, 5), _claim(1, 5)
+    load.hold([first, second])
+
+    assert load.drop(first)
+    assert not load.drop(first)
+    assert load.claims == [second]

@@ -1,0 +1,138 @@
+"""The Serve deployment of an engine, as it follows from its model and its pool in the catalog."""
+
+import math
+from typing import Any
+
+from ray import serve
+from ray.serve.llm import LLMConfig, ModelLoadingConfig, build_llm_deployment
+from ray.serve.schema import LoggingConfig
+
+from shared.catalog import Catalog, Lane, Model, Pool
+from worker.engine import HANG_SECONDS_VARIABLE, BatchServer
+from worker.engine_sizes import DEFAULT_MAX_NUM_SEQS, ROWS_PER_ENGINE_CALL, seats, with_queue
+from worker.engine_status import DEPLOYMENT
+
+#: Used where the catalog does not set it. vLLM's own guess is too low for batches.
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
+
+
+def deploy(catalog: Catalog, lane: Lane) -> None:
+    """Deploy the lane's engine. Serve starts a replica when the first call comes."""
+    application = build_llm_deployment(
+        llm_config(catalog.model(lane.model), catalog.pools[lane.pool]),
+        override_serve_options={"name": DEPLOYMENT},
+    )
+    target = serve.RunTarget(
+        application,
+        name=catalog.app_name(lane),
+        route_prefix=None,
+        # It would have a line for each call.
+        logging_config=LoggingConfig(enable_access_log=False),
+    )
+    serve.run_many([target], wait_for_applications_running=False)
+
+
+def llm_config(model: Model, pool: Pool) -> LLMConfig:
+    """Ray's description of the engine; raises pydantic's ValidationError for what Ray rejects."""
+    return LLMConfig(
+        model_loading_config=ModelLoadingConfig(model_id=model.name, model_source=model.source),
+        engine_kwargs=engine_arguments(model, pool),
+        accelerator_type=pool.accelerator_type,
+        placement_group_config=_placement(pool),
+        deployment_config=_serve_options(model, pool),
+        runtime_env={
+            "env_vars": {
+                HANG_SECONDS_VARIABLE: str(model.hang_seconds),
+                **engine_environment(model, pool),
+            }
+        },
+        server_cls=BatchServer,
+        log_engine_metrics=False,
+    )
+
+
+def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
+    """The arguments that vLLM is started with."""
+    from vllm.entrypoints.openai.models.protocol import LoRAModulePath
+
+    arguments: dict[str, Any] = {
+        "max_num_seqs": DEFAULT_MAX_NUM_SEQS,
+        "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
+        **model.engine,
+    }
+    if _runs_in_core_process(model, pool):
+        arguments["distributed_executor_backend"] = "uni"
+    if model.revision is not None:
+        arguments["revision"] = model.revision
+    if model.chat_template is not None:
+        arguments["chat_template"] = model.chat_template
+    if model.lora:
+        arguments["enable_lora"] = True
+        arguments["lora_modules"] = [
+            LoRAModulePath(name=name, path=path) for name, path in model.lora.items()
+        ]
+    return arguments
+
+
+def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
+    """The environment variables of the engine's processes. The catalog's `env` wins."""
+    if not _runs_in_core_process(model, pool):
+        return dict(model.env)
+    return {
+        # vLLM's CPU platform replaces the executor "uni" unless this is 0. `AsyncLLM`, which Ray
+        # uses, starts its core process all the same.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        # vLLM would use every core of the machine, whatever the pool says.
+        "OMP_NUM_THREADS": str(max(1, int(pool.resources["CPU"]))),
+        **model.env,
+    }
+
+
+def _runs_in_core_process(model: Model, pool: Pool) -> bool:
+    """Whether the model runs in vLLM's core process instead of a worker process beside it.
+
+    It does on CPUs, where a worker process costs eight seconds more to start, a second copy of vLLM
+    in memory, and a fifth of a small model's rate. It does not where the operator binds threads to
+    cores or asks for several workers.
+    """
+    is_cpu = "CPU" in pool.resources and not (pool.accelerator_type or "GPU" in pool.resources)
+    binds = "VLLM_CPU_OMP_THREADS_BIND" in model.env
+    workers = {model.engine.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline")}
+    return is_cpu and not binds and workers == {1}
+
+
+def _placement(pool: Pool) -> dict[str, Any] | None:
+    if not pool.resources:
+        return None
+    if pool.accelerator_type or "GPU" in pool.resources:
+        return {"bundle_per_worker": {"GPU": 1.0, **pool.resources}}
+    return {"bundles": [dict(pool.resources)]}
+
+
+def _serve_options(model: Model, pool: Pool) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        # Calls may bring one row each, and such calls must be able to fill the engine too. The lane
+        # job limits how many rows it sends.
+        "max_ongoing_requests": with_queue(seats(model)),
+        "health_check_period_s": 2,
+        "health_check_timeout_s": 60,
+        "graceful_shutdown_wait_loop_s": 1,
+        "graceful_shutdown_timeout_s": 10,
+        # How often Serve tries an engine that cannot start.
+        "max_constructor_retry_count": 3,
+        "autoscaling_config": {
+            "min_replicas": model.min_replicas,
+            "max_replicas": model.max_replicas,
+            "target_ongoing_requests": math.ceil(seats(model) / ROWS_PER_ENGINE_CALL),
+            "upscale_delay_s": 10,
+            # By default Serve averages over half a minute, which would be added to `idle_seconds`.
+            "metrics_interval_s": 2,
+            "look_back_period_s": 6,
+            "downscale_delay_s": model.idle_seconds,
+            "downscale_to_zero_delay_s": model.idle_seconds,
+        },
+        "ray_actor_options": {"num_cpus": 0 if "CPU" in pool.resources else 1},
+    }
+    if pool.label_selector:
+        options["placement_group_bundle_label_selector"] = [dict(pool.label_selector)]
+    return options

@@ -1,0 +1,85 @@
+"""What a lane job needs of Ray: its engines, and what runs slices on each of them."""
+
+import asyncio
+
+from shared.catalog import Catalog, Lane
+from shared.slices import Claim
+from shared.state import State
+from worker.batch_watch import BatchWatch
+from worker.engine_client import EngineClient
+from worker.engine_deployment import ensure_engine
+from worker.engine_errors import Engine
+from worker.engine_sizes import rows_at_once, with_queue
+from worker.settings import WorkerSettings
+from worker.slice_runner import SliceRunner
+from worker.suspect_runner import SuspectRunner
+from worker.wave import run_wave
+
+
+class LaneEngines:
+    """The engines that may take the lane's rows, each named by its own lane.
+
+    Tests without Ray override its methods.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        lane: Lane,
+        state: State,
+        settings: WorkerSettings,
+        *,
+        patience_seconds: float | None,
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._rows_in_engine = with_queue(rows_at_once(catalog.model(lane.model)))
+        self._patience_seconds = patience_seconds
+        self._watch = BatchWatch(state)
+        self._slice_runners: dict[Lane, SliceRunner] = {}
+        self._suspect_runners: dict[Lane, SuspectRunner] = {}
+
+    async def ensure(self, engine: Lane) -> None:
+        """Deploy the engine unless it is deployed. Raises EngineFailedError."""
+        await asyncio.to_thread(ensure_engine, self._catalog, engine)
+
+    async def run_wave(self, claims: list[Claim], engine: Lane) -> None:
+        """Run the slices up to their commits, in one Ray Data execution."""
+        await asyncio.to_thread(
+            run_wave,
+            claims,
+            app_name=self._catalog.app_name(engine),
+            rows_in_engine=self._rows_in_engine,
+            patience_seconds=self._patience_seconds,
+        )
+
+    def slice_runner(self, engine: Lane) -> SliceRunner:
+        """The one that all slices share which run directly."""
+        if engine not in self._slice_runners:
+            self._slice_runners[engine] = SliceRunner(
+                self.client(engine),
+                self._watch,
+                rows_in_engine=self._rows_in_engine,
+                rows_per_engine_call=self._settings.rows_per_engine_call,
+            )
+        return self._slice_runners[engine]
+
+    def suspect_runner(self, engine: Lane) -> SuspectRunner:
+        if engine not in self._suspect_runners:
+            self._suspect_runners[engine] = SuspectRunner(
+                self.client(engine),
+                self._watch,
+                rows_in_engine=self._rows_in_engine,
+                rows_per_engine_call=self._settings.rows_per_engine_call,
+                max_batch_deaths=self._settings.engine_deaths_per_batch,
+                max_lane_deaths=self._settings.lane_engine_deaths,
+            )
+        return self._suspect_runners[engine]
+
+    def client(self, engine: Lane) -> Engine:
+        """Calls the engine from this process."""
+        return EngineClient(
+            self._catalog.app_name(engine),
+            rows_per_engine_call=self._settings.rows_per_engine_call,
+            patience_seconds=self._patience_seconds,
+        )

@@ -1,0 +1,68 @@
+"""What a lane job has claimed, by how it runs, and how many rows more may start. Pure."""
+
+from shared.slices import Claim
+from worker.engine_sizes import with_queue
+
+_Key = tuple[str, int]
+
+
+class LaneLoad:
+    """The claims of a lane job. Slices run directly or in waves."""
+
+    def __init__(self, *, rows_at_once: int, direct_rows: int, wave_seconds: float) -> None:
+        """The engine computes `rows_at_once` rows; the rest is as in the settings."""
+        self.rows_at_once = rows_at_once
+        self._max_direct_rows = direct_rows
+        self._wave_seconds = wave_seconds
+        self._held: dict[_Key, Claim] = {}
+        self._direct_rows = 0
+        self._waves: list[list[Claim]] = []
+
+    @property
+    def claims(self) -> list[Claim]:
+        """Those that may still be ours: not yet settled, as far as we know."""
+        return list(self._held.values())
+
+    def hold(self, claims: list[Claim]) -> None:
+        self._held.update({_key(claim): claim for claim in claims})
+
+    def drop(self, claim: Claim) -> bool:
+        """Forget the claim; returns whether it was held."""
+        return self._held.pop(_key(claim), None) is not None
+
+    def begin_direct(self, claim: Claim) -> None:
+        self._direct_rows += claim.slice.rows
+
+    def end_direct(self, claim: Claim) -> None:
+        self._direct_rows -= claim.slice.rows
+
+    def begin_wave(self, claims: list[Claim]) -> None:
+        self._waves.append(claims)
+
+    def end_wave(self, claims: list[Claim]) -> None:
+        self._waves.remove(claims)
+
+    def free_direct_rows(self) -> int:
+        """How many rows more may run directly.
+
+        There is always room for small slices, and for large ones while no wave feeds the engine.
+        """
+        unused = 2 * self.rows_in_engine() - sum(map(self._flowing_rows, self._waves))
+        return max(self._max_direct_rows, unused) - self._direct_rows
+
+    def wave_rows(self, rate: float) -> int:
+        """How many rows keep the engine busy until the wave after this one has started."""
+        return int(max(4 * self.rows_at_once, rate * self._wave_seconds))
+
+    def rows_in_engine(self) -> int:
+        """How many rows one path may have in the engine: those it computes, and a short queue."""
+        return with_queue(self.rows_at_once)
+
+    def _flowing_rows(self, wave: list[Claim]) -> int:
+        """The rows that the wave has left, or 0 until it has settled its first slice."""
+        left = [claim for claim in wave if _key(claim) in self._held]
+        return sum(claim.slice.rows for claim in left) if len(left) < len(wave) else 0
+
+
+def _key(claim: Claim) -> _Key:
+    return claim.batch_id, claim.index

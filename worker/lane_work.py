@@ -1,0 +1,220 @@
+"""The running work of a lane job: claims slices, runs them, and gives back what did not end."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+from shared import crash
+from shared.catalog import Lane
+from shared.slices import Claim
+from shared.state import State
+from shared.storage import Storage
+from worker.lane_engines import LaneEngines
+from worker.lane_load import LaneLoad
+from worker.outcomes import Outcome, SliceResult
+from worker.settings import WorkerSettings
+from worker.slice_io import fetch, settle
+from worker.strikes import TOGETHER
+
+log = structlog.get_logger()
+
+#: What failed is not tried again sooner than after this.
+_PAUSE_SECONDS = 1.0
+#: One wave works and one starts meanwhile, so that the engine never idles.
+_MAX_WAVES = 2
+_MAX_SLICES = 100
+
+
+class LaneWork:
+    """Slices run in one of three ways: directly, in waves, or as suspects with nothing else."""
+
+    def __init__(
+        self,
+        state: State,
+        storage: Storage,
+        settings: WorkerSettings,
+        engines: LaneEngines,
+        load: LaneLoad,
+        *,
+        lane: Lane,
+        job: str,
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._settings = settings
+        self._engines = engines
+        self._load = load
+        self._lane = lane
+        self._job = job
+        #: How many suspects wait, as last counted.
+        self.suspects = 0
+        #: How many waves were started.
+        self.waves_started = 0
+        self._waves: set[asyncio.Task[None]] = set()
+        self._directs: set[asyncio.Task[None]] = set()
+        self._trials: set[asyncio.Task[None]] = set()
+        #: Until then others have their turn.
+        self._no_trial_before = 0.0
+
+    async def start(self, engine: Lane, rate: float) -> int:
+        """Start what may run now; returns how many slices.
+
+        Suspects run while nothing else does, and at most half of the time if others wait. Raises
+        SupersededError when the lane has another job.
+        """
+        if self._trials:
+            return 0
+        if not self.suspects or time.monotonic() < self._no_trial_before:
+            started = await self._start_direct(engine) + await self._start_wave(engine, rate)
+            if started:
+                return started
+        if not self.suspects or self._load.claims or self._waves or self._directs:
+            return 0
+        return await self._start_trial(engine)
+
+    async def require_job(self) -> None:
+        """Raise SupersededError when the lane has another job."""
+        await self._claim(rows=0)
+
+    async def renew_claims(self) -> None:
+        """Extend the claims, and forget those that are settled or lost."""
+        gone = await self._state.claims.renew(
+            self._load.claims, lease_seconds=self._settings.claim_seconds
+        )
+        for claim in gone:
+            self._load.drop(claim)
+
+    async def _start_direct(self, engine: Lane) -> int:
+        """Start slices at once, whatever else runs."""
+        rows = self._load.free_direct_rows()
+        if rows <= 0:
+            return 0
+        claims = await self._claim(rows=rows)
+        for claim in claims:
+            self._load.begin_direct(claim)
+            self._keep(self._directs, self._run_direct(claim, engine))
+        return len(claims)
+
+    async def _start_wave(self, engine: Lane, rate: float) -> int:
+        """Start the next wave before the running one drains."""
+        if len(self._waves) >= _MAX_WAVES:
+            return 0
+        # Fewer rows would be done before the execution has started.
+        claims = await self._claim(
+            rows=self._load.wave_rows(rate), min_rows=self._load.rows_at_once
+        )
+        if not claims:
+            return 0
+        self.waves_started += 1
+        log.info(
+            "wave.started",
+            lane=self._lane.name,
+            wave=self.waves_started,
+            slices=len(claims),
+            rows=sum(claim.slice.rows for claim in claims),
+            batches=len({claim.batch_id for claim in claims}),
+            tenants=len({claim.tenant for claim in claims}),
+        )
+        self._load.begin_wave(claims)
+        self._keep(self._waves, self._run_wave(claims, engine, self.waves_started))
+        return len(claims)
+
+    async def _start_trial(self, engine: Lane) -> int:
+        """Start the suspects that come next."""
+        claims = await self._state.claims.take_suspects(
+            self._lane.name,
+            self._job,
+            lease_seconds=self._settings.claim_seconds,
+            rows=TOGETHER,
+        )
+        self._hold(claims)
+        if claims:
+            self._keep(self._trials, self._run_trial(claims, engine))
+        else:
+            self.suspects = 0
+        return len(claims)
+
+    async def _claim(self, *, rows: int, min_rows: int = 0) -> list[Claim]:
+        claims = await self._state.claims.take(
+            self._lane.name,
+            self._job,
+            lease_seconds=self._settings.claim_seconds,
+            slices=_MAX_SLICES,
+            rows=rows,
+            min_rows=min_rows,
+        )
+        self._hold(claims)
+        return claims
+
+    def _hold(self, claims: list[Claim]) -> None:
+        self._load.hold(claims)
+        if claims:
+            crash.point("lane_job.claimed")
+
+    async def _run_direct(self, claim: Claim, engine: Lane) -> None:
+        try:
+            body = await fetch(self._storage, claim)
+            result = await self._engines.slice_runner(engine).run(claim, body)
+            await self._settle(claim, result)
+            if result.outcome is not Outcome.DONE:
+                # Its rows stay counted meanwhile, so that a restarting engine is not asked at once.
+                await asyncio.sleep(_PAUSE_SECONDS)
+        except Exception:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            raise
+        finally:
+            self._load.end_direct(claim)
+            await self._release_held([claim])
+
+    async def _run_wave(self, claims: list[Claim], engine: Lane, wave: int) -> None:
+        try:
+            await self._engines.run_wave(claims, engine)
+        except Exception:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            raise
+        finally:
+            log.info("wave.ended", lane=self._lane.name, wave=wave)
+            self._load.end_wave(claims)
+            await self._release_held(claims)
+
+    async def _run_trial(self, claims: list[Claim], engine: Lane) -> None:
+        began = time.monotonic()
+        try:
+            bodies = await asyncio.gather(*(fetch(self._storage, claim) for claim in claims))
+            results = await self._engines.suspect_runner(engine).run(claims, bodies)
+            for claim, result in zip(claims, results, strict=True):
+                await self._settle(claim, result)
+            if any(result.outcome is not Outcome.DONE for result in results):
+                await asyncio.sleep(_PAUSE_SECONDS)
+        except Exception:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            raise
+        finally:
+            self._no_trial_before = 2 * time.monotonic() - began
+            await self._release_held(claims)
+
+    async def _settle(self, claim: Claim, result: SliceResult) -> None:
+        slice_events = self._settings.slice_events
+        await settle(self._state, self._storage, claim, result, slice_events=slice_events)
+
+    async def _release_held(self, claims: list[Claim]) -> None:
+        """Give back those that are still held; a claim that was settled stays as it is."""
+        for claim in claims:
+            if self._load.drop(claim):
+                await self._state.claims.release(claim)
+                crash.point("lane_job.released")
+
+    def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                # Its claims went back, and the lane goes on with the next ones.
+                log.error("lane_job.work_broke", lane=self._lane.name, reason=repr(error)[:500])
+
+        task.add_done_callback(ended)

@@ -1,0 +1,114 @@
+"""Both ends of a slice's run: its bytes out of S3, and its results into S3 and Redis."""
+
+import json
+
+import structlog
+
+from shared import crash
+from shared.errors import InvalidTransitionError, NotFoundError
+from shared.ledger.commits import fail
+from shared.lifecycle import Event
+from shared.slices import Claim, Part, ReleaseReason, part_label
+from shared.state import State
+from shared.storage import Storage
+from worker.outcomes import Outcome, SliceResult
+
+log = structlog.get_logger()
+
+
+async def fetch(storage: Storage, claim: Claim) -> bytes | None:
+    """The slice's bytes of the input object; None when it is gone or was replaced."""
+    try:
+        return await storage.get(
+            claim.key,
+            start=claim.slice.start,
+            end=claim.slice.end,
+            etag=claim.etag,
+            bucket=claim.bucket,
+            version_id=claim.version_id,
+        )
+    except NotFoundError:
+        return None
+
+
+async def settle(
+    state: State, storage: Storage, claim: Claim, result: SliceResult, *, slice_events: bool = False
+) -> None:
+    """Make the end of a run durable: commit the slice's part, or give the slice back.
+
+    The part is in S3 before the commit. If the commit comes too late, the part is an orphan under a
+    key of its own epoch, and is removed with the batch's other parts.
+    """
+    match result.outcome:
+        case Outcome.STRUCK:
+            await state.claims.release(
+                claim,
+                strikes=1,
+                reason=ReleaseReason.ENGINE_DIED,
+                strike_ranges=result.strike_ranges,
+                last_words=result.reason,
+                max_deaths=result.max_deaths,
+                gave_results=result.gave_results,
+            )
+        case Outcome.UNSEEN:
+            await state.claims.release(claim, reason=ReleaseReason.ENGINE_UNAVAILABLE)
+        case Outcome.LANE_FAILED:
+            await state.claims.release(
+                claim, reason=ReleaseReason.ENGINE_FAILED, engine_failure=result.reason
+            )
+        case Outcome.INPUT_LOST:
+            await _fail_batch(state, storage, claim)
+            await state.claims.release(claim, reason=ReleaseReason.INPUT_LOST)
+        case Outcome.DONE:
+            await _commit(state, storage, claim, result, slice_events=slice_events)
+
+
+async def _fail_batch(state: State, storage: Storage, claim: Claim) -> None:
+    problem = {
+        "code": "input_changed",
+        "line": None,
+        "param": "input_file_id",
+        "message": (
+            "The input file was replaced or deleted while the batch ran. "
+            "Upload it again and create a new batch."
+        ),
+    }
+    try:
+        await fail(
+            state,
+            storage,
+            claim.batch_id,
+            Event.INPUT_LOST,
+            {"errors": json.dumps([problem]), "first_error": str(problem["message"])},
+        )
+    except InvalidTransitionError as late:
+        log.warning("batch.fail_late", batch_id=claim.batch_id, status=late.status)
+
+
+async def _commit(
+    state: State, storage: Storage, claim: Claim, result: SliceResult, *, slice_events: bool
+) -> None:
+    body = result.body
+    if not body.rows:
+        await state.claims.release(claim)
+        return
+    crash.point("sink.rows_run")
+    key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
+    # When the worker of a sink's task dies, Ray runs the task again, even after its commit, and
+    # perhaps the engine's calls as well. Their other answers must not replace the first ones.
+    label = part_label(len(body.output), body.rows, body.usage)
+    stored = await storage.put_once(key, body.output + body.error, label=label)
+    crash.point("sink.part_written")
+    if stored is None:
+        log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)
+        # If that part was not committed, the next claim writes under a key of its own.
+        await state.claims.release(claim)
+        return
+    part = Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage)
+    answer = await state.claims.commit(claim, part, announced=slice_events, dead=result.dead)
+    crash.point("sink.committed")
+    if answer != "ok":
+        log.warning("commit.too_late", batch_id=claim.batch_id, index=claim.index, outcome=answer)
+    elif result.dead:
+        rows = [row.id for row in result.dead]
+        log.error("rows.given_up", lane=claim.lane, batch_id=claim.batch_id, rows=rows)

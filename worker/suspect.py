@@ -1,0 +1,86 @@
+"""A suspect: a slice in which an engine died, and what is known about each of its rows. Pure."""
+
+from collections.abc import Sequence
+
+from shared import ids
+from shared.dead_rows import DeadRow
+from shared.input.request_lines import custom_id_of
+from shared.slices import Claim
+from worker.engine_errors import Result
+from worker.engine_results import SERVER_ERROR
+from worker.outcomes import Outcome, SliceResult
+from worker.rows import assemble
+from worker.strikes import MAX_STRIKES, dead_row_error, strike_ranges, strikes_by_row
+
+
+class Suspect:
+    """The slice while it runs. Rows with too many strikes have an error from the start."""
+
+    def __init__(self, claim: Claim, lines: Sequence[bytes], *, max_deaths: int) -> None:
+        """From `max_deaths` engines on that died of the batch, none of its rows is tried alone."""
+        self.claim = claim
+        self.lines = lines
+        self.strikes = strikes_by_row(claim.strike_ranges, len(lines))
+        #: Whether its batch has closed.
+        self.is_closed = False
+        #: Whether an engine died with a row of it in this run.
+        self.was_struck = False
+        fatal = 1 if claim.engine_deaths >= max_deaths else MAX_STRIKES
+        self._dead = [row for row, count in enumerate(self.strikes) if count >= fatal]
+        self.results: list[Result | None] = [None] * len(lines)
+        for row in self._dead:
+            error = dead_row_error(
+                self.strikes[row], before=claim.strikes_before, engine_deaths=claim.engine_deaths
+            )
+            self.results[row] = (SERVER_ERROR, error)
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_closed or None not in self.results
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the engine answered any of its rows."""
+        return len(self.results) - self.results.count(None) > len(self._dead)
+
+    def needs(self, row: int) -> bool:
+        """Whether the row still has to run."""
+        return not self.is_closed and self.results[row] is None
+
+    def strike(self, row: int) -> None:
+        """Note that an engine died with the row in it."""
+        self.strikes[row] += 1
+        self.was_struck = True
+
+    def done(self, *, now: int) -> SliceResult:
+        """The result of a slice whose rows all have one, or whose batch has closed."""
+        claim = self.claim
+        body = assemble(claim.batch_id, claim.slice, self.lines, self.results)
+        dead = tuple(self._dead_row(row, now) for row in self._dead)
+        return SliceResult(Outcome.DONE, body, dead=dead)
+
+    def not_done(self, outcome: Outcome, reason: str) -> SliceResult:
+        """The result of a slice that has to run again."""
+        empty = assemble(self.claim.batch_id, self.claim.slice, [], [])
+        return SliceResult(outcome, empty, reason, strike_ranges(self.strikes))
+
+    def _dead_row(self, row: int, now: int) -> DeadRow:
+        claim, number = self.claim, self.claim.slice.row_numbers[row]
+        return DeadRow(
+            id=ids.result_id(claim.batch_id, number),
+            batch_id=claim.batch_id,
+            tenant=claim.tenant,
+            lane=claim.lane,
+            line=number + 1,
+            custom_id=custom_id_of(self.lines[row]),
+            deaths=self.strikes[row] - claim.strikes_before,
+            reason=claim.last_words,
+            at=now,
+            bucket=claim.bucket,
+            key=claim.key,
+            etag=claim.etag,
+            start=claim.slice.start,
+            end=claim.slice.end,
+            place=number - claim.slice.row_numbers[0],
+            version_id=claim.version_id,
+        )
