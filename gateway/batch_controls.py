@@ -11,6 +11,7 @@ from gateway.bodies import read_body
 from gateway.dependencies import Use
 from gateway.fields import require_small
 from gateway.route_docs import addition, json_body
+from shared.bus.messages import Integer
 from shared.errors import ConflictError, InvalidInputError
 from shared.ledger.changes import keep_changes
 from shared.lifecycle import Status
@@ -28,7 +29,7 @@ class UpdateBatch(BaseModel):
         frozen=True, strict=True, extra="forbid", json_schema_extra={"minProperties": 1}
     )
 
-    priority: int = Field(default=5, ge=0, le=9)
+    priority: Integer = Field(default=5, ge=0, le=9)
     metadata: dict[str, str] | None = None
 
 

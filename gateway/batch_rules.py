@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.fields import MetadataLimits, require_one_of, require_small
 from gateway.file_rules import ExpiresAfter
-from shared.bus.messages import Deliver
+from shared.bus.messages import Deliver, Integer
 from shared.errors import InvalidInputError
 from shared.openai.endpoints import ENDPOINTS
 
@@ -42,7 +42,7 @@ class CreateBatch(BaseModel):
     completion_window: str
     metadata: dict[str, str] | None = None
     output_expires_after: ExpiresAfter | None = None
-    priority: int = Field(default=5, ge=0, le=9)
+    priority: Integer = Field(default=5, ge=0, le=9)
     idempotency_key: str | None = Field(default=None, max_length=MAX_KEY_CHARACTERS)
     dry_run: bool = False
     deliver: Deliver | None = None

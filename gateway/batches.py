@@ -102,6 +102,7 @@ async def list_batches(
     limit: Annotated[int, Query(ge=0, le=100)] = _PAGE,
     updated_after: Annotated[float | None, Query(ge=0, le=_LAST_SECOND)] = None,
 ) -> CursorPage[Batch]:
+    """Your batches, newest first."""
     found, has_more = await services.state.batches.page(
         tenant,
         after=after,
@@ -114,11 +115,13 @@ async def list_batches(
 
 @router.get("/batches/{batch_id}")  # noqa: FAST003  # the dependency that gives the batch reads it
 async def retrieve_batch(batch: OwnBatch) -> Batch:
+    """One batch as it is now."""
     return batch.to_openai()
 
 
 @router.post("/batches/{batch_id}/cancel")  # noqa: FAST003  # as above
 async def cancel_batch(batch: OwnBatch, services: Use) -> Batch:
+    """Cancel a batch. Results that it has by then are kept. Repeating the call changes nothing."""
     try:
         await cancel(services.state, services.storage, batch.id)
         crash.point("gateway.cancelled")

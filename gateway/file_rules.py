@@ -9,6 +9,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.fields import missing, parsed, require_one_of
+from shared.bus.messages import Integer
 from shared.errors import InvalidInputError
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -31,7 +32,7 @@ class ExpiresAfter(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     anchor: Literal["created_at"]
-    seconds: int = Field(ge=3600, le=2_592_000)
+    seconds: Integer = Field(ge=3600, le=2_592_000)
 
 
 def require_purpose(purpose: str | None, filename: str, param: str) -> str:

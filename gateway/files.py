@@ -99,6 +99,7 @@ async def list_files(
     order: Literal["asc", "desc"] = "desc",
     purpose: str | None = None,
 ) -> CursorPage[File]:
+    """Your files, newest first."""
     found, has_more = await services.state.files.page(
         tenant,
         after=after,
@@ -112,13 +113,15 @@ async def list_files(
 
 @router.get("/files/{file_id}")
 async def retrieve_file(file_id: str, tenant: Tenant, services: Use) -> File:
+    """One file, without its content."""
     return (await live_file(services.state, tenant, file_id)).to_openai()
 
 
 @router.delete("/files/{file_id}")
 async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
+    """Delete a file. Batches that already read it read it to its end."""
     file = await live_file(services.state, tenant, file_id)
-    # First of all: a rebuild of Redis would bring back what S3 still knows of.
+    # Before Redis, because a rebuild of Redis would bring back what S3 still has.
     if file.has_record:
         await services.storage.remove([file.record_key])
     else:
@@ -131,6 +134,7 @@ async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
 
 @router.get("/files/{file_id}/content", response_class=StreamingResponse)
 async def download_file(file_id: str, tenant: Tenant, services: Use) -> StreamingResponse:
+    """The file's content."""
     file = await live_file(services.state, tenant, file_id)
     chunks = services.storage.stream(
         file.key, start=file.start, end=file.end, etag=file.etag, bucket=file.bucket

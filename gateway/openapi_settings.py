@@ -20,8 +20,11 @@ def body_schemas(settings: GatewaySettings) -> Mapping[str, Json]:
             "additionalProperties": {"type": "string", "maxLength": limits.value_characters},
         }
     )
-    url = {"type": "string", "maxLength": 2048, "format": "uri"} | {
-        "pattern": "^https?://" if settings.webhook_http else "^https://"
+    url = {
+        "type": "string",
+        "maxLength": 2048,
+        "pattern": "^https?://." if settings.webhook_http else "^https://.",
+        "description": "An absolute URL without a user, at a public address.",
     }
     return {
         "createBatch": _properties(

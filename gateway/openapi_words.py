@@ -148,24 +148,13 @@ BODIES: Mapping[str, Json] = {
     },
 }
 #: Where the id of an object goes: the operations that take it, and the parameter.
-#: A link is there only if the call is accepted whatever else happened to the object.
+#: A link is there only if the call that it leads to is always accepted.
 LINKS: Mapping[str, Mapping[str, Json]] = {
     "createFile": _links("file_id", "retrieveFile", "downloadFile"),
-    "listFiles": _links("file_id", "retrieveFile", "downloadFile", place=_FIRST),
     "createBatch": _links("batch_id", *_OF_A_BATCH),
     "retryBatch": _links("batch_id", *_OF_A_BATCH),
-    "listBatches": _links("batch_id", *_OF_A_BATCH, place=_FIRST),
     "listModels": _links("model", "retrieveModel", place=_FIRST),
     "createWebhookEndpoint": _links("webhook_endpoint_id", *_OF_A_WEBHOOK_ENDPOINT),
-    "listWebhookEndpoints": _links("webhook_endpoint_id", *_OF_A_WEBHOOK_ENDPOINT, place=_FIRST),
-    "listWebhookDeliveries": {
-        "redeliverWebhook": {
-            "parameters": {
-                "webhook_endpoint_id": "$request.path.webhook_endpoint_id",
-                "delivery_id": _FIRST,
-            }
-        }
-    },
     "createUpload": _links("upload_id", "cancelUpload"),
 }
 #: Operations that may find their object there already, and different.

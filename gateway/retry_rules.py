@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.fields import MetadataLimits
+from shared.bus.messages import Integer
 from shared.errors import InvalidInputError
 
 RetryRows = Literal["all", "failed", "not_run"]
@@ -28,7 +29,7 @@ class RetryBatch(BaseModel):
     )
     completion_window: str | None = None
     metadata: dict[str, str] | None = None
-    priority: int | None = Field(default=None, ge=0, le=9)
+    priority: Integer | None = Field(default=None, ge=0, le=9)
     idempotency_key: str | None = Field(
         default=None,
         max_length=255,

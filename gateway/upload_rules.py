@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.file_rules import PURPOSES, ExpiresAfter
+from shared.bus.messages import Integer
 from shared.errors import InvalidInputError, NotFoundError
 
 #: 64 MiB: the size of the SDKs' parts.
@@ -20,7 +21,7 @@ class CreateUpload(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    bytes: int = Field(ge=0, description="The size of the whole file.")
+    bytes: Integer = Field(ge=0, description="The size of the whole file.")
     filename: str = Field(min_length=1)
     mime_type: str = Field(max_length=255)
     purpose: str = Field(json_schema_extra={"enum": list(PURPOSES)})

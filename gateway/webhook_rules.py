@@ -11,8 +11,7 @@ from shared.openai.webhooks import EVENT_TYPES
 _MAX_SHOWN_CHARACTERS = 200
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
-#: Which scheme it may have is a setting.
-_Url = Annotated[str, Field(max_length=2048, json_schema_extra={"format": "uri"})]
+_Url = Annotated[str, Field(max_length=2048)]
 _EventType = Annotated[str, Field(json_schema_extra={"enum": list(EVENT_TYPES)})]
 _EventTypes = Annotated[list[_EventType], Field(json_schema_extra={"minItems": 1})]
 

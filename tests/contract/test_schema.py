@@ -86,6 +86,7 @@ def _allow_only(schema: dict[str, Any], place: dict[str, Any], values: list[Any]
 
 def _objects(caller: Caller, receiver: Receiver) -> dict[str, dict[str, list[Any]]]:
     """For each operation that takes ids, those of objects that it accepts, by the field's name."""
+    urls = ["https://hooks.example/a", "http://hooks.example:8080/?b=c"]
     called, changed, deleted = (_endpoint(caller, receiver) for _ in range(3))
     file, doomed_file = caller.upload(rows("one")), caller.upload(rows("two"))
     # It has a row to retry. Only an ended batch is watched: a stream goes on to the batch's end.
@@ -106,24 +107,30 @@ def _objects(caller: Caller, receiver: Receiver) -> dict[str, dict[str, list[Any
         **_by_id("file_id", file, "retrieveFile", "downloadFile"),
         **_by_id("file_id", doomed_file, "deleteFile"),
         **_by_id("model", MODEL, "retrieveModel"),
-        **_by_id("batch_id", ended, "watchBatch", "retryBatch"),
+        **_by_id("batch_id", ended, "watchBatch"),
+        "retryBatch": {"batch_id": [ended], "rows": ["all", "failed"]},
         **_by_id("batch_id", doomed, "cancelBatch"),
         **_by_id(
             "batch_id",
             running,
-            *("retrieveBatch", "readResults", "explainBatch"),
-            *("pauseBatch", "resumeBatch", "updateBatch"),
+            *("retrieveBatch", "explainBatch", "pauseBatch", "resumeBatch", "updateBatch"),
         ),
+        "readResults": {"batch_id": [running], "offset": [0, 1]},
         **_by_id("upload_id", pending, "createUploadPart"),
         **_by_id("upload_id", cancelled, "cancelUpload"),
         **_by_id(
             "webhook_endpoint_id",
             changed,
-            *("retrieveWebhookEndpoint", "updateWebhookEndpoint", "rotateWebhookSecret"),
+            *("retrieveWebhookEndpoint", "rotateWebhookSecret"),
         ),
         **_by_id("webhook_endpoint_id", called, "testWebhookEndpoint", "listWebhookDeliveries"),
+        "updateWebhookEndpoint": {"webhook_endpoint_id": [changed], "url": [*urls, None]},
         **_by_id("webhook_endpoint_id", deleted, "deleteWebhookEndpoint"),
-        "createBatch": {"input_file_id": [file]},
+        # The header alone has the key: two different ones are refused.
+        "createBatch": {"input_file_id": [file], "idempotency_key": [None]},
+        # The name of a form's file is not in the schema, and inputs of batches need theirs.
+        "createFile": {"purpose": ["user_data", "evals"]},
+        "createWebhookEndpoint": {"url": urls},
         "completeUpload": {"upload_id": [completed], "part_ids": [[part]]},
         "redeliverWebhook": {
             "webhook_endpoint_id": [called],

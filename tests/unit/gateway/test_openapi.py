@@ -125,7 +125,7 @@ def test_links_lead_from_what_was_made_to_who_takes_it(document: Json) -> None:
         for link in operation["responses"]["200"].get("links", {}).values()
     ]
 
-    assert {"retrieveFile", "downloadFile", "cancelBatch", "redeliverWebhook"} <= set(links) <= names
+    assert {"retrieveFile", "downloadFile", "cancelBatch", "retrieveModel"} <= set(links) <= names
 
 
 def test_bodies_are_documented_as_this_gateway_is_set(document: Json) -> None:
@@ -134,7 +134,7 @@ def test_bodies_are_documented_as_this_gateway_is_set(document: Json) -> None:
 
     assert retry["completion_window"]["anyOf"][0]["enum"] == ["24h", "7d"]
     assert retry["metadata"]["anyOf"][0]["maxProperties"] == 3
-    assert create["url"]["pattern"] == "^https://"
+    assert create["url"]["pattern"] == "^https://."
     assert create["event_types"]["items"]["enum"] == list(EVENT_TYPES)
     assert _body(document, "updateBatch")["minProperties"] == 1
 
@@ -144,6 +144,7 @@ def test_bodies_are_documented_as_this_gateway_is_set(document: Json) -> None:
     [
         ("updateBatch", {}, False),
         ("updateBatch", {"metadata": None}, True),
+        ("updateBatch", {"priority": 5.0}, True),
         ("createWebhookEndpoint", {"name": "n", "url": "", "event_types": [EVENT_TYPES[0]]}, False),
         ("createWebhookEndpoint", {"name": "n", "url": "https://a.b", "event_types": []}, False),
         ("updateWebhookEndpoint", {"event_types": ["batch.paused"]}, False),
