@@ -200,7 +200,7 @@ async def test_without_its_input_a_batch_cannot_be_retried(acme: Caller, yard: B
         (
             {"metadata": {str(number): "" for number in range(16)}},
             "metadata",
-            "'retry_of' is added to them: give at most 15 others.",
+            "'retry_of' is added to them, so give at most 15 others.",
         ),
     ],
 )
