@@ -8,8 +8,11 @@ _BROAD = {"Exception", "BaseException"}
 
 #: Where something must outlive any error, and why. Everybody else names what they expect.
 _GRANTED = {
-    ("dispatcher/app.py", "_lead"): "without Redis nobody leads, and the next round tries again",
-    ("dispatcher/app.py", "_survive"): "a bug in one batch must not stop the others",
+    (
+        "dispatcher/election.py",
+        "_is_elected",
+    ): "without Redis nobody leads; it asks again",
+    ("dispatcher/duties.py", "survive"): "a bug in one batch must not stop the others",
     ("dispatcher/intake.py", "_give_up"): "what cannot be buried is left to the broker",
     ("dispatcher/intake.py", "take"): "a bug in one message must not stop the others",
     ("gateway/tokens.py", "load_counter"): "tokenizers raises nothing narrower; it is estimated",

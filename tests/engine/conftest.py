@@ -1,4 +1,4 @@
-"""A Ray of the test's own process."""
+"""A Ray cluster of the test's own."""
 
 import logging
 import os
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: Nothing is fetched from the network, and nothing reported to it.
+#: Fetches nothing from the network, and reports nothing.
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @contextmanager
 def a_ray(cpus: int) -> Iterator[Any]:
-    """A private Ray with token authentication, which is what `ray.init` starts by itself."""
+    """A private Ray cluster with token authentication, which `ray.init` turns on by itself."""
     import ray
 
     before = {name: os.environ.get(name) for name in (*QUIET, "RAY_ADDRESS")}
@@ -21,7 +21,7 @@ def a_ray(cpus: int) -> Iterator[Any]:
     ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=40)
     yield ray
     ray.shutdown()
-    # The handles go on telling a controller that is gone, and log each time that they cannot.
+    # Its handles keep reporting to a controller that is gone, and log each failure.
     logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
     for name, value in before.items():
         if value is not None:

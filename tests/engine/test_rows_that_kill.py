@@ -1,6 +1,6 @@
 """The real vLLM, with a hook in its core process that exits or hangs when it sees a marked prompt.
 
-Minutes, because each death costs a start of an engine: `pytest -m on_demand tests/engine`.
+Takes minutes, because each death costs a start: `pytest -m on_demand tests/engine`.
 """
 
 import asyncio

@@ -226,7 +226,8 @@ async def test_every_spelling_of_a_part_is_understood(
             {"filename": "n" * 513},
             "filename",
             "string_above_max_length",
-            "Invalid 'filename': the file name is too long. Expected at most 512 characters, but got 513.",
+            "Invalid 'filename': the file name is too long. Expected at most 512 characters, but "
+            "got 513.",
         ),
         (
             {"expires_after": {"anchor": "created_at", "seconds": 5}},

@@ -1,4 +1,4 @@
-"""A dispatcher and lane jobs as they are, on an engine that is made up and dies of planted rows."""
+"""The real dispatcher and lane jobs, on a made-up engine that dies of planted rows."""
 
 import asyncio
 import json
@@ -30,14 +30,14 @@ from tests.batches import submitted
 from tests.chaos.engine import HANG, KILL
 from tests.chaos.rows import CHAT
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import a_dispatcher, a_planner
+from tests.integration.dispatcher.conftest import a_leader, a_planner
 from tests.servers import S3
 from worker.settings import WorkerSettings
 
 _ROOT = Path(__file__).parents[3]
 LANE = "m@cpu"
 _NO_BROKER = "amqp://nobody@127.0.0.1:1/"
-#: Much longer than a call is in the engine: what it notices is no question of the machine's speed.
+#: Much longer than a call takes, so that a slow machine is not taken for a hanging engine.
 _HANG_SECONDS = 2
 CATALOG = f"""\
 pools: {{cpu: {{resources: {{CPU: 1}}}}}}
@@ -48,19 +48,19 @@ models:
 
 @dataclass
 class MortalEngine:
-    """The made-up engine; it is started again whenever it dies, as Ray does it."""
+    """The made-up engine, started again whenever it dies, as Ray would."""
 
     port: int
     journal: Path
     hang_seconds: float
     deaths: list[float] = field(default_factory=list)
     starts: int = 0
-    #: With so many deaths it stays dead for the time being.
+    #: After this many deaths it stays dead until `may_start` is set.
     hold_at: int | None = None
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def live(self) -> None:
-        """Again and again, until cancelled."""
+        """Start it again and again, until cancelled."""
         self.may_start.set()
         while True:
             await self.may_start.wait()
@@ -80,17 +80,17 @@ class MortalEngine:
                 self.may_start.clear()
 
     def mend(self) -> None:
-        """Let it die of nothing any more."""
+        """Make planted rows harmless."""
         Path(f"{self.journal}.mended").touch()
 
     def runs(self) -> list[dict[str, Any]]:
-        """What it noted of each call: when, under which claim, and which rows."""
+        """Its journal: when each call came, under which claim, with which rows."""
         return [json.loads(line) for line in self.journal.read_text().splitlines()]
 
 
 @dataclass(frozen=True)
 class StubFleet:
-    """What a test may do."""
+    """The fleet, and what tests do with it."""
 
     state: State
     storage: Storage
@@ -112,7 +112,7 @@ class StubFleet:
         return await self.state.batches.get(batch_id)
 
     async def strikes_of(self, batch_id: str) -> dict[str, str]:
-        """How many each slice of the batch has; none has those that no engine died with."""
+        """The number of strikes of each slice that has any."""
         redis: Redis[str] = Redis.from_url(self.redis_url, decode_responses=True)
         try:
             strikes: dict[str, str] = await redis.hgetall(f"{NAMESPACE}strikes:{batch_id}")
@@ -121,7 +121,7 @@ class StubFleet:
             await redis.aclose()
 
     async def results(self, record: BatchRecord, kind: str) -> list[dict[str, Any]]:
-        """The lines of its output or error file; none without one."""
+        """The lines of its output or error file; empty without such a file."""
         if (file_id := record.fields.get(f"{kind}_file_id")) is None:
             return []
         file = await self.state.files.get(record.tenant, file_id)
@@ -131,7 +131,7 @@ class StubFleet:
 def requests(
     rows: int, *, deadly: Sequence[int] = (), hanging: Sequence[int] = (), name: str = "row"
 ) -> bytes:
-    """An input whose rows of these numbers kill the engine, or let it hang."""
+    """An input in which the rows with these numbers kill the engine, or make it hang."""
     verbs = {row: f"answer {row}" for row in range(rows)}
     verbs |= dict.fromkeys(deadly, KILL) | dict.fromkeys(hanging, HANG)
     return b"".join(
@@ -166,13 +166,13 @@ async def stub_fleet(
     cluster = Cluster(f"http://127.0.0.1:{ray_port}", "token")
     planner = a_planner(state, storage, load_catalog(catalog_file), rows=128)
     keeper = LaneKeeper(state, storage, cluster, ready_rows=512, silence_seconds=60, attempts=5)
-    dispatcher = a_dispatcher(state, storage, planner, keeper)
-    tasks = [asyncio.create_task(engine.live()), asyncio.create_task(dispatcher.lead())]
+    leader = a_leader(state, storage, planner, keeper)
+    tasks = [asyncio.create_task(engine.live()), asyncio.create_task(leader.lead())]
     try:
         yield StubFleet(state, storage, engine, catalog_file, redis_server.url)
     finally:
         await end(*tasks, patience_seconds=5)
-        # The jobs too: all of them are of its session.
+        # The jobs too: they all belong to its session.
         os.killpg(jobs.pid, signal.SIGKILL)
         await jobs.wait()
         await cluster.close()
@@ -198,7 +198,7 @@ async def _start_jobs(
 
 
 def worker_settings(redis_url: str, s3: S3, catalog: Path, **changes: Any) -> WorkerSettings:
-    """Of a lane job in the test's own process, which has no broker."""
+    """The settings of a lane job in the test's own process, without a broker."""
     wanted = {
         "amqp_url": _NO_BROKER,
         "redis_url": redis_url,
