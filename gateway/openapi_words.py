@@ -23,7 +23,6 @@ _OF_A_BATCH = (
     "pauseBatch",
     "resumeBatch",
     "updateBatch",
-    "retryBatch",
     "explainBatch",
     "readResults",
 )

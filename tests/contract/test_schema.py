@@ -115,7 +115,7 @@ def _objects(caller: Caller, receiver: Receiver) -> dict[str, dict[str, list[Any
             running,
             *("retrieveBatch", "explainBatch", "pauseBatch", "resumeBatch", "updateBatch"),
         ),
-        "readResults": {"batch_id": [running], "offset": [0, 1]},
+        "readResults": {"batch_id": [running], "offset": [0]},
         **_by_id("upload_id", pending, "createUploadPart"),
         **_by_id("upload_id", cancelled, "cancelUpload"),
         **_by_id(
