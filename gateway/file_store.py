@@ -5,10 +5,8 @@ import json
 from gateway.dependencies import Services
 from shared import crash
 from shared.errors import NotFoundError, TransientError
+from shared.retention import RESERVED_SECONDS
 from shared.state import FileRecord, State
-
-#: Longer than any upload takes.
-_RESERVED_SECONDS = 86_400
 
 
 async def live_file(state: State, tenant: str, file_id: str) -> FileRecord:
@@ -35,7 +33,7 @@ async def reserve(services: Services, key: str, *, file_id: str = "") -> bool:
     False if this file has its objects already.
     """
     return await services.state.files.reserve(
-        *objects(key), seconds=_RESERVED_SECONDS, file_id=file_id
+        *objects(key), seconds=RESERVED_SECONDS, file_id=file_id
     )
 
 
