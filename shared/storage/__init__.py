@@ -1,0 +1,27 @@
+"""S3: one class that talks to an object store, and the errors that it raises."""
+
+from shared.storage.storage import (
+    DEFAULT_REGION,
+    UPLOAD_BYTES,
+    ChangedError,
+    ForbiddenError,
+    Listed,
+    LoginRefusedError,
+    Storage,
+    StorageRefusedError,
+    Stored,
+    why_unreadable,
+)
+
+__all__ = [
+    "DEFAULT_REGION",
+    "UPLOAD_BYTES",
+    "ChangedError",
+    "ForbiddenError",
+    "Listed",
+    "LoginRefusedError",
+    "Storage",
+    "StorageRefusedError",
+    "Stored",
+    "why_unreadable",
+]
