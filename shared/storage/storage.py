@@ -7,94 +7,55 @@ import asyncio
 import io
 import json
 import secrets
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from http import HTTPStatus
 from itertools import islice
-from typing import Literal, NamedTuple, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
-import stamina
 import urllib3
 from minio import Minio
 from minio.commonconfig import Tags
-from minio.datatypes import Object, Part
+from minio.datatypes import Object
 from minio.deleteobjects import DeleteObject
-from minio.error import InvalidResponseError, S3Error, ServerError
+from minio.error import S3Error
 
-from shared.errors import BatchyardError, NotFoundError, SetupError, TransientError
+from shared.errors import NotFoundError, SetupError, TransientError
+from shared.storage.calls import THREADS, Calls
+from shared.storage.errors import (
+    ForbiddenError,
+    LoginRefusedError,
+    Place,
+    StorageRefusedError,
+    errors_of,
+)
+from shared.storage.multipart import (
+    COPIES_AT_ONCE,
+    MAX_PARTS,
+    MIN_PART_BYTES,
+    PART_BYTES,
+    MultipartUploads,
+    Stored,
+    parts_of,
+)
 
-T = TypeVar("T")
-
-#: What servers take who have no regions; AWS's first one.
+#: The default for servers without regions: AWS's first one.
 DEFAULT_REGION = "us-east-1"
-_THREADS = 24
 _READ_SECONDS = 60.0
-#: Of a multipart upload, above S3's least of 5 MiB; one upload keeps a few of them in memory.
-_PART_BYTES = 8 * 1024 * 1024
-#: The most that an upload keeps in memory: a part on its way, a copy of it, and the next one.
-UPLOAD_BYTES = 3 * _PART_BYTES
 _CHUNK_BYTES = 1024 * 1024
-#: What S3 asks of every part of a multipart upload but the last, and how many it takes.
-_LEAST_PART_BYTES = 5 * 1024 * 1024
-_MOST_PARTS = 10_000
-#: Each keeps a thread for as long as S3 takes, and others need threads as well.
-_COPIES_AT_ONCE = 4
-#: Of one answer to a listing; S3 gives no more.
+#: Objects in one answer to a listing; S3 gives no more.
 _LISTED = 1000
-#: Under no prefix of ours, so that nobody makes it.
+#: A key that nobody writes: it is under none of our prefixes.
 _PROBE = "probes/never"
 _LABEL = "x-amz-meta-label"
-_NETWORK_ERRORS = (urllib3.exceptions.HTTPError, OSError)
-#: S3's own words for "not now"; room is what operators make.
-_BUSY = {
-    "InternalError",
-    "OperationAborted",
-    "QuotaExceeded",
-    "RequestTimeout",
-    "ServiceUnavailable",
-    "SlowDown",
-}
-#: S3's own words for a login that it does not take. Operators mend that, and calls wait for it.
-_LOGIN_REFUSED = {
-    "AccessDenied",
-    "AccountProblem",
-    "AllAccessDisabled",
-    "ExpiredToken",
-    "InvalidAccessKeyId",
-    "InvalidToken",
-    "RequestTimeTooSkewed",
-    "SignatureDoesNotMatch",
-}
-#: The words of Ceph, AWS and MinIO for a bucket in a region that is not theirs.
+#: The codes of Ceph, AWS and MinIO for a bucket in an unknown region.
 _NO_SUCH_REGION = {
     "InvalidLocationConstraint",
     "IllegalLocationConstraintException",
     "InvalidRegion",
 }
-_ABSENT = {"NoSuchBucket", "NoSuchKey", "NoSuchVersion"}
-_CHANGED = "PreconditionFailed"
-_SERVER_ERROR = 500
-
-
-class Stored(NamedTuple):
-    """An object as it was written."""
-
-    key: str
-    etag: str
-    size: int
 
 
 class Listed(NamedTuple):
@@ -104,37 +65,6 @@ class Listed(NamedTuple):
     etag: str
     size: int
     modified_at: float
-
-
-class ChangedError(NotFoundError):
-    """The object is not the one whose ETag was asked for."""
-
-
-class ForbiddenError(NotFoundError):
-    """The server does not let us read the object; some say this of one that is not there."""
-
-
-class LoginRefusedError(TransientError):
-    """S3 does not take our login for a call; the operator gives it the right to, and it works."""
-
-
-class StorageRefusedError(BatchyardError):
-    """S3 refuses a call, and would refuse it again; `code` is S3's own word for the reason."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(f"S3 refuses the call: {code}.")
-        self.code = code
-
-
-def why_unreadable(error: NotFoundError) -> Literal["changed", "forbidden", "missing"]:
-    """The reason, out of what reading an object raises."""
-    match error:
-        case ChangedError():
-            return "changed"
-        case ForbiddenError():
-            return "forbidden"
-        case _:
-            return "missing"
 
 
 class Storage:
@@ -159,11 +89,9 @@ class Storage:
         url = urlsplit(endpoint)
         self.bucket = bucket
         self._region = region
-        self._patience_seconds = patience_seconds
-        self._attempts = attempts
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="storage")
+        self._calls = Calls(attempts=attempts, patience_seconds=patience_seconds)
         self._connections = urllib3.PoolManager(
-            maxsize=_THREADS,
+            maxsize=THREADS,
             timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
             retries=False,
         )
@@ -176,6 +104,7 @@ class Storage:
             region=region,
             http_client=self._connections,
         )
+        self._uploads = MultipartUploads(self._client, bucket, self._calls)
 
     async def prepare(self) -> None:
         """Make the bucket if it is missing, and prove that it honours create-only puts.
@@ -185,7 +114,7 @@ class Storage:
         other's result.
         """
         try:
-            await self._call(self._make_bucket)
+            await self._calls.call(self._make_bucket)
         except LoginRefusedError as error:
             raise SetupError(
                 f"{error} Check BATCHYARD_S3_ACCESS_KEY, BATCHYARD_S3_SECRET_KEY and what that "
@@ -204,29 +133,28 @@ class Storage:
 
     async def ping(self) -> None:
         """Raise TransientError when the server does not answer."""
-        await self._call(lambda: self._client.bucket_exists(self.bucket))
+        await self._calls.call(lambda: self._client.bucket_exists(self.bucket))
 
     async def check_reads(self) -> None:
         """Raise TransientError unless S3 answers for an object of our own, asked once.
 
         Where it does, an error that another object meets is that object's own.
         """
-        place = _Place(self.bucket, _PROBE, None)
-        async with _patience(self._patience_seconds):
-            try:
-                await self._in_thread(lambda: self._get(place, 0, None, None))
-            except ForbiddenError as error:
-                raise LoginRefusedError(f"{error}") from error
-            except NotFoundError:
-                return
+        place = Place(self.bucket, _PROBE, None)
+        try:
+            await self._calls.call_once(lambda: self._get(place, 0, None, None))
+        except ForbiddenError as error:
+            raise LoginRefusedError(f"{error}") from error
+        except NotFoundError:
+            return
 
     async def put(self, key: str, body: bytes) -> Stored:
         """Write a small object, replacing what is there."""
-        return await self._call(lambda: self._put(key, body))
+        return await self._calls.call(lambda: self._put(key, body))
 
     async def create(self, key: str, body: bytes) -> bool:
         """Write a small object if the key is free; False when it is taken: the first one stays."""
-        return await self._call(lambda: self._create(key, body)) is not None
+        return await self._calls.call(lambda: self._create(key, body)) is not None
 
     async def put_once(self, key: str, body: bytes, *, label: str = "") -> Stored | None:
         """Write a small object that stays as it is; None when the key holds another one.
@@ -235,7 +163,7 @@ class Storage:
 
         One of the same bytes is taken for our own: the answer to a try before may have been lost.
         """
-        etag = await self._call(lambda: self._create(key, body, label))
+        etag = await self._calls.call(lambda: self._create(key, body, label))
         if etag is not None:
             return Stored(key, etag, len(body))
         try:
@@ -257,8 +185,8 @@ class Storage:
         """Bytes [start, end) of an object. Raises NotFoundError, ChangedError if `etag` differs."""
         if end is not None and end <= start:
             return b""
-        place = _Place(bucket or self.bucket, key, version_id or None)
-        return await self._call(lambda: self._get(place, start, end, etag))
+        place = Place(bucket or self.bucket, key, version_id or None)
+        return await self._calls.call(lambda: self._get(place, start, end, etag))
 
     async def stream(
         self,
@@ -273,14 +201,11 @@ class Storage:
         """An object's bytes in chunks of about 1 MiB; memory does not grow with its size."""
         if end is not None and end <= start:
             return
-        place = _Place(bucket or self.bucket, key, version_id or None)
-        response = await self._call(lambda: self._open(place, start, end, etag))
-        loop = asyncio.get_running_loop()
+        place = Place(bucket or self.bucket, key, version_id or None)
+        response = await self._calls.call(lambda: self._open(place, start, end, etag))
         try:
-            while chunk := await loop.run_in_executor(self._pool, response.read, _CHUNK_BYTES):
+            while chunk := await self._calls.in_thread(partial(response.read, _CHUNK_BYTES)):
                 yield chunk
-        except _NETWORK_ERRORS as error:
-            raise TransientError(f"S3 broke off in the middle of {key}: {error}") from error
         finally:
             response.close()
             response.release_conn()
@@ -290,9 +215,9 @@ class Storage:
 
         No thread waits for `chunks`, so any number of slow sources stand in nobody's way.
         """
-        async with aclosing(_parts(chunks)) as parts:
+        async with aclosing(parts_of(chunks)) as parts:
             first = await anext(parts, b"")
-            if len(first) < _PART_BYTES:
+            if len(first) < PART_BYTES:
                 return await self.put(key, first)
             size = 0
 
@@ -301,12 +226,14 @@ class Storage:
                 part = first
                 while part:
                     size += len(part)
-                    sending.append(asyncio.create_task(self._send(key, upload, len(sending), part)))
+                    sending.append(
+                        asyncio.create_task(self._uploads.send(key, upload, len(sending), part))
+                    )
                     part = await anext(parts, b"")
                     await asyncio.wait(sending[-1:])
                     sending[-1].result()
 
-            etag = await self._in_parts(key, send)
+            etag = await self._uploads.write(key, send)
         return Stored(key, etag or (await self.stat(key)).etag, size)
 
     async def compose(self, key: str, sources: Sequence[Stored]) -> Stored:
@@ -316,25 +243,27 @@ class Storage:
         behind if it fails. Raises NotFoundError when a source is gone.
         """
         sources = [source for source in sources if source.size]
-        is_too_small = any(source.size < _LEAST_PART_BYTES for source in sources[:-1])
-        if not sources or is_too_small or len(sources) > _MOST_PARTS:
+        is_too_small = any(source.size < MIN_PART_BYTES for source in sources[:-1])
+        if not sources or is_too_small or len(sources) > MAX_PARTS:
             return await self.upload(key, self._joined(sources))
 
         async def copy_all(upload: str, copying: list[asyncio.Task[str]]) -> None:
             for number, source in enumerate(sources, start=1):
-                if len(copying) >= _COPIES_AT_ONCE:
-                    await asyncio.wait(copying[-_COPIES_AT_ONCE:][:1])
-                    copying[-_COPIES_AT_ONCE].result()
-                copying.append(asyncio.create_task(self._copy(key, upload, number, source)))
+                if len(copying) >= COPIES_AT_ONCE:
+                    await asyncio.wait(copying[-COPIES_AT_ONCE:][:1])
+                    copying[-COPIES_AT_ONCE].result()
+                copying.append(asyncio.create_task(self._uploads.copy(key, upload, number, source)))
             await asyncio.wait(copying)
 
-        etag = await self._in_parts(key, copy_all)
+        etag = await self._uploads.write(key, copy_all)
         size = sum(source.size for source in sources)
         return Stored(key, etag or (await self.stat(key)).etag, size)
 
     async def set_policy(self, policy: Mapping[str, object]) -> None:
         """Replace the bucket's access policy."""
-        await self._call(lambda: self._client.set_bucket_policy(self.bucket, json.dumps(policy)))
+        await self._calls.call(
+            lambda: self._client.set_bucket_policy(self.bucket, json.dumps(policy))
+        )
 
     async def tag(self, key: str, tags: Mapping[str, str]) -> None:
         """Give an object these tags and no others; access policies can ask for them.
@@ -343,7 +272,7 @@ class Storage:
         """
         of_object = Tags.new_object_tags()
         of_object.update(tags)
-        await self._call(lambda: self._client.set_object_tags(self.bucket, key, of_object))
+        await self._calls.call(lambda: self._client.set_object_tags(self.bucket, key, of_object))
 
     async def require_tags(self) -> None:
         """Raise SetupError if the server does not let us tag objects."""
@@ -361,20 +290,20 @@ class Storage:
 
     async def label(self, key: str) -> str:
         """What was kept beside an object; empty for none. Raises NotFoundError."""
-        found = await self._call(lambda: self._stat(_Place(self.bucket, key, None)))
+        found = await self._calls.call(lambda: self._stat(Place(self.bucket, key, None)))
         return (found.metadata or {}).get(_LABEL, "")
 
     async def stat(
         self, key: str, *, bucket: str | None = None, version_id: str | None = None
     ) -> Stored:
         """Size and ETag. Raises NotFoundError."""
-        place = _Place(bucket or self.bucket, key, version_id or None)
-        found = await self._call(lambda: self._stat(place))
+        place = Place(bucket or self.bucket, key, version_id or None)
+        found = await self._calls.call(lambda: self._stat(place))
         return Stored(key, found.etag or "", found.size or 0)
 
     async def keys(self, prefix: str) -> list[str]:
         """All keys that begin with `prefix`."""
-        return await self._call(
+        return await self._calls.call(
             lambda: [
                 item.object_name or ""
                 for item in self._client.list_objects(self.bucket, prefix, recursive=True)
@@ -385,7 +314,7 @@ class Storage:
         """The objects whose keys begin with `prefix`, in order, a thousand at a time."""
         after: str | None = None
         while True:
-            page = await self._call(partial(self._page, prefix, after))
+            page = await self._calls.call(partial(self._page, prefix, after))
             if page:
                 yield page
             if len(page) < _LISTED:
@@ -394,7 +323,7 @@ class Storage:
 
     async def folders(self, prefix: str) -> list[str]:
         """What follows `prefix` up to the next slash, each once."""
-        return await self._call(
+        return await self._calls.call(
             lambda: [
                 (item.object_name or "").removeprefix(prefix).rstrip("/")
                 for item in self._client.list_objects(self.bucket, prefix)
@@ -405,7 +334,7 @@ class Storage:
     async def keys_older_than(self, seconds: float, prefix: str) -> list[str]:
         """All keys that begin with `prefix` and were written longer ago."""
         before = datetime.now(UTC) - timedelta(seconds=seconds)
-        return await self._call(
+        return await self._calls.call(
             lambda: [
                 item.object_name or ""
                 for item in self._client.list_objects(self.bucket, prefix, recursive=True)
@@ -414,22 +343,18 @@ class Storage:
         )
 
     async def abort_older_than(self, seconds: float) -> int:
-        """Drop what uploads have sent that were begun longer ago and never ended. Returns how many.
+        """Drop what unfinished uploads have sent that were begun longer ago. Returns how many.
 
-        MinIO shows nobody such uploads, and drops them itself after a day.
+        MinIO lists no such uploads, and drops them itself after a day.
         """
-        before = datetime.now(UTC) - timedelta(seconds=seconds)
-        abandoned = await self._call(lambda: self._begun_before(before))
-        for key, upload in abandoned:
-            # Ceph 16 encodes the keys that it lists and does not say so.
-            for name in {key, unquote(key)}:
-                await self._call(partial(self._abort, name, upload))
-        return len(abandoned)
+        return await self._uploads.abort_older_than(seconds)
 
     async def remove(self, keys: Iterable[str]) -> None:
         """Delete objects; one that is gone already is no error."""
         doomed = [DeleteObject(key) for key in keys]
-        failed = await self._call(lambda: list(self._client.remove_objects(self.bucket, doomed)))
+        failed = await self._calls.call(
+            lambda: list(self._client.remove_objects(self.bucket, doomed))
+        )
         if failed:
             raise TransientError(f"S3 did not delete {len(failed)} objects: {failed[0].code}")
 
@@ -448,7 +373,7 @@ class Storage:
 
     def close(self) -> None:
         """Give up the threads and connections."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._calls.close()
         self._connections.clear()
 
     async def _joined(self, sources: Iterable[Stored]) -> AsyncGenerator[bytes, None]:
@@ -456,46 +381,6 @@ class Storage:
             async with aclosing(self.stream(source.key, etag=source.etag)) as chunks:
                 async for chunk in chunks:
                     yield chunk
-
-    async def _in_parts(
-        self,
-        key: str,
-        send: Callable[[str, list[asyncio.Task[str]]], Coroutine[None, None, None]],
-    ) -> str:
-        """A multipart upload. `send` gets its id and a list for its parts, each a task for an ETag.
-
-        Returns the object's ETag, empty where the server does not tell.
-        """
-        upload = await self._call(lambda: self._begin(key))
-        sending: list[asyncio.Task[str]] = []
-        try:
-            await send(upload, sending)
-            etags = [task.result() for task in sending]
-            # Once only: when its answer is lost, a repeat could not tell what happened.
-            return await self._in_thread(lambda: self._complete(key, upload, etags))
-        except BaseException:
-            # Also when cancelled. A part still on its way would outlive the abort.
-            await asyncio.gather(*sending, return_exceptions=True)
-            with suppress(TransientError, StorageRefusedError):
-                await self._call(lambda: self._abort(key, upload))
-            raise
-
-    async def _call(self, function: Callable[[], T]) -> T:
-        # Also what waits for a thread, where all of them wait for a server that hangs.
-        async with _patience(self._patience_seconds):
-            return await self._try(function)
-
-    async def _try(self, function: Callable[[], T]) -> T:
-        async for attempt in stamina.retry_context(
-            on=TransientError, attempts=self._attempts, timeout=30, wait_initial=0.1, wait_max=2
-        ):
-            with attempt:
-                return await self._in_thread(function)
-        raise AssertionError("unreachable: stamina raises after its last attempt")
-
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, _translated, function)
 
     def _make_bucket(self) -> None:
         if not self._client.bucket_exists(self.bucket):
@@ -527,7 +412,7 @@ class Storage:
     def _put(self, key: str, body: bytes) -> Stored:
         # In one piece: of an upload in parts, Ceph does not tell the ETag.
         written = self._client.put_object(
-            self.bucket, key, io.BytesIO(body), len(body), part_size=max(len(body), _PART_BYTES)
+            self.bucket, key, io.BytesIO(body), len(body), part_size=max(len(body), PART_BYTES)
         )
         return Stored(key, written.etag or "", len(body))
 
@@ -556,11 +441,11 @@ class Storage:
             raise
         return str(answer.headers.get("etag", "")).strip('"')
 
-    def _stat(self, place: "_Place") -> Object:
-        with _errors_of(place):
+    def _stat(self, place: Place) -> Object:
+        with errors_of(place):
             return self._client.stat_object(place.bucket, place.key, version_id=place.version_id)
 
-    def _get(self, place: "_Place", start: int, end: int | None, etag: str | None) -> bytes:
+    def _get(self, place: Place, start: int, end: int | None, etag: str | None) -> bytes:
         response = self._open(place, start, end, etag)
         try:
             return response.read()
@@ -569,9 +454,9 @@ class Storage:
             response.release_conn()
 
     def _open(
-        self, place: "_Place", start: int, end: int | None, etag: str | None
+        self, place: Place, start: int, end: int | None, etag: str | None
     ) -> urllib3.BaseHTTPResponse:
-        with _errors_of(place):
+        with errors_of(place):
             return self._client.get_object(
                 place.bucket,
                 place.key,
@@ -580,141 +465,3 @@ class Storage:
                 request_headers={"If-Match": etag} if etag else None,
                 version_id=place.version_id,
             )
-
-    async def _send(self, key: str, upload: str, index: int, part: bytes) -> str:
-        return await self._call(lambda: self._put_part(key, upload, index + 1, part))
-
-    async def _copy(self, key: str, upload: str, number: int, source: Stored) -> str:
-        return await self._call(lambda: self._copy_part(key, upload, number, source))
-
-    # The client's own multipart upload reads its source in a thread; its single steps are private.
-    def _begin(self, key: str) -> str:
-        return self._client._create_multipart_upload(self.bucket, key, {})  # noqa: SLF001
-
-    def _put_part(self, key: str, upload: str, number: int, part: bytes) -> str:
-        return self._client._upload_part(self.bucket, key, part, None, upload, number)  # noqa: SLF001
-
-    def _copy_part(self, key: str, upload: str, number: int, source: Stored) -> str:
-        headers: dict[str, str | list[str] | tuple[str]] = {
-            "x-amz-copy-source": quote(f"/{self.bucket}/{source.key}"),
-            # Ceph 16 ignores it.
-            "x-amz-copy-source-if-match": source.etag,
-        }
-        try:
-            return self._client._upload_part_copy(self.bucket, key, upload, number, headers)[0]  # noqa: SLF001
-        except ValueError as error:
-            # S3 may answer 200 before it knows, and put the error into the body.
-            raise TransientError(f"S3 did not copy {source.key}.") from error
-
-    def _begun_before(self, moment: datetime) -> list[tuple[str, str]]:
-        found, after = [], None
-        while True:
-            # By key alone: the client forgets the other marker. What is passed over of one key is
-            # found the next time.
-            page = self._client._list_multipart_uploads(self.bucket, key_marker=after)  # noqa: SLF001
-            found += [
-                (upload.object_name, upload.upload_id or "")
-                for upload in page.uploads
-                if upload.initiated_time and upload.initiated_time < moment
-            ]
-            after = page.next_key_marker
-            if not page.is_truncated or not after:
-                return found
-
-    def _complete(self, key: str, upload: str, etags: list[str]) -> str:
-        """The object's ETag; empty where the server keeps it to itself, as Ceph 16 does."""
-        parts = [Part(number, etag) for number, etag in enumerate(etags, start=1)]
-        done = self._client._complete_multipart_upload(self.bucket, key, upload, parts)  # noqa: SLF001
-        if done.object_name is None:
-            # S3 may answer 200 before it knows, and put the error into the body.
-            raise TransientError(f"S3 did not put {key} together.")
-        return done.etag or ""
-
-    def _abort(self, key: str, upload: str) -> None:
-        try:
-            self._client._abort_multipart_upload(self.bucket, key, upload)  # noqa: SLF001
-        except S3Error as error:
-            if error.code != "NoSuchUpload":
-                raise
-
-
-class _Place(NamedTuple):
-    """Where an object lies; the newest version if none is named."""
-
-    bucket: str
-    key: str
-    version_id: str | None
-
-
-@asynccontextmanager
-async def _patience(seconds: float | None) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as error:
-        raise TransientError("S3 does not answer.") from error
-
-
-@contextmanager
-def _errors_of(place: _Place) -> Iterator[None]:
-    """What is said of an object that somebody else may have named: its name, version and rights."""
-    try:
-        yield
-    except ValueError as error:
-        # The client's own word, before it asks S3.
-        raise NotFoundError(
-            f"No object can be called {place.key!r} in {place.bucket!r}."
-        ) from error
-    except S3Error as error:
-        code, status = error.code or "", error.response.status
-        if code == "AccessDenied":
-            raise ForbiddenError(f"S3 does not let us read {place.key}.") from error
-        # A version id that the server cannot even parse is one that does not exist.
-        if place.version_id and code in ("InvalidArgument", "NoSuchVersion", "MethodNotAllowed"):
-            raise NotFoundError(
-                f"S3 has no version '{place.version_id}' of object {place.key}."
-            ) from error
-        if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise ChangedError(f"The object {place.key} is shorter than it was.") from error
-        if status < _SERVER_ERROR and code not in {*_ABSENT, *_BUSY, *_LOGIN_REFUSED, _CHANGED}:
-            raise ForbiddenError(f"S3 refuses to read {place.key}: {code or status}.") from error
-        raise
-
-
-def _translated(function: Callable[[], T]) -> T:
-    try:
-        return function()
-    except S3Error as error:
-        raise _ours(error) from error
-    except ServerError as error:
-        raise TransientError(f"S3 answers with status {error.status_code}.") from error
-    except InvalidResponseError as error:
-        raise TransientError(f"Something other than S3 answers: {error}") from error
-    except _NETWORK_ERRORS as error:
-        raise TransientError(f"S3 cannot be reached: {error}") from error
-
-
-def _ours(error: S3Error) -> BatchyardError:
-    """The error of ours that an error of S3 is."""
-    code, status = error.code, error.response.status
-    if code in _ABSENT:
-        return NotFoundError(f"S3 has no object {error.object_name}.")
-    if code == _CHANGED:
-        return ChangedError(f"The object {error.object_name} was changed.")
-    if code in _LOGIN_REFUSED:
-        return LoginRefusedError(f"S3 does not take our login: {code}.")
-    if code in _BUSY or status >= _SERVER_ERROR:
-        return TransientError(f"S3: {code or status}")
-    return StorageRefusedError(code or str(status))
-
-
-async def _parts(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The same bytes in parts of at least `_PART_BYTES`; only the last may be shorter."""
-    gathered = bytearray()
-    async for chunk in chunks:
-        gathered += chunk
-        if len(gathered) >= _PART_BYTES:
-            yield bytes(gathered)
-            gathered.clear()
-    if gathered:
-        yield bytes(gathered)
