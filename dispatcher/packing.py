@@ -188,7 +188,7 @@ class Packer:
     def _start(self, manifest: Manifest, body: bytes) -> Start | None:
         if self._planner is None:
             return None
-        return self._planner.sketch(manifest.endpoint, body, offset=manifest.start)
+        return self._planner.plan_inline(manifest.endpoint, body, offset=manifest.start)
 
     async def _error(
         self, batch: NewBatch, outcome: PackedAcceptance, batches: Sequence[InlineBatch]
