@@ -109,7 +109,7 @@ class Storage:
     async def prepare(self) -> None:
         """Make the bucket if it is missing, and prove that it honours create-only puts.
 
-        Raises SetupError if the server lacks the region or does not take the login, or if a second
+        Raises SetupError if the server lacks the region or refuses the login, or if a second
         create-only put of one key is not refused with 412: two finalisers could then overwrite each
         other's result.
         """
@@ -132,13 +132,13 @@ class Storage:
             )
 
     async def ping(self) -> None:
-        """Raise TransientError when the server does not answer."""
+        """Raise TransientError if the server does not answer."""
         await self._calls.call(lambda: self._client.bucket_exists(self.bucket))
 
     async def check_reads(self) -> None:
         """Raise TransientError unless S3 answers for an object of our own, asked once.
 
-        Where it does, an error that another object meets is that object's own.
+        If it does, an error with another object concerns that object alone.
         """
         place = Place(self.bucket, _PROBE, None)
         try:
@@ -159,9 +159,9 @@ class Storage:
     async def put_once(self, key: str, body: bytes, *, label: str = "") -> Stored | None:
         """Write a small object that stays as it is; None when the key holds another one.
 
-        `label` is kept beside it.
+        `label` is kept in its metadata.
 
-        One of the same bytes is taken for our own: the answer to a try before may have been lost.
+        An object of the same bytes is ours: the answer to an earlier attempt may have been lost.
         """
         etag = await self._calls.call(lambda: self._create(key, body, label))
         if etag is not None:
@@ -169,7 +169,7 @@ class Storage:
         try:
             return await self.stat(key) if await self.get(key) == body else None
         except NotFoundError:
-            # It was removed meanwhile, with what it belonged to.
+            # It was removed meanwhile, together with its owner.
             return None
 
     async def get(
@@ -211,9 +211,9 @@ class Storage:
             response.release_conn()
 
     async def upload(self, key: str, chunks: AsyncIterator[bytes]) -> Stored:
-        """Write an object of unknown size as it comes; nothing is left behind if `chunks` raises.
+        """Write an object of unknown size as it arrives. Nothing is left behind if `chunks` raises.
 
-        No thread waits for `chunks`, so any number of slow sources stand in nobody's way.
+        No thread waits for `chunks`, so slow sources do not delay others.
         """
         async with aclosing(parts_of(chunks)) as parts:
             first = await anext(parts, b"")
@@ -237,10 +237,10 @@ class Storage:
         return Stored(key, etag or (await self.stat(key)).etag, size)
 
     async def compose(self, key: str, sources: Sequence[Stored]) -> Stored:
-        """Write an object that is others one after the other; memory does not grow with it.
+        """Write an object that joins others in order; memory does not grow with its size.
 
-        S3 copies them itself where it can: where all but the last have 5 MiB. Nothing is left
-        behind if it fails. Raises NotFoundError when a source is gone.
+        S3 copies them itself if all but the last have at least 5 MiB. Nothing is left behind if it
+        fails. Raises NotFoundError when a source is gone.
         """
         sources = [source for source in sources if source.size]
         is_too_small = any(source.size < MIN_PART_BYTES for source in sources[:-1])
@@ -289,7 +289,7 @@ class Storage:
             await self.remove([probe])
 
     async def label(self, key: str) -> str:
-        """What was kept beside an object; empty for none. Raises NotFoundError."""
+        """The label of an object, empty for none. Raises NotFoundError."""
         found = await self._calls.call(lambda: self._stat(Place(self.bucket, key, None)))
         return (found.metadata or {}).get(_LABEL, "")
 
@@ -350,7 +350,7 @@ class Storage:
         return await self._uploads.abort_older_than(seconds)
 
     async def remove(self, keys: Iterable[str]) -> None:
-        """Delete objects; one that is gone already is no error."""
+        """Delete objects. One that is gone already is no error."""
         doomed = [DeleteObject(key) for key in keys]
         failed = await self._calls.call(
             lambda: list(self._client.remove_objects(self.bucket, doomed))
@@ -361,7 +361,7 @@ class Storage:
     def signed_url(self, key: str, *, at: int, seconds: int) -> str:
         """A URL that reads the object without a key, from `at` (Unix seconds) for `seconds`.
 
-        The same arguments give the same URL. S3 takes a week at most.
+        The same arguments give the same URL. S3 allows a week at most.
         """
         return self._client.get_presigned_url(
             "GET",
@@ -405,19 +405,19 @@ class Storage:
                 item.size or 0,
                 item.last_modified.timestamp() if item.last_modified else 0.0,
             )
-            # The client would go on by itself, and begin anew where it breaks off.
+            # Without a limit, the client would fetch further pages, and start over after an error.
             for item in islice(found, _LISTED)
         ]
 
     def _put(self, key: str, body: bytes) -> Stored:
-        # In one piece: of an upload in parts, Ceph does not tell the ETag.
+        # In one piece: Ceph does not name the ETag of a multipart upload.
         written = self._client.put_object(
             self.bucket, key, io.BytesIO(body), len(body), part_size=max(len(body), PART_BYTES)
         )
         return Stored(key, written.etag or "", len(body))
 
     def _create(self, key: str, body: bytes, label: str = "") -> str | None:
-        """The new object's ETag; None where there is one already."""
+        """The new object's ETag; None if the key is taken."""
         headers: dict[str, str | list[str] | tuple[str]] = {
             "If-None-Match": "*",
             "Content-Type": "application/octet-stream",
@@ -425,7 +425,7 @@ class Storage:
         if label:
             headers[_LABEL] = label
         try:
-            # put_object of the client drops headers that it does not know.
+            # The client's put_object drops headers that it does not know.
             answer = self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
                 "PUT",
                 bucket_name=self.bucket,
