@@ -139,7 +139,7 @@ def _kind(envelope: Envelope) -> Received:
 
 
 def malformed(envelope: Envelope) -> Iterator[Reason]:
-    """Every rule for properties and headers that the message breaks, in the order of docs/bus.md."""
+    """Every rule that the properties and headers break, in the order of docs/bus.md."""
     yield from _malformed_names(envelope)
     yield from _malformed_delivery(envelope)
     yield from _malformed_headers(envelope)

@@ -73,8 +73,8 @@ class Inputs:
             raise _refused(
                 "input_changed",
                 "input.etag",
-                f"the object has the ETag '{found.etag}' and {found.size} bytes, unlike in the message. "
-                "Correct the message, or write the object again.",
+                f"the object has the ETag '{found.etag}' and {found.size} bytes, which is not "
+                "what the message says. Correct the message or the object.",
             )
         return {
             "input_file_id": ids.input_file_id(batch_id),

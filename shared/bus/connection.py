@@ -95,7 +95,7 @@ class Bus:
             self._publishing = await aio_pika.connect_robust(self._url, timeout=_PATIENCE)
             channel = await self._publishing.channel(publisher_confirms=True, on_return_raises=True)
             if declares:
-                # On the channel that stays, so that a broker that comes back empty gets it all again.
+                # On the lasting channel, so that a broker that comes back empty gets it all again.
                 await _declare(channel)
             self._channel = channel
         except (ChannelAccessRefused, ChannelPreconditionFailed) as error:

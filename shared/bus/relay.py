@@ -131,7 +131,7 @@ class Relay:
             if time.monotonic() < self._progress_due:
                 continue
             began = time.monotonic()
-            # After a full round, the rest comes after the changes of state that were written meanwhile.
+            # The rest of a full round comes after the changes of state written meanwhile.
             if await self.relay_progress() < _MAX_PROGRESS:
                 self._progress_due = began + self._progress_seconds
 
@@ -215,5 +215,5 @@ class Relay:
                 },
             )
         except (UnroutableError, RefusedError) as error:
-            # The queue is gone or full, or its name unreadable. Waiting would delay everybody's replies.
+            # Gone, full or unreadable. Waiting would delay everybody's replies.
             log.warning("reply.dropped", reason=str(error), reply_to=address)
