@@ -15,7 +15,8 @@ from pydantic_core import PydanticUndefined
 
 from dispatcher.settings import DispatcherSettings
 from gateway.settings import GatewaySettings
-from shared.catalog import Model, Pool, load_catalog
+from shared.catalog import Model, Pool
+from shared.catalog_file import load_catalog
 from shared.settings import SharedSettings
 from worker.settings import WorkerSettings
 
