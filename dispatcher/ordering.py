@@ -7,12 +7,10 @@ a tenant priority with ageing, then batches by turns, so that a small one is not
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from shared.slices import ReadySlice
+from shared.slices import AGEING_SECONDS, ReadySlice
 
 #: A batch with less time left than this goes before everything else.
 _URGENT_SECONDS = 900
-#: Waiting this long is worth one step of priority.
-_AGEING_SECONDS = 600
 #: Waiting this long is worth one turn.
 _TURN_SECONDS = 60
 #: How far behind a tenant that was idle may start, in predicted tokens: it gets its share soon,
@@ -69,7 +67,7 @@ def _by_fair_share(
 def _turn(piece: ReadySlice, now: float) -> tuple[float, float, int, str, int]:
     waited = max(0.0, now - piece.created_at)
     return (
-        -(piece.priority + waited // _AGEING_SECONDS),
+        -(piece.priority + waited // AGEING_SECONDS),
         piece.index - waited // _TURN_SECONDS,
         piece.created_at,
         piece.batch_id,

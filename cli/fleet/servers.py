@@ -42,7 +42,6 @@ class Servers:
     """Starts what is not given, together; they need some seconds each."""
 
     def __init__(self, run_dir: Path, own: OwnServers, credentials: Credentials) -> None:
-        self._own = own
         service = User(SERVICE_USER, credentials.service_password, tenant=False)
         tenant = User(TENANT, credentials.tenant_password, tenant=True)
         self.rabbitmq = None if own.amqp_url else RabbitMQ(run_dir / "rabbitmq", [service, tenant])

@@ -1,6 +1,6 @@
 """Checks an input file line by line and predicts each row's tokens. Pure: bytes in, values out.
 
-Error codes and messages are OpenAI's (the contract's section 3.1), all bad lines reported together.
+Error codes and messages are OpenAI's. All bad lines are reported together.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Rows 3 to 8 of the conformance checklist: files."""
+"""OpenAI's contract for files."""
 
 import itertools
 import re
@@ -24,9 +24,7 @@ THIRTY_DAYS = 30 * 86_400
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("file_comes", ["first", "last"])
 @pytest.mark.parametrize("length", ["chunked", "told"])
-def test_row_03_any_form_is_understood(
-    spelling: str, file_comes: str, length: str, acme: Caller
-) -> None:
+def test_any_form_is_understood(spelling: str, file_comes: str, length: str, acme: Caller) -> None:
     body = rows("hello", "world")
     parts = [_field(name, text) for name, text in [("purpose", "batch"), *SPELLINGS[spelling]]]
     parts.insert(0 if file_comes == "first" else len(parts), _file("in.jsonl", body))
@@ -44,7 +42,7 @@ def test_row_03_any_form_is_understood(
     assert acme.openai.files.content(file["id"]).content == body
 
 
-def test_row_04_a_file_is_processed_and_usable_in_the_answer_to_its_upload(acme: Caller) -> None:
+def test_a_file_is_processed_and_usable_in_the_answer_to_its_upload(acme: Caller) -> None:
     for _ in range(10):
         file = acme.openai.files.create(file=("in.jsonl", rows("hello")), purpose="batch")
         created = acme.http.post("/v1/batches", json=wish(file.id))
@@ -53,7 +51,7 @@ def test_row_04_a_file_is_processed_and_usable_in_the_answer_to_its_upload(acme:
         assert created.status_code == 200, created.text
 
 
-def test_row_05_a_file_named_upload_is_taken_and_a_text_file_is_not(acme: Caller) -> None:
+def test_a_file_named_upload_is_taken_and_a_text_file_is_not(acme: Caller) -> None:
     bare = acme.openai.files.create(file=rows("hello"), purpose="batch")
 
     with pytest.raises(
@@ -65,7 +63,7 @@ def test_row_05_a_file_named_upload_is_taken_and_a_text_file_is_not(acme: Caller
     assert acme.http.post("/v1/batches", json=wish(bare.id)).status_code == 200
 
 
-def test_row_06_inputs_last_thirty_days_and_other_files_for_ever(acme: Caller) -> None:
+def test_inputs_last_thirty_days_and_other_files_for_ever(acme: Caller) -> None:
     kept: dict[str, int | None] = {}
     for purpose in ("batch", "user_data"):
         answer = acme.http.post(
@@ -79,7 +77,7 @@ def test_row_06_inputs_last_thirty_days_and_other_files_for_ever(acme: Caller) -
     assert kept == {"batch": THIRTY_DAYS, "user_data": None}
 
 
-def test_row_07_a_deleted_file_is_gone_for_every_verb(acme: Caller) -> None:
+def test_a_deleted_file_is_gone_for_every_verb(acme: Caller) -> None:
     file_id = acme.upload(rows("hello"))
 
     deleted = acme.http.delete(f"/v1/files/{file_id}")
@@ -91,9 +89,7 @@ def test_row_07_a_deleted_file_is_gone_for_every_verb(acme: Caller) -> None:
     assert acme.http.post("/v1/batches", json=wish(file_id)).status_code == 400
 
 
-def test_row_07_the_input_of_a_running_batch_may_be_deleted(
-    acme: Caller, yard: ServiceYard
-) -> None:
+def test_the_input_of_a_running_batch_may_be_deleted(acme: Caller, yard: ServiceYard) -> None:
     batch = acme.create(rows("one", WAIT, "three"))
     acme.until(batch["id"], "in_progress")
 
@@ -105,7 +101,7 @@ def test_row_07_the_input_of_a_running_batch_may_be_deleted(
     assert [one["custom_id"] for one in acme.lines(ended["output_file_id"])] == custom_ids(3)
 
 
-def test_row_07_the_input_may_be_deleted_before_it_was_read(acme: Caller) -> None:
+def test_the_input_may_be_deleted_before_it_was_read(acme: Caller) -> None:
     batch = acme.create(rows("one"))
 
     acme.openai.files.delete(batch["input_file_id"])
@@ -113,7 +109,7 @@ def test_row_07_the_input_may_be_deleted_before_it_was_read(acme: Caller) -> Non
     assert acme.until(batch["id"], "completed", "failed")["status"] == "completed"
 
 
-def test_row_08_content_is_named_bytes_that_end_in_a_line_feed(acme: Caller) -> None:
+def test_content_is_named_bytes_that_end_in_a_line_feed(acme: Caller) -> None:
     batch = acme.run(rows("hello"))
 
     answer = acme.http.get(f"/v1/files/{batch['output_file_id']}/content")
@@ -126,9 +122,7 @@ def test_row_08_content_is_named_bytes_that_end_in_a_line_feed(acme: Caller) -> 
     assert answer.content.isascii()
 
 
-def test_row_08_a_large_file_comes_and_goes_in_constant_memory(
-    acme: Caller, yard: ServiceYard
-) -> None:
+def test_a_large_file_comes_and_goes_in_constant_memory(acme: Caller, yard: ServiceYard) -> None:
     size, block = 150_000_000, b"x" * 1_000_000
     form = itertools.chain(
         [_field("purpose", "user_data"), _file("big.bin", b"")[: -len(b"\r\n")]],
@@ -177,7 +171,7 @@ def _pieces(body: bytes) -> Iterator[bytes]:
         yield body[start : start + 50]
 
 
-def test_row_08_the_sdk_streams_it(acme: Caller) -> None:
+def test_the_sdk_streams_it(acme: Caller) -> None:
     batch = acme.run(rows("one", "two", "three"))
     streaming = acme.openai.files.with_streaming_response
 

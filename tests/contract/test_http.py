@@ -1,4 +1,4 @@
-"""Rows 1, 2, 17, 19 and 20 of the conformance checklist: what holds for every call."""
+"""OpenAI's contract for every call: errors, headers, keys, tenants."""
 
 import re
 
@@ -37,7 +37,7 @@ REQUEST_ID = re.compile("req_[0-9a-f]{32}")
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
-def test_row_01_every_answer_has_a_request_id_and_every_error_the_envelope(
+def test_every_answer_has_a_request_id_and_every_error_the_envelope(
     method: str, path: str, acme: Caller
 ) -> None:
     answer = acme.http.request(method, path)
@@ -50,7 +50,7 @@ def test_row_01_every_answer_has_a_request_id_and_every_error_the_envelope(
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS[:11])
-def test_row_01_so_has_every_call_without_a_key(method: str, path: str, yard: ServiceYard) -> None:
+def test_so_has_every_call_without_a_key(method: str, path: str, yard: ServiceYard) -> None:
     answer = httpx.request(method, f"{yard.url}{path}")
 
     assert answer.status_code == 401
@@ -58,7 +58,7 @@ def test_row_01_so_has_every_call_without_a_key(method: str, path: str, yard: Se
     assert answer.json()["error"]["message"].startswith("You didn't provide an API key.")
 
 
-def test_row_01_unknown_routes_wrong_verbs_and_wrong_fields(acme: Caller) -> None:
+def test_unknown_routes_wrong_verbs_and_wrong_fields(acme: Caller) -> None:
     unknown = acme.http.post("/v1/foo")
     wrong_verb = acme.http.get("/v1/batches/x/cancel")
     wrong_field = acme.http.get("/v1/batches", params={"limit": "many"})
@@ -72,7 +72,7 @@ def test_row_01_unknown_routes_wrong_verbs_and_wrong_fields(acme: Caller) -> Non
     assert wrong_field.json()["error"]["param"] == "limit"
 
 
-def test_row_02_a_creation_answers_200(acme: Caller) -> None:
+def test_a_creation_answers_200(acme: Caller) -> None:
     uploaded = acme.http.post(
         "/v1/files", files={"file": ("in.jsonl", rows("hello"))}, data={"purpose": "batch"}
     )
@@ -81,9 +81,7 @@ def test_row_02_a_creation_answers_200(acme: Caller) -> None:
     assert (uploaded.status_code, created.status_code) == (200, 200)
 
 
-def test_row_19_anothers_ids_are_unknown_to_every_verb_and_listing(
-    acme: Caller, globex: Caller
-) -> None:
+def test_anothers_ids_are_unknown_to_every_verb_and_listing(acme: Caller, globex: Caller) -> None:
     batch = acme.run(rows("hello"))
     file_ids = [batch["input_file_id"], batch["output_file_id"]]
 
@@ -113,7 +111,7 @@ def test_row_19_anothers_ids_are_unknown_to_every_verb_and_listing(
     assert [one.id for one in acme.openai.batches.list()] == [batch["id"]]
 
 
-def test_row_20_models_are_retrieved_slashes_and_all(acme: Caller) -> None:
+def test_models_are_retrieved_slashes_and_all(acme: Caller) -> None:
     listed = [model.id for model in acme.openai.models.list()]
 
     assert listed == [MODEL, OTHER_MODEL, BROKEN_MODEL, EMBEDDER]
@@ -124,7 +122,7 @@ def test_row_20_models_are_retrieved_slashes_and_all(acme: Caller) -> None:
     assert refused.value.code == "model_not_found"
 
 
-def test_row_20_a_model_with_a_slash_runs_batches(acme: Caller) -> None:
+def test_a_model_with_a_slash_runs_batches(acme: Caller) -> None:
     batch = acme.run(row("a", model=OTHER_MODEL))
 
     assert (batch["status"], batch["model"]) == ("completed", OTHER_MODEL)

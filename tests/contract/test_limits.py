@@ -1,4 +1,4 @@
-"""Row 17 of the conformance checklist: what a caller hears who asks too much."""
+"""OpenAI's contract for limits: headers, and answers to callers above them."""
 
 import re
 from collections.abc import Iterator
@@ -36,14 +36,14 @@ def narrow(yard: ServiceYard, tmp_path_factory: pytest.TempPathFactory) -> Itera
         process.stop()
 
 
-def test_row_17_every_answer_tells_where_the_caller_stands(acme: Caller) -> None:
+def test_every_answer_tells_where_the_caller_stands(acme: Caller) -> None:
     for path in ("/v1/models", "/v1/files", "/v1/batches/none"):
         answer = acme.http.get(path)
 
         assert [name for name in LIMIT_HEADERS if not _is_told(answer, name)] == []
 
 
-def test_row_17_too_many_calls_are_told_when_to_come_back(acme: Caller, narrow: str) -> None:
+def test_too_many_calls_are_told_when_to_come_back(acme: Caller, narrow: str) -> None:
     with httpx.Client(base_url=narrow, headers=acme.http.headers) as client:
         answers = [client.get("/v1/models") for _ in range(6)]
 
@@ -57,7 +57,7 @@ def test_row_17_too_many_calls_are_told_when_to_come_back(acme: Caller, narrow: 
     assert "Limit 5" in error["message"]
 
 
-def test_row_17_what_waiting_does_not_mend_is_not_tried_again(acme: Caller, narrow: str) -> None:
+def test_what_waiting_does_not_mend_is_not_tried_again(acme: Caller, narrow: str) -> None:
     file_id = acme.upload(rows("one"))
     with OpenAI(api_key=acme.key, base_url=f"{narrow}/v1", max_retries=2) as client:
         client.batches.create(**wish(file_id))

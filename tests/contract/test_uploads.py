@@ -1,4 +1,4 @@
-"""Row 22 of the conformance checklist: large files in parts."""
+"""OpenAI's contract for uploads: large files in parts."""
 
 import hashlib
 import io
@@ -11,7 +11,7 @@ from openai.types import Upload
 from tests.contract.conftest import Caller, rows
 
 
-def test_row_22_parts_in_any_order_make_the_file_that_the_completion_names(acme: Caller) -> None:
+def test_parts_in_any_order_make_the_file_that_the_completion_names(acme: Caller) -> None:
     body = rows("one", "two", "three")
     # S3 takes 5 MiB at the least for all parts but the last; a client's parts may be smaller.
     pieces = [body[start : start + 100] for start in range(0, len(body), 100)]
@@ -41,7 +41,7 @@ def test_row_22_parts_in_any_order_make_the_file_that_the_completion_names(acme:
     assert acme.until(batch.id, "completed", "failed")["status"] == "completed"
 
 
-def test_row_22_the_helper_of_the_sdk_uploads_a_file(acme: Caller) -> None:
+def test_the_helper_of_the_sdk_uploads_a_file(acme: Caller) -> None:
     body = rows(*["hello"] * 100)
 
     ended = acme.openai.uploads.upload_file_chunked(
@@ -52,7 +52,7 @@ def test_row_22_the_helper_of_the_sdk_uploads_a_file(acme: Caller) -> None:
     assert acme.openai.files.content(ended.file.id).content == body
 
 
-def test_row_22_an_upload_lives_for_an_hour(acme: Caller) -> None:
+def test_an_upload_lives_for_an_hour(acme: Caller) -> None:
     upload = _begin(acme, 10)
 
     assert upload.id.startswith("upload_")
@@ -60,7 +60,7 @@ def test_row_22_an_upload_lives_for_an_hour(acme: Caller) -> None:
     assert upload.expires_at - upload.created_at == 3600
 
 
-def test_row_22_bytes_and_md5_are_checked(acme: Caller) -> None:
+def test_bytes_and_md5_are_checked(acme: Caller) -> None:
     upload = _begin(acme, 10)
     part = acme.openai.uploads.parts.create(upload.id, data=io.BytesIO(b"123456789"))
 
@@ -74,7 +74,7 @@ def test_row_22_bytes_and_md5_are_checked(acme: Caller) -> None:
 
 
 @pytest.mark.parametrize("end", ["complete", "cancel"])
-def test_row_22_nothing_is_added_after_the_end(end: str, acme: Caller) -> None:
+def test_nothing_is_added_after_the_end(end: str, acme: Caller) -> None:
     upload = _begin(acme, 1)
     part = acme.openai.uploads.parts.create(upload.id, data=b"x")
     if end == "complete":

@@ -1,4 +1,4 @@
-"""Row 21 of the conformance checklist: signed events for those who wait."""
+"""OpenAI's contract for webhooks: signed events for registered endpoints."""
 
 import importlib.util
 import threading
@@ -62,7 +62,7 @@ def receiver() -> Iterator[Receiver]:
     receiver.stop()
 
 
-def test_row_21_both_libraries_verify_an_event(acme: Caller, receiver: Receiver) -> None:
+def test_both_libraries_verify_an_event(acme: Caller, receiver: Receiver) -> None:
     endpoint = _endpoint(acme, receiver.url)
     secret = endpoint["signing_secret"]
 
@@ -84,7 +84,7 @@ def test_row_21_both_libraries_verify_an_event(acme: Caller, receiver: Receiver)
     assert standard.Webhook(secret).verify(body, headers)["data"] == {"id": batch["id"]}
 
 
-def test_row_21_a_delivery_that_failed_is_sent_again_under_its_id(
+def test_a_delivery_that_failed_is_sent_again_under_its_id(
     acme: Caller, receiver: Receiver
 ) -> None:
     _endpoint(acme, receiver.url)
@@ -103,7 +103,7 @@ def test_row_21_a_delivery_that_failed_is_sent_again_under_its_id(
 @pytest.mark.parametrize(
     "url", ["http://10.0.0.1/hook", "https://192.168.1.1/hook", "https://169.254.169.254/latest"]
 )
-def test_row_21_private_targets_are_refused(url: str, acme: Caller) -> None:
+def test_private_targets_are_refused(url: str, acme: Caller) -> None:
     answer = acme.http.post("/v1/webhook_endpoints", json=_wish(url))
 
     assert answer.status_code == 400

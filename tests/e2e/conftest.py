@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 import yaml
@@ -128,17 +127,9 @@ class RunningFleet:
         text = self._fleet.ray.job_log(arguments[arguments.index("--job") + 1])
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
-    def restart_gateway(self, **environment: str) -> None:
-        """Start it again, with these variables besides."""
-        self._fleet.gateway = self._restarted(self._fleet.gateway, environment)
-        self.wait_ready()
-
     def restart_dispatcher(self, **environment: str) -> None:
+        """Start it again, with these variables besides."""
         self._fleet.dispatcher = self._restarted(self._fleet.dispatcher, environment)
-
-    @property
-    def gateway(self) -> Child:
-        return self._fleet.gateway
 
     @property
     def dispatcher(self) -> Child:
@@ -153,17 +144,6 @@ class RunningFleet:
     def pids(self) -> list[int]:
         """The processes that the fleet was started as."""
         return [child.pid for child in self._fleet.children() if child.pid is not None]
-
-    def wait_ready(self) -> None:
-        url = f"{self.root_url}/readyz"
-
-        def is_ready() -> bool:
-            try:
-                return httpx.get(url, timeout=5).is_success
-            except httpx.HTTPError:
-                return False
-
-        until(is_ready, 60)
 
     def _restarted(self, old: Child, environment: dict[str, str]) -> Child:
         old.stop(10)

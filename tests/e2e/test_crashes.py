@@ -1,10 +1,6 @@
 """A first proof that nothing is lost: processes are killed, and every request has one result."""
 
-import secrets
 from pathlib import Path
-
-import openai
-import pytest
 
 from cli.fleet.catalog import CHAT_MODEL
 from shared.slices import Part
@@ -56,38 +52,6 @@ def test_a_dispatcher_killed_between_acknowledging_and_planning_loses_nothing(
     assert waiting.status == "validating"
     assert ended.status == "completed"
     assert 20 == len({result["custom_id"] for result in warm_chat.results(ended)})
-
-
-def test_a_gateway_killed_between_writing_and_publishing_loses_nothing(
-    warm_chat: RunningFleet, tmp_path: Path
-) -> None:
-    log = tmp_path / "crashes"
-    file = warm_chat.client.files.create(file=("in.jsonl", chat_lines(20)), purpose="batch")
-    key = secrets.token_hex(8)
-    warm_chat.restart_gateway(BATCHYARD_CRASH_AT="gateway.accepted", BATCHYARD_CRASH_LOG=str(log))
-
-    with pytest.raises(openai.APIConnectionError):
-        warm_chat.client.with_options(max_retries=0).batches.create(
-            input_file_id=file.id,
-            endpoint="/v1/chat/completions",
-            completion_window="24h",
-            extra_headers={"Idempotency-Key": key},
-        )
-    until(lambda: not warm_chat.gateway.is_alive(), 30)
-    warm_chat.restart_gateway(BATCHYARD_CRASH_AT="", BATCHYARD_CRASH_LOG="")
-    batch = warm_chat.client.batches.create(
-        input_file_id=file.id,
-        endpoint="/v1/chat/completions",
-        completion_window="24h",
-        extra_headers={"Idempotency-Key": key},
-    )
-    ended = warm_chat.wait(batch)
-
-    assert log.read_text().split() == ["gateway.accepted"]
-    assert ended.status == "completed"
-    assert 20 == len({result["custom_id"] for result in warm_chat.results(ended)})
-    mine = [found.id for found in warm_chat.client.batches.list() if found.input_file_id == file.id]
-    assert mine == [batch.id]
 
 
 async def test_a_dispatcher_killed_while_it_finishes_a_batch_is_followed_by_another(

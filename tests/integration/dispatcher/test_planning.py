@@ -135,19 +135,6 @@ async def test_a_refused_input_fails_the_batch_and_says_why(
     assert await yard.state.lanes.names() == []
 
 
-async def test_all_bad_lines_are_reported_together(yard: BatchYard) -> None:
-    body = b"\n".join([line("a"), b"{", line("b", model="nobody"), line("a")])
-
-    batch_id = await yard.plan(body)
-
-    problems = _problems((await yard.state.batches.get(batch_id)).fields)
-    assert [(problem["line"], problem["code"]) for problem in problems] == [
-        (2, "invalid_json_line"),
-        (3, "model_not_found"),
-        (4, "duplicate_custom_id"),
-    ]
-
-
 async def test_more_rows_than_allowed_are_refused_after_slices_were_written(
     state: State, storage: Storage, catalog: Catalog, yard: BatchYard, plans: PlanKeys
 ) -> None:

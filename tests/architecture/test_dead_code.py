@@ -1,0 +1,166 @@
+"""No name of the product is defined and never used.
+
+A private name has to be used in its own file, a public one anywhere in the product or the
+benchmarks. Functions that a decorator hands to a library are used by that library.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_ROOMS = ("shared", "gateway", "dispatcher", "worker", "cli")
+_USERS = (*_ROOMS, "benchmarks")
+#: Decorators after which somebody in this tree still has to call the function.
+_LEAVE_IT_TO_US = {
+    "asynccontextmanager",
+    "cache",
+    "cached_property",
+    "classmethod",
+    "contextmanager",
+    "dataclass",
+    "lru_cache",
+    "override",
+    "property",
+    "setter",
+    "staticmethod",
+    "wraps",
+}
+#: Names that only others use, and who that is.
+_USED_ELSEWHERE = {
+    "model_config": "pydantic",
+    "specversion": "subscribers: a field of every event",
+    "owned_by": "OpenAI's clients: a field of a model",
+    "CLAIM_EXPIRED": "the scripts in Lua, which write the same words",
+    "JOB_ENDED": "the scripts in Lua, which write the same words",
+    "_watching": "nobody: a task lives for as long as something refers to it",
+    "ignore_aliases": "PyYAML's dumper",
+    "on_start": "the parser of forms",
+    "on_data_received": "the parser of forms",
+    "on_finish": "the parser of forms",
+    "log_message": "http.server",
+    "estimate_inmemory_data_size": "Ray Data",
+    "get_read_tasks": "Ray Data",
+    "job_log": "tests, to say why a lane job died",
+    "kill_gateway": "tests that kill S3",
+    "restart_gateway": "tests that kill S3",
+    "with_environment": "tests that start a process again with other settings",
+}
+
+
+class _Definition(NamedTuple):
+    file: Path
+    name: str
+    line: int
+
+
+def test_every_name_is_used() -> None:
+    unused = [
+        f"{found.file.relative_to(_ROOT)}:{found.line}: {found.name}"
+        for found in _definitions()
+        if not _is_used(found) and found.name not in _USED_ELSEWHERE
+    ]
+
+    assert unused == []
+
+
+@pytest.mark.parametrize("name", _USED_ELSEWHERE)
+def test_each_exception_is_needed(name: str) -> None:
+    assert any(found.name == name and not _is_used(found) for found in _definitions())
+
+
+def _is_used(found: _Definition) -> bool:
+    if found.name.startswith("_"):
+        return found.name in _uses(found.file)
+    return any(found.name in _uses(file) for file in _files(_USERS))
+
+
+@cache
+def _files(rooms: tuple[str, ...]) -> list[Path]:
+    return sorted(file for room in rooms for file in (_ROOT / room).rglob("*.py"))
+
+
+@cache
+def _definitions() -> list[_Definition]:
+    return [
+        _Definition(file, name, line)
+        for file in _files(_ROOMS)
+        for name, line in _defined(ast.parse(file.read_text()))
+        if not name.startswith("__") and name != "_"
+    ]
+
+
+def _defined(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Functions, classes and attributes at any depth; variables of the module and of classes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                if all(_name_of(one) in _LEAVE_IT_TO_US for one in node.decorator_list):
+                    yield node.name, node.lineno
+            case ast.ClassDef(body=body):
+                yield node.name, node.lineno
+                yield from _variables(body)
+            case ast.Module(body=body):
+                yield from _variables(body)
+            case ast.Attribute(attr=name, value=ast.Name(id="self"), ctx=ast.Store()):
+                yield name, node.lineno
+            case _:
+                pass
+
+
+def _variables(body: list[ast.stmt]) -> Iterator[tuple[str, int]]:
+    for node in body:
+        match node:
+            case ast.Assign(targets=targets):
+                for target in targets:
+                    yield from ((name, node.lineno) for name in _bound(target))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, node.lineno
+            case _:
+                pass
+
+
+def _bound(target: ast.expr) -> Iterator[str]:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def _name_of(decorator: ast.expr) -> str:
+    match decorator:
+        case ast.Call(func=called):
+            return _name_of(called)
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case _:
+            return ""
+
+
+@cache
+def _uses(file: Path) -> frozenset[str]:
+    """The names that a file reads, also as attributes, arguments, or whole texts."""
+    tree = ast.parse(file.read_text())
+    exported = {
+        id(text)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and "__all__" in _bound(node.targets[0])
+        for text in ast.walk(node.value)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
+                found.add(name)
+            case ast.keyword(arg=str(name)):
+                found.add(name)
+            case ast.Constant(value=str(name)) if id(node) not in exported:
+                found.add(name)
+            case ast.MatchClass(kwd_attrs=names):
+                found.update(names)
+            case _:
+                pass
+    return frozenset(found)
