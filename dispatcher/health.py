@@ -1,7 +1,7 @@
-"""The dispatcher's own small HTTP port: whether it lives, whether it is ready, and its numbers.
+"""The dispatcher's HTTP port: whether it is alive, whether it is ready, and its metrics.
 
-`/metrics` is there only with a token, and for its bearer only; `/readyz` tells which service is
-amiss, and nothing more.
+`/metrics` exists only if there is a token, and answers only its bearer. `/readyz` names the service
+that does not answer, and says nothing more.
 """
 
 import asyncio
@@ -28,20 +28,21 @@ from shared.state import State
 T = TypeVar("T")
 log = structlog.get_logger()
 
-#: Seconds for an answer of the event loop: where it stands still, only a restart helps.
-_PATIENCE = 5.0
+#: For an answer of the event loop. If the loop is stuck, only a restart helps.
+_PATIENCE_SECONDS = 5.0
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
 
-LanePosition = Callable[[], Awaitable[bytes]]
+#: The body of an answer.
+Report = Callable[[], Awaitable[bytes]]
 Answer = tuple[HTTPStatus, str, bytes]
 
 
-class UnwellError(TransientError):
-    """It is not ready; `report` is what `/readyz` says then."""
+class NotReadyError(TransientError):
+    """A service does not answer. `report` is the body of `/readyz`."""
 
     def __init__(self, report: bytes) -> None:
-        super().__init__("A service is amiss.")
+        super().__init__("A service does not answer.")
         self.report = report
 
 
@@ -55,16 +56,16 @@ async def serving(
     host: str,
     port: int,
     *,
-    ready: LanePosition,
-    metrics: LanePosition,
+    ready: Report,
+    metrics: Report,
     token: str | None,
-    patience_seconds: float = _PATIENCE,
+    patience_seconds: float = _PATIENCE_SECONDS,
 ) -> AsyncIterator[int]:
-    """Answer while this is open; gives the port. Threads answer, so that a stuck loop is seen."""
+    """Serve while the block lasts; yields the port. Threads answer, so a stuck loop is noticed."""
     loop = asyncio.get_running_loop()
 
-    def asked(question: LanePosition) -> bytes:
-        future = asyncio.run_coroutine_threadsafe(_awaited(question), loop)
+    def body_of(report: Report) -> bytes:
+        future = asyncio.run_coroutine_threadsafe(_awaited(report), loop)
         try:
             return future.result(patience_seconds)
         finally:
@@ -73,13 +74,13 @@ async def serving(
     def answer(path: str, authorization: str | None) -> Answer:
         match path:
             case "/healthz":
-                return HTTPStatus.OK, _TEXT, asked(_alive)
+                return HTTPStatus.OK, _TEXT, body_of(_alive)
             case "/readyz":
-                return HTTPStatus.OK, _JSON, asked(ready)
+                return HTTPStatus.OK, _JSON, body_of(ready)
             case "/metrics" if token is not None:
                 if not may_scrape(authorization, token):
                     return HTTPStatus.UNAUTHORIZED, _TEXT, b"the token is missing or wrong\n"
-                return HTTPStatus.OK, CONTENT_TYPE, asked(metrics)
+                return HTTPStatus.OK, CONTENT_TYPE, body_of(metrics)
             case _:
                 return HTTPStatus.NOT_FOUND, _TEXT, b"not found\n"
 
@@ -87,7 +88,7 @@ async def serving(
         path = environ["PATH_INFO"]
         try:
             status, kind, body = answer(path, environ.get("HTTP_AUTHORIZATION"))
-        except UnwellError as error:
+        except NotReadyError as error:
             status, kind, body = HTTPStatus.SERVICE_UNAVAILABLE, _JSON, error.report
         except (TransientError, TimeoutError, concurrent.futures.CancelledError) as error:
             log.warning("health.refused", path=path, reason=repr(error))
@@ -108,35 +109,35 @@ async def serving(
         server.server_close()
 
 
-def look(
+def reports(
     state: State,
     bus: Bus,
     leads: Callable[[], bool],
     *,
     others: Mapping[str, Callable[[], Awaitable[None]]] | None = None,
     patience_seconds: float = PATIENCE_SECONDS,
-) -> tuple[LanePosition, LanePosition]:
-    """What `/readyz` and `/metrics` ask: the first raises UnwellError, the second tells it.
+) -> tuple[Report, Report]:
+    """The reports of `/readyz`, which raises NotReadyError, and of `/metrics`.
 
-    `others` are what else has to answer for it to be ready.
+    `others` are further services that have to answer before the dispatcher is ready.
     """
     others = others or {}
     pings = {"redis": state.ready, "rabbitmq": bus.ping, **others}
 
     async def ready() -> bytes:
-        asked = {name: ping() for name, ping in pings.items()}
-        report = await readiness(asked, patience_seconds=patience_seconds)
+        answers = {name: ping() for name, ping in pings.items()}
+        report = await readiness(answers, patience_seconds=patience_seconds)
         body = json.dumps(report).encode()
         if report["status"] != "ok":
-            raise UnwellError(body)
+            raise NotReadyError(body)
         return body
 
     async def metrics() -> bytes:
-        asked = {name: ping() for name, ping in others.items()}
+        answers = {name: ping() for name, ping in others.items()}
         counted, dead_letters, report = await asyncio.gather(
             _unless_gone(state.census.take(), patience_seconds),
             _unless_gone(bus.depth(DEAD_QUEUE), patience_seconds),
-            readiness(asked, patience_seconds=patience_seconds),
+            readiness(answers, patience_seconds=patience_seconds),
         )
         up = {"redis": counted is not None, "rabbitmq": dead_letters is not None}
         up |= {name: report[name] == "ok" for name in others}
@@ -145,10 +146,11 @@ def look(
     return ready, metrics
 
 
-async def _unless_gone(asked: Awaitable[T], patience_seconds: float) -> T | None:
+async def _unless_gone(answer: Awaitable[T], patience_seconds: float) -> T | None:
+    """The answer; None if the service gives none in time."""
     try:
         async with asyncio.timeout(patience_seconds):
-            return await asked
+            return await answer
     except (TransientError, TimeoutError) as error:
         log.warning("health.lacks", reason=repr(error))
         return None
@@ -158,5 +160,5 @@ async def _alive() -> bytes:
     return b"ok\n"
 
 
-async def _awaited(asked: LanePosition) -> bytes:
-    return await asked()
+async def _awaited(report: Report) -> bytes:
+    return await report()

@@ -35,7 +35,7 @@ from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
 from shared.bus.relay import Relay
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from shared.errors import TransientError
 from shared.input.validation import Limits
 from shared.monitoring.metrics import Calls

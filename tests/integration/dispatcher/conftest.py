@@ -14,17 +14,19 @@ import pytest
 from redis.asyncio import Redis
 
 from cli.fleet.ray import RayNode
-from dispatcher.app import Dispatcher
 from dispatcher.cluster import Cluster
 from dispatcher.finaliser import Finaliser
 from dispatcher.lanes import LaneKeeper
+from dispatcher.leader import Leader
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
+from dispatcher.rounds import Rounds
 from dispatcher.sender import Sender
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
 from dispatcher.windows import Windows
-from shared.catalog import Catalog, load_catalog
+from shared.catalog import Catalog
+from shared.catalog_file import load_catalog
 from shared.outbound import Guard
 from shared.slices import Claim, Part, Slice, part_label
 from shared.state import State
@@ -166,15 +168,11 @@ def a_planner(
     )
 
 
-def a_dispatcher(
-    state: State, storage: Storage, planner: Planner, keeper: LaneKeeper
-) -> Dispatcher:
+def a_leader(state: State, storage: Storage, planner: Planner, keeper: LaneKeeper) -> Leader:
     """One that delivers no webhooks."""
-    return Dispatcher(
-        state,
-        planner=planner,
-        finaliser=Finaliser(state, storage, output_seconds=OUTPUT_SECONDS),
-        lanes=keeper,
+    finaliser = Finaliser(state, storage, output_seconds=OUTPUT_SECONDS)
+    return Leader(
+        rounds=Rounds(state, planner=planner, finaliser=finaliser, lanes=keeper),
         windows=Windows(state),
         reaper=Reaper(state, storage),
         deliverer=Deliverer(

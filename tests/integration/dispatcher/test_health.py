@@ -143,7 +143,7 @@ async def _http(
     patience_seconds: float = 60,
     others: Mapping[str, Callable[[], Awaitable[None]]] | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
-    ready, metrics = health.look(
+    ready, metrics = health.reports(
         state, bus, lambda: True, others=others, patience_seconds=patience_seconds
     )
     async with (

@@ -26,7 +26,7 @@ from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import (
     RAY_TOKEN,
     BatchYard,
-    a_dispatcher,
+    a_leader,
     a_planner,
     lines,
 )
@@ -419,10 +419,10 @@ async def test_a_ray_that_hangs_holds_up_neither_planning_nor_feeding_nor_finish
 
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
         cluster = Cluster(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token")
-        dispatcher = a_dispatcher(
+        leader = a_leader(
             state, storage, a_planner(state, storage, catalog), _keeper(state, storage, cluster)
         )
-        leading = asyncio.create_task(dispatcher.lead())
+        leading = asyncio.create_task(leader.lead())
         await yard.submit(lines(3))
         await eventually(lambda: calls > 0)
 
@@ -441,8 +441,8 @@ async def test_a_batch_that_cannot_be_finished_stops_no_other_and_is_not_tried_i
         await yard.run(batch_id, lambda row: (200, b"{}"))
     await storage.remove(await storage.keys(f"batches/{broken}/parts/"))
 
-    dispatcher = a_dispatcher(state, storage, a_planner(state, storage, catalog), feeder)
-    leading = asyncio.create_task(dispatcher.lead())
+    leader = a_leader(state, storage, a_planner(state, storage, catalog), feeder)
+    leading = asyncio.create_task(leader.lead())
 
     async def is_completed() -> bool:
         return (await state.batches.get(whole)).status is Status.COMPLETED

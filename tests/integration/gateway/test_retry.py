@@ -10,7 +10,7 @@ from openai import BadRequestError, ConflictError
 from openai.types import Batch
 
 from dispatcher.packing import Packer
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from shared.lifecycle import Event, Status
 from shared.state import State
 from shared.submission.admission import NewBatchQuota

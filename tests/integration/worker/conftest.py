@@ -20,7 +20,7 @@ from cli import servers
 from cli.servers import free_port
 from dispatcher.cluster import Cluster
 from dispatcher.lanes import LaneKeeper
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from shared.lifecycle import FINAL
 from shared.state import BatchRecord, State
 from shared.state.state import NAMESPACE
@@ -30,7 +30,7 @@ from tests.batches import submitted
 from tests.chaos.engine import HANG, KILL
 from tests.chaos.rows import CHAT
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import a_dispatcher, a_planner
+from tests.integration.dispatcher.conftest import a_leader, a_planner
 from tests.servers import S3
 from worker.settings import WorkerSettings
 
@@ -166,8 +166,8 @@ async def stub_fleet(
     cluster = Cluster(f"http://127.0.0.1:{ray_port}", "token")
     planner = a_planner(state, storage, load_catalog(catalog_file), rows=128)
     keeper = LaneKeeper(state, storage, cluster, ready_rows=512, silence_seconds=60, attempts=5)
-    dispatcher = a_dispatcher(state, storage, planner, keeper)
-    tasks = [asyncio.create_task(engine.live()), asyncio.create_task(dispatcher.lead())]
+    leader = a_leader(state, storage, planner, keeper)
+    tasks = [asyncio.create_task(engine.live()), asyncio.create_task(leader.lead())]
     try:
         yield StubFleet(state, storage, engine, catalog_file, redis_server.url)
     finally:

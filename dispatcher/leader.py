@@ -1,0 +1,47 @@
+"""All duties of the dispatcher that leads. Each may be repeated, and abandoned at any point."""
+
+import asyncio
+
+from dispatcher.duties import repeat
+from dispatcher.reaper import Reaper
+from dispatcher.rounds import Rounds
+from dispatcher.webhooks import Deliverer
+from dispatcher.windows import Windows
+from shared.tasks import end
+
+
+class Leader:
+    """Does the duties while it leads."""
+
+    def __init__(
+        self, *, rounds: Rounds, windows: Windows, reaper: Reaper, deliverer: Deliverer
+    ) -> None:
+        self._rounds = rounds
+        self._windows = windows
+        self._reaper = reaper
+        self._deliverer = deliverer
+        #: Whether the duties are under way.
+        self.leads = False
+
+    async def lead(self) -> None:
+        """Do all duties until cancelled. Raises TransientError when Redis is lost."""
+        duties = [
+            asyncio.create_task(duty)
+            for duty in (
+                self._rounds.run(),
+                # These two return only by losing Redis.
+                repeat(self._windows.watch, every_seconds=1),
+                repeat(self._deliverer.deliver, every_seconds=1),
+                repeat(self._reaper.release_claims, every_seconds=1),
+                repeat(self._reaper.expire, every_seconds=5),
+                repeat(self._reaper.sweep, every_seconds=5),
+                repeat(self._reaper.forget, every_seconds=60),
+                repeat(self._reaper.sweep_abandoned, every_seconds=3600),
+            )
+        ]
+        self.leads = True
+        try:
+            await asyncio.gather(*duties)
+        finally:
+            self.leads = False
+            await end(*duties)

@@ -1,0 +1,60 @@
+"""Rounds: look at every batch and lane, woken by doorbells, and start what each of them needs."""
+
+import asyncio
+from contextlib import nullcontext
+from functools import partial
+
+from dispatcher.duties import Duties, survive
+from dispatcher.finaliser import Finaliser
+from dispatcher.lanes import LaneKeeper
+from dispatcher.planning import Planner
+from shared.lifecycle import Status
+from shared.state import State
+
+#: A round is made this often even if no bell rings.
+_SWEEP_SECONDS = 1.0
+#: Between two rounds: bells may ring thousands of times a second.
+_PAUSE_SECONDS = 0.03
+#: After a round that failed.
+_FAILURE_PAUSE_SECONDS = 1.0
+#: Batches that are planned at a time, and batches that are finished at a time.
+_SLOTS = 12
+
+
+class Rounds:
+    """Finds work by the status of batches alone, so whoever begins anew finds all of it."""
+
+    def __init__(
+        self, state: State, *, planner: Planner, finaliser: Finaliser, lanes: LaneKeeper
+    ) -> None:
+        self._state = state
+        self._planner = planner
+        self._finaliser = finaliser
+        self._lanes = lanes
+        # Two pools, so that finishing batches does not delay what the engines could run.
+        self._planning = asyncio.Semaphore(_SLOTS)
+        self._finishing = asyncio.Semaphore(_SLOTS)
+        self._duties = Duties()
+
+    async def run(self) -> None:
+        """Make rounds until cancelled. Raises TransientError if Redis is lost at the start."""
+        try:
+            async with self._state.bells("dispatcher") as bells:
+                while True:
+                    if await survive(self._round, "round") is not None:
+                        await asyncio.sleep(_FAILURE_PAUSE_SECONDS)
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                    await survive(partial(bells.wait, _SWEEP_SECONDS), "bell")
+        finally:
+            await self._duties.end()
+
+    async def _round(self) -> None:
+        for batch_id in await self._state.batches.in_status(Status.VALIDATING):
+            self._duties.start(batch_id, self._planner.plan, self._planning)
+        for status in (Status.FINALIZING, Status.CANCELLING):
+            for batch_id in await self._state.batches.in_status(status):
+                self._duties.start(batch_id, self._finaliser.finish, self._finishing)
+        for lane in await self._state.lanes.names():
+            await survive(partial(self._lanes.feed, lane), "feed", of=lane)
+            # Asynchronous, because Ray may not answer; batches go on meanwhile.
+            self._duties.start(lane, self._lanes.keep, nullcontext())
