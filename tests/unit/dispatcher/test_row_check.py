@@ -3,9 +3,11 @@ import pytest
 from dispatcher.row_check import IncompleteError, RowCheck
 from shared import ids
 
+_BATCH = "batch_" + "0" * 32
+
 
 def _lines(*rows: int) -> bytes:
-    return b"".join(b'{"id":"%s"}\n' % ids.result_id("batch_1", row).encode() for row in rows)
+    return b"".join(b'{"id":"%s"}\n' % ids.result_id(_BATCH, row).encode() for row in rows)
 
 
 def test_rows_that_each_have_one_line_are_complete_in_any_order() -> None:
@@ -15,7 +17,7 @@ def test_rows_that_each_have_one_line_are_complete_in_any_order() -> None:
     assert [row in check for row in range(3)] == [True, False, True]
     check.add_lines(_lines(1))
 
-    check.finish("batch_1")
+    check.finish(_BATCH)
 
 
 @pytest.mark.parametrize(
@@ -27,4 +29,4 @@ def test_a_row_without_a_line_or_with_two_is_named(rows: tuple[int, ...], proble
     check.add_lines(_lines(*rows))
 
     with pytest.raises(IncompleteError, match=problem):
-        check.finish("batch_1")
+        check.finish(_BATCH)
