@@ -28,6 +28,7 @@ from cli.options import (
 )
 from shared.dead_rows import DeadRow
 from shared.errors import NotFoundError, TransientError
+from shared.retention import MAX_DEAD_ROWS
 from shared.state import State
 from shared.storage import DEFAULT_REGION
 
@@ -43,8 +44,6 @@ Limit = Annotated[int, typer.Option(min=1, help="At most so many, the oldest fir
 _LIMIT = 100
 _SHOWN_BY = "batchyard dead-letters rows ls"
 _NOTHING = "There are no dead rows."
-#: As many as are kept.
-_ALL = 10_000
 
 
 @app.callback()
@@ -198,7 +197,7 @@ def drop(
 async def _wanted(state: State, row_ids: list[str] | None) -> list[DeadRow]:
     """Those that are named, or all. Raises NotFoundError before anything is done."""
     if not row_ids:
-        return await state.dead_rows.all(limit=_ALL)
+        return await state.dead_rows.all(limit=MAX_DEAD_ROWS)
     return [await state.dead_rows.get(row_id) for row_id in dict.fromkeys(row_ids)]
 
 

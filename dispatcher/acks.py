@@ -1,4 +1,4 @@
-"""Acks of deliveries, many in one frame where all before them are settled as well."""
+"""Acks of deliveries. One frame acks many if all earlier ones are settled as well."""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,19 +8,19 @@ from weakref import WeakKeyDictionary
 from aio_pika.abc import AbstractIncomingMessage
 from aiormq.abc import AbstractChannel
 
-from dispatcher.waiting import tell
+from dispatcher.waiting import resolve
 
-#: Deliveries that were settled out of turn; beyond this many, acks of their channel go one by one.
-_MOST_AHEAD = 10_000
+#: Deliveries that were settled before earlier ones. Beyond this many, acks go one by one.
+_MAX_AHEAD = 10_000
 
 
 @dataclass
 class _Row:
-    """A channel's deliveries, by their tags: 1, 2, 3 and so on."""
+    """The deliveries of a channel, by their tags: 1, 2, 3 and so on."""
 
     #: Everything up to this tag is settled.
     settled: int = 0
-    #: Tags that were settled before others that came earlier.
+    #: Later tags that are settled already.
     ahead: set[int] = field(default_factory=set)
     waiting: dict[int, tuple[AbstractIncomingMessage, asyncio.Future[None]]] = field(
         default_factory=dict
@@ -29,13 +29,13 @@ class _Row:
 
 
 class Acks:
-    """Settles the deliveries of channels that it alone settles deliveries of."""
+    """Settles all deliveries of its channels; nobody else may settle any of them."""
 
     def __init__(self) -> None:
         self._rows: WeakKeyDictionary[AbstractChannel, _Row] = WeakKeyDictionary()
 
     async def ack(self, message: AbstractIncomingMessage) -> None:
-        """Ack the delivery, together with all that are acked in the same moment."""
+        """Ack the delivery, together with all others that are acked at this moment."""
         row = self._row(message)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         row.waiting[message.delivery_tag or 0] = (message, done)
@@ -44,12 +44,12 @@ class Acks:
         await done
 
     async def requeue(self, message: AbstractIncomingMessage) -> None:
-        """Give the delivery back."""
+        """Return the delivery to its queue."""
         await message.reject(requeue=True)
         _settled(self._row(message), message.delivery_tag or 0)
 
     async def drop(self, message: AbstractIncomingMessage) -> None:
-        """Reject the delivery: the broker moves it to the dead letters without a word."""
+        """Reject the delivery: the broker moves it to the dead letters without a reason of ours."""
         await message.reject(requeue=False)
         _settled(self._row(message), message.delivery_tag or 0)
 
@@ -58,13 +58,13 @@ class Acks:
 
 
 async def _flush(row: _Row) -> None:
-    """One at a time: an ack of many must never come after one that it includes."""
+    """Send acks one frame at a time: an ack of many must not follow one that it includes."""
     while row.waiting:
         acked, row.waiting = row.waiting, {}
         messages = {tag: message for tag, (message, _) in acked.items()}
         [error] = await asyncio.gather(_send(row, messages), return_exceptions=True)
         for _, done in acked.values():
-            tell(done, error)
+            resolve(done, error)
     row.flushing = None
 
 
@@ -73,14 +73,14 @@ async def _send(row: _Row, messages: Mapping[int, AbstractIncomingMessage]) -> N
         _settled(row, tag)
     together = [tag for tag in messages if tag <= row.settled]
     if together:
-        # All that came before the last of them are settled, or are so by this.
+        # All deliveries before the last of these are settled, or this frame settles them.
         await messages[max(together)].ack(multiple=len(together) > 1)
     for tag in messages.keys() - together:
         await messages[tag].ack()
 
 
 def _settled(row: _Row, tag: int) -> None:
-    if len(row.ahead) < _MOST_AHEAD:
+    if len(row.ahead) < _MAX_AHEAD:
         row.ahead.add(tag)
     while row.settled + 1 in row.ahead:
         row.settled += 1

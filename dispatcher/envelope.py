@@ -1,14 +1,14 @@
 """The AMQP properties of a batch message, checked as docs/bus.md says. Does no I/O."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from pamqp import encode
 
 from shared.bus import messages, replays
 from shared.bus.dead_letters import own_headers
-from shared.bus.messages import MESSAGE_ID, TENANT, Reason
+from shared.bus.messages import MESSAGE_ID, TENANT, Reason, RejectedError
 from shared.bus.received import (
     MAX_CORRELATION_ID,
     MAX_HEADER_BYTES,
@@ -19,6 +19,8 @@ from shared.bus.received import (
 )
 from shared.bus.topology import may_receive
 from shared.bus.unreadable import UNREADABLE
+
+T = TypeVar("T")
 
 # W3C Trace Context: version 00, ids that are not all zeros.
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -70,7 +72,7 @@ class Envelope(NamedTuple):
         return self.reply_to is not None
 
     @property
-    def has_good_id(self) -> bool:
+    def has_valid_id(self) -> bool:
         return MESSAGE_ID.fullmatch(self.message_id) is not None
 
     @property
@@ -118,6 +120,18 @@ def unauthorised(envelope: Envelope) -> Iterator[Reason]:
             f"headers.x-tenant: '{str(claimed)[:63]}' is not the tenant of user_id, '{tenant}'.",
             "headers.x-tenant",
         )
+
+
+def decoded(envelope: Envelope, body: bytes, decode: Callable[..., T]) -> T:
+    """What the body says. Raises RejectedError for all that is wrong with it or its envelope."""
+    reasons = [*unauthorised(envelope), *malformed(envelope)]
+    try:
+        value = decode(body, content_encoding=envelope.text("content_encoding"))
+    except RejectedError as error:
+        raise RejectedError([*reasons, *error.reasons], is_dead=error.is_dead) from error
+    if reasons:
+        raise RejectedError(reasons)
+    return value
 
 
 def _kind(envelope: Envelope) -> Received:

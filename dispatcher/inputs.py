@@ -58,17 +58,12 @@ class Inputs:
         unknown = {"bucket": "", "key": "", "etag": "", "size": 0}
         return {**unknown, "is_foreign": True, "file_seconds": self._file_seconds}
 
-    async def find(self, tenant: str, batch_id: str, wanted: S3Input | FileInput) -> dict[str, Any]:
-        """What exists already.
+    async def find_object(self, tenant: str, batch_id: str, wanted: S3Input) -> dict[str, Any]:
+        """An object that exists.
 
-        Raises RejectedError where the tenant may not have it or S3 fails for this object alone,
+        Raises RejectedError if the tenant may not have it or S3 fails for this object alone,
         TransientError while S3 is away, and CrowdedError.
         """
-        if isinstance(wanted, S3Input):
-            return await self._object(tenant, batch_id, wanted)
-        return await self._file(tenant, wanted.file_id)
-
-    async def _object(self, tenant: str, batch_id: str, wanted: S3Input) -> dict[str, Any]:
         self._require_readable(tenant, wanted)
         self._require_small(wanted.size, "input.size")
         async with self._turn(tenant):
@@ -129,7 +124,9 @@ class Inputs:
             "the version, or send the message again later.",
         )
 
-    async def _file(self, tenant: str, file_id: str) -> dict[str, Any]:
+    async def find_file(self, tenant: str, wanted: FileInput) -> dict[str, Any]:
+        """An uploaded file that exists. Raises RejectedError if the tenant may not have it."""
+        file_id = wanted.file_id
         try:
             file = await self._state.files.get(tenant, file_id)
         except NotFoundError as error:

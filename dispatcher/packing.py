@@ -1,6 +1,6 @@
 """Inline messages become batches together: one object in S3 and one step in Redis for all of them.
 
-What has arrived by the time is taken, and nobody waits for more.
+A pack takes what has arrived by the time it is made; it never waits for more.
 """
 
 import asyncio
@@ -14,13 +14,14 @@ import msgspec
 import structlog
 
 from dispatcher.planning import Planner
-from dispatcher.waiting import tell
+from dispatcher.waiting import resolve
 from shared import crash
 from shared.bus.messages import Reason, RejectedError
 from shared.errors import NotFoundError, TransientError
 from shared.ledger.changes import single_out
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PackedBatch, PackedPlan, pack, pack_prefix, placed
+from shared.retention import RESERVED_SECONDS
 from shared.state import Known, NewBatch, PackedAcceptance, Standing, Start, State
 from shared.storage import Storage
 from shared.submission.accept import conflict, new_batch
@@ -28,19 +29,17 @@ from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
 
 log = structlog.get_logger()
 
-#: Of one pack, whose batches hold up Redis for as long as its script runs.
-_MOST_BATCHES = 64
-_MOST_BYTES = 4 * 1024 * 1024
+#: Limits of one pack: the script that accepts it blocks Redis while it runs.
+_MAX_BATCHES = 64
+_MAX_BYTES = 4 * 1024 * 1024
 #: While one pack is on its way, the next one is made.
-_AT_ONCE = 2
+_PACKS_AT_ONCE = 2
 #: Larger inputs are planned in a thread.
 _QUICK_BYTES = 64 * 1024
-#: What a death leaves in S3 is swept after this: longer than any call takes.
-_RESERVED_SECONDS = 86_400
 
 
 class InlineBatch(NamedTuple):
-    """A batch that is to be made; its manifest does not know yet where the input is to lie."""
+    """A batch that is to be made; its manifest does not say yet where the input is."""
 
     manifest: Manifest
     body: bytes
@@ -66,13 +65,13 @@ class Packer:
         self._working = 0
 
     async def make(self, batch: InlineBatch) -> None:
-        """Return when the batch is durable, also if it was before.
+        """Return when the batch is durable, including when it was so before.
 
         Raises RejectedError, and TransientError while Redis or S3 is away.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((batch, done))
-        if self._working < _AT_ONCE:
+        if self._working < _PACKS_AT_ONCE:
             self._working += 1
             worker = asyncio.create_task(self._work())
             self._workers.add(worker)
@@ -80,7 +79,7 @@ class Packer:
         await done
 
     async def make_alone(self, batch: InlineBatch) -> None:
-        """`make` in a pack of its own: it may be what kills us."""
+        """Do what `make` does in a separate pack, for a message that may be what kills us."""
         [error] = await self._commit([batch])
         if error is not None:
             raise error
@@ -96,15 +95,15 @@ class Packer:
             self._working -= 1
 
     def _next(self) -> list[_Waiting]:
-        """The first that wait; whoever waits for a batch that is in hand comes after it."""
+        """The batches for the next pack. One whose batch is in hand already comes after that."""
         group, later, size = list[_Waiting](), list[_Waiting](), 0
-        while self._waiting and len(group) < _MOST_BATCHES:
+        while self._waiting and len(group) < _MAX_BATCHES:
             batch, _ = one = self._waiting[0]
             size += len(batch.body)
-            if group and size > _MOST_BYTES:
+            if group and size > _MAX_BYTES:
                 break
             self._waiting.popleft()
-            # One message twice, or two that contradict each other: a pack names a batch once.
+            # A pack names a batch once, so a repeat or a contradiction waits for the next one.
             is_in_hand = batch.manifest.id in self._in_hand
             (later if is_in_hand else group).append(one)
             self._in_hand.add(batch.manifest.id)
@@ -112,7 +111,7 @@ class Packer:
         return group
 
     async def _settle(self, group: Sequence[_Waiting]) -> None:
-        """Commit the group, and tell each of it how it went."""
+        """Commit the group, and give each caller its outcome."""
         batches = [batch for batch, _ in group]
         [outcomes] = await asyncio.gather(self._commit(batches), return_exceptions=True)
         if isinstance(outcomes, TransientError):
@@ -120,22 +119,22 @@ class Packer:
         elif isinstance(outcomes, BaseException) and len(group) == 1:
             outcomes = [outcomes]
         elif isinstance(outcomes, BaseException):
-            # A fault of ours: whoever brings it on shall not take the others along.
+            # A fault of ours. The batch that causes it must not take the others along.
             for one in group:
                 await self._settle([one])
             return
         for (_, done), error in zip(group, outcomes, strict=True):
-            tell(done, error)
+            resolve(done, error)
 
     async def _commit(self, batches: Sequence[InlineBatch]) -> Sequence[BaseException | None]:
-        """Of each batch why it was not made, or None."""
+        """For each batch, why it was not made, or None."""
         prefix = pack_prefix()
         wanted = [(one.manifest.tenant, one.manifest.id, one.manifest.endpoint) for one in batches]
         reserved, _ = await asyncio.gather(
             self._quota.reserve_all(self._state, wanted),
-            self._state.files.reserve(prefix, seconds=_RESERVED_SECONDS),
+            self._state.files.reserve(prefix, seconds=RESERVED_SECONDS),
         )
-        new, wishes = [], []
+        new, to_accept = [], []
         errors: dict[str, BaseException] = {}
         for batch, outcome in zip(batches, reserved, strict=True):
             manifest = batch.manifest
@@ -143,21 +142,21 @@ class Packer:
                 case None:
                     new.append(batch)
                 case Known():
-                    wishes.append(
+                    to_accept.append(
                         NewBatch(manifest.id, manifest.fingerprint, {}, reply=batch.reply)
                     )
                 case _:
                     errors[manifest.id] = _refusal(manifest.tenant, outcome)
         if new:
-            wishes += await self._store(prefix, new)
+            to_accept += await self._store(prefix, new)
         else:
             await self._state.files.unreserve(prefix)
             prefix = ""
-        outcomes = await self._state.batches.accept_pack(prefix, wishes) if wishes else []
+        outcomes = await self._state.batches.accept_pack(prefix, to_accept) if to_accept else []
         crash.point("intake.accepted")
-        for wish, accepted in zip(wishes, outcomes, strict=True):
-            if (error := await self._error(wish, accepted, batches)) is not None:
-                errors[wish.id] = error
+        for one, accepted in zip(to_accept, outcomes, strict=True):
+            if (error := await self._error(one, accepted, batches)) is not None:
+                errors[one.id] = error
         return [errors.get(batch.manifest.id) for batch in batches]
 
     async def _store(self, prefix: str, batches: Sequence[InlineBatch]) -> list[NewBatch]:
@@ -178,7 +177,7 @@ class Packer:
     def _packed(
         self, batches: Sequence[tuple[Manifest, bytes]]
     ) -> tuple[bytes, list[tuple[Manifest, Start | None]]]:
-        """The pack's bytes, and each manifest with its batch's plan if it can start at once."""
+        """The pack's bytes, and each manifest with its batch's plan if that can start at once."""
         starts = [(manifest, self._start(manifest, body)) for manifest, body in batches]
         lines = [
             PackedBatch(manifest, start and PackedPlan(start.fields, start.slices))
@@ -189,30 +188,30 @@ class Packer:
     def _start(self, manifest: Manifest, body: bytes) -> Start | None:
         if self._planner is None:
             return None
-        return self._planner.sketch(manifest.endpoint, body, offset=manifest.start)
+        return self._planner.plan_inline(manifest.endpoint, body, offset=manifest.start)
 
     async def _error(
-        self, wish: NewBatch, outcome: PackedAcceptance, batches: Sequence[InlineBatch]
+        self, batch: NewBatch, outcome: PackedAcceptance, batches: Sequence[InlineBatch]
     ) -> BaseException | None:
         match outcome:
             case "gone":
                 return TransientError("A pack took longer than its reservation.")
             case "conflict":
-                # It may stand in this pack, or in that of a life before, as something else.
+                # This pack, or one from before a crash, may have it with another body.
                 with suppress(NotFoundError):
-                    await single_out(self._state, self._storage, wish.id)
+                    await single_out(self._state, self._storage, batch.id)
                 [message_id] = [
-                    batch.manifest.message_id for batch in batches if batch.manifest.id == wish.id
+                    one.manifest.message_id for one in batches if one.manifest.id == batch.id
                 ]
                 reason = Reason("idempotency_conflict", str(conflict(message_id)), "message_id")
                 return RejectedError([reason])
-            case "started" if wish.start is not None:
+            case "started" if batch.start is not None:
                 log.info(
                     "batch.planned",
-                    batch_id=wish.id,
-                    lane=wish.start.lane,
-                    requests=wish.start.fields["total"],
-                    slices=len(wish.start.slices),
+                    batch_id=batch.id,
+                    lane=batch.start.lane,
+                    requests=batch.start.fields["total"],
+                    slices=len(batch.start.slices),
                 )
         return None
 

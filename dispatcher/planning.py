@@ -1,23 +1,24 @@
-"""From `validating` to `in_progress` or `failed`: one pass over the input makes the plan.
+"""Takes a batch from `validating` to `in_progress` or `failed`: one pass over its input plans it.
 
-No row is copied: the plan is byte ranges of the input object.
+No row is copied, since a plan is byte ranges of the input object.
 """
 
 import asyncio
-import hashlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 import structlog
 
+from dispatcher.input_chunks import input_chunks
+from dispatcher.lane_shares import LaneShares
 from dispatcher.slicing import SliceLimits, Slicer
 from shared import crash
-from shared.catalog import Catalog, Model
+from shared.catalog import Catalog
 from shared.errors import InvalidTransitionError, NotFoundError
-from shared.input.validation import InputCheck, Limits, Row, unreadable
+from shared.input.problems import unreadable
+from shared.input.validation import InputCheck, Limits
 from shared.ledger.commits import carry_out, fail, read_commit
 from shared.ledger.plans import Plan, keep_plan, pin_plan
 from shared.lifecycle import Event, Status
@@ -33,18 +34,17 @@ from shared.state import (
     Start,
     State,
 )
-from shared.storage import ChangedError, Storage, why_unreadable
+from shared.storage import Storage, why_unreadable
 
 log = structlog.get_logger()
 
-_SMALL_BYTES = 1024 * 1024
 _NO_QUOTA = Quota(requests=0, tokens=0)
-#: Slices written to Redis at a time.
-_WRITE = 100
+#: Slices that are written to Redis at a time.
+_SLICES_A_WRITE = 100
 
 
 class Planner:
-    """Plans batches; two planners of one batch are harmless, since only one plan is accepted."""
+    """Plans batches. Two planners of one batch are harmless, since only one plan is accepted."""
 
     def __init__(
         self,
@@ -77,39 +77,40 @@ class Planner:
         crash.point("planner.begin")
         plan = _new_plan()
         check = self._check(record.fields["endpoint"], offset=record.number("start"))
-        shares = _Shares(self._catalog)
+        shares = LaneShares(self._catalog)
         slices: list[Slice] = []
         if record.number("size") > self._max_input_bytes:
-            check.problems = [self._too_large(record)]
+            problems = [self._too_large(record)]
         else:
             try:
                 slices = await self._read(record, check, plan, shares)
+                problems = check.problems
             except NotFoundError as error:
                 file_id, why = record.fields["input_file_id"], why_unreadable(error)
-                check.problems = [unreadable(file_id, tenant=record.tenant, why=why)]
+                problems = [unreadable(file_id, tenant=record.tenant, why=why)]
         crash.point("planner.sliced")
         try:
-            if check.problems:
-                await self._refuse(batch_id, check)
+            if problems:
+                await self._refuse(batch_id, problems, count=check.problem_count)
             else:
                 await self._start(record, check, plan, shares, slices)
             crash.point("planner.applied")
         except InvalidTransitionError as error:
-            # Cancelled meanwhile, or planned by another: both leave nothing to do.
+            # It was cancelled meanwhile, or another planner was first: nothing is left to do.
             log.warning("plan.late", batch_id=batch_id, status=error.status)
 
-    def sketch(self, endpoint: str, body: bytes, *, offset: int) -> Start | None:
-        """The plan of an input at hand that begins at this byte of its object.
+    def plan_inline(self, endpoint: str, body: bytes, *, offset: int) -> Start | None:
+        """The plan of an input at hand, which begins at `offset` of its object.
 
-        None where `plan` has to say what becomes of it: it is faulty, large, or for several lanes.
+        None if `plan` must decide: the input has problems, is large, or is for several lanes.
         """
         if len(body) > self._max_input_bytes:
             return None
         check, slicer = self._check(endpoint, offset=offset), Slicer(self._slice_limits)
-        shares = _Shares(self._catalog)
+        shares = LaneShares(self._catalog)
         slices = shares.cut(slicer, check.feed(body)) + shares.cut(slicer, check.finish())
         slices += slicer.finish()
-        if check.problems or len(shares.all) != 1 or len(slices) > _WRITE:
+        if check.problems or len(shares.all) != 1 or len(slices) > _SLICES_A_WRITE:
             return None
         shares.count(slices)
         fields, quota = self._fields(check, shares), self._quota_of(shares)
@@ -125,67 +126,43 @@ class Planner:
         )
 
     async def _read(
-        self, record: BatchRecord, check: InputCheck, plan: str, shares: "_Shares"
+        self, record: BatchRecord, check: InputCheck, plan: str, shares: LaneShares
     ) -> list[Slice]:
-        """Stream the input once and store its slices, of which `shares` keeps count."""
+        """Stream the input once and store its slices, which `shares` counts."""
         slicer, waiting = Slicer(self._slice_limits), list[Slice]()
         written: list[Slice] = []
 
-        async def write(least: int) -> None:
-            """Store what waits, while at least `least` do."""
+        async def write(min_slices: int) -> None:
+            """Store waiting slices for as long as there are this many."""
             if check.problems:
-                # The batch will be refused: nobody needs its slices.
+                # The batch will be refused, so nobody needs its slices.
                 waiting.clear()
-            while len(waiting) >= least:
-                some = waiting[:_WRITE]
+            while len(waiting) >= min_slices:
+                some = waiting[:_SLICES_A_WRITE]
                 await self._state.slices.plan(
                     record.id, plan, shares.slices, some, lanes=shares.lanes
                 )
                 shares.count(some)
                 written.extend(some)
-                del waiting[:_WRITE]
+                del waiting[:_SLICES_A_WRITE]
 
-        async for chunk in self._chunks(record):
-            # Parsing holds the event loop for too long to do it there.
+        async for chunk in input_chunks(self._storage, record):
+            # Parsing would block the event loop for too long.
             waiting += await asyncio.to_thread(
                 lambda part: shares.cut(slicer, check.feed(part)), chunk
             )
-            await write(_WRITE)
+            await write(_SLICES_A_WRITE)
         waiting += shares.cut(slicer, check.finish())
         waiting += slicer.finish()
         await write(1)
         return written
-
-    async def _chunks(self, record: BatchRecord) -> AsyncIterator[bytes]:
-        key, bucket, etag = (record.fields[name] for name in ("key", "bucket", "etag"))
-        version, wanted = record.fields.get("version_id"), record.fields.get("sha256")
-        start, end = record.input_range
-        digest = hashlib.sha256()
-        if record.number("size") <= _SMALL_BYTES:
-            # One call to the store instead of one for the head and one a chunk.
-            body = await self._storage.get(
-                key, start=start, end=end, etag=etag, bucket=bucket, version_id=version
-            )
-            if wanted:
-                digest.update(body)
-            yield body
-        else:
-            source = self._storage.stream(
-                key, start=start, end=end, etag=etag, bucket=bucket, version_id=version
-            )
-            async for chunk in source:
-                if wanted:
-                    await asyncio.to_thread(digest.update, chunk)
-                yield chunk
-        if wanted and digest.hexdigest() != wanted:
-            raise ChangedError(f"The object {key} has another SHA-256 than its batch was told.")
 
     async def _start(
         self,
         record: BatchRecord,
         check: InputCheck,
         plan: str,
-        shares: "_Shares",
+        shares: LaneShares,
         slices: list[Slice],
     ) -> None:
         quota = self._quota_of(shares)
@@ -198,8 +175,8 @@ class Planner:
             if error.queue == "tokens":
                 limits = (quota.tokens, *quota.more_tokens)
                 share, limit = full.prompt_tokens, limits[error.number]
-            check.problems = [_no_room(record, error.queue, full.model.name, limit, share)]
-            await self._refuse(record.id, check)
+            problem = _queue_full(record, error.queue, full.model.name, limit, share)
+            await self._refuse(record.id, [problem], count=1)
             return
         if is_ours:
             log.info(
@@ -207,6 +184,7 @@ class Planner:
                 batch_id=record.id,
                 lane=" ".join(shares.lanes),
                 requests=check.rows,
+                refused=check.refused,
                 slices=shares.slices,
             )
 
@@ -228,7 +206,7 @@ class Planner:
         crash.point("planner.kept")
         if plan is not wanted:
             with suppress(NotFoundError):
-                # Whoever was first found no room in the queue.
+                # The first planner found the queue full.
                 refusal = await read_commit(self._storage, batch_id, Event.INPUT_REJECTED)
                 await carry_out(self._state, self._storage, refusal)
                 return False
@@ -250,28 +228,22 @@ class Planner:
 
     async def _store(self, batch_id: str, name: str, plan: Plan) -> None:
         lanes = str(plan.fields["lane"]).split()
-        for first in range(0, len(plan.slices), _WRITE):
-            some = plan.slices[first : first + _WRITE]
+        for first in range(0, len(plan.slices), _SLICES_A_WRITE):
+            some = plan.slices[first : first + _SLICES_A_WRITE]
             await self._state.slices.plan(batch_id, name, first, some, lanes=lanes)
 
-    def _quota_of(self, shares: "_Shares") -> Quota:
+    def _quota_of(self, shares: LaneShares) -> Quota:
         # Adapters share their model's engine, and so its queue.
-        models = [share.model for share in shares.all]
-        first, *others = [one.max_enqueued_tokens or self._quota.tokens for one in models]
+        default = self._quota.tokens
+        limits = [share.model.max_enqueued_tokens or default for share in shares.all]
+        first, *others = limits
         return Quota(self._quota.requests, first, tuple(others))
 
     @staticmethod
-    def _fields(check: InputCheck, shares: "_Shares") -> dict[str, str | int]:
-        """What INPUT_ACCEPTED writes, but for the plan's name."""
-        return {
-            **({"model": check.model} if check.model else {}),
-            "lane": " ".join(shares.lanes),
-            "total": check.rows,
-            "slices_total": shares.slices,
-            "queued_model": " ".join(share.model.name for share in shares.all),
-            "prompt_tokens": " ".join(str(share.prompt_tokens) for share in shares.all),
-            **shares.left(),
-        }
+    def _fields(check: InputCheck, shares: LaneShares) -> dict[str, str | int]:
+        """What INPUT_ACCEPTED writes, except for the plan's name."""
+        model = {"model": check.model} if check.model else {}
+        return {**model, "total": check.rows, **shares.fields()}
 
     def _too_large(self, record: BatchRecord) -> BatchError:
         return BatchError(
@@ -281,80 +253,23 @@ class Planner:
             f"{self._max_input_bytes} maximum: it has {record.number('size')} bytes.",
         )
 
-    async def _refuse(self, batch_id: str, check: InputCheck) -> None:
-        problems = [problem.model_dump() for problem in check.problems]
-        fields = {"errors": json.dumps(problems), "first_error": problems[0]["message"]}
+    async def _refuse(self, batch_id: str, problems: list[BatchError], *, count: int) -> None:
+        fields = {
+            "errors": json.dumps([problem.model_dump() for problem in problems]),
+            "first_error": problems[0].message,
+        }
         await fail(self._state, self._storage, batch_id, Event.INPUT_REJECTED, fields)
-        log.info("batch.refused", batch_id=batch_id, problems=check.problem_count or len(problems))
+        log.info("batch.refused", batch_id=batch_id, problems=count or len(problems))
 
 
 def _new_plan() -> str:
     return secrets.token_hex(4)
 
 
-def _no_room(record: BatchRecord, queue: Queue, model: str, limit: int, share: int) -> BatchError:
+def _queue_full(
+    record: BatchRecord, queue: Queue, model: str, limit: int, share: int
+) -> BatchError:
     text = queue_text(queue, tenant=record.tenant, model=model, limit=limit)
     if share > limit:
         text += f" This batch alone has {share:,}."
     return BatchError(code=queue_code(queue), message=text)
-
-
-@dataclass
-class _Share:
-    """What a batch has for one lane."""
-
-    number: int
-    lane: str
-    model: Model
-    rows: int = 0
-    slices: int = 0
-    prompt_tokens: int = 0
-
-
-class _Shares:
-    """The lanes of a batch, numbered as its rows name their models: one as a rule."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self._by_model: dict[str, _Share] = {}
-        self.all: list[_Share] = []
-
-    @property
-    def lanes(self) -> list[str]:
-        return [share.lane for share in self.all]
-
-    @property
-    def slices(self) -> int:
-        return sum(share.slices for share in self.all)
-
-    def cut(self, slicer: Slicer, rows: Iterable[Row]) -> list[Slice]:
-        """The slices that end with these rows, each row in its lane's."""
-        found: list[Slice] = []
-        for row in rows:
-            share = self._by_model.get(row.model) or self._add(row.model)
-            share.rows += 1
-            share.prompt_tokens += row.tokens - row.output
-            found += slicer.add(row.start, row.end, row.tokens, share.number)
-        return found
-
-    def count(self, slices: Iterable[Slice]) -> None:
-        """These were written."""
-        for piece in slices:
-            self.all[piece.lane].slices += 1
-
-    def left(self) -> dict[str, str | int]:
-        """Of several lanes, what each has to do: fields of the record."""
-        shares = self.all if len(self.all) > 1 else []
-        return {
-            **{f"rows_left:{share.lane}": share.rows for share in shares},
-            **{f"slices_left:{share.lane}": share.slices for share in shares},
-        }
-
-    def _add(self, model: str) -> _Share:
-        lane = self._catalog.lane_of(model).name
-        share = next((one for one in self.all if one.lane == lane), None)
-        if share is None:
-            share = _Share(len(self.all), lane, self._catalog.model(model))
-            self.all.append(share)
-        self._by_model[model] = share
-        return share

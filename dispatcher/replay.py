@@ -1,6 +1,6 @@
-"""Sends a tenant's events again, the same bytes as the first time, into a queue of its own.
+"""Sends a tenant's events again, with the same bytes as the first time, into a queue of its own.
 
-Nothing is kept about it: a request of which no end comes is sent again by its sender.
+Nothing is recorded about a replay. If its end does not arrive, its sender asks again.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ import structlog
 from pydantic import BaseModel
 
 from dispatcher.envelope import Envelope
+from dispatcher.replies import address_of
 from shared.bus.connection import Bus
 from shared.bus.event_messages import EventMessages
 from shared.bus.messages import Reason, RejectedError
-from shared.bus.received import MAX_CORRELATION_ID
 from shared.bus.replays import REPLAYED, OfBatch, ReplayedReply, Since
 from shared.bus.replies import RejectedReply
 from shared.errors import BatchyardError, TransientError
@@ -22,13 +22,13 @@ from shared.state.outbox import Entry
 
 log = structlog.get_logger()
 
-#: Batches of one answer: a message must be settled soon, and another asks for the rest.
+#: Batches in one answer. A message must be settled soon, so another one asks for the rest.
 _BATCHES = 50
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Replay:
-    """Answers replay requests; of each tenant one at a time, so that none keeps others waiting."""
+    """Answers replay requests, one at a time for each tenant, so that none keeps others waiting."""
 
     def __init__(self, state: State, bus: Bus, messages: EventMessages) -> None:
         self._state = state
@@ -36,24 +36,23 @@ class Replay:
         self._messages = messages
         self._busy: set[str] = set()
 
-    async def answer(self, envelope: Envelope, wish: OfBatch | Since) -> None:
-        """Send what is asked for, and that this was all; for an envelope that can be answered.
+    async def answer(self, envelope: Envelope, body: bytes, request: OfBatch | Since) -> None:
+        """Send the events asked for, and then a last message that says so.
 
-        Raises RejectedError where nothing can be sent, and TransientError while Redis or S3 cannot
-        be reached.
+        Raises RejectedError if nothing can be sent, and TransientError while Redis or S3 is away.
         """
         try:
-            replayed = await self._replay(envelope, wish)
+            replayed = await self._replay(envelope, request)
         except _GoneError as error:
             log.warning("replay.dropped", reason=str(error), reply_to=envelope.reply_to)
         else:
-            await self._tell(envelope, replayed)
+            await self._reply(envelope, body, replayed)
 
-    async def refuse(self, envelope: Envelope, error: RejectedError) -> None:
-        """Say why nothing was sent."""
-        await self._tell(envelope, RejectedReply.of(error))
+    async def refuse(self, envelope: Envelope, body: bytes, error: RejectedError) -> None:
+        """Say why nothing was sent, if the sender can be answered."""
+        await self._reply(envelope, body, RejectedReply.of(error))
 
-    async def _replay(self, envelope: Envelope, wish: OfBatch | Since) -> ReplayedReply:
+    async def _replay(self, envelope: Envelope, request: OfBatch | Since) -> ReplayedReply:
         tenant = envelope.tenant or ""
         await self._state.restore.raise_if_under_way()
         if tenant in self._busy:
@@ -61,21 +60,21 @@ class Replay:
             raise RejectedError([Reason("replay_in_progress", text)])
         self._busy.add(tenant)
         try:
-            batch_ids, next_since = await self._wanted(tenant, wish)
+            batch_ids, next_since = await self._wanted(tenant, request)
             histories = await self._state.events.history(batch_ids)
             own = [entries for entries in histories if _are_of(tenant, entries)]
-            if isinstance(wish, OfBatch) and not own:
-                text = f"No events of a batch with id '{wish.batch_id}' are kept."
+            if isinstance(request, OfBatch) and not own:
+                text = f"No events of a batch with id '{request.batch_id}' are kept."
                 raise RejectedError([Reason("unknown_batch", text, "batch_id")])
             await asyncio.gather(*(self._send(envelope.reply_to or "", some) for some in own))
         finally:
             self._busy.discard(tenant)
         return ReplayedReply(batches=len(own), events=sum(map(len, own)), next_since=next_since)
 
-    async def _wanted(self, tenant: str, wish: OfBatch | Since) -> tuple[list[str], str | None]:
-        if isinstance(wish, OfBatch):
-            return [wish.batch_id], None
-        after = (wish.since - _EPOCH) // timedelta(microseconds=1)
+    async def _wanted(self, tenant: str, request: OfBatch | Since) -> tuple[list[str], str | None]:
+        if isinstance(request, OfBatch):
+            return [request.batch_id], None
+        after = (request.since - _EPOCH) // timedelta(microseconds=1)
         changes = await self._state.events.changes(tenant, after=after, limit=_BATCHES + 1)
         page = changes[:_BATCHES]
         next_since = None
@@ -94,19 +93,21 @@ class Replay:
                     headers=dict(event.headers),
                 )
             except TransientError as error:
-                # No queue, a full one, or no broker: to try again here would keep others waiting.
+                # The queue or the broker is gone or full. Retrying would keep others waiting.
                 raise _GoneError(str(error)) from error
 
-    async def _tell(self, envelope: Envelope, told: BaseModel) -> None:
+    async def _reply(self, envelope: Envelope, body: bytes, answer: BaseModel) -> None:
+        if (address := address_of(envelope, body)) is None:
+            return
         try:
             await self._bus.reply(
-                envelope.reply_to or "",
-                told.model_dump_json().encode(),
+                address["to"],
+                answer.model_dump_json().encode(),
                 properties={
-                    "message_id": f"{envelope.message_id}.replayed",
+                    "message_id": address["message_id"],
                     "type": REPLAYED,
                     "content_type": "application/json",
-                    "correlation_id": envelope.correlation_id[:MAX_CORRELATION_ID],
+                    "correlation_id": address["correlation_id"],
                 },
             )
         except TransientError as error:
@@ -114,7 +115,7 @@ class Replay:
 
 
 class _GoneError(BatchyardError):
-    """The queue does not take the events."""
+    """The queue does not accept the events."""
 
 
 def _are_of(tenant: str, entries: list[Entry]) -> bool:

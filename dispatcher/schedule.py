@@ -3,9 +3,10 @@
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
+from shared.retention import DELIVERY_WINDOW_SECONDS
+
 #: Seconds before the second attempt, the third, and so on, as in the example of Standard Webhooks.
 DELAYS = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
-WINDOW_SECONDS = 72 * 3600.0
 #: Spreads attempts, so that receivers that come back together are not all called together.
 _SPREAD = 0.1
 
@@ -31,7 +32,7 @@ def next_attempt(
 
     `chance` is between 0 and 1. The last attempt is made at the end of the 72 hours.
     """
-    end = since + WINDOW_SECONDS
+    end = since + DELIVERY_WINDOW_SECONDS
     if now >= end:
         return None
     delay = delays[min(tries, len(delays)) - 1] * (1 - _SPREAD + 2 * _SPREAD * chance)

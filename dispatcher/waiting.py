@@ -1,10 +1,10 @@
-"""Those who wait for something that is done for several at once."""
+"""Futures of callers who wait for work that is done for several of them at once."""
 
 import asyncio
 
 
-def tell(done: asyncio.Future[None], error: BaseException | None) -> None:
-    """Say how it went to who waits, unless they have given up."""
+def resolve(done: asyncio.Future[None], error: BaseException | None) -> None:
+    """Give the caller the outcome, unless it has stopped waiting."""
     if done.cancelled():
         return
     if error is None:

@@ -20,6 +20,7 @@ from gateway.form import MAX_FORM_BYTES, Form, file_too_large
 from shared import crash, ids
 from shared.errors import CallerError, InvalidInputError, NotFoundError, TransientError
 from shared.openai.shapes import CursorPage, Deleted, File
+from shared.retention import RESERVED_SECONDS
 from shared.state import FileRecord, State
 
 router = APIRouter()
@@ -34,8 +35,6 @@ _FIELDS = (
 )
 _PAGE = 10_000
 _MAX_NAME_CHARACTERS = 512
-#: Longer than any upload takes.
-_RESERVED_SECONDS = 86_400
 
 
 @router.post(
@@ -181,7 +180,7 @@ async def reserve(services: Services, key: str, *, file_id: str = "") -> bool:
     False where this file has its objects already.
     """
     return await services.state.files.reserve(
-        *objects(key), seconds=_RESERVED_SECONDS, file_id=file_id
+        *objects(key), seconds=RESERVED_SECONDS, file_id=file_id
     )
 
 

@@ -1,4 +1,4 @@
-"""Settings of every process. Addresses have no defaults: without one, a process does not start."""
+"""The settings of every process. Addresses have no defaults: a missing one stops the start."""
 
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -10,50 +10,53 @@ from shared.storage import DEFAULT_REGION, Storage
 
 THIRTY_DAYS = 2_592_000
 NINETY_DAYS = 7_776_000
-#: Where tenants put inputs that their messages name.
+#: Where in our bucket a tenant puts the inputs that its messages name.
 DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
 
 
 class SharedSettings(BaseSettings):
-    """The shared services and limits. Every process reads the same variables."""
+    """Where the shared services are, and what several processes must agree on."""
 
     model_config = SettingsConfigDict(
         env_prefix="BATCHYARD_", frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    amqp_url: SecretStr
-    redis_url: SecretStr
-    s3_endpoint: str = Field(description="http://host:port or https://host[:port]")
-    s3_access_key: str
-    s3_secret_key: SecretStr
-    s3_bucket: str = "batchyard"
+    amqp_url: SecretStr = Field(description="RabbitMQ's address, with the service user's login")
+    redis_url: SecretStr = Field(description="Redis's address, with its password")
+    s3_endpoint: str = Field(
+        description="the S3 server's address: http://host:port or https://host[:port]"
+    )
+    s3_access_key: str = Field(description="access key of Batchyard's own S3 login")
+    s3_secret_key: SecretStr = Field(description="secret key of Batchyard's own S3 login")
+    s3_bucket: str = Field(default="batchyard", description="the bucket that holds everything")
     s3_region: str = Field(
         default=DEFAULT_REGION,
         min_length=1,
-        description="the S3 server's name of its region; every bucket that is read has to be in it",
+        description="the S3 server's region; every bucket that Batchyard reads must be in it",
     )
     catalog: Path = Field(description="the YAML file that names models and pools")
-    log_level: str = "INFO"
+    log_level: str = Field(default="INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`")
     lease_seconds: float = Field(
         default=10.0,
         gt=0,
-        description="how long after a process died or froze another one takes over its work: the "
-        "dispatcher's duties, and relaying messages",
+        description="how long after a process died or froze another one takes over its duties: "
+        "leading as dispatcher, and relaying messages",
     )
-    service_user: str = Field(
-        default="batchyard",
-        description="our user name on the broker, which checks it in every message",
-    )
+    service_user: str = Field(default="batchyard", description="Batchyard's own login at RabbitMQ")
     declare_topology: bool = Field(
         default=True,
-        description="declare the exchanges and queues that the broker lacks; `false` only checks "
-        "them, for brokers that load what `batchyard topology --definitions` prints",
+        description="create missing exchanges and queues in RabbitMQ; with `false` only check "
+        "them, if an operator loads the output of `batchyard topology --definitions`",
     )
     file_seconds: int = Field(
-        default=THIRTY_DAYS, ge=3600, description="how long an input file is kept by default"
+        default=THIRTY_DAYS,
+        ge=3600,
+        description="how long an input file is kept unless its upload says otherwise",
     )
     output_seconds: int = Field(
-        default=THIRTY_DAYS, ge=3600, description="how long output files are kept by default"
+        default=THIRTY_DAYS,
+        ge=3600,
+        description="how long output files are kept unless the batch says otherwise",
     )
     max_input_bytes: int = Field(
         default=209_715_200, ge=1, description="size of a batch's input file"
@@ -61,14 +64,14 @@ class SharedSettings(BaseSettings):
     max_rows_per_batch: int = Field(default=50_000, ge=1, description="requests of one batch")
     mixed_batches: bool = Field(
         default=False,
-        description="let each line of an input name its own model and endpoint; the gateway and "
-        "the dispatcher need the same value",
+        description="let each line of an input name its own model and endpoint; set the same for "
+        "gateway and dispatcher",
     )
     max_embedding_inputs: int = Field(
         default=50_000, ge=1, description="inputs of all requests of an embeddings batch together"
     )
     batches_per_hour: int = Field(
-        default=2_000, ge=1, description="new batches of a tenant, over HTTP and the bus together"
+        default=2_000, ge=1, description="new batches of a tenant, over HTTP and the bus"
     )
     max_enqueued_requests: int = Field(
         default=1_000_000, ge=1, description="requests of all running batches of a tenant"
@@ -77,12 +80,12 @@ class SharedSettings(BaseSettings):
         default=10_000_000_000,
         ge=1,
         description="prompt tokens of all running batches of a tenant for one model; "
-        "a model's own `max_enqueued_tokens` in the catalog overrides it",
+        "a model's own `max_enqueued_tokens` in the catalog takes precedence",
     )
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
-        description='a JSON list such as ["10.1.0.0/16"]: private networks where webhook '
-        "endpoints may be; the gateway and the dispatcher need the same value",
+        description="private networks where webhook endpoints may be, as a JSON list such as "
+        '["10.1.0.0/16"]; set the same for gateway and dispatcher',
     )
 
 

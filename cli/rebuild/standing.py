@@ -12,6 +12,7 @@ from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PackedPlan
 from shared.ledger.plans import Plan
 from shared.lifecycle import Event, Status
+from shared.retention import EVENT_HISTORY_SECONDS
 from shared.slices import Part, labelled_part
 from shared.state import FileRecord, Pin
 from shared.state.restore import EndedBatch, LiveBatch, Stage
@@ -28,8 +29,6 @@ _COMMITS = (
     Event.INPUT_LOST,
     Event.INPUT_REJECTED,
 )
-#: How long events can be asked for again.
-_TOLD_SECONDS = 604_800
 
 
 @dataclass
@@ -112,7 +111,7 @@ def ended(found: Found, commit: Commit, manifest: Manifest | None, *, now: float
         garbage=commit.garbage or "",
         garbage_later=commit.garbage_later,
         input_file=to_input_file(first) if is_foreign else None,
-        silent=commit.at_ms / 1000 < now - _TOLD_SECONDS,
+        silent=commit.at_ms / 1000 < now - EVENT_HISTORY_SECONDS,
         metadata=None if manifest is None else manifest.metadata,
     )
 

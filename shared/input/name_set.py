@@ -17,7 +17,7 @@ _FIRST_SLOTS = 4 * _FEW
 _WORD = 2**64 - 1
 
 
-class Seen:
+class NameSet:
     """A set of names that only grows; `salt` is to be unknown to whoever chooses the names."""
 
     def __init__(self, salt: str | None = None, *, few: int = _FEW) -> None:

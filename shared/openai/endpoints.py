@@ -4,6 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from shared.openai.bodies import (
+    COMPLETION_TOKENS,
+    Body,
+    ChatBody,
+    CompletionBody,
+    EmbeddingBody,
+    ResponseBody,
+)
+
 #: What vLLM is started as: a model that writes, or one that gives vectors.
 Runner = Literal["generate", "pooling"]
 
@@ -16,12 +25,16 @@ class Endpoint:
     runner: Runner
     #: The field of the body that holds the prompt; a request without it cannot run.
     content: str
+    #: What is known of the other fields of the body.
+    body: type[Body]
     #: What the content is: `messages` that the chat template makes a prompt of, a text or `items`
     #: of a conversation for it, or `texts` that are prompts as they are.
     prompt: Literal["messages", "items", "texts"]
     #: The fields that limit the tokens of one answer: the first one that is set counts. Empty where
     #: an answer has no tokens.
     output_limits: tuple[str, ...] = ()
+    #: The engine's limit for one answer of a request that sets none, if it has one.
+    default_limit: int | None = None
     #: Whether each text of the content counts against the limit of a batch's embedding inputs.
     counts_inputs: bool = False
 
@@ -30,12 +43,18 @@ class Endpoint:
         """Whether the model writes tokens."""
         return bool(self.output_limits)
 
+    @property
+    def has_choices(self) -> bool:
+        """Whether a request may ask for several answers."""
+        return "n" in self.body.model_fields
+
 
 _ROWS = (
     Endpoint(
         "/v1/chat/completions",
         runner="generate",
         content="messages",
+        body=ChatBody,
         prompt="messages",
         output_limits=("max_completion_tokens", "max_tokens"),
     ),
@@ -43,13 +62,16 @@ _ROWS = (
         "/v1/completions",
         runner="generate",
         content="prompt",
+        body=CompletionBody,
         prompt="texts",
         output_limits=("max_tokens",),
+        default_limit=COMPLETION_TOKENS,
     ),
     Endpoint(
         "/v1/embeddings",
         runner="pooling",
         content="input",
+        body=EmbeddingBody,
         prompt="texts",
         counts_inputs=True,
     ),
@@ -57,6 +79,7 @@ _ROWS = (
         "/v1/responses",
         runner="generate",
         content="input",
+        body=ResponseBody,
         prompt="items",
         output_limits=("max_output_tokens",),
     ),

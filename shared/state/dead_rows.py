@@ -9,7 +9,7 @@ _MANY = 100
 
 
 class DeadRows:
-    """The noun `dead row` of State; `Slices.commit` writes them, the newest 10,000 are kept."""
+    """The noun `dead row` of State. `Claims.commit` writes them, and only the newest are kept."""
 
     def __init__(self, redis: Client, namespace: str) -> None:
         self._redis = redis

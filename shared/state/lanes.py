@@ -16,6 +16,13 @@ _BATCHES = 500
 _CLOSING, _OLDEST, _TENANTS = 200, 50, 250
 
 
+class RowsAhead(NamedTuple):
+    """Rows of a lane without a result: one tenant's own, and those of all others."""
+
+    own: int
+    others: int
+
+
 class JobRecord(NamedTuple):
     """What is known of a lane's job; times are Unix seconds, 0 when it never happened.
 
@@ -68,18 +75,23 @@ class Lanes:
             batches, ready = await pipe.execute()
         return batches, ready
 
-    async def rows_ahead(self, lane: str) -> int:
-        """Rows of the lane's running batches that have no result yet."""
-        ahead, first = 0, 0
+    async def rows_ahead(self, lane: str, *, tenant: str) -> RowsAhead:
+        """Rows of the lane's running batches that have no result yet: the tenant's and others'."""
+        own, others, first = 0, 0, 0
         while ids := await self._redis.zrange(
             self._key(lane, "active"), first, first + _BATCHES - 1
         ):
             async with self._redis.pipeline(transaction=False) as pipe:
                 for batch_id in ids:
-                    pipe.hmget(f"{self._namespace}batch:{batch_id}", *rows_left_fields(lane))
-                ahead += sum(rows_left(*row) for row in await pipe.execute())
+                    fields = ("tenant", *rows_left_fields(lane))
+                    pipe.hmget(f"{self._namespace}batch:{batch_id}", *fields)
+                for owner, *row in await pipe.execute():
+                    if owner == tenant:
+                        own += rows_left(*row)
+                    else:
+                        others += rows_left(*row)
             first += len(ids)
-        return ahead
+        return RowsAhead(own, others)
 
     async def claimed_count(self, lane: str) -> int:
         """How many slices of the lane are claimed."""

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from shared.errors import TransientError
 from shared.lifecycle import Status
+from shared.retention import RESERVED_SECONDS, UNUSED_PLAN_SECONDS
 from shared.slices import Part, Slice
 from shared.state.batches import Pin
 from shared.state.claims import Claims
@@ -24,10 +25,6 @@ Restored = Literal["made", "mended", "ended"]
 _MANY = 500
 #: What is known of a batch's slices besides the plan, and is written anew.
 _OF_SLICES = ("parts", "commits", "epochs")
-#: A plan whose batch was never made disappears after this.
-_PLAN_SECONDS = 86_400
-#: As long as an upload is reserved.
-_ORPHAN_SECONDS = 86_400
 
 
 class Stage(NamedTuple):
@@ -201,7 +198,7 @@ class Restore:
 
     async def orphans(self, files: Sequence[tuple[str, str]]) -> None:
         """Have objects swept, as file id and key, that no file has."""
-        calls = [(file_id, key, _ORPHAN_SECONDS) for file_id, key in files]
+        calls = [(file_id, key, RESERVED_SECONDS) for file_id, key in files]
         await self._scripts.run_all("restore_orphan", calls)
 
     async def key(self, key_id: str, digest: str, fields: Mapping[str, str | int]) -> bool:
@@ -300,7 +297,7 @@ class Restore:
                 numbered = list(enumerate(batch.slices[first : first + _MANY], start=first))
                 plan = f"{ns}plan:{batch.id}:{batch.plan}"
                 pipe.hset(plan, mapping={str(i): piece.to_text() for i, piece in numbered})
-                pipe.expire(plan, _PLAN_SECONDS)
+                pipe.expire(plan, UNUSED_PLAN_SECONDS)
                 epochs: dict[str, int] = {}
                 commits: dict[str, int] = {}
                 for index, piece in numbered:
@@ -317,7 +314,7 @@ class Restore:
                         pending[lane].append(index)
                         key = ns + pending_key(batch.id, batch.plan, batch.lanes, lane)
                         pipe.zadd(key, {str(index): index})
-                        pipe.expire(key, _PLAN_SECONDS)
+                        pipe.expire(key, UNUSED_PLAN_SECONDS)
                 pipe.hset(f"{ns}epochs:{batch.id}", mapping=epochs)
                 if commits:
                     pipe.zadd(f"{ns}commits:{batch.id}", commits)

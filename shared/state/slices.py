@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
+from shared.retention import UNUSED_PLAN_SECONDS
 from shared.slices import Part, PlannedSlice, Slice, SliceUsage, to_slice
 from shared.state.client import Client
 
@@ -11,8 +12,6 @@ from shared.state.client import Client
 _PAGE = 100
 #: Commits read in one round trip, unless the caller says otherwise.
 _COMMITS = 200
-#: A plan that was never accepted, because its planner died, is deleted after this.
-_PLAN_SECONDS = 86_400
 
 
 class Slices:
@@ -46,9 +45,9 @@ class Slices:
             pipe.hset(plan_key, mapping=texts)
             for key, indexes in pending.items():
                 pipe.zadd(key, indexes)
-            pipe.expire(plan_key, _PLAN_SECONDS)
+            pipe.expire(plan_key, UNUSED_PLAN_SECONDS)
             for key in pending:
-                pipe.expire(key, _PLAN_SECONDS)
+                pipe.expire(key, UNUSED_PLAN_SECONDS)
             await pipe.execute()
 
     async def pages(

@@ -12,6 +12,7 @@ from shared.errors import NotFoundError, TransientError
 from shared.input.request_lines import split
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PackedBatch, pack, pack_prefix, placed
+from shared.retention import RESERVED_SECONDS
 from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import Storage
@@ -22,8 +23,6 @@ _LINK = "retry_of"
 #: From so many on a row runs with nothing else in the engine (`worker/strikes.py`): if it still
 #: kills, it has its last ones from two engines with nobody else's rows in them.
 _STRIKES = 2
-#: What a death leaves in S3 is swept after this.
-_RESERVED_SECONDS = 86_400
 
 
 async def replay(state: State, storage: Storage, row: DeadRow) -> str:
@@ -74,7 +73,7 @@ async def _accept(state: State, storage: Storage, manifest: Manifest, body: byte
     Of a batch that exists the pack is garbage at once.
     """
     prefix = pack_prefix()
-    await state.files.reserve(prefix, seconds=_RESERVED_SECONDS)
+    await state.files.reserve(prefix, seconds=RESERVED_SECONDS)
     [(manifest, _)] = placed(prefix, storage.bucket, [(manifest, body)])
     stored = await storage.put(manifest.key, pack([body], [PackedBatch(manifest)]))
     batch = new_batch(msgspec.structs.replace(manifest, etag=stored.etag))

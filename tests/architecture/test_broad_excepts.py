@@ -8,13 +8,10 @@ _BROAD = {"Exception", "BaseException"}
 
 #: Where something must outlive any error, and why. Everybody else names what they expect.
 _GRANTED = {
-    (
-        "dispatcher/election.py",
-        "_is_elected",
-    ): "without Redis nobody leads; it asks again",
     ("dispatcher/duties.py", "survive"): "a bug in one batch must not stop the others",
-    ("dispatcher/intake.py", "_give_up"): "what cannot be buried is left to the broker",
-    ("dispatcher/intake.py", "take"): "a bug in one message must not stop the others",
+    ("dispatcher/election.py", "_is_elected"): "without Redis nobody leads; it asks again",
+    ("dispatcher/intake.py", "_handle"): "a bug in one message must not stop the others",
+    ("dispatcher/settlement.py", "settle"): "what cannot be buried is left to the broker",
     ("gateway/tokens.py", "load_counter"): "tokenizers raises nothing narrower; it is estimated",
     ("worker/openai_layer.py", "_answer"): "the app finds the words for what is wrong",
     ("worker/openai_layer.py", "answer"): "a row's failure is its result",

@@ -52,6 +52,10 @@ _USED_ELSEWHERE = {
 }
 
 
+#: Files whose classes are tables: pydantic, and the check of plain lines, read every field.
+_TABLES = {"shared/openai/bodies.py"}
+
+
 class _Definition(NamedTuple):
     file: Path
     name: str
@@ -90,8 +94,19 @@ def _definitions() -> list[_Definition]:
         _Definition(file, name, line)
         for file in _files(_ROOMS)
         for name, line in _defined(ast.parse(file.read_text()))
-        if not name.startswith("__") and name != "_"
+        if not name.startswith("__") and name != "_" and (file, line) not in _table_fields()
     ]
+
+
+@cache
+def _table_fields() -> frozenset[tuple[Path, int]]:
+    return frozenset(
+        (_ROOT / file, line)
+        for file in _TABLES
+        for node in ast.walk(ast.parse((_ROOT / file).read_text()))
+        if isinstance(node, ast.ClassDef)
+        for _, line in _variables(node.body)
+    )
 
 
 def _defined(tree: ast.Module) -> Iterator[tuple[str, int]]:

@@ -20,7 +20,7 @@ from shared.lifecycle import TRANSITIONS
 
 _ROOT = Path(__file__).parents[2]
 _DOCS = _ROOT / "docs"
-_SCRIPTS = sorted((_ROOT / "shared/state/lua").glob("*.lua"))
+_SCRIPTS = sorted((_ROOT / "shared/state/lua").rglob("*.lua"))
 _NAMES = sorted(path.stem for path in (_DOCS / "schemas").glob("*.json"))
 
 

@@ -129,12 +129,19 @@ def _wrong(run: str, number: int) -> list[Bad]:
         Bad(
             f"{run}.wrong.{at}",
             json.dumps({**json.loads(submission()), **change}).encode(),
-            "expired" if "not_after" in change else "schema_invalid",
+            _code_of(change),
             replied=at % 4 != 0,
             dead=at % 4 == 0,
         )
         for at, change in enumerate(islice(cycle(_WRONG), number))
     ]
+
+
+def _code_of(change: dict[str, Any]) -> str:
+    if "not_after" in change:
+        return "expired"
+    is_file = change.get("input", {}).get("kind") == "file"
+    return "input_not_found" if is_file else "schema_invalid"
 
 
 def _breaking(run: str, number: int) -> list[Bad]:

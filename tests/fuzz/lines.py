@@ -5,7 +5,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from shared.input.validation import InputCheck, Limits, Row
+from shared.input.rows import Row
+from shared.input.validation import InputCheck, Limits
 
 CHAT = "/v1/chat/completions"
 MODELS = {"m": frozenset({CHAT}), "e": frozenset({"/v1/embeddings"})}

@@ -1,8 +1,9 @@
--- Makes the batch as `validating`, with its events, once.
+-- needs: acceptance
+-- Creates the batch as `validating`, with its events, once.
 -- ARGV: batch id, fingerprint, fields (JSON list), input file (JSON or ''), submission (JSON or ''),
--- reply (JSON object, or '')
+-- whom to reply to (JSON or '')
 -- Returns 'accepted', 'duplicate' or 'conflict'.
-local file = ARGV[4] ~= '' and cjson.decode(ARGV[4]) or nil
+local input_file = ARGV[4] ~= '' and cjson.decode(ARGV[4]) or nil
 local submission = ARGV[5] ~= '' and ARGV[5] or nil
-local told = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or nil
-return accept_batch(ARGV[1], ARGV[2], cjson.decode(ARGV[3]), file, submission, told)
+local reply_to = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or nil
+return accept_batch(ARGV[1], ARGV[2], cjson.decode(ARGV[3]), input_file, submission, reply_to)

@@ -1,4 +1,5 @@
--- A lane job's sign of life. ARGV: lane, lane job, rows wanted, field and value pairs. Returns 1 or 0 (superseded).
+-- Records that a lane job is alive. ARGV: lane, lane job, rows wanted, field and value pairs
+-- Returns 1, or 0 if the lane has another job.
 local key = lane_key(ARGV[1], 'job')
 if redis.call('HGET', key, 'id') ~= ARGV[2] then return 0 end
 local wanted = redis.call('HGET', key, 'rows_wanted')

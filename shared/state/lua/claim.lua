@@ -1,34 +1,44 @@
--- ARGV: lane, lane job, lease in ms, most slices (at most 100), most rows, least rows
--- Returns 'superseded' when the lane has another job, else the slices, the most urgent first, up to
--- the first one that has more rows than are left; none if fewer than the least rows are ready, or if
--- the lane has failed.
-local lane, ready = ARGV[1], lane_key(ARGV[1], 'ready')
-if redis.call('HGET', lane_key(lane, 'job'), 'id') ~= ARGV[2] then return 'superseded' end
+-- needs: claim, slice
+-- Claims the most urgent ready slices of a lane.
+-- ARGV: lane, lane job, lease in ms, max slices, max rows, min rows
+-- Returns 'superseded' when the lane has another job. Otherwise the slices (JSON), up to the first one
+-- with more rows than are left; none if fewer than the min rows are ready, or if the lane has failed.
+local lane, job, lease_ms = ARGV[1], ARGV[2], ARGV[3]
+local max_slices, rows_free, min_rows = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local ready = lane_key(lane, 'ready')
+if redis.call('HGET', lane_key(lane, 'job'), 'id') ~= job then return 'superseded' end
 if redis.call('EXISTS', lane_key(lane, 'failure')) == 1 then return '[]' end
-local room, granted, least = tonumber(ARGV[5]), {}, tonumber(ARGV[6])
-for _, member in ipairs(least > 0 and redis.call('ZRANGE', ready, 0, 99) or {}) do
-  local id, index = string.match(member, '^(.*):(%d+)$')
-  local batch = redis.call('HMGET', batch_key(id), 'status', 'plan')
-  if batch[1] == 'in_progress' then
-    least = least - cjson.decode(redis.call('HGET', ns .. 'plan:' .. id .. ':' .. batch[2], index))[4]
-    if least <= 0 then break end
-  else
-    redis.call('ZREM', ready, member)
+
+-- Whether enough rows are ready. Slices of batches that have ended do not count, and are dropped.
+local function has_enough()
+  if min_rows <= 0 then return true end
+  local rows = 0
+  for _, member in ipairs(redis.call('ZRANGE', ready, 0, MAX_CALL_ENTRIES - 1)) do
+    local id, index = split_member(member)
+    local batch = redis.call('HMGET', batch_key(id), 'status', 'plan')
+    if batch[1] == 'in_progress' then
+      rows = rows + cjson.decode(redis.call('HGET', plan_key(id, batch[2]), index))[4]
+      if rows >= min_rows then return true end
+    else
+      redis.call('ZREM', ready, member)
+    end
   end
+  return false
 end
-if least > 0 then return '[]' end
--- What is ready of a batch that has ended is dropped on the way, and counts for nothing.
-for _ = 1, 200 do
-  if #granted == tonumber(ARGV[4]) then break end
+
+if not has_enough() then return '[]' end
+local granted = {}
+for _ = 1, 2 * MAX_CALL_ENTRIES do
+  if #granted == max_slices then break end
   local member = redis.call('ZRANGE', ready, 0, 0)[1]
   if not member then break end
-  local found = in_line(member)
+  local found = find_runnable(member)
   if not found then
     redis.call('ZREM', ready, member)
   else
-    if found.rows > room then break end
-    room = room - found.rows
-    granted[#granted + 1] = grant(lane, ARGV[2], ARGV[3], ready, found)
+    if found.rows > rows_free then break end
+    rows_free = rows_free - found.rows
+    granted[#granted + 1] = grant_claim(lane, job, lease_ms, ready, found)
   end
 end
 if #granted > 0 then ring('dispatcher') end

@@ -1,4 +1,4 @@
--- Lets an idle lane job end; refused while the lane has work. ARGV: lane, lane job. Returns 1 or 0.
+-- Ends an idle lane job. ARGV: lane, lane job. Returns 1, or 0 while the lane has work.
 local key = lane_key(ARGV[1], 'job')
 if redis.call('HGET', key, 'id') ~= ARGV[2] then return 1 end
 if redis.call('ZCARD', lane_key(ARGV[1], 'active')) > 0

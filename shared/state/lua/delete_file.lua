@@ -1,11 +1,14 @@
--- The object itself goes once no live batch reads it. ARGV: tenant, file id. Returns 1 or 0.
+-- Deletes a file's record. Its object goes when no live batch reads it. ARGV: tenant, file id
+-- Returns 1, or 0 if the tenant has no such file.
 local key, index = ns .. 'file:' .. ARGV[2], ns .. 'files:' .. ARGV[1]
 local values = redis.call('HMGET', key, 'tenant', 'key', 'owned')
 if values[1] ~= ARGV[1] then return 0 end
 redis.call('DEL', key)
--- Whoever pages and stands at this file goes on from its place.
+-- A listing whose cursor is this file continues from its place.
 local score = redis.call('ZSCORE', index, ARGV[2])
-if score then redis.call('SET', ns .. 'gone:' .. ARGV[2], score .. ' ' .. ARGV[1], 'EX', 86400) end
+if score then
+  redis.call('SET', ns .. 'gone:' .. ARGV[2], score .. ' ' .. ARGV[1], 'EX', DELETED_FILE_SECONDS)
+end
 redis.call('ZREM', index, ARGV[2])
 redis.call('ZREM', ns .. 'expiring', ARGV[2])
 if values[3] == '1' then

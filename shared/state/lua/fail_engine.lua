@@ -1,4 +1,6 @@
--- Says that the lane's engine cannot start. ARGV: lane, lane job, reason. Returns 1 or 0 (superseded).
+-- needs: engine
+-- Records that the lane's engine cannot start. ARGV: lane, lane job ('' for none), reason
+-- Returns 1, or 0 if the lane has another job.
 if (redis.call('HGET', lane_key(ARGV[1], 'job'), 'id') or '') ~= ARGV[2] then return 0 end
-fail_engine(ARGV[1], ARGV[3])
+record_engine_failure(ARGV[1], ARGV[3])
 return 1

@@ -1,4 +1,5 @@
--- Forgets batches that have ended, as if they had never been. ARGV: batch ids
+-- needs: lifecycle
+-- Forgets batches that have ended, as if they had never existed. ARGV: batch ids
 for _, id in ipairs(ARGV) do
   local values = redis.call('HMGET', batch_key(id), 'status', 'tenant')
   if values[1] and FINAL[values[1]] then

@@ -1,4 +1,5 @@
--- Gives a completion that began in time as long to end. ARGV: upload id, seconds after its expiry
+-- needs: upload
+-- Gives a completion that began in time the time to finish. ARGV: upload id, seconds after its expiry
 -- Returns the status, or 'missing'.
 local key = ns .. 'upload:' .. ARGV[1]
 local status = upload_status(ARGV[1])

@@ -1,10 +1,9 @@
--- Makes `new` the lane's job if `old` ('' for none) still is. ARGV: lane, old, new. Returns the job's id.
+-- Makes `new` the lane's job if `old` ('' for none) still is. ARGV: lane, old, new
+-- Returns the id of the lane's job.
 local key = lane_key(ARGV[1], 'job')
 local current = redis.call('HGET', key, 'id') or ''
-if current == ARGV[2] then
-  redis.call('HSET', key, 'id', ARGV[3], 'opened_at_ms', int(now_ms), 'beat_at_ms', '0',
-    'rows', '0', 'slices', '0', 'executions', '0')
-  redis.call('HDEL', key, 'runs_on', 'full', 'spills_at')
-  return ARGV[3]
-end
-return current
+if current ~= ARGV[2] then return current end
+redis.call('HSET', key, 'id', ARGV[3], 'opened_at_ms', int(now_ms), 'beat_at_ms', '0',
+  'rows', '0', 'slices', '0', 'executions', '0')
+redis.call('HDEL', key, 'runs_on', 'full', 'spills_at')
+return ARGV[3]

@@ -1,25 +1,33 @@
--- Gives a claimed slice back unrun. ARGV: lane, batch id, index, epoch, strikes to add, reason, what
--- is known of the rows in doubt ('' for nothing new), and of a death to be counted the number of those
--- in a row at which the lane has failed (0 for one that is not counted), '1' if it gave a result before,
--- why its engine cannot start ('' where it can)
--- Returns 1, or 0 when the claim is another's by now.
-local lane, id, index = ARGV[1], ARGV[2], ARGV[3]
-if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= ARGV[4]
-  or redis.call('SISMEMBER', ns .. 'inflight:' .. id, index) == 0 then return 0 end
--- Of an ended batch nothing may come back that would stay for ever.
-if not FINAL[redis.call('HGET', batch_key(id), 'status')] then
-  if tonumber(ARGV[5]) > 0 then redis.call('HINCRBY', ns .. 'strikes:' .. id, index, ARGV[5]) end
-  if ARGV[7] ~= '' then redis.call('HSET', ns .. 'doubts:' .. id, index, ARGV[7]) end
-  local most = tonumber(ARGV[8])
-  if most > 0 then
-    redis.call('HINCRBY', batch_key(id), 'engine_deaths', 1)
-    if ARGV[9] == '1' then redis.call('HDEL', lane_key(lane, 'job'), 'deaths') end
-    local deaths = redis.call('HINCRBY', lane_key(lane, 'job'), 'deaths', 1)
-    if deaths >= most then
-      fail_engine(lane, 'The engine died ' .. deaths .. ' times in a row, and gave no result between.')
-    end
+-- needs: lifecycle, engine, give_back
+-- Gives a claimed slice back unrun.
+-- ARGV: lane, batch id, index, epoch, strikes to add, reason, strike ranges of its rows and the
+-- engine's last words (JSON; '' for nothing new), at how many deaths in a row the lane fails (0 if no
+-- death is to be counted), '1' if the engine had given results, why the engine cannot start ('' if it
+-- can)
+-- Returns 1, or 0 when the claim already belonged to another job.
+local lane, id, index, epoch, strikes, reason = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local strike_ranges, max_deaths, had_results = ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
+local engine_failure = ARGV[10]
+
+local function count_death()
+  local job = lane_key(lane, 'job')
+  redis.call('HINCRBY', batch_key(id), 'engine_deaths', 1)
+  if had_results then redis.call('HDEL', job, 'deaths') end
+  local deaths = redis.call('HINCRBY', job, 'deaths', 1)
+  if deaths >= max_deaths then
+    record_engine_failure(lane,
+      'The engine died ' .. deaths .. ' times in a row, and gave no result between.')
   end
 end
-if ARGV[10] ~= '' then fail_engine(lane, ARGV[10]) end
-give_back(lane, id, index, ARGV[6])
+
+if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= epoch
+  or redis.call('SISMEMBER', ns .. 'inflight:' .. id, index) == 0 then return 0 end
+-- Nothing is written about a batch that has ended: it would stay for ever.
+if not FINAL[redis.call('HGET', batch_key(id), 'status')] then
+  if tonumber(strikes) > 0 then redis.call('HINCRBY', ns .. 'strikes:' .. id, index, strikes) end
+  if strike_ranges ~= '' then redis.call('HSET', ns .. 'doubts:' .. id, index, strike_ranges) end
+  if max_deaths > 0 then count_death() end
+end
+if engine_failure ~= '' then record_engine_failure(lane, engine_failure) end
+give_back(lane, id, index, reason)
 return 1

@@ -1,7 +1,7 @@
--- Makes a file that S3 has a record of. ARGV: file (JSON)
--- Returns 1, or 0 when it is there.
+-- needs: file
+-- Writes a file that has a record in S3. ARGV: file (JSON). Returns 1, or 0 when it exists.
 local file = cjson.decode(ARGV[1])
--- An older state may have it as reserved, which would have it swept.
+-- An older Redis may have its objects as reserved, and would sweep them.
 for _, set in ipairs({'garbage', 'doomed'}) do redis.call('ZREM', ns .. set, file.key, file.key .. '.json') end
 if redis.call('EXISTS', ns .. 'file:' .. file.id) == 1 then return 0 end
 write_file(file, true)

@@ -1,5 +1,5 @@
--- Makes an API key what S3 says it is; one that is revoked in either place stays so.
--- ARGV: key id, digest, field and value pairs
+-- Writes an API key as S3 knows it. A key that is revoked in either place stays revoked.
+-- ARGV: key id, digest, field and value pairs. Returns 1, or 0 when it exists.
 local key = ns .. 'key:' .. ARGV[2]
 for i = 3, #ARGV, 2 do redis.call('HSETNX', key, ARGV[i], ARGV[i + 1]) end
 return redis.call('HSET', ns .. 'keys', ARGV[1], ARGV[2])

@@ -1,5 +1,5 @@
--- An object whose file was deleted, or never came to be: it goes when no live batch reads it, and not
--- before an upload that may be under way is over. ARGV: file id, key, seconds
+-- Marks an object for removal whose file was deleted or never created: when no live batch reads it,
+-- and not before an upload that may be running has ended. ARGV: file id, key, seconds
 if redis.call('EXISTS', ns .. 'file:' .. ARGV[1]) == 1 then return 0 end
 if redis.call('SCARD', ns .. 'readers:' .. ARGV[1]) > 0 then
   redis.call('HSET', ns .. 'deleted', ARGV[1], ARGV[2])

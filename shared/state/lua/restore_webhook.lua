@@ -1,5 +1,6 @@
--- Makes a webhook endpoint what S3 says it is. ARGV: tenant, endpoint, field and value pairs
--- Returns 1, or 0 when there was one.
+-- needs: webhook, scores
+-- Writes a webhook endpoint as S3 knows it. ARGV: tenant, endpoint, field and value pairs
+-- Returns 1, or 0 when it existed.
 local key, index = webhook_key(ARGV[2]), ns .. 'webhooks:' .. ARGV[1]
 local is_new = 1 - redis.call('EXISTS', key)
 redis.call('HDEL', key, 'old_secrets')

@@ -1,4 +1,4 @@
--- What is to be removed now; no file can keep it any more. ARGV: how many at most
+-- Takes objects that are to be removed now; from here on no file can keep them. ARGV: max objects
 local due = redis.call('ZRANGEBYSCORE', ns .. 'garbage', '-inf', int(now), 'LIMIT', 0, ARGV[1])
 for _, member in ipairs(due) do
   redis.call('ZREM', ns .. 'garbage', member)

@@ -1,15 +1,16 @@
--- The progress of running batches that is to be told now; who takes it tells it, or nobody does.
--- ARGV: how many at most. Returns batch ids and events in turn.
--- Its number may have been that of another event.
+-- needs: progress, rebuilding
+-- Takes the progress of running batches that is to be published now. If its taker dies, nobody
+-- publishes it. ARGV: max batches. Returns batch ids and events in turn.
+-- During a rebuild another event may get the same number.
 if is_rebuilding() then return {} end
 for _, id in ipairs(redis.call('SRANDMEMBER', ns .. 'progress-late', ARGV[1])) do
   if redis.call('HGET', batch_key(id), 'status') == 'in_progress' then
-    progress(id)
+    report_progress(id)
   else
     redis.call('SREM', ns .. 'progress-late', id)
   end
 end
--- What was announced of the batch before has to be out before: until then it waits, and is replaced.
+-- Earlier events of the batch are published first: until then its progress waits, and is replaced.
 local oldest = redis.call('XRANGE', ns .. 'outbox:events', '-', '+', 'COUNT', 1)[1]
 local oldest_ms = oldest and tonumber(string.match(oldest[1], '^%d+'))
 local found, taken = redis.call('HRANDFIELD', ns .. 'progress', ARGV[1], 'WITHVALUES'), {}

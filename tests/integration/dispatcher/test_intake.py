@@ -682,7 +682,7 @@ async def test_a_message_that_cannot_even_be_buried_is_left_to_the_broker(
     def bug(**_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("dispatcher.intake.dead_table", bug)
+    monkeypatch.setattr("dispatcher.burial.dead_table", bug)
     await acme.send_bare(b"garbage", message_id="m-1", user_id=acme.tenant)
 
     letter = await acme.dead()

@@ -55,7 +55,10 @@ async def test_each_lane_has_its_slices_and_forgets_the_batch_when_they_are_done
     ]
     lanes = mixed.state.lanes
     assert [await lanes.active(lane) for lane in (LANE, OTHER)] == [[batch_id], [batch_id]]
-    assert [await lanes.rows_ahead(lane) for lane in (LANE, OTHER)] == [5, 3]
+    assert [await lanes.rows_ahead(lane, tenant=record.tenant) for lane in (LANE, OTHER)] == [
+        (5, 0),
+        (3, 0),
+    ]
     own = await lanes.candidates(OTHER, slices_per_batch=9)
     assert [(one.index, one.rows) for one in own] == [(1, 3)]
     claims = await mixed.claim(batch_id)

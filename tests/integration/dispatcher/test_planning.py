@@ -135,6 +135,19 @@ async def test_a_refused_input_fails_the_batch_and_says_why(
     assert await yard.state.lanes.names() == []
 
 
+async def test_a_row_that_the_engine_would_refuse_neither_fails_the_batch_nor_asks_for_output(
+    yard: BatchYard,
+) -> None:
+    good, refused = line("a", max_tokens=5000), line("b", max_tokens=5000, temperature=9)
+
+    batch_id = await yard.plan(good + b"\n" + refused)
+
+    record = await yard.state.batches.get(batch_id)
+    [slice_] = await yard.slices(batch_id)
+    assert (record.status, record.number("total")) == (Status.IN_PROGRESS, 2)
+    assert 5000 < slice_.tokens < 6000
+
+
 async def test_more_rows_than_allowed_are_refused_after_slices_were_written(
     state: State, storage: Storage, catalog: Catalog, yard: BatchYard, plans: PlanKeys
 ) -> None:

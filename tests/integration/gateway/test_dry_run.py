@@ -52,7 +52,8 @@ async def test_a_dry_run_tells_all_and_creates_nothing(acme: Caller, bucket: Sto
 
     assert answer.status_code == 200
     found = answer.json()
-    assert (found["object"], found["valid"], found["errors"]) == ("batch.dry_run", True, None)
+    assert (found["object"], found["valid"], found["errors"]) == ("batch.dry_run", False, None)
+    assert (found["refused"], found["more_refused"]) == (None, 0)
     assert (found["rows"], found["model"], found["lane"]) == (4, "counted", LANE)
     tokens = found["tokens"]
     assert (tokens["counted_by"], tokens["rows_counted"]) == ("tokenizer", 4)
@@ -85,6 +86,27 @@ async def test_a_wish_that_is_no_dry_run_makes_a_batch(acme: Caller) -> None:
 
     assert answer.json()["object"] == "batch"
     assert len((await acme.http.get("/v1/batches")).json()["data"]) == 1
+
+
+async def test_a_file_whose_requests_would_all_run_is_valid(acme: Caller) -> None:
+    found = (await _dry_run(acme, await _upload(acme, _line("a"), _line("b")))).json()
+
+    assert found["valid"]
+
+
+async def test_what_the_engine_would_refuse_is_told_with_its_line_and_field(acme: Caller) -> None:
+    file_id = await _upload(
+        acme, _line("a"), _line("b", max_tokens=-1), _line("c", temperature="hot", max_tokens=7)
+    )
+
+    found = (await _dry_run(acme, file_id)).json()
+
+    assert (found["valid"], found["errors"], found["more_refused"]) == (False, None, 0)
+    assert [(bad["line"], bad["param"]) for bad in found["refused"]["data"]] == [
+        (2, "body.max_tokens"),
+        (3, "body.temperature"),
+    ]
+    assert (found["rows"], found["tokens"]["output"]) == (3, 5)
 
 
 async def test_bad_lines_are_those_of_the_batch_and_cost_no_batch(acme: Caller) -> None:
@@ -139,14 +161,16 @@ async def test_the_lane_s_rate_and_what_is_ahead_make_the_forecast(
     await gateway_state.lanes.beat(LANE, "job-1", rows_wanted=1, rate=2.0)
     [claim, _] = await claimed(gateway_state, lane=LANE)
     assert await gateway_state.claims.commit(claim, part(claim)) == "ok"
-    await in_progress(gateway_state, slices=3, lane=LANE)
+    await in_progress(gateway_state, slices=3, lane=LANE, tenant=acme.tenant)
     file_id = await _upload(acme, _line("a"), _line("b"))
 
     before = time.time()
     forecast = (await _dry_run(acme, file_id)).json()["forecast"]
 
-    assert (forecast["rows_ahead"], forecast["rows_per_second"]) == (40, 2.0)
-    assert before + 20 <= forecast["finish_at"] <= time.time() + 21
+    assert (forecast["rows_ahead"], forecast["others"]) == (30, "under 100")
+    assert forecast["rows_per_second"] == 2.0
+    # 30 rows stand for any number of others below 100.
+    assert before + 30 <= forecast["finish_at"] <= time.time() + 32
 
 
 async def test_another_tenant_s_file_is_not_there(acme: Caller, gateway: Gateway) -> None:
@@ -223,7 +247,7 @@ async def test_where_lines_may_name_their_models_each_lane_is_told(
 
             found = (await _dry_run(acme, file_id)).json()
 
-    assert (found["valid"], found["model"], found["lane"], found["rows"]) == (True, None, None, 4)
+    assert (found["valid"], found["model"], found["lane"], found["rows"]) == (False, None, None, 4)
     assert [(one["name"], one["rows"]) for one in found["lanes"]] == [(LANE, 3), ("roomy@cpu", 1)]
     assert found["forecast"]["finish_at"] == max(one["finish_at"] for one in found["lanes"])
     assert [bad["line"] for bad in found["context_length"]["violations"]] == [4]
@@ -247,11 +271,12 @@ async def _upload(caller: Caller, *lines: bytes) -> str:
     return (await caller.openai.files.create(file=("in.jsonl", body), purpose="batch")).id
 
 
-def _line(custom_id: str, words: int = 1, *, model: str = "counted") -> bytes:
+def _line(custom_id: str, words: int = 1, *, model: str = "counted", **changes: Any) -> bytes:
     body = {
         "model": model,
         "messages": [{"role": "user", "content": "fox " * words}],
         "max_tokens": 5,
+        **changes,
     }
     request = {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}
     return json.dumps(request).encode()

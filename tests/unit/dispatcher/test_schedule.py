@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from dispatcher.schedule import (
     DELAYS,
-    WINDOW_SECONDS,
     next_attempt,
     pause,
     retry_after_seconds,
 )
+from shared.retention import DELIVERY_WINDOW_SECONDS
 
 _HOUR = 3600.0
 
@@ -25,17 +25,19 @@ def test_a_receiver_that_never_answers_is_tried_ten_times_in_72_hours() -> None:
 
     assert times[:4] == [0.0, 5.0, 305.0, 2105.0]
     assert [round(time / _HOUR, 1) for time in times[4:]] == [2.6, 7.6, 17.6, 31.6, 51.6, 72.0]
-    assert times[-1] == WINDOW_SECONDS
+    assert times[-1] == DELIVERY_WINDOW_SECONDS
 
 
-@given(tries=st.integers(1, 20), chance=st.floats(0, 1), now=st.floats(0, WINDOW_SECONDS - 1))
+@given(
+    tries=st.integers(1, 20), chance=st.floats(0, 1), now=st.floats(0, DELIVERY_WINDOW_SECONDS - 1)
+)
 def test_the_next_attempt_is_later_and_within_the_window(
     tries: int, chance: float, now: float
 ) -> None:
     at = next_attempt(since=0.0, now=now, tries=tries, chance=chance)
 
     assert at is not None
-    assert now < at <= WINDOW_SECONDS
+    assert now < at <= DELIVERY_WINDOW_SECONDS
 
 
 def test_chance_spreads_a_delay_by_a_tenth_to_either_side() -> None:
@@ -48,11 +50,11 @@ def test_what_the_receiver_asks_for_counts_when_it_is_longer() -> None:
     assert next_attempt(since=0.0, now=10.0, tries=1, chance=0.5, retry_after=60.0) == 70.0
     assert next_attempt(since=0.0, now=10.0, tries=1, chance=0.5, retry_after=1.0) == 15.0
     forever = next_attempt(since=0.0, now=10.0, tries=1, chance=0.5, retry_after=1e9)
-    assert forever == WINDOW_SECONDS
+    assert forever == DELIVERY_WINDOW_SECONDS
 
 
 def test_after_the_window_there_is_none() -> None:
-    assert next_attempt(since=0.0, now=WINDOW_SECONDS, tries=1, chance=0.5) is None
+    assert next_attempt(since=0.0, now=DELIVERY_WINDOW_SECONDS, tries=1, chance=0.5) is None
 
 
 def test_more_tries_than_delays_wait_for_the_longest() -> None:

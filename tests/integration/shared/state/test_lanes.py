@@ -246,8 +246,11 @@ async def test_rows_ahead_are_those_of_running_batches_without_a_result(state: S
     await in_progress(state, slices=4, lane="other@gpu")
     await validating(state)
 
-    assert 10 + 30 == await state.lanes.rows_ahead(LANE)
-    assert 0 == await state.lanes.rows_ahead("nobody@gpu")
+    others = await in_progress(state, slices=2, tenant="other")
+
+    assert (await state.batches.get(others)).tenant == "other"
+    assert (10 + 30, 20) == await state.lanes.rows_ahead(LANE, tenant="acme")
+    assert (0, 0) == await state.lanes.rows_ahead("nobody@gpu", tenant="acme")
 
 
 async def test_nobody_is_hidden_behind_what_another_tenant_has_waiting(

@@ -3,10 +3,12 @@ from typing import Any
 
 import pytest
 
-from shared.input.validation import InputCheck, Limits, Row
+from shared.input.rows import Row
+from shared.input.validation import InputCheck, Limits
 
 CHAT = "/v1/chat/completions"
 LIMITS = Limits()
+BODY: dict[str, Any] = {"model": "m", "messages": []}
 MODELS = {
     "m": frozenset({CHAT}),
     "other": frozenset({CHAT}),
@@ -72,12 +74,37 @@ def test_bad_lines_give_no_rows() -> None:
     assert [2, 5] == [row.number for row in rows]
 
 
-def test_what_is_no_count_is_left_to_the_engine() -> None:
+def test_a_body_that_the_engine_would_refuse_is_a_row_without_output() -> None:
     body: dict[str, Any] = {"model": "m", "messages": [], "n": None, "max_tokens": -1}
 
-    _, [plain, odd] = check(line("a"), line("b", body=body))
+    found, [plain, odd, other] = check(line("a"), line("b", body=body), line("c"))
+
+    assert (None, 0) == (odd.limit, odd.output)
+    assert odd.refusal == ("max_tokens", "Input should be greater than or equal to 1")
+    assert (None, None, 1) == (plain.refusal, other.refusal, found.refused)
+    assert ([], 3) == (found.problems, found.rows)
+
+
+def test_a_limit_that_only_another_endpoint_knows_limits_nothing() -> None:
+    _, [plain, odd] = check(line("a"), line("b", body={**BODY, "max_output_tokens": 5}))
 
     assert (None, plain.output) == (odd.limit, odd.output)
+
+
+def test_answers_and_limits_are_read_as_the_engine_reads_them() -> None:
+    body = {**BODY, "n": "3", "max_completion_tokens": 100.0, "max_tokens": 7}
+
+    _, [row] = check(line("a", body=body))
+
+    assert (100, 3, 300) == (row.limit, row.choices, row.output)
+
+
+def test_a_body_with_other_rules_is_left_to_the_engine() -> None:
+    body = {**BODY, "use_beam_search": True, "temperature": 9, "n": 2, "max_tokens": 10}
+
+    _, [row] = check(line("a", body=body))
+
+    assert (None, 10, 20) == (row.refusal, row.limit, row.output)
 
 
 def test_every_bad_line_is_reported_with_its_number() -> None:
@@ -151,7 +178,8 @@ def test_more_inputs_of_embeddings_than_allowed_are_one_problem() -> None:
 
 
 def test_prompt_tokens_are_predicted_apart_from_the_outputs() -> None:
-    body = {"model": "m", "messages": ["x" * 4000], "max_tokens": 500}
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x" * 4000}]}
+    body["max_tokens"] = 500
 
     found = InputCheck(CHAT, MODELS)
     rows = [row for name in "ab" for row in found.feed(line(name, body=body) + b"\n")]
@@ -200,7 +228,10 @@ def test_a_line_that_is_too_long_is_refused_without_being_kept() -> None:
 
 
 def test_line_separators_inside_strings_do_not_split_a_line() -> None:
-    body = {"model": "m", "messages": [{"role": "user", "content": "a\u2028b\u0085c"}]}
+    body: dict[str, Any] = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "a\u2028b\u0085c"}],
+    }
     text = json.dumps(
         {"custom_id": "a", "method": "POST", "url": CHAT, "body": body},
         ensure_ascii=False,

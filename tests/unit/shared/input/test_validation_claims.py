@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.input.validation import InputCheck, Limits, Row
+from shared.input.rows import Row
+from shared.input.validation import InputCheck, Limits
 
 CHAT = "/v1/chat/completions"
 MODELS = {"m": frozenset({CHAT}), "e": frozenset({"/v1/embeddings"})}

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from gateway.dry_run import Tally
+from gateway.tally import Tally
 from gateway.tokens import Counter, load_counter
 from shared.catalog import Model
-from shared.input.validation import InputCheck, Row
+from shared.input.rows import Row
+from shared.input.validation import InputCheck
 from tests.models import make_model
 
 COMPLETIONS = "/v1/completions"
@@ -45,8 +46,8 @@ def test_rows_that_do_not_fit_are_told_by_their_lines(folder: Path) -> None:
     rows = _rows(
         _body([7] * 40, max_tokens=24),
         _body([7] * 40, max_tokens=25),
-        _body([7] * 63),
-        _body([7] * 64),
+        _body([7] * 48),
+        _body([7] * 49),
         _body([7], max_tokens=64),
         _body([[7] * 10] * 9, max_tokens=54, n=3),
     )
@@ -55,10 +56,53 @@ def test_rows_that_do_not_fit_are_told_by_their_lines(folder: Path) -> None:
     tally.add(rows, _counter(folder, 64))
 
     context = tally.context_length()
-    assert [(2, 40, 25), (4, 64, 1), (5, 1, 64)] == [
+    # A completion without a limit of its own asks for 16 tokens.
+    assert [(2, 40, 25), (4, 49, 16), (5, 1, 64)] == [
         (bad.line, bad.input_tokens, bad.output_tokens) for bad in context.violations
     ]
     assert 6 == context.rows_checked
+
+
+def test_output_that_the_context_has_no_room_for_is_not_predicted(folder: Path) -> None:
+    rows = _rows(
+        _body([7] * 40, max_tokens=10_000_000),
+        _body([7] * 40, max_tokens=20, n=2),
+        _body([7] * 40, max_tokens=-1),
+    )
+    tally = Tally(every=1)
+
+    tally.add(rows, _counter(folder, 64))
+
+    assert 40 == tally.tokens().output
+    assert [1] == [bad.line for bad in tally.context_length().violations]
+
+
+def test_a_guess_is_no_more_than_the_context_has_room_for(folder: Path) -> None:
+    messages = [{"role": "user", "content": "fox"}]
+    rows = _rows({"model": "m", "messages": messages}, url="/v1/chat/completions")
+    tally = Tally(every=1)
+
+    tally.add(rows, _counter(folder, 64))
+
+    assert 64 == tally.tokens().input + tally.tokens().output
+
+
+def test_requests_that_the_engine_would_refuse_are_listed_and_not_counted(folder: Path) -> None:
+    rows = _rows(_body([7] * 10, max_tokens=5), _body([7] * 10, max_tokens=-1), _body(5))
+    tally = Tally(every=1)
+
+    tally.add(rows, _counter(folder, 64))
+
+    assert [(2, "body.max_tokens"), (3, "body.prompt")] == [
+        (bad.line, bad.param) for bad in tally.refused
+    ]
+    assert tally.refused[0].message == "Input should be greater than or equal to 1."
+    assert (10, 5, 1, 2) == (
+        tally.tokens().input,
+        tally.tokens().output,
+        tally.tokens().rows_counted,
+        tally.refused_count,
+    )
 
 
 def test_an_embedding_may_fill_the_context(folder: Path) -> None:

@@ -1,0 +1,75 @@
+"""What a batch has for each of its lanes: one share as a rule. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dispatcher.slicing import Slicer
+from shared.catalog import Catalog, Model
+from shared.input.rows import Row
+from shared.slices import Slice
+
+
+@dataclass
+class LaneShare:
+    """The part of a batch that one lane runs."""
+
+    number: int
+    lane: str
+    model: Model
+    rows: int = 0
+    slices: int = 0
+    prompt_tokens: int = 0
+
+
+class LaneShares:
+    """The lanes of a batch, numbered in the order in which its rows name their models."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._by_model: dict[str, LaneShare] = {}
+        self.all: list[LaneShare] = []
+
+    @property
+    def lanes(self) -> list[str]:
+        return [share.lane for share in self.all]
+
+    @property
+    def slices(self) -> int:
+        """The slices of all lanes that have been counted."""
+        return sum(share.slices for share in self.all)
+
+    def cut(self, slicer: Slicer, rows: Iterable[Row]) -> list[Slice]:
+        """Put each row into its lane's slice; returns the slices that are complete with it."""
+        complete: list[Slice] = []
+        for row in rows:
+            share = self._by_model.get(row.model) or self._add(row.model)
+            share.rows += 1
+            share.prompt_tokens += row.tokens - row.output
+            complete += slicer.add(row.start, row.end, row.tokens, share.number)
+        return complete
+
+    def count(self, slices: Iterable[Slice]) -> None:
+        """Add slices that will run to their lanes' numbers."""
+        for slice_ in slices:
+            self.all[slice_.lane].slices += 1
+
+    def fields(self) -> dict[str, str | int]:
+        """What a batch's record says of its lanes."""
+        several = self.all if len(self.all) > 1 else []
+        return {
+            "lane": " ".join(self.lanes),
+            "slices_total": self.slices,
+            "queued_model": " ".join(share.model.name for share in self.all),
+            "prompt_tokens": " ".join(str(share.prompt_tokens) for share in self.all),
+            **{f"rows_left:{share.lane}": share.rows for share in several},
+            **{f"slices_left:{share.lane}": share.slices for share in several},
+        }
+
+    def _add(self, model: str) -> LaneShare:
+        lane = self._catalog.lane_of(model).name
+        share = next((one for one in self.all if one.lane == lane), None)
+        if share is None:
+            share = LaneShare(len(self.all), lane, self._catalog.model(model))
+            self.all.append(share)
+        self._by_model[model] = share
+        return share

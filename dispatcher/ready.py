@@ -1,0 +1,42 @@
+"""Messages of our own gateway: a batch has its manifest and its record, and waits for its plan."""
+
+import json
+
+from shared.bus.messages import Reason, RejectedError
+from shared.errors import NotFoundError
+from shared.ledger.manifests import Manifest
+from shared.ledger.packs import read_manifest
+from shared.state import State
+from shared.storage import Storage
+from shared.submission.accept import accept
+
+
+class ReadyBatches:
+    """Wakes the dispatcher for batches that came by HTTP."""
+
+    def __init__(self, state: State, storage: Storage) -> None:
+        self._state = state
+        self._storage = storage
+
+    async def take(self, body: bytes) -> None:
+        """Wake the dispatcher. Raises RejectedError if there is no such batch."""
+        try:
+            batch_id = str(json.loads(body)["batch_id"])
+        except (ValueError, KeyError, TypeError):
+            reason = Reason("schema_invalid", "The body names no batch.", "batch_id")
+            raise RejectedError([reason], is_dead=True) from None
+        if not await self._state.batches.exists(batch_id):
+            # The record was lost; the manifest is enough to make it again.
+            if (manifest := await find_manifest(self._storage, batch_id)) is None:
+                reason = Reason("unknown_batch", f"There is no batch '{batch_id}'.", "batch_id")
+                raise RejectedError([reason], is_dead=True)
+            await accept(self._state, self._storage, manifest)
+        await self._state.ring("dispatcher")
+
+
+async def find_manifest(storage: Storage, batch_id: str) -> Manifest | None:
+    """The batch's manifest, which S3 keeps for ever; None if there is no such batch."""
+    try:
+        return await read_manifest(storage, batch_id)
+    except NotFoundError:
+        return None

@@ -1,0 +1,189 @@
+"""Messages that submit batches."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dispatcher.envelope import Envelope, malformed, unauthorised
+from dispatcher.inputs import Inputs
+from dispatcher.packing import InlineBatch, Packer
+from dispatcher.ready import find_manifest
+from dispatcher.replies import address_of
+from shared import ids
+from shared.bus.messages import (
+    FileInput,
+    InlineInput,
+    Reason,
+    RejectedError,
+    S3Input,
+    Submission,
+    decode_submission,
+    fingerprint,
+    window_seconds,
+)
+from shared.errors import ConflictError
+from shared.ledger.manifests import Manifest
+from shared.openai.endpoints import ENDPOINTS
+from shared.state import Standing, State
+from shared.storage import Storage
+from shared.submission.accept import accept, meet
+from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
+
+
+class Submissions:
+    """Makes batches of messages, or meets the ones that they have made before."""
+
+    def __init__(
+        self,
+        state: State,
+        storage: Storage,
+        *,
+        inputs: Inputs,
+        quota: NewBatchQuota,
+        packer: Packer,
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._inputs = inputs
+        self._quota = quota
+        self._packer = packer
+
+    async def take(self, envelope: Envelope, body: bytes, *, is_suspect: bool) -> None:
+        """Make the batch, with the answer beside it; a suspect message gets a pack of its own.
+
+        Raises RejectedError, CrowdedError, and TransientError while Redis or S3 is away.
+        """
+        denials, reasons = [*unauthorised(envelope)], [*malformed(envelope)]
+        try:
+            submission = decode_submission(body, content_encoding=envelope.text("content_encoding"))
+        except RejectedError as error:
+            found = [*denials, *reasons, *error.reasons]
+            raise RejectedError(found, is_dead=error.is_dead) from error
+        unservable_now = unservable(submission, now=int(time.time()))
+        if denials or envelope.tenant is None:
+            raise RejectedError([*denials, *reasons, *unservable_now], is_dead=True)
+        reply = address_of(envelope, body)
+        if isinstance(submission.input, InlineInput) and not (reasons or unservable_now):
+            manifest = _manifest(envelope, submission, self._inputs.unplaced())
+            batch = InlineBatch(manifest, _lines(submission.input), reply)
+            # Parsed, a message may take many times its memory, and many of them wait.
+            del submission
+            make = self._packer.make_alone if is_suspect else self._packer.make
+            await make(batch)
+            return
+        try:
+            await self._accept(envelope, submission, reasons, reply)
+        except ConflictError as error:
+            reason = Reason("idempotency_conflict", str(error), "message_id")
+            raise RejectedError([reason]) from error
+
+    async def _accept(
+        self,
+        envelope: Envelope,
+        submission: Submission,
+        reasons: Sequence[Reason],
+        reply: Mapping[str, str] | None,
+    ) -> None:
+        """Make a batch whose input is elsewhere, or meet the one that the message has made.
+
+        `reasons` are what is wrong with the envelope. Raises RejectedError with them and all that
+        is found besides, and ConflictError.
+        """
+        batch_id = _batch_id(envelope)
+        # Looking into S3 costs most of all, and what Redis does not know is almost always new.
+        if await self._state.batches.exists(batch_id):
+            if reasons:
+                raise RejectedError(reasons)
+            # By now the input may be gone or `not_after` past, which changes nothing.
+            await meet(self._state, batch_id, envelope.message_id, fingerprint(submission), reply)
+            return
+        try:
+            source = await self._source(envelope, submission, reasons)
+            manifest = _manifest(envelope, submission, source)
+        except RejectedError:
+            if (known := await find_manifest(self._storage, batch_id)) is None:
+                raise
+            if reasons:
+                raise RejectedError(reasons) from None
+            manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
+        await accept(self._state, self._storage, manifest, reply=reply)
+
+    async def _source(
+        self, envelope: Envelope, submission: Submission, reasons: Sequence[Reason]
+    ) -> dict[str, Any]:
+        """Where a new batch's input is. Raises RejectedError."""
+        tenant, batch_id = envelope.tenant or "", _batch_id(envelope)
+        found = [*reasons, *unservable(submission, now=int(time.time()))]
+        source: dict[str, Any] = {}
+        try:
+            match submission.input:
+                case FileInput() as file:
+                    source = await self._inputs.find_file(tenant, file)
+                # What is refused anyway costs no lookup in S3.
+                case S3Input() as wanted if not found:
+                    source = await self._inputs.find_object(tenant, batch_id, wanted)
+        except RejectedError as error:
+            found += error.reasons
+        if found:
+            raise RejectedError(found)
+        outcome = await self._quota.reserve(self._state, tenant, batch_id, submission.endpoint)
+        if isinstance(outcome, FullQueue | Standing):
+            raise RejectedError([Reason("quota_exceeded", refusal_text(tenant, outcome))])
+        return source
+
+
+def unservable(submission: Submission, *, now: int) -> list[Reason]:
+    """What a schema cannot say is wrong."""
+    reasons = []
+    if submission.endpoint not in ENDPOINTS:
+        text = f"endpoint: '{submission.endpoint[:80]}' is not one of {', '.join(ENDPOINTS)}."
+        reasons.append(Reason("schema_invalid", text, "endpoint"))
+    if _expires_at(submission, now) <= now:
+        reasons.append(Reason("expired", "not_after: that time has passed.", "not_after"))
+    return reasons
+
+
+def _manifest(envelope: Envelope, submission: Submission, source: Mapping[str, Any]) -> Manifest:
+    """The manifest of a new batch over this input."""
+    batch_id = _batch_id(envelope)
+    created_at = int(time.time())
+    traceparent, tracestate = envelope.trace
+    metadata = submission.metadata
+    return Manifest(
+        id=batch_id,
+        tenant=envelope.tenant or "",
+        message_id=envelope.message_id,
+        fingerprint=fingerprint(submission),
+        door="bus",
+        endpoint=submission.endpoint,
+        completion_window=submission.completion_window,
+        created_at=created_at,
+        expires_at=_expires_at(submission, created_at),
+        priority=submission.priority,
+        metadata="" if metadata is None else json.dumps(metadata),
+        correlation_id=envelope.correlation_id,
+        reply_to=envelope.reply_to or "",
+        traceparent=traceparent,
+        tracestate=tracestate,
+        deliver_results=bool(submission.deliver and submission.deliver.results),
+        **{"input_file_id": ids.input_file_id(batch_id), **source},
+    )
+
+
+def _batch_id(envelope: Envelope) -> str:
+    return ids.batch_id(envelope.tenant or "", envelope.message_id)
+
+
+def _expires_at(submission: Submission, created_at: int) -> int:
+    end = created_at + window_seconds(submission.completion_window)
+    if submission.not_after is None:
+        return end
+    return min(end, int(submission.not_after.timestamp()))
+
+
+def _lines(source: InlineInput) -> bytes:
+    """The requests of a message as an input file."""
+    return "".join(f"{request.model_dump_json()}\n" for request in source.requests).encode()

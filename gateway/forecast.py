@@ -1,0 +1,68 @@
+"""When a batch would be done if it were created now. Pure.
+
+A lane's load is known exactly only as far as it is the tenant's own: a forecast sees the others as
+a class, and a rounded rate, so that nobody can measure them.
+"""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.load import Load, load_of, rounded_rate, typical_rows
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Forecast(_Shape):
+    """When a batch of these rows would be done if it were created now."""
+
+    finish_at: int | None = Field(
+        description="Unix seconds, predicted from the rate, your rows and the class of the "
+        "others'. Null if the lane has no known rate."
+    )
+    rows_ahead: int = Field(
+        description="Rows of your own running batches on the lane that have no result yet."
+    )
+    others: Load = Field(
+        description="Rows of other tenants on the lane that have no result yet, as a class."
+    )
+    rows_per_second: float | None = Field(
+        description="The lane's last measured rate, rounded down to 1, 2 or 5 times a power of ten."
+    )
+
+
+class LaneForecast(Forecast):
+    """What one of several lanes would have of the batch."""
+
+    name: str
+    rows: int
+
+
+def lane_forecast(
+    lane: str, rows: int, *, own_ahead: int, others_ahead: int, rate: float, now: float
+) -> LaneForecast:
+    """The forecast for rows that would come after all that the lane has."""
+    others, rate = load_of(others_ahead), rounded_rate(rate)
+    ahead = own_ahead + typical_rows(others)
+    return LaneForecast(
+        name=lane,
+        rows=rows,
+        finish_at=int(now + (ahead + rows) / rate) if rate else None,
+        rows_ahead=own_ahead,
+        others=others,
+        rows_per_second=rate or None,
+    )
+
+
+def combined(forecasts: list[LaneForecast]) -> Forecast | None:
+    """The forecast of a whole batch: it is done when its last lane is."""
+    if not forecasts:
+        return None
+    ends = [one.finish_at for one in forecasts if one.finish_at is not None]
+    others = sum(typical_rows(one.others) for one in forecasts)
+    return Forecast(
+        finish_at=max(ends) if len(ends) == len(forecasts) else None,
+        rows_ahead=sum(one.rows_ahead for one in forecasts),
+        others=load_of(others),
+        rows_per_second=forecasts[0].rows_per_second if len(forecasts) == 1 else None,
+    )

@@ -1,0 +1,54 @@
+"""The rows of an input, with the tokens that each is predicted to take. Pure."""
+
+from typing import Any
+
+import msgspec
+
+from shared.openai.bodies import Refusal
+from shared.openai.endpoints import Endpoint
+
+#: Bytes of JSON that stand for about one token.
+BYTES_PER_TOKEN = 4
+#: Predicted output of a request that sets no limit.
+_DEFAULT_OUTPUT_TOKENS = 256
+#: A larger number is no count of tokens or answers that anything could take.
+_MAX_COUNT = 2**31
+
+
+class Row(msgspec.Struct, gc=False):
+    """A request that is part of the batch: bytes [start, end) of the input's object.
+
+    The line feed is included in the bytes. `tokens` are predicted, prompt and output together.
+    `output` is the output among them: what the request allows, or a guess if it sets no limit for
+    one answer, in which case `limit` is None. A row with a `refusal` gets an error from the engine
+    instead of an answer, so its output is 0.
+    """
+
+    number: int
+    start: int
+    end: int
+    tokens: int
+    output: int
+    limit: int | None
+    choices: int
+    line: bytes
+    url: str
+    model: str
+    refusal: Refusal | None = None
+
+
+def predicted_output(endpoint: Endpoint, limit: int | None, choices: int) -> int:
+    """The tokens that the engine writes for a request, at most or by guess."""
+    return choices * (limit or _DEFAULT_OUTPUT_TOKENS) if endpoint.has_output else 0
+
+
+def count_or_none(value: object) -> int | None:
+    """The value if it is a count, and None for everything else that JSON may hold."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return int(value) if is_number and 0 < value < _MAX_COUNT else None  # type: ignore[call-overload, operator]
+
+
+def count_inputs(value: Any) -> int:
+    """How many texts a request for embeddings has: one, a list, or a list of lists of tokens."""
+    is_several = isinstance(value, list) and bool(value) and isinstance(value[0], str | list)
+    return len(value) if is_several else 1

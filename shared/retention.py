@@ -1,0 +1,37 @@
+"""How long, how many and how often: numbers that the scripts share with Python. Pure."""
+
+#: What only a live batch needs, after its end.
+ENDED_BATCH_SECONDS = 86_400
+#: An upload's record, after its end.
+ENDED_UPLOAD_SECONDS = 86_400
+#: The place in a listing of a file that was deleted, for cursors that stand there.
+DELETED_FILE_SECONDS = 86_400
+#: A plan that its batch has not accepted.
+UNUSED_PLAN_SECONDS = 86_400
+#: Objects that were reserved, until they are swept or a file keeps them.
+RESERVED_SECONDS = 86_400
+
+#: A batch's events, after its end; a rebuild announces ends again that are not older.
+EVENT_HISTORY_SECONDS = 604_800
+#: A batch's events while it lives.
+MAX_EVENTS = 100
+
+#: How long a webhook delivery is tried.
+DELIVERY_WINDOW_SECONDS = 259_200
+#: A delivery's record, from its creation, and from its end.
+DELIVERY_SECONDS = 864_000
+FINISHED_DELIVERY_SECONDS = 604_800
+#: A delivery's place in its endpoint's listing.
+LISTED_DELIVERY_SECONDS = 2_592_000
+#: The newest attempts of a delivery.
+MAX_ATTEMPTS = 30
+#: Old signing secrets of an endpoint that may still be valid.
+MAX_OLD_SECRETS = 4
+
+#: The newest dead rows.
+MAX_DEAD_ROWS = 10_000
+
+#: The last use of an API key is recorded at most this often.
+KEY_USE_SECONDS = 600
+#: The progress of a batch is published at most this often.
+PROGRESS_MS = 1000

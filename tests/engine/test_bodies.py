@@ -1,0 +1,118 @@
+"""vLLM's own request models beside ours: what ours refuse, vLLM refuses too.
+
+Needs vLLM and no engine. What vLLM checks after its models, before a row costs anything, is asked
+too: sampling parameters, and the parts of a message that pydantic reads late.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shared.openai.bodies import Refusal, read_body
+from shared.openai.endpoints import ENDPOINTS
+from tests.bodies import CHAT, COMPLETIONS, EMBEDDINGS, GOOD, ODD, RESPONSES, WRONG, made_up
+
+_CONTEXT, _PROMPT = 4096, 10
+
+
+def _takes_chat(body: Any) -> None:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    request = ChatCompletionRequest.model_validate(body)
+    for message in request.messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        if content is not None and not isinstance(content, str):
+            list(content)
+    limit = request.max_completion_tokens
+    _takes_sampling(request, request.max_tokens if limit is None else limit)
+
+
+def _takes_completion(body: Any) -> None:
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    request = CompletionRequest.model_validate(body)
+    _takes_sampling(request, request.max_tokens)
+
+
+def _takes_sampling(request: Any, limit: int | None) -> None:
+    max_tokens = _max_tokens(limit)
+    if request.use_beam_search:
+        request.to_beam_search_params(max_tokens, {})
+    else:
+        request.to_sampling_params(max_tokens, {})
+
+
+def _takes_embedding(body: Any) -> None:
+    from pydantic import TypeAdapter
+    from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+
+    request: Any = TypeAdapter(EmbeddingRequest).validate_python(body)
+    dimensions = request.to_pooling_params().dimensions
+    # PoolingParams refuses them for each model: either because they are outside of its range, or
+    # because it has no choice of dimensions.
+    assert dimensions is None or dimensions >= 1
+
+
+def _takes_response(body: Any) -> None:
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+    request = ResponsesRequest.model_validate(body)
+    request.to_sampling_params(_max_tokens(request.max_output_tokens), {})
+
+
+def _max_tokens(limit: int | None) -> int:
+    from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
+
+    return get_max_tokens(_CONTEXT, limit, _PROMPT, {})
+
+
+_TAKES: dict[str, Callable[[Any], None]] = {
+    CHAT: _takes_chat,
+    COMPLETIONS: _takes_completion,
+    EMBEDDINGS: _takes_embedding,
+    RESPONSES: _takes_response,
+}
+
+
+def _vllm_refuses(path: str, body: dict[str, Any]) -> bool:
+    with warnings.catch_warnings():
+        # It deprecates fields of its own.
+        warnings.simplefilter("ignore")
+        try:
+            # Its models change what they are given.
+            _TAKES[path](copy.deepcopy(body))
+        except Exception:  # noqa: BLE001  # whatever it raises, the row gets an error
+            return True
+    return False
+
+
+def test_every_endpoint_is_compared() -> None:
+    assert {*_TAKES} == {*ENDPOINTS}
+
+
+@pytest.mark.parametrize(("path", "change", "param"), WRONG)
+def test_vllm_refuses_what_is_refused_here(path: str, change: dict[str, Any], param: str) -> None:
+    assert _vllm_refuses(path, {**GOOD[path], **change})
+
+
+@pytest.mark.parametrize(("path", "change"), [*((path, {}) for path in GOOD), *ODD])
+def test_vllm_takes_what_is_taken_here(path: str, change: dict[str, Any]) -> None:
+    assert not _vllm_refuses(path, {**GOOD[path], **change})
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_nothing_that_vllm_would_answer_is_refused(path: str, data: st.DataObject) -> None:
+    model = ENDPOINTS[path].body
+    body = data.draw(made_up(path, frozenset(model.model_fields)))
+
+    found = read_body(model, copy.deepcopy(body))
+
+    if isinstance(found, Refusal):
+        assert _vllm_refuses(path, body), found
