@@ -99,20 +99,11 @@ clean: ## remove caches and build outputs; .venv and .batchyard stay
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find $(ROOMS) tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
-# Bare Debian has pip and lacks ensurepip: its own pip then installs into the new environment.
 $(INSTALLED): locks/$(LOCK).txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
-	  echo "Batchyard needs Python 3.11 to 3.13, and '$(PYTHON)' is another one." \
+	  echo "Batchyard needs Python 3.11 to 3.13, and '$(PYTHON)' is another version." \
 	    "Install python3.11, or name one: make install PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@set -e; began=$$SECONDS; echo "installing $(LOCK) into .venv: a few minutes, about 4 GB"; \
-	if ! "$(PYTHON)" -m venv .venv >/dev/null 2>&1; then \
-	  "$(PYTHON)" -m venv --without-pip .venv; fi; \
-	if [ -x $(BIN)/pip ]; then pip="$(BIN)/pip"; \
-	else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
-	$$pip install -qq --no-compile --no-deps --require-hashes -r locks/$(LOCK).txt || { \
-	  echo "Is torch==…+cpu what was not found? Its index has to be named: see README.md," \
-	    "'Machines without a GPU'." >&2; exit 1; }; \
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true; \
-	$$pip install -qq --no-deps --no-build-isolation -e .; \
+	@set -e; began=$$SECONDS; echo "installing $(LOCK) into .venv: a minute or two, about 3 GB"; \
+	locks/install.sh "$(LOCK)" "$(PYTHON)"; \
 	rm -f .venv/.installed-*; echo $$((SECONDS - began)) > .venv/.spent; touch $@; \
 	echo "installed in $$((SECONDS - began)) s"

@@ -205,7 +205,7 @@ class Fleet:
 
     async def fill(self) -> Proof:
         """Let Redis know all of them, as the first one of each kind was."""
-        await Rebuild(self.state, self.storage, told=lambda *_: None).run()
+        await Rebuild(self.state, self.storage, progress=lambda *_: None).run()
         self.told |= await hear(self.state)
         proof = await take(self.state, [*self.batch_ids("ended"), *self.batch_ids("running")])
         for kind, first in self._first.items():
@@ -268,7 +268,7 @@ async def _measure(redis_url: str, *where: str) -> None:
         if share >= 1.0:
             steps[step] = round(time.perf_counter() - began, 1)
 
-    rebuild = Rebuild(state, storage, told=told)
+    rebuild = Rebuild(state, storage, progress=told)
     await rebuild.run()
     seconds = time.perf_counter() - began
     growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

@@ -45,16 +45,16 @@ def up(
     catalog: Annotated[Path | None, typer.Option(help="Models and pools (YAML).")] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Serve this Hugging Face model or local folder besides; repeatable."),
+        typer.Option(help="Serve this Hugging Face model or local folder too; repeatable."),
     ] = None,
     port: Annotated[int | None, typer.Option(help="The gateway's port.")] = None,
     write_env: Annotated[
         Path | None,
         typer.Option(help="Write variables for scripts here once the fleet is ready."),
     ] = None,
-    amqp_url: Annotated[str | None, typer.Option(help="A RabbitMQ of your own.")] = None,
-    redis_url: Annotated[str | None, typer.Option(help="A Redis of your own.")] = None,
-    s3_endpoint: Annotated[str | None, typer.Option(help="An S3 server of your own.")] = None,
+    amqp_url: Annotated[str | None, typer.Option(help="Use this RabbitMQ of your own.")] = None,
+    redis_url: Annotated[str | None, typer.Option(help="Use this Redis of your own.")] = None,
+    s3_endpoint: Annotated[str | None, typer.Option(help="Use this S3 server of your own.")] = None,
     s3_access_key: Annotated[str | None, typer.Option(envvar="BATCHYARD_S3_ACCESS_KEY")] = None,
     s3_secret_key: Annotated[str | None, typer.Option(envvar="BATCHYARD_S3_SECRET_KEY")] = None,
 ) -> None:
@@ -80,7 +80,7 @@ def demo(
         bool,
         typer.Option(
             "--here",
-            help="Start nothing: use the fleet whose gateway runs with this environment.",
+            help="Start nothing: use the running fleet whose gateway has this environment.",
         ),
     ] = False,
 ) -> None:
@@ -95,7 +95,7 @@ def demo(
     add_help_option=False,
 )
 def credentials(context: typer.Context) -> None:
-    """Make the secrets of a fleet in containers, for compose.yaml or k8s/."""
+    """Create the secrets of a fleet in containers, for compose.yaml or k8s/."""
     from cli.credentials import main as make
 
     sys.exit(make(context.args))
@@ -103,14 +103,14 @@ def credentials(context: typer.Context) -> None:
 
 @app.command("install-servers")
 def install_servers() -> None:
-    """Install RabbitMQ, Redis and Ceph S3 from Debian's packages where they are missing."""
+    """Install RabbitMQ, Redis and Ceph S3 from Debian's packages if they are missing."""
     from cli.install import run
 
     run()
 
 
 def main() -> None:
-    """Errors that the user can mend are one message without a traceback, exit code 2."""
+    """Errors that the user can fix are one message without a traceback, with exit code 2."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app(standalone_mode=True)

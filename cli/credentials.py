@@ -1,6 +1,7 @@
-"""`batchyard credentials`: every secret of a fleet in containers, made once and never defaulted.
+"""`batchyard credentials`: every secret of a fleet in containers, made once, without defaults.
 
-Also `python3 -m cli.credentials`: it runs where nothing is installed yet, so it needs nothing.
+Also `python3 -m cli.credentials`: it runs before anything is installed, so it imports only the
+standard library.
 """
 
 import argparse
@@ -18,13 +19,13 @@ from shared.bus.topology import User, definitions
 from shared.errors import SetupError
 
 SERVICE_USER = "batchyard"
-#: Who may publish to RabbitMQ from the first day; `docs/operations.md` says how to add others.
+#: The first tenant that may publish to RabbitMQ; `docs/operations.md` says how to add others.
 TENANT = "demo"
 NAMESPACE = "batchyard"
 
 
 class S3(NamedTuple):
-    """Where the objects of a fleet on Kubernetes lie."""
+    """The S3 server of a fleet on Kubernetes."""
 
     endpoint: str
     access_key: str
@@ -32,7 +33,7 @@ class S3(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """New secrets; all are safe in a URL, an `.env` and Redis's configuration as they are."""
+    """New secrets; all are safe as they are in a URL, an `.env` and Redis's configuration."""
 
     service_password: str
     tenant_password: str
@@ -41,14 +42,14 @@ class _Made(NamedTuple):
     metrics_token: str
 
     def definitions(self) -> str:
-        """What RabbitMQ loads: users, their rights, exchanges and queues."""
+        """What RabbitMQ loads: users, rights, exchanges and queues."""
         service = User(SERVICE_USER, self.service_password, tenant=False)
         tenant = User(TENANT, self.tenant_password, tenant=True)
         return json.dumps(definitions([service, tenant]))
 
 
 def compose_variables() -> dict[str, str]:
-    """What compose.yaml asks its `.env` for."""
+    """The variables that compose.yaml needs in its `.env`."""
     made = _make()
     return {
         "BATCHYARD_AMQP_URL": _amqp(SERVICE_USER, made.service_password, "rabbitmq"),
@@ -59,13 +60,13 @@ def compose_variables() -> dict[str, str]:
         "BATCHYARD_METRICS_TOKEN": made.metrics_token,
         "REDIS_PASSWORD": made.redis_password,
         "RABBITMQ_DEFINITIONS": base64.b64encode(made.definitions().encode()).decode(),
-        # For services of the tenant's on this machine; no container gets it.
+        # For the tenant's services on this machine; no container gets it.
         "DEMO_AMQP_URL": _amqp(TENANT, made.tenant_password, "127.0.0.1"),
     }
 
 
 def kubernetes_secrets(s3: S3) -> list[dict[str, object]]:
-    """The Secrets to which the manifests of k8s/ refer."""
+    """The Secrets that the manifests of k8s/ refer to."""
     made = _make()
     data = {
         "batchyard-amqp": {
@@ -104,15 +105,15 @@ def write_env(path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
         raise SetupError(
-            f"{path} is there already, and the data of a running fleet is locked with what is in "
-            "it. Choose another file by --output, or move it away together with the volumes."
+            f"{path} exists, and the data of its fleet can only be opened with its secrets. Name "
+            "another file by --output, or move it away together with the volumes."
         ) from error
     with os.fdopen(descriptor, "w") as file:
         file.write(assignments(compose_variables()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 2 for what the caller must mend."""
+    """Exit code 2 for errors that the caller can fix."""
     parser = argparse.ArgumentParser(prog="batchyard credentials", description=__doc__)
     commands = parser.add_subparsers(dest="target", required=True)
     compose = commands.add_parser("compose", help="write the .env of compose.yaml")

@@ -1,6 +1,6 @@
-"""`batchyard install-servers`: RabbitMQ, Redis and Ceph S3 from Debian's packages, not started.
+"""`batchyard install-servers`: RabbitMQ, Redis, Ceph S3 and the engine's libraries from Debian.
 
-And what the engine needs of the system.
+Nothing is started.
 """
 
 import sys
@@ -12,7 +12,7 @@ from shared.errors import SetupError
 
 
 def run() -> None:
-    """Install what is missing. Raises SetupError that says what to do where that cannot be done."""
+    """Install what is missing. Raises SetupError that says what to do instead."""
     packages = [*missing(), *missing_for_engine()]
     install(packages, report=typer.echo)
     typer.echo(f"installed  {' '.join(packages)}" if packages else "servers    all installed")

@@ -1,4 +1,4 @@
-"""`batchyard keys`: who may call. Works on the fleet's Redis and S3; gateways need no restart."""
+"""`batchyard keys`: API keys, in the fleet's Redis and S3. Gateways need no restart."""
 
 import json
 from typing import Annotated, Any
@@ -10,48 +10,39 @@ from cli.options import (
     AsJson,
     RedisUrl,
     RunDir,
-    S3AccessKey,
-    S3Bucket,
-    S3Endpoint,
-    S3Region,
-    S3SecretKey,
     echo_secret,
     echo_table,
     require_tenant,
-    storage_at,
     time_text,
     with_state,
 )
+from cli.s3_options import S3Options, with_s3_options
 from shared.errors import InvalidInputError
 from shared.ledger.keys import create_key, revoke_key
 from shared.state import KeyRecord, State
-from shared.storage import DEFAULT_REGION
 
-app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.")
+app = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys.")
 
 _MAX_NAME_CHARACTERS = 100
 
 
 @app.command()
+@with_s3_options
 def create(
-    tenant: Annotated[str, typer.Option(help="For whom the key acts.")],
+    tenant: Annotated[str, typer.Option(help="The tenant that the key is for.")],
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
     *,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
-    s3_endpoint: S3Endpoint = None,
-    s3_access_key: S3AccessKey = None,
-    s3_secret_key: S3SecretKey = None,
-    s3_bucket: S3Bucket = "batchyard",
-    s3_region: S3Region = DEFAULT_REGION,
+    s3: S3Options,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and show it, this once."""
+    """Create a key and show it, this once."""
     require_tenant(tenant)
     if len(name) > _MAX_NAME_CHARACTERS or not name.isprintable():
         raise InvalidInputError(f"--name: at most {_MAX_NAME_CHARACTERS} printable characters.")
 
-    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
+    storage = s3.storage(run_dir)
 
     async def make(state: State) -> tuple[str, KeyRecord]:
         await storage.prepare()
@@ -67,13 +58,13 @@ def create(
 
 @app.command("list")
 def list_keys(
-    tenant: Annotated[str | None, typer.Option(help="Only this one's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     *,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all keys, the oldest first: how they begin, never the keys themselves."""
+    """List all keys, the oldest first; only the beginning of a key is shown."""
     records = with_state(lambda state: state.keys.all(tenant), run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps([_shown(record) for record in records]))
@@ -95,20 +86,17 @@ def list_keys(
 
 
 @app.command()
+@with_s3_options
 def revoke(
     key_id: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
     *,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
-    s3_endpoint: S3Endpoint = None,
-    s3_access_key: S3AccessKey = None,
-    s3_secret_key: S3SecretKey = None,
-    s3_bucket: S3Bucket = "batchyard",
-    s3_region: S3Region = DEFAULT_REGION,
+    s3: S3Options,
     as_json: AsJson = False,
 ) -> None:
-    """Refuse a key from now on, at every gateway; its batches run on."""
-    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
+    """Revoke a key at every gateway, from now on; its batches run on."""
+    storage = s3.storage(run_dir)
     is_new = with_state(lambda state: revoke_key(state, storage, key_id), run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps({"id": key_id, "revoked": True, "was_revoked": not is_new}))

@@ -1,8 +1,7 @@
-"""What the commands that look into a fleet have in common: options, and how they show things."""
+"""What the commands on a running fleet share: options, and how they print."""
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,43 +12,27 @@ import typer
 from shared.bus.messages import TENANT
 from shared.errors import InvalidInputError, SetupError, TransientError
 from shared.state import State
-from shared.storage import Storage
 
 T = TypeVar("T")
 
-RunDir = Annotated[Path, typer.Option(help="The folder of the fleet, as `batchyard up` has it.")]
+RunDir = Annotated[Path, typer.Option(help="The fleet's folder, as given to `batchyard up`.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 RedisUrl = Annotated[
     str | None,
     typer.Option(
         envvar="BATCHYARD_REDIS_URL",
-        help="The fleet's Redis, where it is not in the folder.",
+        help="The fleet's Redis, unless it is in the folder.",
         show_envvar=True,
     ),
-]
-S3Endpoint = Annotated[
-    str | None,
-    typer.Option(
-        envvar="BATCHYARD_S3_ENDPOINT",
-        help="The fleet's S3, where it is not in the folder.",
-        show_envvar=True,
-    ),
-]
-S3AccessKey = Annotated[
-    str | None, typer.Option(envvar="BATCHYARD_S3_ACCESS_KEY", show_envvar=True)
-]
-S3SecretKey = Annotated[
-    str | None, typer.Option(envvar="BATCHYARD_S3_SECRET_KEY", show_envvar=True)
 ]
 S3Bucket = Annotated[str, typer.Option(envvar="BATCHYARD_S3_BUCKET", show_envvar=True)]
-S3Region = Annotated[str, typer.Option(envvar="BATCHYARD_S3_REGION", show_envvar=True)]
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids as `ls` shows them.")]
-All = Annotated[bool, typer.Option("--all", help="All that are there.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids, as `ls` shows them.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
 HERE = Path(".batchyard")
 
 
 def require_tenant(name: str) -> None:
-    """Raise InvalidInputError if `--tenant` names what no tenant can be called."""
+    """Raise InvalidInputError if `--tenant` is no valid name of a tenant."""
     if not TENANT.fullmatch(name):
         raise InvalidInputError(
             f"--tenant {name}: lower-case letters, digits, '-' and '_' only, 63 at most, "
@@ -58,18 +41,20 @@ def require_tenant(name: str) -> None:
 
 
 def require_choice(ids: Sequence[str] | None, *, every: bool, shown_by: str) -> None:
-    """Raise InvalidInputError unless some ids are named, or all are meant."""
+    """Raise InvalidInputError unless there are either ids or --all."""
     if every == bool(ids):
-        raise InvalidInputError(f"Name ids as `{shown_by}` shows them, or say --all.")
+        raise InvalidInputError(f"Name ids, as `{shown_by}` shows them, or give --all.")
 
 
-def echo_details(told: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print one thing with all that is known of it."""
-    typer.echo(json.dumps(told) if as_json else json.dumps(told, indent=2, ensure_ascii=False))
+def echo_details(details: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print everything that is known of one thing."""
+    typer.echo(
+        json.dumps(details) if as_json else json.dumps(details, indent=2, ensure_ascii=False)
+    )
 
 
 def echo_done(what: str, ids: Sequence[str], *, nothing: str, as_json: bool) -> None:
-    """Print what was done to which; `nothing` is said where that is none."""
+    """Print what was done to which ids, or `nothing` if there were none."""
     if as_json:
         typer.echo(json.dumps({what: ids}))
         return
@@ -100,26 +85,8 @@ def time_text(seconds: int | None) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def storage_at(
-    run_dir: Path,
-    endpoint: str | None,
-    access_key: str | None,
-    secret_key: str | None,
-    bucket: str,
-    region: str,
-) -> Storage:
-    """The bucket in the S3 that was given, or in the run directory's own. Raises SetupError."""
-    import structlog
-
-    from cli.fleet.running import s3_place
-
-    # That a call is tried again is not for the program that reads what the command prints.
-    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
-    return Storage(*s3_place(run_dir, endpoint, access_key, secret_key), bucket, region=region)
-
-
 def with_state(work: Callable[[State], Awaitable[T]], run_dir: Path, url: str | None) -> T:
-    """What `work` gives on the Redis that was given, or the run directory's own.
+    """What `work` returns for the Redis that was named, or the run directory's own.
 
     Raises SetupError, also where Redis or S3 does not answer.
     """

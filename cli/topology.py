@@ -1,4 +1,4 @@
-"""`batchyard topology`: what RabbitMQ has to hold, for whoever makes it there by hand."""
+"""`batchyard topology`: what RabbitMQ needs, for operators who create it by hand."""
 
 import json
 import shlex
@@ -12,7 +12,7 @@ from shared.bus import topology
 from shared.bus.topology import User
 from shared.errors import SetupError
 
-#: Of the definitions: what concerns logins only.
+#: The sections of definitions that concern logins.
 _LOGINS = ("users", "permissions", "topic_permissions")
 
 
@@ -21,36 +21,41 @@ def run(
         list[str] | None, typer.Option(help="Include this tenant's rights; repeatable.")
     ] = None,
     service_user: Annotated[
-        str, typer.Option(help="The broker's user that gateway and dispatcher are.")
+        str, typer.Option(help="The user with which gateway and dispatcher log in.")
     ] = "batchyard",
     *,
     definitions: Annotated[
         bool, typer.Option("--definitions", help="Print JSON for `import_definitions`.")
     ] = False,
     only_logins: Annotated[
-        bool, typer.Option("--only-logins", help="Users and rights, without queues and the like.")
+        bool,
+        typer.Option(
+            "--only-logins", help="Users and rights only, without exchanges, queues and policies."
+        ),
     ] = False,
     may_declare: Annotated[
         bool,
-        typer.Option("--may-declare", help="Let our processes make what is missing, too."),
+        typer.Option(
+            "--may-declare", help="Also allow gateway and dispatcher to create what is missing."
+        ),
     ] = False,
     passwords: Annotated[
         Path | None,
         typer.Option(
-            help="A JSON file of passwords by user, whose hashes are then included. Users who are "
-            "not in it have to exist before the import."
+            help="A JSON file with passwords by user; their hashes are included. Users who are not "
+            "in it have to exist before the import."
         ),
     ] = None,
 ) -> None:
-    """Show what RabbitMQ has to hold: exchanges, queues, bindings, policies and rights."""
+    """Show what RabbitMQ needs: exchanges, queues, bindings, policies and rights."""
     known = _passwords(passwords)
     users = [
         _user(service_user, known, tenant=False, may_declare=may_declare),
         *(_user(name, known, tenant=True) for name in tenant or ()),
     ]
-    if strangers := known.keys() - {user.name for user in users}:
+    if unknown := known.keys() - {user.name for user in users}:
         raise SetupError(
-            f"{passwords}: there are passwords for {', '.join(sorted(strangers))}, who are "
+            f"{passwords}: it has passwords of {', '.join(sorted(unknown))}, who are "
             "neither the service user nor named by --tenant."
         )
     made = topology.definitions(users)
@@ -76,7 +81,9 @@ def _passwords(path: Path | None) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise SetupError(f"--passwords {path}: {error}") from error
     if not isinstance(known, dict) or not all(isinstance(text, str) for text in known.values()):
-        raise SetupError(f"--passwords {path}: this is no JSON object of texts.")
+        raise SetupError(
+            f"--passwords {path}: it has to be a JSON object of user names and passwords."
+        )
     return known
 
 

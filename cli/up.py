@@ -1,4 +1,4 @@
-"""`batchyard up`: the fleet in the foreground, with all that a person needs to use it."""
+"""`batchyard up`: the fleet in the foreground, and what people need to use it."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from cli.shell import assignments
 
 
 def run(options: Options, *, write_env: Path | None) -> None:
-    """Start, say where things are, watch until interrupted, stop."""
+    """Start the fleet, print its addresses, watch it until interrupted, and stop it."""
     with foreground(options, typer.echo) as fleet:
         try:
             fleet.start()
@@ -26,5 +26,6 @@ def run(options: Options, *, write_env: Path | None) -> None:
 def _introduce(fleet: Fleet) -> None:
     for child in fleet.children():
         typer.echo(f"process    {child.name:<12} {child.pid:>8}  {child.log_file}")
+    typer.echo(f"logs       of lane jobs and engines: {fleet.ray.logs}")
     typer.echo(assignments(fleet.client_environment()), nl=False)
     typer.secho("ready      Ctrl-C stops everything", fg="green")

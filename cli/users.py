@@ -1,4 +1,4 @@
-"""`batchyard users`: who may log in at RabbitMQ as a tenant, and what such a login may do there."""
+"""`batchyard users`: tenants' logins at RabbitMQ, with a tenant's rights."""
 
 import json
 import secrets
@@ -15,7 +15,7 @@ from shared.bus.topology import VIRTUAL_HOST, User, logins
 from shared.errors import InvalidInputError, NotFoundError, SetupError
 
 app = typer.Typer(
-    no_args_is_help=True, help="Make, list, renew and remove the RabbitMQ users of tenants."
+    no_args_is_help=True, help="Create, list, renew and delete the RabbitMQ users of tenants."
 )
 
 Print = Literal["definitions", "rabbitmqctl"]
@@ -24,7 +24,7 @@ ServiceUser = Annotated[
     str,
     typer.Option(
         envvar="BATCHYARD_SERVICE_USER",
-        help="The user of Batchyard's own processes, which no tenant may be.",
+        help="The user of Batchyard's own processes; no tenant may have this name.",
         show_envvar=True,
     ),
 ]
@@ -33,13 +33,13 @@ _SERVICE_USER = "batchyard"
 
 @app.command()
 def create(
-    tenant: Annotated[str, typer.Option(help="For whom the user acts.")],
+    tenant: Annotated[str, typer.Option(help="The tenant that the user is for.")],
     *,
     to_print: Annotated[
         Print | None,
         typer.Option(
             "--print",
-            help="Change nothing: print what makes the user in a broker of your own, for "
+            help="Change nothing: print how to create the user in a broker of your own, for "
             "`rabbitmqctl import_definitions` or as `rabbitmqctl` commands.",
         ),
     ] = None,
@@ -48,11 +48,11 @@ def create(
     service_user: ServiceUser = _SERVICE_USER,
     as_json: AsJson = False,
 ) -> None:
-    """Make a user with a new password, which is shown this once, and with a tenant's rights."""
+    """Create a user with a tenant's rights and a new password, which is shown this once."""
     require_tenant(tenant)
     if tenant == service_user:
         raise InvalidInputError(
-            f"--tenant {tenant}: this is the user of Batchyard's own processes. Name another."
+            f"--tenant {tenant}: this name belongs to Batchyard's own processes. Choose another."
         )
     user = User(tenant, secrets.token_urlsafe(24), tenant=True)
     if to_print is not None:
@@ -63,17 +63,17 @@ def create(
     broker = rabbitmq(run_dir)
     if tenant in _users(broker.ctl("list_users", "--formatter", "json")):
         raise InvalidInputError(
-            f"--tenant {tenant}: the broker has this user. `batchyard users renew {tenant}` gives "
-            "it a new password."
+            f"--tenant {tenant}: this user exists. `batchyard users renew {tenant}` gives it a new "
+            "password."
         )
-    # One import makes user and rights together, and no password stands in a process list.
+    # One import creates user and rights together, and shows no password in a process list.
     broker.import_definitions(logins([user]))
     _show(user, broker.url(user), as_json=as_json)
 
 
 @app.command("list")
 def list_users(*, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
-    """Show the users of the folder's own broker."""
+    """List the users of the folder's own broker."""
     from cli.fleet.running import rabbitmq
 
     names = sorted(_users(rabbitmq(run_dir).ctl("list_users", "--formatter", "json")))
@@ -82,7 +82,7 @@ def list_users(*, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
 
 @app.command()
 def renew(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
-    """Give a user another password; connections that are open stay."""
+    """Give a user a new password; open connections stay open."""
     user = User(tenant, secrets.token_urlsafe(24), tenant=True)
     broker = _change(run_dir, tenant, "change_password", standard_input=user.password)
     _show(user, broker.url(user), as_json=as_json)
@@ -90,7 +90,7 @@ def renew(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False
 
 @app.command()
 def delete(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
-    """Remove a user and close its connections; its batches run on, its queues stay."""
+    """Delete a user and close its connections; its batches run on, and its queues stay."""
     _change(run_dir, tenant, "delete_user")
     typer.echo(json.dumps({"user": tenant, "deleted": True}) if as_json else f"deleted  {tenant}")
 
@@ -129,16 +129,16 @@ def _print(user: User, what: Print, vhost: str, *, as_json: bool) -> None:
         row["vhost"] = vhost
     commands = list(_commands(user, made, vhost))
     if as_json:
-        told = {"definitions": made} if what == "definitions" else {"commands": commands}
-        typer.echo(json.dumps({"user": user.name, "password": user.password, **told}))
+        printed = {"definitions": made} if what == "definitions" else {"commands": commands}
+        typer.echo(json.dumps({"user": user.name, "password": user.password, **printed}))
         return
     typer.echo(json.dumps(made, indent=2) if what == "definitions" else "\n".join(commands))
     typer.echo(f"The password of {user.name} is {user.password}", err=True)
 
 
 def _commands(user: User, made: dict[str, Any], vhost: str) -> Iterator[str]:
-    """What makes the same as the definitions; the exchanges have to exist."""
-    # From its input: the arguments of a process can be read by everybody on the machine.
+    """Commands with the effect of the definitions; the exchanges have to exist."""
+    # Through its input: every user of the machine can read the arguments of a process.
     yield f"printf %s {shlex.quote(user.password)} | rabbitmqctl add_user {user.name}"
     [row] = made["permissions"]
     rights = [row[name] for name in ("configure", "write", "read")]

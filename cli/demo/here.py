@@ -1,4 +1,4 @@
-"""A fleet that runs already, as its gateway's environment describes it: in containers."""
+"""A fleet that is running, as its gateway's environment describes it: in containers."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ _PORT = "8000"
 
 @contextmanager
 def fleet_here() -> Iterator[dict[str, str]]:
-    """What scripts need to use it; the key in it lives as long as the context.
+    """What scripts need to use it; its API key is valid while the context is open.
 
     Raises SetupError that says what is missing.
     """
@@ -27,7 +27,7 @@ def fleet_here() -> Iterator[dict[str, str]]:
         settings = SharedSettings()
     except ValidationError as error:
         names = ", ".join(f"BATCHYARD_{problem['loc'][0]}".upper() for problem in error.errors())
-        raise SetupError(f"There is no fleet's environment here: {names} missing.") from error
+        raise SetupError(f"This is not the environment of a gateway: {names} missing.") from error
     catalog = load_catalog(settings.catalog)
     chat = first_serving(catalog, "/v1/chat/completions")
     embed = first_serving(catalog, "/v1/embeddings")

@@ -8,11 +8,11 @@ Vector = Sequence[float]
 
 
 def nearest(
-    question: Vector, vectors: Mapping[str, Vector], *, most: int
+    question: Vector, vectors: Mapping[str, Vector], *, limit: int
 ) -> list[tuple[float, str]]:
-    """The names of the `most` similar vectors with their similarity, the nearest first."""
+    """The names of the most similar vectors with their similarity, the nearest first."""
     found = ((similarity(question, vector), name) for name, vector in vectors.items())
-    return sorted(found, reverse=True)[:most]
+    return sorted(found, reverse=True)[:limit]
 
 
 def similarity(one: Vector, other: Vector) -> float:

@@ -19,13 +19,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
-#: In a plain log, a batch that does not move is mentioned this often.
+#: In a plain log, a batch without progress is mentioned this often.
 _REMINDER_SECONDS = 15.0
 _LABEL_WIDTH = 11
 
 
-class Standing(NamedTuple):
-    """How a batch stands: rows done, rows a second where known, and what it waits for."""
+class ProgressLine(NamedTuple):
+    """What is shown of a batch: rows done, rows a second if known, and what it waits for."""
 
     done: int
     rows_per_second: float | None
@@ -36,7 +36,7 @@ class Screen:
     """Everything that is printed; threads may print at the same time."""
 
     def __init__(self, console: Console | None = None) -> None:
-        # Otherwise paths and log lines are broken at a width that nobody has.
+        # Without soft_wrap, paths and log lines are broken at 80 columns.
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._lock = threading.Lock()
         self.is_live = self._console.is_terminal
@@ -98,9 +98,9 @@ class Bars:
         if progress is not None:
             for name, total in totals.items():
                 self._tasks[name] = progress.add_task(name, total=total, rate="", note="")
-        self._shown: dict[str, tuple[Standing, float]] = {}
+        self._shown: dict[str, tuple[ProgressLine, float]] = {}
 
-    def show(self, name: str, now: Standing) -> None:
+    def show(self, name: str, now: ProgressLine) -> None:
         """Bring the bar up to date; in a plain log, say what changed."""
         rate = f"{now.rows_per_second:.1f} rows/s" if now.rows_per_second else ""
         if self._progress is not None:
@@ -117,6 +117,6 @@ class Bars:
             self._screen.line("progress", "  ".join(part for part in parts if part))
 
     def end(self, name: str) -> None:
-        """The batch is over: its clock stops."""
+        """Stop the clock of a batch that has ended."""
         if self._progress is not None:
             self._progress.stop_task(self._tasks[name])

@@ -1,6 +1,5 @@
 """The demo from beginning to end: start, send, follow, answer, stop."""
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from cli.demo.here import fleet_here
 from cli.demo.nearest import nearest
 from cli.demo.screen import Screen
 from cli.demo.tickets import QUESTIONS, Ticket, tickets
+from cli.demo.times import Times
 from cli.fleet import Fleet, Options, foreground
 from cli.fleet.catalog import CHAT_MODEL
 from cli.fleet.credentials import TENANT
@@ -23,19 +23,17 @@ from cli.servers.process import make_private_directory
 from shared.errors import SetupError
 
 _TICKETS = 300
-#: So many of them get a reply from the chat model.
+#: How many of them get a reply from the chat model.
 _REPLIES = 60
 _REPLY_TOKENS = 48
 _NEAREST = 4
 #: Small slices, so that the bars of these small batches move.
 _SETTINGS = {"BATCHYARD_ROWS_PER_SLICE": "20"}
-#: `make demo` says here how long it has just spent on the Python packages.
-_INSTALL_VARIABLE = "INSTALL_SECONDS"
 _PROMPT = "You answer customers of a shop for household devices. Reply in two friendly sentences."
 
 
 def run(run_dir: Path) -> None:
-    """Show the whole of Batchyard on this machine; everything that was started is stopped again."""
+    """Show all of Batchyard on this machine, and stop everything that was started."""
     screen = Screen()
     with foreground(Options(run_dir, settings=_SETTINGS), screen.say) as fleet:
         tour = _Tour(fleet.run_dir / "results", screen, check=partial(_check, fleet))
@@ -49,7 +47,7 @@ def run(run_dir: Path) -> None:
 
 
 def run_here() -> None:
-    """Show the fleet whose gateway this process has the environment of; nothing is started."""
+    """Show a running fleet, from its gateway's environment; nothing is started."""
     screen = Screen()
     with fleet_here() as environment:
         screen.heading(f"1. The fleet at {environment['OPENAI_BASE_URL']}")
@@ -58,17 +56,13 @@ def run_here() -> None:
 
 
 class _Tour:
-    """The steps of the demo and how long each of them took."""
+    """The steps of the demo."""
 
     def __init__(self, results: Path, screen: Screen, *, check: Callable[[], None]) -> None:
         self._screen = screen
         self._results = results
         self._check = check
-        self._times: list[tuple[str, float]] = []
-        installing = float(os.environ.get(_INSTALL_VARIABLE) or 0)
-        if installing:
-            self._times.append(("install: Python packages", installing))
-        self._began = time.monotonic() - installing
+        self._times = Times()
 
     def start(self, fleet: Fleet) -> None:
         """Bring the fleet up."""
@@ -76,10 +70,9 @@ class _Tour:
         began = time.monotonic()
         if packages := fleet.servers.install():
             self._screen.line("installed", " ".join(packages))
-            self._times.append(("install: Debian packages", time.monotonic() - began))
-        began = time.monotonic()
-        fleet.start()
-        self._times.append(("servers, Ray, gateway and dispatcher up", time.monotonic() - began))
+            self._times.add("install: Debian packages", time.monotonic() - began)
+        with self._times.measure("servers, Ray, gateway and dispatcher up"):
+            fleet.start()
         self._screen.line("gateway", fleet.base_url)
 
     def run(self, environment: Mapping[str, str]) -> None:
@@ -119,9 +112,8 @@ class _Tour:
             "/v1/chat/completions",
             {ticket.id: _chat_body(chat, ticket) for ticket in written[:_REPLIES]},
         )
-        began = time.monotonic()
-        files = [upload(client, path) for path in (to_embed, to_answer)]
-        self._times.append(("upload of both inputs", time.monotonic() - began))
+        with self._times.measure("upload of both inputs"):
+            files = [upload(client, path) for path in (to_embed, to_answer)]
         for path, file_id in zip((to_embed, to_answer), files, strict=True):
             self._screen.line("uploaded", f"{path}  {path.stat().st_size:,} bytes  {file_id}")
         # Both at once: the engines' starts take most of the time, and they share the cores well.
@@ -150,8 +142,8 @@ class _Tour:
         follow(client, jobs, self._screen, check=self._check)
         for job in jobs:
             first = job.seconds_to_first_result
-            self._times.append((f"{job.name}: engine start, to the first result", first))
-            self._times.append((f"{job.name}: the rest of {job.rows} rows", job.seconds - first))
+            self._times.add(f"{job.name}: engine start, to the first result", first)
+            self._times.add(f"{job.name}: the rest of {job.rows} rows", job.seconds - first)
 
     def _ask(
         self, client: OpenAI, listener: Listener, environment: Mapping[str, str]
@@ -175,7 +167,7 @@ class _Tour:
         )
         listener.expect(job.batch.id)
         follow(client, [job], self._screen, check=self._check)
-        self._times.append((f"questions: {job.rows} rows on the warm engine", job.seconds))
+        self._times.add(f"questions: {job.rows} rows on the warm engine", job.seconds)
         return fetch(client, job, self._results / "questions.embeddings.jsonl")
 
     def _show_nearest(
@@ -191,7 +183,7 @@ class _Tour:
         self._screen.heading(f"4. The tickets nearest in meaning, of {len(vectors)}")
         for answer in answers:
             self._screen.line("question", answer["custom_id"], "bold green")
-            for similarity, ticket_id in nearest(_vector(answer), vectors, most=_NEAREST):
+            for similarity, ticket_id in nearest(_vector(answer), vectors, limit=_NEAREST):
                 self._screen.say(f"  {similarity:.2f}  {ticket_id}  {texts[ticket_id]}")
 
     def _show_reply(self, client: OpenAI, job: Job, written: list[Ticket], model: str) -> None:
@@ -213,15 +205,11 @@ class _Tour:
         self._screen.heading(f"6. Files, in {self._results}")
         for path in sorted(self._results.glob("*.jsonl")):
             self._screen.say(f"  {path}  {path.stat().st_size:,} bytes")
-        rows = [(what, f"{seconds:.1f} s") for what, seconds in self._times]
-        self._screen.table("Time", [*rows, ("total (both batches at once)", self._total())])
-
-    def _total(self) -> str:
-        return f"{time.monotonic() - self._began:.1f} s"
+        self._screen.table("Time", self._times.rows())
 
 
 def _check(fleet: Fleet) -> None:
-    """Raises SetupError when a process of the fleet has died: nothing would move any more."""
+    """Raise SetupError when a process of the fleet has died: the demo could not go on."""
     for child in fleet.children():
         if not child.is_alive():
             raise SetupError(

@@ -1,4 +1,4 @@
-"""The catalog of `batchyard up`: the operator's own file, or one made for this machine."""
+"""The catalog that `batchyard up` writes if the operator has none."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +12,8 @@ from shared.errors import SetupError
 
 CHAT_MODEL = "tiny-chat"
 EMBED_MODEL = "all-MiniLM-L6-v2"
+#: The catalog that is made, in the run directory.
+CATALOG_FILE = "catalog.yaml"
 _CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
@@ -41,10 +43,10 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
         source = str(folder.resolve()) if folder.is_dir() else model
         entries[name] = {"source": source, "pools": ["local"], "env": _CPU_ENVIRONMENT}
         if not _gpu():
-            # Compiling a whole model takes longer than it saves here.
+            # On a CPU, compiling the model takes longer than it saves.
             entries[name]["engine"] = {"enforce_eager": True}
     pool = {"accelerator_type": _gpu()} if _gpu() else {"resources": {"CPU": 1}}
-    path = run_dir / "catalog.yaml"
+    path = run_dir / CATALOG_FILE
     path.write_text(yaml.safe_dump({"pools": {"local": pool}, "models": entries}, sort_keys=False))
     return path
 
@@ -57,7 +59,7 @@ def require_models(models: Iterable[str]) -> None:
 
 
 def _gpu() -> str | None:
-    """Ray's name for the machine's GPU, None where there is none."""
+    """Ray's name for the machine's GPU; None if there is none."""
     listing = Path("/proc/driver/nvidia/gpus")
     if not listing.is_dir():
         return None

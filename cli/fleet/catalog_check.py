@@ -1,4 +1,4 @@
-"""Holds a catalog's engine arguments against vLLM's own, in a process beside the start."""
+"""Checks a catalog's engine arguments against vLLM, in a process beside the start."""
 
 import hashlib
 import sys
@@ -12,7 +12,7 @@ from shared.errors import SetupError
 
 
 class CatalogCheck:
-    """The check of one catalog; a catalog that has passed it is not checked again."""
+    """The check of one catalog; one that has passed is not checked again."""
 
     def __init__(self, run_dir: Path, catalog: Path, environment: Mapping[str, str]) -> None:
         self._child = Child(
@@ -26,13 +26,13 @@ class CatalogCheck:
         self._is_known = self._passed.exists() and self._passed.read_text() == self._mark
 
     def start(self) -> None:
-        """Begin; vLLM's arguments take many seconds to load."""
+        """Start the check: importing vLLM takes many seconds."""
         if not self._is_known:
             self._child.log_file.unlink(missing_ok=True)
             self._child.start()
 
     def wait(self) -> None:
-        """Return when all is well; raises SetupError that names each line and its reason."""
+        """Return when it has passed; raises SetupError with each wrong line and its reason."""
         if self._is_known:
             return
         while self._child.exit_code is None:
@@ -43,6 +43,6 @@ class CatalogCheck:
 
 
 def _installed() -> str:
-    """Which vLLM and Ray would check it; another once they are installed anew."""
+    """Identifies the vLLM and Ray that would check it; changes when they are installed anew."""
     files = [spec.origin for name in ("vllm", "ray") if (spec := find_spec(name)) and spec.origin]
     return " ".join(f"{file} {Path(file).stat().st_mtime_ns}" for file in files)

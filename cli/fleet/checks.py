@@ -1,12 +1,12 @@
-"""What must be true of the machine before anything is started; each refusal says the way out."""
+"""What the machine needs before anything is started; each error says what to do."""
 
 import psutil
 
 from cli.servers.ports import is_free
 from shared.errors import SetupError
 
-#: The demo's two engines, Ray and the servers, on a machine without a GPU.
-LEAST_MEMORY_BYTES = 6 * 1024**3
+#: For the demo's two engines, Ray and the servers, on a machine without a GPU.
+MIN_MEMORY_BYTES = 6 * 1024**3
 _GIBIBYTE = 1024**3
 
 
@@ -14,10 +14,10 @@ def require_memory(available_bytes: int | None = None) -> None:
     """Raise SetupError when too little memory is free; None asks the machine."""
     if available_bytes is None:
         available_bytes = psutil.virtual_memory().available
-    if available_bytes < LEAST_MEMORY_BYTES:
+    if available_bytes < MIN_MEMORY_BYTES:
         raise SetupError(
             f"{available_bytes / _GIBIBYTE:.1f} GiB of memory are free; the fleet with its engines "
-            f"needs {LEAST_MEMORY_BYTES / _GIBIBYTE:.0f}. End other programs, or use a larger "
+            f"needs {MIN_MEMORY_BYTES / _GIBIBYTE:.0f}. End other programs, or use a larger "
             "machine."
         )
 

@@ -1,4 +1,4 @@
-"""The secrets of one run directory: generated at its first start, kept for the next ones."""
+"""The secrets of one run directory: generated at its first start and kept."""
 
 import json
 import secrets
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cli.servers.process import write_private_file
 from shared import ids
 
-#: Who the fleet's first key and broker login stand for.
+#: The tenant of the fleet's first API key and broker login.
 TENANT = "demo"
 SERVICE_USER = "batchyard"
 
@@ -26,7 +26,7 @@ class Credentials(NamedTuple):
 
 
 def read_credentials(run_dir: Path) -> Credentials:
-    """The run directory's secrets, made now if it has none."""
+    """The run directory's secrets; generated now if it has none."""
     path = run_dir / "credentials.json"
     if path.exists():
         return Credentials(**json.loads(path.read_text()))

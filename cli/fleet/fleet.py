@@ -1,4 +1,4 @@
-"""Starts the fleet's processes in order, watches them, and stops all of them and nothing else."""
+"""Starts the fleet's processes in order, watches them, and stops them."""
 
 import asyncio
 import os
@@ -10,7 +10,13 @@ from pathlib import Path
 
 import httpx
 
-from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog, require_models
+from cli.fleet.catalog import (
+    CATALOG_FILE,
+    CHAT_MODEL,
+    EMBED_MODEL,
+    make_catalog,
+    require_models,
+)
 from cli.fleet.catalog_check import CatalogCheck
 from cli.fleet.checks import require_free, require_memory
 from cli.fleet.credentials import TENANT, Credentials, read_credentials
@@ -24,7 +30,7 @@ from shared.settings import SharedSettings
 from shared.state import State
 from shared.storage import DEFAULT_REGION, Storage
 
-#: A process that dies is started again, but not faster than this.
+#: The pause before a process that died is started again.
 _RESTART_PAUSE_SECONDS = 2.0
 
 #: Whatever the environment says for another server; `batchyard s3-logins` relies on the tags.
@@ -66,16 +72,15 @@ class Fleet:
 
     @property
     def base_url(self) -> str:
-        """What an OpenAI client is given."""
+        """The base URL for OpenAI clients."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def start(self) -> None:
-        """Bring everything up; raises SetupError with the way out for whatever is missing."""
-        # What cannot work is said before anything runs.
+        """Start everything; raises SetupError that says what is missing and what to do."""
+        # Errors in the options are reported before anything runs.
         require_models(self._options.models)
-        path = self._options.catalog
-        if path is not None:
-            self.catalog = load_catalog(path)
+        if self._options.catalog is not None:
+            self.catalog = load_catalog(self._options.catalog)
         require_memory()
         if self._options.port is None:
             self._ports.require_free("gateway")
@@ -85,32 +90,38 @@ class Fleet:
             self._report(f"installed  {' '.join(packages)}")
         began = time.monotonic()
         self.servers.launch()
-        if path is None:
-            path = make_catalog(self.run_dir, list(self._options.models))
-            self.catalog = load_catalog(path)
+        path = self._options.catalog or self.run_dir / CATALOG_FILE
         environment = self._environment(path.resolve())
         self.ray = RayNode(self.run_dir, self.credentials.ray_token, environment)
         self.ray.launch()
-        check = CatalogCheck(self.run_dir, path, environment)
-        check.start()
+        check = None
+        if self._options.catalog is not None:
+            check = CatalogCheck(self.run_dir, path, environment)
+            check.start()
+        else:
+            # While the servers start: its first model takes seconds to make. What we write needs
+            # no check against vLLM's arguments; tests have done it.
+            make_catalog(self.run_dir, list(self._options.models))
+            self.catalog = load_catalog(path)
         self.servers.wait()
         self._say_up("servers", began)
-        asyncio.run(self._let_in(environment))
+        asyncio.run(self._add_first_key(environment))
         self._processes(environment)
         self.gateway.start()
         self.ray.wait()
         self._say_up("ray", began)
         self.dispatcher.start()
-        check.wait()
+        if check is not None:
+            check.wait()
         wait_ready(self._is_ready, [self.gateway, self.dispatcher], timeout_seconds=120)
         self._say_up("gateway, dispatcher", began)
 
     def children(self) -> list[Child]:
-        """Every process of the fleet, servers first."""
+        """Every process of the fleet, the servers first."""
         return [*self.servers.children(), self.ray.child, self.dispatcher, self.gateway]
 
     def watch(self) -> None:
-        """Start again whatever dies; returns only by an exception."""
+        """Restart whatever dies; ends only by an exception."""
         while True:
             time.sleep(0.5)
             for child in self.children():
@@ -125,7 +136,7 @@ class Fleet:
                     child.start()
 
     def stop(self) -> None:
-        """Stop everything that was started, the last first."""
+        """Stop everything that was started, in reverse order."""
         for name in ("gateway", "dispatcher"):
             if (child := getattr(self, name, None)) is not None:
                 child.stop(10)
@@ -134,7 +145,7 @@ class Fleet:
         self.servers.stop()
 
     def client_environment(self) -> dict[str, str]:
-        """What scripts need to use the fleet."""
+        """The variables that scripts need to use the fleet."""
         served = self.catalog.served_names()
         return {
             "OPENAI_BASE_URL": self.base_url,
@@ -179,7 +190,7 @@ class Fleet:
             environment={**environment, **user, "BATCHYARD_PORT": str(self.port)},
         )
 
-    async def _let_in(self, environment: Mapping[str, str]) -> None:
+    async def _add_first_key(self, environment: Mapping[str, str]) -> None:
         state = State(self.addresses.redis_url)
         addresses = self.addresses
         bucket, region = (
@@ -209,7 +220,7 @@ class Fleet:
 
 
 def first_serving(catalog: Catalog, endpoint: str, preferred: str = "") -> str:
-    """A model that answers at this endpoint; empty when there is none."""
+    """A model that serves this endpoint; empty if there is none."""
     serving = [name for name in catalog.served_names() if endpoint in catalog.model(name).endpoints]
     if preferred in serving:
         return preferred

@@ -1,4 +1,4 @@
-"""A fleet that lives as long as a command in the foreground, whatever ends the command."""
+"""A fleet that runs as long as a command in the foreground, whatever ends the command."""
 
 import signal
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from cli.servers.process import make_private_directory
 
 @contextmanager
 def foreground(options: Options, report: Report) -> Iterator[Fleet]:
-    """The fleet, not started yet; everything that is started is stopped at the end, and no more.
+    """The fleet, not started yet; whatever it starts is stopped at the end.
 
     Raises SetupError when another command uses the run directory.
     """
@@ -21,7 +21,7 @@ def foreground(options: Options, report: Report) -> Iterator[Fleet]:
         try:
             yield fleet
         finally:
-            # A second Ctrl-C would leave half of it behind.
+            # A second Ctrl-C would leave half of the processes behind.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             fleet.stop()

@@ -15,19 +15,19 @@ import psutil
 
 from cli.servers import Child, Ports
 from cli.servers.ports import is_free
-from cli.servers.process import RUN_DIR_VARIABLE, wait_ready
+from cli.servers.process import RUN_DIR_VARIABLE, make_private_directory, wait_ready
 from shared.errors import SetupError
 
-#: Logical cores: Ray refuses to start what it has no core for, and most of our processes wait.
+#: Logical cores: Ray starts nothing without a free core, and most of our processes only wait.
 _LOGICAL_CPUS = 16
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 _NICENESS = "5"
 _END_SECONDS = 20.0
-#: Ray would listen on every network of the machine, and show its numbers to whoever asks.
+#: By default Ray listens on every network of the machine, and shows its metrics to anybody.
 _CLOSED = {
     # Ray replaces 127.0.0.1 by the machine's own address unless this machine is its whole cluster.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Ray's numbers have no password. Where a port cannot be switched off, none has this number.
+    # Ray's metrics have no password. Where a port cannot be switched off, -1 is no port.
     "RAY_enable_metrics_collection": "0",
     "DASHBOARD_METRIC_PORT": "-1",
     # What torch listens on, between the processes of one engine.
@@ -53,11 +53,15 @@ class RayNode:
         self._run_dir = run_dir
         self._ports = Ports(run_dir)
         self._token = token
-        # Socket paths inside may be 107 bytes long: the folder is not in the run directory.
+        #: Everything that Ray and its jobs log; it stays after the end.
+        self.logs = run_dir / "ray-logs"
+        # Ray lets everybody write into its folder, so ours around it is private.
+        self._private = run_dir / "ray"
+        self._files = self._private / "tmp"
+        # A socket's path may have 107 bytes, and a run directory's may have more: Ray is given a
+        # short path that leads there.
         digest = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:8]
-        self._private = Path(tempfile.gettempdir()) / f"batchyard-{digest}"
-        # Ray lets everybody write into its folder.
-        self._folder = self._private / "ray"
+        self._short = Path(tempfile.gettempdir()) / f"batchyard-{digest}"
         self.environment = {
             **environment,
             **_CLOSED,
@@ -66,7 +70,7 @@ class RayNode:
             "RAY_ADDRESS": f"127.0.0.1:{self._port('port')}",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-            # Jobs say `python`: it must be the one with our packages.
+            # Jobs run `python`: it has to be the one with our packages.
             "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
             # Newer S3 clients send checksums in trailers, which older servers refuse.
             "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
@@ -84,40 +88,60 @@ class RayNode:
         self._end_marked()
         # Ray keeps every session's logs for ever; the last one is enough.
         shutil.rmtree(self._private, ignore_errors=True)
-        try:
-            self._private.mkdir(mode=0o700)
-        except FileExistsError as error:
-            raise SetupError(
-                f"{self._private} belongs to somebody else. Delete it, or set TMPDIR."
-            ) from error
+        make_private_directory(self._private)
+        self._files.mkdir()
+        self._make_short_path()
+        self._link_logs()
         self._wait_for_ports()
         self.child.start()
 
     def wait(self, timeout_seconds: float = 180.0) -> None:
         """Return when jobs can be submitted."""
         wait_ready(self._answers, [self.child], timeout_seconds=timeout_seconds)
-        # Where the kernel shares the cores between sessions first, it forgets that Ray's workers
-        # are nice. From here on all of Ray yields to what feeds it; its own start has a time limit.
+        # Where the kernel divides the cores between sessions first, the niceness of Ray's workers
+        # counts for nothing. From here on all of Ray yields to the processes that feed it; its own
+        # start has a time limit.
         with suppress(OSError):
             Path(f"/proc/{self.child.pid}/autogroup").write_text(_NICENESS)
 
     def stop(self) -> None:
-        """End it with all its workers; its logs move into the run directory.
+        """End it with all its workers; only its logs stay.
 
         Ray keeps nothing that outlives it, and its orderly end takes longer than our patience.
         """
         self.child.kill()
         self._end_marked()
-        logs = self._folder / "session_latest" / "logs"
-        if logs.is_dir():
-            kept = self._run_dir / "ray-logs"
-            shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(logs, kept, symlinks=True, ignore_dangling_symlinks=True)
-        shutil.rmtree(self._private, ignore_errors=True)
+        # Ray's own link leads over the short path.
+        latest = self._files / "session_latest"
+        if latest.is_symlink():
+            session = latest.readlink().name
+            latest.unlink()
+            latest.symlink_to(session)
+        shutil.rmtree(self._short, ignore_errors=True)
+        for entry in self._files.glob("session_*/*"):
+            if entry.name != "logs" and entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
 
     def job_log(self, job: str) -> str:
         """What a Ray job has printed so far."""
-        return (self._folder / "session_latest" / "logs" / f"job-driver-{job}.log").read_text()
+        return (self.logs / f"job-driver-{job}.log").read_text()
+
+    def _make_short_path(self) -> None:
+        shutil.rmtree(self._short, ignore_errors=True)
+        try:
+            self._short.mkdir(mode=0o700)
+        except FileExistsError as error:
+            raise SetupError(
+                f"{self._short} belongs to another user. Delete it, or set TMPDIR."
+            ) from error
+        (self._short / "ray").symlink_to(self._files.resolve())
+
+    def _link_logs(self) -> None:
+        if self.logs.is_symlink():
+            self.logs.unlink()
+        elif self.logs.is_dir():
+            shutil.rmtree(self.logs)
+        self.logs.symlink_to(Path("ray", "tmp", "session_latest", "logs"))
 
     def _command(self) -> list[str]:
         ports = [f"--{name}={self._port(name)}" for name in _PORTS]
@@ -130,9 +154,9 @@ class RayNode:
             "--dashboard-host=127.0.0.1",
             f"--num-cpus={_LOGICAL_CPUS}",
             f"--object-store-memory={_OBJECT_STORE_BYTES}",
-            f"--temp-dir={self._folder}",
+            f"--temp-dir={self._short / 'ray'}",
             "--disable-usage-stats",
-            # It asks for more machines, of which there are none, and shows numbers besides.
+            # The autoscaler's monitor; there are no more machines, and it would publish metrics.
             "--no-monitor",
             # Any free port; the fixed range of ten thousand collides with ports that we chose.
             "--min-worker-port=0",
@@ -141,7 +165,7 @@ class RayNode:
         ]
 
     def _wait_for_ports(self) -> None:
-        """Return when all are free: Ray's agents end a little later than what they belong to."""
+        """Return when all are free: Ray's agents end a little later than the node itself."""
         deadline = time.monotonic() + _END_SECONDS
         while not all(is_free(self._port(name)) for name in _PORTS) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -152,7 +176,7 @@ class RayNode:
 
     def _answers(self) -> bool:
         agent = f"http://127.0.0.1:{self._port('dashboard-agent-listen-port')}"
-        # The API answers long before the node is there that runs what it takes.
+        # The API answers long before there is a node to run what it accepts.
         return self._is_well(f"{self.address}/api/jobs/") and self._is_well(
             f"{agent}/api/local_raylet_healthz"
         )

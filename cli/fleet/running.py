@@ -1,4 +1,4 @@
-"""Where the servers of a fleet are that runs already, for commands that look into them."""
+"""Where the servers of a running fleet are, for the commands that work on them."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from shared.errors import SetupError
 
 
 def redis_url(run_dir: Path, given: str | None) -> str:
-    """The URL that was given, or that of the run directory's own Redis. Raises SetupError."""
+    """The URL that was named, or that of the run directory's own Redis. Raises SetupError."""
     if given and not given.startswith(("redis://", "rediss://", "unix://")):
         raise SetupError(
-            "BATCHYARD_REDIS_URL is no URL of a Redis, such as redis://:secret@host:6379/0."
+            "BATCHYARD_REDIS_URL is not a Redis URL, such as redis://:secret@host:6379/0."
         )
     if given:
         return given
@@ -27,7 +27,7 @@ def redis_url(run_dir: Path, given: str | None) -> str:
 def s3_place(
     run_dir: Path, endpoint: str | None, access_key: str | None, secret_key: str | None
 ) -> tuple[str, str, str]:
-    """Endpoint, access key and secret key: those given, or the run directory's own.
+    """Endpoint, access key and secret key: those named, or the run directory's own.
 
     Raises SetupError.
     """
@@ -68,24 +68,24 @@ def ceph(run_dir: Path) -> CephS3:
 
 
 def rabbitmq(run_dir: Path) -> RabbitMQ:
-    """The run directory's own broker, which runs. Raises SetupError if there is none."""
+    """The run directory's own broker, which is running. Raises SetupError if there is none."""
     folder = run_dir / "rabbitmq"
     if not (folder / "ports.json").exists():
         raise SetupError(
             f"{run_dir} holds no fleet with a RabbitMQ of its own. Name the folder of one by "
-            "--run-dir; for a broker of your own, --print shows what makes the user there."
+            "--run-dir; for a broker of your own, --print shows how to create the user there."
         )
     return RabbitMQ(folder, [])
 
 
 def amqp_url(run_dir: Path, given: str | None) -> str:
-    """The URL that was given, or that of our own user in the run directory's own broker.
+    """The URL that was named, or that of our own user in the run directory's own broker.
 
     Raises SetupError.
     """
     if given and not given.startswith(("amqp://", "amqps://")):
         raise SetupError(
-            "BATCHYARD_AMQP_URL is no URL of a RabbitMQ, such as amqp://batchyard:secret@host/."
+            "BATCHYARD_AMQP_URL is not an AMQP URL, such as amqp://batchyard:secret@host/."
         )
     if given:
         return given

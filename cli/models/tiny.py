@@ -1,4 +1,4 @@
-"""A tiny random chat model, made in seconds: nonsense, through every code path of a real one."""
+"""A tiny chat model with random weights: it talks nonsense along every code path of a real one."""
 
 import inspect
 import keyword
@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Written last: a folder without it is not a model.
+#: Written last: a folder without it is an unfinished model.
 MARKER = ".complete"
 
-#: Changes whenever the model does, so that an old folder is made anew.
+#: Changes with the model, so that an old folder is replaced.
 VERSION = "1"
 
 VOCABULARY = 2048
@@ -19,7 +19,7 @@ MAX_POSITIONS = 2048
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
-# Tools are written the way that vLLM's `hermes` parser reads back.
+# Tool calls in the form that vLLM's `hermes` parser reads.
 CHAT_TEMPLATE = """\
 {%- if tools %}
 {{- '<|im_start|>system\\n' }}
@@ -42,7 +42,7 @@ CHAT_TEMPLATE = """\
 
 
 def make_tiny_chat_model(target: Path) -> Path:
-    """Make the model in `target`, unless it is there already; the same bytes every time."""
+    """Make the model in `target` unless it is there; the bytes are the same every time."""
     if _is_complete(target):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def make_tiny_chat_model(target: Path) -> Path:
         _write_tokenizer(unfinished)
         _write_weights(unfinished)
         (unfinished / MARKER).write_text(VERSION, encoding="utf-8")
-        # For engines of any user; the library writes the weights for their owner alone.
+        # Engines may run as another user; the library makes weights readable by the owner only.
         for path in (unfinished, *unfinished.iterdir()):
             path.chmod(0o755 if path.is_dir() else 0o644)
         _move_into_place(unfinished, target)
@@ -71,7 +71,7 @@ def _move_into_place(made: Path, target: Path) -> None:
     try:
         made.rename(target)
     except OSError:
-        # Somebody else made the same model meanwhile.
+        # Another process has made the same model meanwhile.
         if not _is_complete(target):
             raise
 
@@ -102,7 +102,7 @@ def _write_tokenizer(folder: Path) -> None:
 
 
 def _english() -> Iterator[str]:
-    """Prose and code that comes with every Python: the standard library's documentation."""
+    """Text that comes with every Python: the standard library's documentation."""
     import argparse
     import asyncio
     import collections
@@ -149,7 +149,7 @@ def _write_weights(folder: Path) -> None:
         torch.manual_seed(20)
         model = Qwen2ForCausalLM(config)
     config.save_pretrained(folder)
-    # The output layer is the input layer: stored once.
+    # The output layer shares the input layer's weights: they are stored once.
     weights = {
         name: tensor.to(torch.bfloat16).contiguous()
         for name, tensor in model.state_dict().items()

@@ -1,4 +1,4 @@
-"""`batchyard rebuild`: makes the index in Redis again from what lies in S3."""
+"""`batchyard rebuild`: rebuilds the index in Redis from S3."""
 
 from cli.rebuild.command import run
 

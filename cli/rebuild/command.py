@@ -17,22 +17,18 @@ from cli.options import (
     AsJson,
     RedisUrl,
     RunDir,
-    S3AccessKey,
-    S3Bucket,
-    S3Endpoint,
-    S3Region,
-    S3SecretKey,
-    storage_at,
 )
-from cli.rebuild.rebuild import Rebuild, Told
+from cli.rebuild.rebuild import Rebuild
+from cli.rebuild.report import Progress
+from cli.s3_options import S3Options, with_s3_options
 from shared.errors import SetupError, TransientError
 from shared.state import State
 from shared.state.leases import Lease
-from shared.storage import DEFAULT_REGION, Storage
+from shared.storage import Storage
 from shared.tasks import end
 
 _LEASE_SECONDS = 10.0
-#: What is told at the end, in this order, where there is any of it.
+#: What the report counts, in this order; zeros are left out.
 _LINES = (
     ("packs", "packs, with batches that may have nothing else in S3"),
     ("batches", "batches in S3"),
@@ -51,31 +47,28 @@ _LINES = (
 )
 
 
+@with_s3_options
 def run(
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count what would be done, and change nothing.")
+        bool, typer.Option("--dry-run", help="Count what a rebuild would do, and change nothing.")
     ] = False,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
-    s3_endpoint: S3Endpoint = None,
-    s3_access_key: S3AccessKey = None,
-    s3_secret_key: S3SecretKey = None,
-    s3_bucket: S3Bucket = "batchyard",
-    s3_region: S3Region = DEFAULT_REGION,
+    s3: S3Options,
     as_json: AsJson = False,
 ) -> None:
-    """Make the index in Redis again from S3, after Redis was lost or put back to an older state.
+    """Rebuild the index in Redis from S3, after Redis was lost or went back to an older state.
 
-    Callers get 503 and no dispatcher leads until it is done; if it is killed, run it again.
+    Until it is done, callers get 503 and no dispatcher leads. If it is killed, run it again.
     """
     from cli.fleet.running import redis_url as find_redis
 
     redis = find_redis(run_dir, redis_url)
-    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
+    storage = s3.storage(run_dir)
     began = time.monotonic()
-    with _progress(is_shown=not as_json) as told:
-        rebuild = asyncio.run(_run(redis, storage, told, dry_run=dry_run))
+    with _progress(is_shown=not as_json) as progress:
+        rebuild = asyncio.run(_run(redis, storage, progress, dry_run=dry_run))
     seconds = time.monotonic() - began
     if as_json:
         counts = {name: rebuild.counts[name] for name, _ in _LINES}
@@ -97,9 +90,9 @@ def run(
     typer.echo(f"{'counted' if dry_run else 'done'} in {seconds:.1f} s")
 
 
-async def _run(redis_url: str, storage: Storage, told: Told, *, dry_run: bool) -> Rebuild:
+async def _run(redis_url: str, storage: Storage, progress: Progress, *, dry_run: bool) -> Rebuild:
     state = State(redis_url)
-    rebuild = Rebuild(state, storage, told=told)
+    rebuild = Rebuild(state, storage, progress=progress)
     broken: Exception | None = None
     try:
         await state.ping()
@@ -112,16 +105,16 @@ async def _run(redis_url: str, storage: Storage, told: Told, *, dry_run: bool) -
     finally:
         storage.close()
         await state.close()
-    # What is raised inside `except*` becomes one of a group.
+    # An exception that is raised inside `except*` becomes part of a group.
     if broken is not None:
         raise SetupError(
-            f"Redis or S3 did not answer ({broken}). Run it again: what is half done does no harm."
+            f"Redis or S3 did not answer ({broken}). Run it again: half a rebuild does no harm."
         ) from broken
     return rebuild
 
 
 async def _alone(state: State, rebuild: Rebuild) -> None:
-    """Run it while no other one may."""
+    """Run it as the only rebuild of this fleet."""
     lease = state.lease("rebuild", secrets.token_hex(8), seconds=_LEASE_SECONDS)
     await _take(lease)
     holding = asyncio.create_task(_hold(lease))
@@ -133,7 +126,7 @@ async def _alone(state: State, rebuild: Rebuild) -> None:
 
 
 async def _take(lease: Lease) -> None:
-    """Be the only rebuild. One that was killed a moment ago still has its lease."""
+    """Take the lease; a rebuild that was killed a moment ago may still hold it."""
     async for attempt in stamina.retry_context(
         on=SetupError, attempts=None, timeout=2 * _LEASE_SECONDS, wait_initial=0.5, wait_max=1
     ):
@@ -149,8 +142,8 @@ async def _hold(lease: Lease) -> None:
 
 
 @contextmanager
-def _progress(*, is_shown: bool) -> Iterator[Told]:
-    """Bars on a terminal, nothing anywhere else."""
+def _progress(*, is_shown: bool) -> Iterator[Progress]:
+    """Progress bars on a terminal, nothing anywhere else."""
     if not is_shown or not sys.stderr.isatty():
         yield lambda _step, _share: None
         return

@@ -1,4 +1,4 @@
-"""Which Debian packages the private servers and the engine lack, and how apt-get installs them."""
+"""Which Debian packages the private servers and the engine need, and their installation."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from cli.servers.rabbitmq import rabbitmq_programs
 from shared.errors import SetupError
 
-#: Program → package. RabbitMQ is looked for apart, because its programs are not on the PATH.
+#: Program → package. RabbitMQ has a search of its own: its programs are not on the PATH.
 _PACKAGES: Mapping[str, Mapping[str, str]] = {
     "rabbitmq": {"epmd": "erlang-base"},
     "redis": {"redis-server": "redis-server"},
@@ -26,9 +26,9 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
         "radosgw-admin": "ceph-common",
     },
 }
-#: What vLLM runs and does not bring along: program → package. Torch compiles small functions.
+#: Programs that vLLM runs: program → package. Torch compiles small functions.
 _ENGINE_PROGRAMS: Mapping[str, str] = {"g++": "g++"}
-#: What its CPU build loads besides: library → package.
+#: Libraries that its CPU build loads: library → package.
 _ENGINE_LIBRARIES: Mapping[str, str] = {"libnuma.so.1": "libnuma1"}
 _SYSTEM_PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin"
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -72,7 +72,7 @@ def install(
     report: Callable[[str], None] = print,
     policy: Path = _POLICY,
 ) -> None:
-    """Install by apt-get, as root or by a sudo that asks nothing; no server is started by it.
+    """Install with apt-get, as root or with a sudo that needs no password; no server is started.
 
     Raises `SetupError` that says which command to run, or how to do without.
     """
@@ -82,7 +82,7 @@ def install(
     if _program("apt-get") is None:
         raise SetupError(
             f"These packages are missing, and this system has no apt-get: {', '.join(packages)}. "
-            f"Install them by its own package manager. {_WAYS_OUT}"
+            f"Install them with its own package manager. {_WAYS_OUT}"
         )
     rights = _root_rights()
     if rights is None:
@@ -93,11 +93,11 @@ def install(
             _apt_get(rights, "update")
         install_all = ("install", "-y", "--no-install-recommends", *packages)
         problem = _apt_get(rights, *install_all)
-        # Lists that are too old name files that the mirror no longer has.
+        # Old package lists name files that the mirror no longer has.
         if problem and not _apt_get(rights, "update"):
             problem = _apt_get(rights, *install_all)
     if problem:
-        raise SetupError(f"`{command}` failed:\n{problem}\nMend that and run it again. {_WAYS_OUT}")
+        raise SetupError(f"`{command}` failed:\n{problem}\nFix that and run it again. {_WAYS_OUT}")
 
 
 def _is_installed(distribution: str) -> bool:
@@ -121,7 +121,7 @@ def _program(name: str) -> str | None:
 
 
 def _root_rights() -> list[str] | None:
-    """What to put before a command: nothing for root, None if there is no way to be root."""
+    """The words before a command that needs root: none for root, None if there is no way."""
     if os.geteuid() == 0:
         return []
     sudo = ["sudo", "-n"]
@@ -130,7 +130,7 @@ def _root_rights() -> list[str] | None:
 
 @contextmanager
 def _no_server_started(rights: Sequence[str], policy: Path) -> Iterator[None]:
-    """Debian starts a server on installation, on its default port, unless this file refuses."""
+    """Keep Debian from starting each installed server on its default port."""
     if policy.exists():
         yield
         return
@@ -145,7 +145,7 @@ def _no_server_started(rights: Sequence[str], policy: Path) -> Iterator[None]:
 
 
 def _all_known(packages: Sequence[str]) -> bool:
-    """Whether apt's lists name every package; `apt-get update` is slow and needs the network."""
+    """Whether apt's lists have every package; `apt-get update` is slow and needs the network."""
     return not _complaint(["apt-cache", "show", "--quiet=2", *packages])
 
 
@@ -155,7 +155,7 @@ def _apt_get(rights: Sequence[str], *arguments: str) -> str:
 
 
 def _complaint(command: Sequence[str], *, standard_input: str = "") -> str:
-    """Run quietly; the end of what it complains of, or nothing if it went well."""
+    """Run quietly. Returns the end of its error output, empty if it succeeded."""
     result = subprocess.run(
         command, input=standard_input, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Which port each private server listens on: picked once, kept for every later start."""
+"""The port of each private server: chosen once and kept for later starts."""
 
 import atexit
 import functools
@@ -12,21 +12,21 @@ from pathlib import Path
 from cli.servers.process import make_private_directory
 from shared.errors import SetupError
 
-#: Above those that a Ray cluster of somebody else gives to its workers.
+#: Above the ports that another Ray cluster gives to its workers.
 _LOWEST = 20_000
-#: A process picks from a share of its own while it can have one: between the choice of a port and
-#: its server's start nobody else takes it.
+#: Each process picks from a share of its own if one is left, so that no other process takes a port
+#: between its choice and the start of its server.
 _SHARES = 16
-#: The socket that stands for the share; the kernel gives it back with the process's end.
+#: The socket whose name claims the share; the kernel frees it when the process ends.
 _claim = socket.socket(socket.AF_UNIX)
 atexit.register(_claim.close)
 
 
 def free_port() -> int:
-    """A port on 127.0.0.1 that nobody holds now, below those the kernel lends to outgoing calls.
+    """A port on 127.0.0.1 that is free now, below the kernel's range for outgoing connections.
 
-    From the lent range, a client's own connection could sit on the port while the server is down,
-    and a client that dials it then can even be connected to itself.
+    A port of that range could be taken by a client's connection while the server is down, and a
+    client that connects to it then can even reach itself.
     A process gets the same port again only after all others of its share.
     """
     share, turns = _share()
@@ -40,8 +40,8 @@ def free_port() -> int:
 
 @functools.cache
 def _share() -> tuple[int, Iterator[int]]:
-    """How many ports this process picks from, and these in random order, again and again."""
-    ports = range(_LOWEST, _first_lent_port())
+    """How many ports this process picks from, and the ports in random order, repeated for ever."""
+    ports = range(_LOWEST, _first_outgoing_port())
     for number in random.sample(range(_SHARES), _SHARES):
         try:
             _claim.bind(f"\0batchyard-ports-{number}")
@@ -55,7 +55,7 @@ def _share() -> tuple[int, Iterator[int]]:
 def is_free(port: int) -> bool:
     """Whether a server could listen on the port now."""
     with socket.socket() as probe:
-        # As servers do: a connection in TIME_WAIT is no obstacle, a listener still is.
+        # As servers do: a connection in TIME_WAIT does not count, a listener does.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -71,10 +71,10 @@ class Ports:
         self._file = run_dir / "ports.json"
 
     def get(self, name: str) -> int:
-        """The port kept for `name`; picked and kept if there is none yet."""
+        """The port kept for `name`; chosen now if there is none."""
         kept = self._read()
         if name not in kept:
-            # Nothing listens on the other kept ports before the start, so they look free.
+            # The other kept ports look free as long as their servers are down.
             while (port := free_port()) in kept.values():
                 pass
             kept[name] = port
@@ -85,13 +85,13 @@ class Ports:
         return kept[name]
 
     def require_free(self, *names: str) -> None:
-        """Raise `SetupError` if somebody listens on a port kept for one of the names."""
+        """Raise `SetupError` if a port kept for one of the names is in use."""
         for name in names:
             port = self.get(name)
             if not is_free(port):
                 raise SetupError(
-                    f"Port {port}, kept for {name}, is taken by a process of somebody else. "
-                    f"Stop that process (`ss -ltnp 'sport = :{port}'` names it), "
+                    f"Port {port}, kept for {name}, is in use by another program. "
+                    f"Stop that program (`ss -ltnp 'sport = :{port}'` names it), "
                     f"or delete {self._file} so that other ports are chosen."
                 )
 
@@ -107,7 +107,7 @@ class Ports:
             ) from error
 
 
-def _first_lent_port() -> int:
+def _first_outgoing_port() -> int:
     try:
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""One child process: it dies with its parent, leaves a pid file, and is known again by its mark.
+"""One child process: it dies with its parent, and a later run recognises it by its mark.
 
-Linux only: death with the parent is PR_SET_PDEATHSIG, and recognition reads /proc.
+Linux only: PR_SET_PDEATHSIG ties it to the parent, and the mark is read from /proc.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ RUN_DIR_VARIABLE = "BATCHYARD_RUN_DIR"
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.01
-# SIGKILL is not refused, but a process in an uninterruptible disk wait takes its time.
+# A process in an uninterruptible disk wait needs a while to die, even of SIGKILL.
 _KILL_SECONDS = 10.0
 
 _libc = ctypes.CDLL(None)
 
 
 class Child:
-    """A program in a session of its own; `<name>.pid` and `<name>.log` lie in the run directory."""
+    """A program in its own session, with `<name>.pid` and `<name>.log` in the run directory."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The process id, also after its end; None before the first start."""
+        """The process id, even after its end; None before the first start."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -59,10 +59,10 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Start the program, after ending what an earlier run of this directory left behind.
+        """Start the program, after killing what an earlier run of this directory left behind.
 
-        Main thread only: the kernel sends the death signal when the *thread* that forked ends,
-        so a child started from a pool's thread would be killed at the thread's leisure.
+        Main thread only: the kernel sends the death signal when the *thread* that forked ends, so
+        a child that a pool's thread started would die with that thread.
         """
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError(f"{self.name} must be started from the main thread.")
@@ -88,7 +88,7 @@ class Child:
         self._pid_file.write_text(f"{self._process.pid}\n")
 
     def with_environment(self, environment: Mapping[str, str]) -> "Child":
-        """The same program, not started, with these variables besides or instead."""
+        """The same program, not started, with these variables added or replaced."""
         return Child(
             self.name,
             self._command,
@@ -101,7 +101,7 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def stop(self, grace_seconds: float = 30.0) -> None:
-        """Ask the group to end, and kill what is left of it when the grace is over."""
+        """Ask the process group to end, and kill what is left after the grace period."""
         if self._process is None:
             return
         if self.is_alive():
@@ -111,10 +111,10 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """End the group at once, and return when it is gone."""
+        """Kill the process group, and return when it is gone."""
         if self._process is None:
             return
-        # Only while the leader is not reaped is the number certain to be ours.
+        # The process id is certainly ours only until the leader is reaped.
         if self.is_alive():
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(_KILL_SECONDS)
@@ -122,9 +122,9 @@ class Child:
         self._pid_file.unlink(missing_ok=True)
 
     def end_stale(self) -> None:
-        """Kill what an earlier run of this directory left; a foreign process is never touched.
+        """Kill what an earlier run of this directory left; other processes are never touched.
 
-        The number in the pid file is not believed: the mark in the process's environment is.
+        What counts is the mark in a process's environment, not the number in the pid file.
         """
         if self.is_alive():
             return
@@ -171,7 +171,7 @@ def wait_ready(
 
 @contextlib.contextmanager
 def sole_user_of(run_dir: Path) -> Iterator[None]:
-    """Hold the run directory: two runs at once would take each other's servers for leftovers."""
+    """Lock the run directory: two runs would take each other's servers for leftovers."""
     make_private_directory(run_dir)
     with (run_dir / "lock").open("a+") as lock:
         try:
@@ -189,12 +189,12 @@ def sole_user_of(run_dir: Path) -> Iterator[None]:
 
 
 def make_private_directory(path: Path) -> None:
-    """Create a directory that only its owner may enter: keys, passwords and logs lie in it."""
+    """Create a directory for keys, passwords and logs that only its owner may enter."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def write_private_file(path: Path, text: str) -> None:
-    """Replace a file by one that only its owner may read."""
+    """Write a new file that only its owner may read, in place of an old one."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
@@ -213,7 +213,7 @@ def _die_with(parent: int) -> Callable[[], None]:
 def _kill_session(session: int, mark: bytes) -> None:
     """Kill the marked processes of a session until there are none.
 
-    The leader's own children count: a broker may outlive the script that started it.
+    The leader's children count too: a broker may outlive the script that started it.
     """
     deadline = time.monotonic() + _KILL_SECONDS
     while pids := _marked_members(session, mark):
@@ -230,7 +230,7 @@ def _marked_members(session: int, mark: bytes) -> list[int]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        # Processes come and go while /proc is read; other users' environments are closed to us.
+        # Processes come and go meanwhile, and other users' environments cannot be read.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             # The name in brackets may hold spaces, so fields are counted from the last bracket.
             state, _, _, owner = (entry / "stat").read_text().rpartition(")")[2].split()[:4]

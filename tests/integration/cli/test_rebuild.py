@@ -197,7 +197,7 @@ def _put_back(redis_server: servers.Redis, copy: Path, tmp_path: Path) -> None:
 
 
 async def _rebuild(yards: Yards) -> Rebuild:
-    rebuild = Rebuild(yards.state, yards.storage, told=lambda *_: None)
+    rebuild = Rebuild(yards.state, yards.storage, progress=lambda *_: None)
     await rebuild.run()
     return rebuild
 
@@ -391,7 +391,7 @@ from shared.state import State
 from shared.storage import Storage, Stored
 
 async def run(url, *place):
-    await Rebuild(State(url), Storage(*place), told=lambda *_: None).run()
+    await Rebuild(State(url), Storage(*place), progress=lambda *_: None).run()
 
 asyncio.run(run(*sys.argv[1:]))
 """
@@ -468,7 +468,7 @@ async def _rebuild_with(yards: Yards, s3: S3, meanwhile: Callable[[], Awaitable[
     """Rebuild; `meanwhile` is called when the parts of the first batch have been listed."""
     storage = _Interrupted(*s3, yards.storage.bucket)
     storage.meanwhile = meanwhile
-    await Rebuild(yards.state, storage, told=lambda *_: None).run()
+    await Rebuild(yards.state, storage, progress=lambda *_: None).run()
     assert storage.meanwhile is None
     storage.close()
 

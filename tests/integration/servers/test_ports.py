@@ -36,7 +36,7 @@ def test_a_port_taken_by_somebody_else_is_named_with_both_ways_out(tmp_path: Pat
 
     assert f"Port {port}, kept for redis" in str(refused.value)
     assert str(tmp_path / "ports.json") in str(refused.value)
-    assert "Stop that process" in str(refused.value)
+    assert "Stop that program" in str(refused.value)
 
 
 def test_a_listener_on_every_address_takes_the_port_too(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_listener_on_every_address_takes_the_port_too(tmp_path: Path) -> None:
 
     with (
         socket.create_server(("0.0.0.0", ports.get("redis"))),
-        pytest.raises(SetupError, match="is taken"),
+        pytest.raises(SetupError, match="is in use"),
     ):
         ports.require_free("redis")
 

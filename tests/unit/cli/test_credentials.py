@@ -36,7 +36,7 @@ def test_credentials_of_a_running_fleet_are_not_replaced(
     assert main(["compose", "--output", str(tmp_path / ".env")]) == 2
 
     assert (tmp_path / ".env").read_text() == "REDIS_PASSWORD=old\n"
-    assert "is there already" in capsys.readouterr().err
+    assert "exists" in capsys.readouterr().err
 
 
 def test_no_value_needs_quotes() -> None:

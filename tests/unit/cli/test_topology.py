@@ -67,9 +67,9 @@ def test_the_text_names_everything_and_the_commands_that_give_the_rights() -> No
     ("content", "reason"),
     [
         ("{", "Expecting"),
-        ("[]", "no JSON object of texts"),
-        ('{"acme": 1}', "no JSON object of texts"),
-        ('{"globex": "x"}', "passwords for globex"),
+        ("[]", "has to be a JSON object"),
+        ('{"acme": 1}', "has to be a JSON object"),
+        ('{"globex": "x"}', "passwords of globex"),
         ('{"acme": ""}', "empty password"),
     ],
 )

@@ -6,7 +6,7 @@ from cli.demo.nearest import nearest, similarity
 def test_the_nearest_come_first() -> None:
     vectors = {"east": [2.0, 0.0], "north": [0.0, 3.0], "north-east": [1.0, 1.0]}
 
-    found = nearest([0.0, 1.0], vectors, most=2)
+    found = nearest([0.0, 1.0], vectors, limit=2)
 
     assert ["north", "north-east"] == [name for _, name in found]
 

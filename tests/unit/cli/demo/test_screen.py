@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from cli.demo.screen import Screen, Standing
+from cli.demo.screen import ProgressLine, Screen
 
 
 def _plain() -> tuple[Screen, io.StringIO]:
@@ -14,9 +14,9 @@ def test_a_plain_log_has_a_line_for_each_change_and_no_control_signs() -> None:
     screen, output = _plain()
 
     with screen.bars({"chat": 10}) as bars:
-        bars.show("chat", Standing(0, None, "the engine starts"))
-        bars.show("chat", Standing(0, None, "the engine starts"))
-        bars.show("chat", Standing(5, 2.5, ""))
+        bars.show("chat", ProgressLine(0, None, "the engine starts"))
+        bars.show("chat", ProgressLine(0, None, "the engine starts"))
+        bars.show("chat", ProgressLine(5, 2.5, ""))
         bars.end("chat")
 
     assert output.getvalue().splitlines() == [
@@ -38,7 +38,7 @@ def test_a_terminal_gets_bars() -> None:
     screen = Screen(Console(file=output, force_terminal=True, width=120))
 
     with screen.bars({"chat": 10}) as bars:
-        bars.show("chat", Standing(5, 2.5, "half done"))
+        bars.show("chat", ProgressLine(5, 2.5, "half done"))
 
     assert "5/10" in output.getvalue()
     assert "half done" in output.getvalue()

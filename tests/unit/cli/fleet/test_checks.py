@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from cli.fleet.checks import LEAST_MEMORY_BYTES, require_free, require_memory
+from cli.fleet.checks import MIN_MEMORY_BYTES, require_free, require_memory
 from shared.errors import SetupError
 
 
@@ -12,7 +12,7 @@ def test_too_little_memory_is_said_with_both_numbers() -> None:
 
 
 def test_just_enough_memory_is_enough() -> None:
-    require_memory(LEAST_MEMORY_BYTES)
+    require_memory(MIN_MEMORY_BYTES)
 
 
 def test_a_taken_port_is_named() -> None:

@@ -1,4 +1,4 @@
-"""What S3 says of a batch: of its objects' names, and then of what they hold. Does no I/O."""
+"""What a batch is, from the names of its objects in S3 and from what they hold. Does no I/O."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
@@ -19,8 +19,8 @@ from shared.state.restore import EndedBatch, LiveBatch, Stage
 from shared.storage import Listed
 from shared.submission.accept import to_input_file, to_record
 
-#: Of several commits the first of these happened: what has been cancelled can end in no other way,
-#: and a failure that was written down before a later end never came about.
+#: Where there are several commits, the first of these happened: a cancelled batch can end in no
+#: other way, and a failure that was written before another end did not happen.
 _COMMITS = (
     Event.CANCEL_COMMITTED,
     Event.OUTPUT_COMMITTED,
@@ -32,13 +32,13 @@ _COMMITS = (
 
 
 @dataclass
-class Found:
+class BatchObjects:
     """The objects of one batch."""
 
     batch_id: str
-    #: When each was written, in Unix seconds, by its name in the batch's folder; no parts.
+    #: When each object was written, in Unix seconds, by its name in the batch's folder; no parts.
     written: dict[str, float] = field(default_factory=dict)
-    #: The part of each slice that counts, that of the last claim: its epoch, and the object.
+    #: The part of each slice that counts, which is the last claim's: its epoch and the object.
     parts: dict[int, tuple[int, Listed]] = field(default_factory=dict)
 
     def add(self, name: str, listed: Listed) -> None:
@@ -56,20 +56,20 @@ class Found:
         for event in _COMMITS:
             if f"commit-{event}.json" not in self.written:
                 continue
-            # It was refused, and that did not come about: it has run since.
+            # The refusal was written but did not happen: the batch has run since.
             is_undone = event is Event.INPUT_REJECTED and self.parts
-            # Cancelled after that had been written, and before it happened.
+            # The batch was cancelled after this commit was written and before it happened.
             is_late = event is not Event.CANCEL_COMMITTED and "cancel.json" in self.written
             return None if is_undone or is_late else event
         return None
 
     @property
     def lane_failures(self) -> list[str]:
-        """The names of what tells of lanes that were given up."""
+        """The names of the objects that say that a lane was given up."""
         return [name for name in self.written if name.startswith("lane-failed-")]
 
     def has_changed_since(self, event: Event) -> bool:
-        """Whether a client may have changed it since it was about to end."""
+        """Whether a client may have changed the batch after this commit."""
         manifest = self.written.get("manifest.json", 0.0)
         return manifest >= self.written[f"commit-{event}.json"]
 
@@ -81,9 +81,9 @@ class Found:
 
 async def grouped(
     pages: AsyncIterator[list[Listed]], *, size: int
-) -> AsyncGenerator[list[Found], None]:
+) -> AsyncGenerator[list[BatchObjects], None]:
     """The batches of a listing in order, `size` at a time."""
-    groups: list[Found] = []
+    groups: list[BatchObjects] = []
     async for page in pages:
         for listed in page:
             _, batch_id, name = listed.key.split("/", 2)
@@ -91,14 +91,16 @@ async def grouped(
                 if len(groups) >= size:
                     yield groups
                     groups = []
-                groups.append(Found(batch_id))
+                groups.append(BatchObjects(batch_id))
             groups[-1].add(name, listed)
     if groups:
         yield groups
 
 
-def ended(found: Found, commit: Commit, manifest: Manifest | None, *, now: float) -> EndedBatch:
-    """A batch that has a commit; the manifest if that was changed since."""
+def ended_batch(
+    found: BatchObjects, commit: Commit, manifest: Manifest | None, *, now: float
+) -> EndedBatch:
+    """A batch with a commit; `manifest` is given if a client has changed it since."""
     first = msgspec.convert(dict(commit.record), Manifest, strict=False)
     is_foreign = first.input_file_id == ids.input_file_id(found.batch_id)
     return EndedBatch(
@@ -116,8 +118,8 @@ def ended(found: Found, commit: Commit, manifest: Manifest | None, *, now: float
     )
 
 
-def live(
-    found: Found,
+def live_batch(
+    found: BatchObjects,
     manifest: Manifest,
     plan: Plan | None,
     cancellation: Cancellation | None,
@@ -127,17 +129,19 @@ def live(
     plan_name: str,
     now: float,
 ) -> LiveBatch:
-    """A batch that has none, with the labels of its parts, for those that have one.
+    """A batch without a commit; `labels` are those of its parts that have one.
 
-    A plan gets a name of its own, as each planner's has.
+    `plan_name` is new, as every planner's is.
     """
     first: dict[str, str | int] = {
         "status": Status.VALIDATING,
         "fingerprint": manifest.fingerprint,
         **to_record(manifest),
     }
-    is_told = not manifest.is_changed
-    stages = [_stage(first, "batch.accepted", Pin(1, manifest.created_at * 1000), told=is_told)]
+    is_unchanged = not manifest.is_changed
+    stages = [
+        _stage(first, "batch.accepted", Pin(1, manifest.created_at * 1000), with_event=is_unchanged)
+    ]
     if plan is None:
         return _unplanned(found, manifest, cancellation, stages)
     start = {
@@ -146,30 +150,32 @@ def live(
         "status": Status.IN_PROGRESS,
         "in_progress_at": plan.at_ms // 1000,
     }
-    stages.append(_stage(start, "batch.in_progress", plan.pin, told=is_told))
+    stages.append(_stage(start, "batch.in_progress", plan.pin, with_event=is_unchanged))
     lanes = str(plan.fields["lane"]).split()
     reasons = {failure.lane: failure.reason for failure in lane_failures}
-    there = {
+    labelled_parts = {
         index: labelled_part(one.key, one.etag, one.size, labels[index])
         for index, (_, one) in found.parts.items()
         if index < len(plan.slices) and labels.get(index)
     }
-    whole = {index for index, part in there.items() if part.rows == plan.slices[index].rows}
+    whole = {
+        index for index, part in labelled_parts.items() if part.rows == plan.slices[index].rows
+    }
     given_up = frozenset(
         index
-        for index, piece in enumerate(plan.slices)
-        if lanes[piece.lane] in reasons and index not in whole
+        for index, slice_ in enumerate(plan.slices)
+        if lanes[slice_.lane] in reasons and index not in whole
     )
     status, last = _status(
         cancellation,
         has_all=len(whole) + len(given_up) == len(plan.slices),
-        is_over=manifest.expires_at <= now,
+        is_closed=manifest.expires_at <= now,
         now=int(now),
     )
-    # Rows may be left out of a part once the batch is closing, and only then.
+    # Only once the batch is closing may a part lack rows.
     parts = {
         index: (part, found.parts[index][0])
-        for index, part in there.items()
+        for index, part in labelled_parts.items()
         if index in whole or (status is not Status.IN_PROGRESS and index not in given_up)
     }
     changes: dict[str, str | int] = {"status": status, **last}
@@ -191,7 +197,7 @@ def live(
 
 
 def plan_of(packed: PackedPlan, manifest: Manifest) -> Plan:
-    """The plan of a batch that started in the step that made it."""
+    """The plan of a batch that was started in the same step that made it."""
     return Plan(
         fields=packed.fields,
         slices=list(packed.slices),
@@ -201,7 +207,7 @@ def plan_of(packed: PackedPlan, manifest: Manifest) -> Plan:
 
 
 def _unplanned(
-    found: Found, manifest: Manifest, cancellation: Cancellation | None, stages: list[Stage]
+    found: BatchObjects, manifest: Manifest, cancellation: Cancellation | None, stages: list[Stage]
 ) -> LiveBatch:
     status = Status.VALIDATING
     changes: dict[str, str | int] = {}
@@ -219,14 +225,14 @@ def _unplanned(
 
 
 def _status(
-    cancellation: Cancellation | None, *, has_all: bool, is_over: bool, now: int
+    cancellation: Cancellation | None, *, has_all: bool, is_closed: bool, now: int
 ) -> tuple[Status, dict[str, str | int]]:
-    """Where the batch stands, and what says so in its record."""
+    """The batch's status, and the fields of its record that go with it."""
     if cancellation is not None:
         return Status.CANCELLING, {"cancelling_at": cancellation.cancelling_at}
     if has_all:
         return Status.FINALIZING, {"finalizing_at": now}
-    if is_over:
+    if is_closed:
         return Status.FINALIZING, {"finalizing_at": now, "window_closed": 1}
     return Status.IN_PROGRESS, {}
 
@@ -238,7 +244,7 @@ def _counts(
     given_up: frozenset[int],
     reasons: Mapping[str, str],
 ) -> dict[str, str | int]:
-    """What commits, and lanes that were given up, have written into the record."""
+    """The fields that commits, and lanes that were given up, have written into the record."""
     counts: dict[str, str | int] = {}
     if parts:
         sums = [sum(column) for column in zip(*(p.usage for p, _ in parts.values()), strict=True)]
@@ -254,17 +260,17 @@ def _counts(
     if len(lanes) > 1:
         for number, lane in enumerate(lanes):
             left = [
-                piece.rows
-                for index, piece in enumerate(plan.slices)
-                if piece.lane == number and index not in parts and index not in given_up
+                slice_.rows
+                for index, slice_ in enumerate(plan.slices)
+                if slice_.lane == number and index not in parts and index not in given_up
             ]
             counts |= {f"slices_left:{lane}": len(left), f"rows_left:{lane}": sum(left)}
     return counts
 
 
-def _stage(fields: Mapping[str, str | int], kind: str, pin: Pin, *, told: bool) -> Stage:
-    """A change that is told again with its old number, unless the record then was another."""
-    return Stage(fields, kind, pin) if told else Stage(fields)
+def _stage(fields: Mapping[str, str | int], kind: str, pin: Pin, *, with_event: bool) -> Stage:
+    """A change, with its event under its old number unless the record was changed since."""
+    return Stage(fields, kind, pin) if with_event else Stage(fields)
 
 
 def _paused(manifest: Manifest, status: Status) -> dict[str, str | int]:
@@ -273,7 +279,7 @@ def _paused(manifest: Manifest, status: Status) -> dict[str, str | int]:
 
 
 def _last(manifest: Manifest, status: Status) -> str:
-    """The event that tells of the status, where no event of before does."""
+    """The event that announces the status, where no earlier event does."""
     if status in (Status.FINALIZING, Status.CANCELLING):
         return f"batch.{status}"
     return "batch.updated" if manifest.is_changed else ""

@@ -1,4 +1,4 @@
-"""`batchyard dead-letters rows`: requests that killed engines, to be read, run again or dropped."""
+"""`batchyard dead-letters rows`: requests that killed engines, to be run again or dropped."""
 
 import json
 from typing import Annotated, Any
@@ -13,34 +13,28 @@ from cli.options import (
     Ids,
     RedisUrl,
     RunDir,
-    S3AccessKey,
-    S3Bucket,
-    S3Endpoint,
-    S3Region,
-    S3SecretKey,
     echo_details,
     echo_done,
     echo_table,
     require_choice,
-    storage_at,
     time_text,
     with_state,
 )
+from cli.s3_options import S3Options, with_s3_options
 from shared.dead_rows import DeadRow
 from shared.errors import NotFoundError, TransientError
 from shared.retention import MAX_DEAD_ROWS
 from shared.state import State
-from shared.storage import DEFAULT_REGION
 
 app = typer.Typer(
     invoke_without_command=True,
-    help="Requests of batches that were given up because engines died of them. Where they lie is "
-    "shown, never what they say.",
+    help="Requests that were given up because engines died of them. Their places are shown, never "
+    "their contents.",
 )
 
-Tenant = Annotated[str | None, typer.Option(help="Only this one's.")]
+Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
 OfBatch = Annotated[str | None, typer.Option("--batch", help="Only this batch's.")]
-Limit = Annotated[int, typer.Option(min=1, help="At most so many, the oldest first.")]
+Limit = Annotated[int, typer.Option(min=1, help="Show this many at most, the oldest first.")]
 _LIMIT = 100
 _SHOWN_BY = "batchyard dead-letters rows ls"
 _NOTHING = "There are no dead rows."
@@ -78,7 +72,7 @@ def ls(
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is there, as `rows` alone does."""
+    """List dead rows, as `rows` alone does."""
     found = with_state(
         lambda state: state.dead_rows.all(tenant=tenant, batch_id=batch, limit=limit),
         run_dir,
@@ -112,33 +106,30 @@ def show(
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one with the place of its request."""
+    """Show one row with the place of its request."""
     row = with_state(lambda state: state.dead_rows.get(row_id), run_dir, redis_url)
     echo_details(_shown(row), as_json=as_json)
 
 
 @app.command()
+@with_s3_options
 def replay(
     row_ids: Ids = None,
     *,
     every: All = False,
     run_dir: RunDir = HERE,
     redis_url: RedisUrl = None,
-    s3_endpoint: S3Endpoint = None,
-    s3_access_key: S3AccessKey = None,
-    s3_secret_key: S3SecretKey = None,
-    s3_bucket: S3Bucket = "batchyard",
-    s3_region: S3Region = DEFAULT_REGION,
+    s3: S3Options,
     as_json: AsJson = False,
 ) -> None:
-    """Run each again in a new batch of its tenant's, alone, and take it off the list.
+    """Run each row again alone, in a new batch of its tenant, and take it off the list.
 
-    Exit code 1 when some could not be: those stay on the list, each with its reason told.
+    Exit code 1 if some could not be run: they stay on the list, and each reason is printed.
     """
     from shared.submission.row_replays import replay as run_again
 
     require_choice(row_ids, every=every, shown_by=_SHOWN_BY)
-    storage = storage_at(run_dir, s3_endpoint, s3_access_key, s3_secret_key, s3_bucket, s3_region)
+    storage = s3.storage(run_dir)
 
     made: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -149,10 +140,10 @@ def replay(
                 try:
                     made[row.id] = await run_again(state, storage, row)
                 except NotFoundError as error:
-                    failed[row.id] = f"{error} All that can be done with it is `drop`."
+                    failed[row.id] = f"{error} It can only be dropped."
                 except TransientError as error:
-                    # The next one would wait for the same server.
-                    failed[row.id] = f"{error} What comes after it was not tried; repeat it later."
+                    # The next row would wait for the same server.
+                    failed[row.id] = f"{error} The rows after it were not tried; try again later."
                     return
         finally:
             storage.close()
@@ -163,9 +154,9 @@ def replay(
     else:
         for row_id, reason in failed.items():
             typer.echo(f"failed  {row_id}  {reason}", err=True)
-        told = [f"{row_id}  as  {batch_id}" for row_id, batch_id in made.items()]
-        if told or not failed:
-            echo_done("replayed", told, nothing=_NOTHING, as_json=False)
+        replayed = [f"{row_id}  as  {batch_id}" for row_id, batch_id in made.items()]
+        if replayed or not failed:
+            echo_done("replayed", replayed, nothing=_NOTHING, as_json=False)
     if failed:
         raise typer.Exit(1)
 
@@ -195,12 +186,12 @@ def drop(
 
 
 async def _wanted(state: State, row_ids: list[str] | None) -> list[DeadRow]:
-    """Those that are named, or all. Raises NotFoundError before anything is done."""
+    """The rows that are named, or all. Raises NotFoundError before anything is done."""
     if not row_ids:
         return await state.dead_rows.all(limit=MAX_DEAD_ROWS)
     return [await state.dead_rows.get(row_id) for row_id in dict.fromkeys(row_ids)]
 
 
 def _shown(row: DeadRow) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(row)
-    return told
+    fields: dict[str, Any] = msgspec.to_builtins(row)
+    return fields

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cli.rebuild.standing import Found, live
+from cli.rebuild.from_s3 import BatchObjects, live_batch
 from shared.ledger.commits import Cancellation, LaneFailure
 from shared.ledger.plans import Plan
 from shared.lifecycle import Status
@@ -29,8 +29,8 @@ class _Made:
         return part_label(5, self.rows, SliceUsage(self.rows - 1, 1, 30, 2, 20, 3))
 
 
-def _found(*names: str, parts: Iterable[_Made] = ()) -> Found:
-    found = Found(BATCH)
+def _found(*names: str, parts: Iterable[_Made] = ()) -> BatchObjects:
+    found = BatchObjects(BATCH)
     for at, name in enumerate(["manifest.json", *names]):
         found.add(name, Listed(f"batches/{BATCH}/{name}", "e", 1, float(at)))
     for part in parts:
@@ -51,7 +51,7 @@ def _plan(lanes: str = "a@x", *numbers: int) -> Plan:
 
 
 def _live(
-    found: Found,
+    found: BatchObjects,
     plan: Plan | None,
     *,
     expires_at: int = 9_000,
@@ -64,7 +64,7 @@ def _live(
     )
     # What stands in for the ETag is the label.
     labels = {index: listed.etag for index, (_, listed) in found.parts.items()}
-    return live(
+    return live_batch(
         found, manifest, plan, cancellation, failures, labels=labels, plan_name="p", now=NOW
     )
 

@@ -1,0 +1,97 @@
+"""The letters in the broker's queue of dead letters, while one command holds them."""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from contextlib import aclosing
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aio_pika.abc import AbstractIncomingMessage
+
+from shared.bus.connection import Bus
+from shared.bus.dead_letters import DeadLetter, read
+from shared.bus.topology import DEAD_QUEUE
+from shared.errors import SetupError, TransientError
+
+T = TypeVar("T")
+
+#: Done to one letter, whose message it settles.
+Act = Callable[[Bus, AbstractIncomingMessage, DeadLetter], Awaitable[None]]
+
+
+async def held(bus: Bus) -> AsyncGenerator[tuple[AbstractIncomingMessage, DeadLetter], None]:
+    """Every letter in the queue; those that are not settled go back when this is closed."""
+    async with bus.holding(DEAD_QUEUE) as messages:
+        async for message in messages:
+            yield message, read(message, service_user=bus.user)
+
+
+async def each(bus: Bus, wanted: Collection[str] | None, act: Act) -> list[str]:
+    """Act on the letters with these ids, or on all for None. Returns the ids of those found."""
+    await bus.connect()
+    done: list[str] = []
+    async with aclosing(held(bus)) as letters:
+        async for message, letter in letters:
+            # A letter that dies again meanwhile is left: it would come round for ever.
+            if (wanted is None or letter.id in wanted) and letter.id not in done:
+                await act(bus, message, letter)
+                done.append(letter.id)
+    return done
+
+
+def with_bus(work: Callable[[Bus], Awaitable[T]], run_dir: Path, url: str | None) -> T:
+    """What `work` gives on the RabbitMQ that was named, or the run directory's own.
+
+    Raises SetupError, also where RabbitMQ does not answer.
+    """
+    from cli.fleet.running import amqp_url
+
+    found = amqp_url(run_dir, url)
+
+    async def run() -> T:
+        bus = Bus(found)
+        try:
+            return await work(bus)
+        except TransientError as error:
+            raise SetupError(
+                f"The fleet's RabbitMQ failed ({error}). Messages that it did not confirm are "
+                "still among the dead letters."
+            ) from error
+        finally:
+            await bus.close()
+
+    return asyncio.run(run())
+
+
+def to_json(letter: DeadLetter) -> dict[str, Any]:
+    """The letter without its body, as values that JSON has."""
+    fields = {**letter._asdict(), "reasons": [reason._asdict() for reason in letter.reasons]}
+    del fields["body"]
+    return {name: _plain(value) for name, value in fields.items()}
+
+
+def to_text(body: bytes) -> str:
+    """The bytes as text; those that are no text in base64, after `base64:`."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return f"base64:{base64.b64encode(body).decode()}"
+
+
+def _plain(value: Any) -> Any:
+    """An AMQP value as a JSON value."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes() | bytearray():
+            return to_text(bytes(value))
+        case datetime():
+            return value.isoformat()
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case dict():
+            return {str(name): _plain(one) for name, one in value.items()}
+        case _:
+            return str(value)

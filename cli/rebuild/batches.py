@@ -1,0 +1,220 @@
+"""Restores batches: each from the objects in its folder, or from its line in a pack."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+
+import msgspec
+
+from cli.rebuild.from_s3 import BatchObjects, ended_batch, grouped, live_batch, plan_of
+from cli.rebuild.report import Report
+from shared import crash
+from shared.errors import NotFoundError
+from shared.ledger.commits import Cancellation, LaneFailure, read_commit
+from shared.ledger.manifests import Manifest
+from shared.ledger.packs import PACKS, PackedBatch, read_manifest, read_pack
+from shared.ledger.plans import Plan, read_plan
+from shared.lifecycle import FINAL, TRANSITIONS
+from shared.state import State
+from shared.state.restore import EndedBatch, LiveBatch
+from shared.storage import Storage
+
+BATCHES = "batches/"
+#: Batch ids are digests: each of these begins a sixteenth of them, and is listed on its own.
+_SHARDS = "0123456789abcdef"
+#: Batches of one shard that are read and written together.
+_GROUP_SIZE = 64
+_PACKS_AT_ONCE = 16
+_LABELS_AT_ONCE = 100
+
+Act = Callable[[list[BatchObjects]], Coroutine[None, None, None]]
+
+
+class BatchRestore:
+    """Makes Redis's batches follow from S3. Numbers of events and epochs begin at `base`."""
+
+    def __init__(self, state: State, storage: Storage, report: Report, *, base: int) -> None:
+        self._state = state
+        self._storage = storage
+        self._report = report
+        self._base = base
+        self._shares: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Restore all batches."""
+        last = await self._read_packs()
+        await self._for_each_group(self._restore)
+        # Packs that were on their way, whose acceptance was refused meanwhile.
+        await self._read_packs(after=last)
+        # The rest has nothing in S3 but its line in a pack.
+        while batch_ids := await self._state.restore.some_packed(limit=_GROUP_SIZE):
+            await self._restore([BatchObjects(batch_id) for batch_id in batch_ids])
+
+    async def count(self) -> None:
+        """Count what `run` would do, and change nothing."""
+        async for page in self._storage.pages(PACKS):
+            self._report.counts["packs"] += len(page)
+        await self._for_each_group(self._count)
+
+    async def _read_packs(self, *, after: str | None = None) -> str:
+        """Keep the manifests and plans of packs in Redis for now: there may be any number.
+
+        With `after`, only later packs are read, and batches that Redis has by now are left out.
+        Returns the key of the last pack.
+        """
+        last = after or ""
+        async for listed in self._storage.pages(PACKS):
+            page = [one for one in listed if one.key > (after or "")]
+            last = max([last, *(one.key for one in page)])
+            for first in range(0, len(page), _PACKS_AT_ONCE):
+                some = page[first : first + _PACKS_AT_ONCE]
+                packs = await asyncio.gather(*(read_pack(self._storage, one.key) for one in some))
+                # The oldest first: a batch in several packs counts as the first one has it.
+                for batches in packs:
+                    texts = {one.manifest.id: msgspec.json.encode(one).decode() for one in batches}
+                    if after is not None:
+                        for known in await self._state.batches.statuses(list(texts)):
+                            del texts[known]
+                    await self._state.restore.keep_packed(texts)
+        return last
+
+    async def _for_each_group(self, act: Act) -> None:
+        async with asyncio.TaskGroup() as shards:
+            for shard in _SHARDS:
+                shards.create_task(self._for_shard(shard, act))
+
+    async def _for_shard(self, shard: str, act: Act) -> None:
+        pages = self._storage.pages(f"{BATCHES}batch_{shard}")
+        async with aclosing(pages), aclosing(grouped(pages, size=_GROUP_SIZE)) as groups:
+            async for group in groups:
+                await act(group)
+                # Ids are digests: the place of the last one tells how much has been listed.
+                digits = group[-1].batch_id.removeprefix(f"batch_{shard}")[:6]
+                self._show_progress(shard, int(digits or "0", 16) / 16 ** len(digits or "0"))
+        self._show_progress(shard, 1.0)
+
+    def _show_progress(self, shard: str, share: float) -> None:
+        self._shares[shard] = share
+        self._report.progress("batches", sum(self._shares.values()) / len(_SHARDS))
+
+    async def _count(self, group: list[BatchObjects]) -> None:
+        statuses = await self._state.batches.statuses([found.batch_id for found in group])
+        self._report.counts["batches"] += len(group)
+        for found in group:
+            if statuses.get(found.batch_id) in FINAL:
+                self._report.counts["batches_kept"] += 1
+            else:
+                outcome = "ended" if found.commit else "running"
+                self._report.counts[f"batches_{outcome}"] += 1
+
+    async def _restore(self, group: list[BatchObjects]) -> None:
+        counts, restore = self._report.counts, self._state.restore
+        statuses = await self._state.batches.statuses([found.batch_id for found in group])
+        counts["batches"] += len(group)
+        kept = [found for found in group if statuses.get(found.batch_id) in FINAL]
+        others = [found for found in group if found not in kept]
+        await self._keep(kept)
+        made = await asyncio.gather(*map(self._read, others))
+        ended = [batch for batch in made if isinstance(batch, EndedBatch)]
+        outcomes = await restore.ended(ended, base=self._base) if ended else []
+        for outcome in outcomes:
+            counts["batches_ended"] += outcome != "ended"
+        crash.point("rebuild.ended_made")
+        for batch in made:
+            if isinstance(batch, LiveBatch):
+                await restore.live(batch, base=self._base)
+                counts["batches_running"] += 1
+                counts["slices"] += len(batch.slices)
+                counts["parts"] += len(batch.parts or {})
+                crash.point("rebuild.live_made")
+        await restore.drop_packed([found.batch_id for found in group])
+
+    async def _keep(self, group: list[BatchObjects]) -> None:
+        """Batches that have ended in Redis too lack at most what a client changed afterwards."""
+        if not group:
+            return
+        self._report.counts["batches_kept"] += len(group)
+        await self._state.restore.raise_numbers([found.batch_id for found in group], self._base)
+        for found in group:
+            if found.commit and found.has_changed_since(found.commit):
+                manifest = await self._manifest(found)
+                if manifest is not None:
+                    await self._state.restore.set_metadata(found.batch_id, manifest.metadata)
+
+    async def _read(self, found: BatchObjects) -> EndedBatch | LiveBatch | None:
+        return await self._read_ended(found) or await self._read_live(found)
+
+    async def _read_ended(self, found: BatchObjects) -> EndedBatch | None:
+        if found.commit is None:
+            return None
+        commit = await read_commit(self._storage, found.batch_id, found.commit)
+        manifest = None
+        if found.has_changed_since(found.commit):
+            manifest = await self._manifest(found)
+        # A batch that was cancelled while its commit was written did not end by that commit.
+        if commit.record["status"] not in TRANSITIONS[found.commit].sources:
+            return None
+        return ended_batch(found, commit, manifest, now=time.time())
+
+    async def _read_live(self, found: BatchObjects) -> LiveBatch | None:
+        packed = None
+        if text := await self._state.restore.packed(found.batch_id):
+            packed = msgspec.json.decode(text, type=PackedBatch)
+        manifest = await self._manifest(found)
+        if manifest is None and packed is not None:
+            manifest = packed.manifest
+        if manifest is None:
+            # Its sender got no answer: the folder holds an input at most.
+            self._report.add_problem(f"{found.batch_id} has no manifest")
+            return None
+        plan = await self._plan(found, packed, manifest)
+        return live_batch(
+            found,
+            manifest,
+            plan,
+            await self._cancellation(found),
+            await self._lane_failures(found),
+            labels={} if plan is None else await self._labels(found),
+            plan_name=secrets.token_hex(4),
+            now=time.time(),
+        )
+
+    async def _manifest(self, found: BatchObjects) -> Manifest | None:
+        """The manifest in the batch's own folder, if there is one."""
+        if "manifest.json" not in found.written:
+            return None
+        try:
+            return await read_manifest(self._storage, found.batch_id)
+        except NotFoundError:
+            return None
+
+    async def _plan(
+        self, found: BatchObjects, packed: PackedBatch | None, manifest: Manifest
+    ) -> Plan | None:
+        if "plan.json" in found.written:
+            return await read_plan(self._storage, found.batch_id)
+        if packed is not None and packed.plan is not None:
+            return plan_of(packed.plan, manifest)
+        return None
+
+    async def _cancellation(self, found: BatchObjects) -> Cancellation | None:
+        if "cancel.json" not in found.written:
+            return None
+        body = await self._storage.get(f"{BATCHES}{found.batch_id}/cancel.json")
+        return msgspec.json.decode(body, type=Cancellation)
+
+    async def _lane_failures(self, found: BatchObjects) -> list[LaneFailure]:
+        keys = [f"{BATCHES}{found.batch_id}/{name}" for name in found.lane_failures]
+        bodies = [await self._storage.get(key) for key in keys]
+        return [msgspec.json.decode(body, type=LaneFailure) for body in bodies]
+
+    async def _labels(self, found: BatchObjects) -> dict[int, str]:
+        labels: dict[int, str] = {}
+        parts = list(found.parts.items())
+        for first in range(0, len(parts), _LABELS_AT_ONCE):
+            some = parts[first : first + _LABELS_AT_ONCE]
+            texts = await asyncio.gather(*(self._storage.label(one.key) for _, (_, one) in some))
+            labels |= {index: text for (index, _), text in zip(some, texts, strict=True)}
+        return labels
