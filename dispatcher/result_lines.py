@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 
 from dispatcher.row_check import RowCheck
-from dispatcher.unrun_rows import Reason, error_line, reason_for
+from dispatcher.unrun_rows import UnrunReason, error_line, reason_for
 from shared import ids
 from shared.errors import BatchyardError, NotFoundError
 from shared.input.request_lines import custom_id_of, split
@@ -50,7 +50,7 @@ class ResultLines:
             async for chunk in self._merge([self._lines(one, _output_section) for one in stretch]):
                 yield chunk
 
-    async def errors(self, closing: Reason | None, *, has_names: bool) -> AsyncIterator[bytes]:
+    async def errors(self, closing: UnrunReason | None, *, has_names: bool) -> AsyncIterator[bytes]:
         """The lines of the error file, in chunks. Read them after those of the output.
 
         Rows that never ran get a line with their reason, which is `closing` where they have none of
@@ -77,7 +77,7 @@ class ResultLines:
                 yield chunk
 
     async def _with_unrun(
-        self, planned: PlannedSlice, body: bytes, reason: Reason | None, *, has_names: bool
+        self, planned: PlannedSlice, body: bytes, reason: UnrunReason | None, *, has_names: bool
     ) -> bytes:
         """The slice's error lines and those of its rows that never ran, in order."""
         if reason is None:
@@ -91,7 +91,7 @@ class ResultLines:
     async def _unrun(
         self,
         slice_: Slice,
-        reason: Reason,
+        reason: UnrunReason,
         *,
         has_names: bool,
         other_than: AbstractSet[int] = frozenset(),

@@ -9,7 +9,7 @@ from shared.slices import PlannedSlice
 from shared.state import BatchRecord
 
 
-class Reason(NamedTuple):
+class UnrunReason(NamedTuple):
     """Why a row did not run, in OpenAI's words."""
 
     code: str
@@ -18,16 +18,18 @@ class Reason(NamedTuple):
 
 #: By the status of a batch that is closing.
 CLOSING_REASONS = {
-    Status.FINALIZING: Reason(
+    Status.FINALIZING: UnrunReason(
         "batch_expired", "This request could not be executed before the completion window expired."
     ),
-    Status.CANCELLING: Reason(
+    Status.CANCELLING: UnrunReason(
         "batch_cancelled", "This request was not executed because the batch was cancelled."
     ),
 }
 
 
-def reason_for(record: BatchRecord, planned: PlannedSlice, closing: Reason | None) -> Reason | None:
+def reason_for(
+    record: BatchRecord, planned: PlannedSlice, closing: UnrunReason | None
+) -> UnrunReason | None:
     """Why rows of the slice did not run; None if all ran, or should have.
 
     `closing` is why the batch ends early, if it does.
@@ -36,10 +38,10 @@ def reason_for(record: BatchRecord, planned: PlannedSlice, closing: Reason | Non
     if part is not None and part.rows == planned.slice.rows:
         return None
     failure = record.fields.get(f"lane_failed:{record.lanes[planned.slice.lane]}")
-    return Reason("engine_failed", failure) if failure is not None else closing
+    return UnrunReason("engine_failed", failure) if failure is not None else closing
 
 
-def error_line(batch_id: str, row: int, custom_id: str | None, reason: Reason) -> bytes:
+def error_line(batch_id: str, row: int, custom_id: str | None, reason: UnrunReason) -> bytes:
     """The row's line in the error file."""
     result = {
         "id": ids.result_id(batch_id, row),
