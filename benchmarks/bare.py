@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.rows import CHAT, EMBEDDINGS, OUTPUT_TOKENS, texts
-from shared.catalog import Catalog, load_catalog
+from shared.catalog import Catalog
+from shared.catalog_file import load_catalog
 
 
 class BareEngine:

@@ -33,7 +33,7 @@ from dispatcher.finaliser import Finaliser
 from dispatcher.planning import Planner
 from dispatcher.slicing import SliceLimits
 from shared import ids
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from shared.ledger.manifests import Manifest
 from shared.lifecycle import Status
 from shared.slices import Part, SliceUsage, part_label

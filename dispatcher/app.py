@@ -29,7 +29,8 @@ from dispatcher.windows import Windows
 from shared.bus.connection import Bus
 from shared.bus.event_messages import EventMessages
 from shared.bus.relay import Relay
-from shared.catalog import Catalog, catalog_digest, load_catalog
+from shared.catalog import Catalog
+from shared.catalog_file import catalog_digest, load_catalog
 from shared.outbound import Guard
 from shared.settings import open_storage
 from shared.state import Quota, State

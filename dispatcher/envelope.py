@@ -28,9 +28,9 @@ _MAX_TRACESTATE = 512
 
 
 class Envelope(NamedTuple):
-    """A message without its body. Properties are named as in AMQP, and absent if they are not set.
+    """A message without its body. Properties are named as in AMQP, and absent if not set.
 
-    `user` is who published it, as the broker has checked; None if nobody said.
+    `user` is who published it, as the broker has checked; None if the message does not say.
     """
 
     user: str | None
@@ -40,7 +40,7 @@ class Envelope(NamedTuple):
     headers: Mapping[str, Any]
 
     def text(self, name: str) -> str:
-        """A property as text; empty if it is not set."""
+        """A property as a string, empty if it is not set."""
         return str(self.properties.get(name) or "")
 
     @property
@@ -57,12 +57,12 @@ class Envelope(NamedTuple):
 
     @property
     def tenant(self) -> str | None:
-        """Whose message it is: nothing but the broker's own word counts."""
+        """The tenant whose message it is, which only the broker can vouch for."""
         return self.user if self.user and TENANT.fullmatch(self.user) else None
 
     @property
     def reply_to(self) -> str | None:
-        """Where an answer may go; None for nowhere, also where the sender has no right to write."""
+        """Where an answer may go; None for nowhere, or for a queue that is not the sender's."""
         address = self.text("reply_to")
         is_own = self.tenant and may_receive(self.tenant, address, *_kind(self).queues)
         return address if is_own else None
@@ -77,7 +77,7 @@ class Envelope(NamedTuple):
 
     @property
     def trace(self) -> tuple[str, str]:
-        """`traceparent` and `tracestate`; empty where W3C's rules say to ignore them."""
+        """`traceparent` and `tracestate`, empty if W3C's rules say to ignore them."""
         parent, state = (self.headers.get(name) for name in ("traceparent", "tracestate"))
         if not isinstance(parent, str) or not _TRACEPARENT.fullmatch(parent):
             return "", ""
@@ -86,9 +86,9 @@ class Envelope(NamedTuple):
 
 
 def header_bytes(headers: Mapping[str, Any]) -> int:
-    """How much room a message's own headers take; what cannot be sent on is too much.
+    """The encoded size of a message's own headers; above the limit if they cannot be encoded.
 
-    Pamqp reads 64 bits of a number and writes 32: a large one is an OverflowError.
+    Pamqp reads numbers of 64 bits and writes 32 bits: a large one is an OverflowError.
     """
     try:
         return len(encode.field_table(own_headers(headers)))
@@ -97,12 +97,12 @@ def header_bytes(headers: Mapping[str, Any]) -> int:
 
 
 def unauthorised(envelope: Envelope) -> Iterator[Reason]:
-    """Why it is not proved that the tenant sent this message; nothing else matters then."""
+    """Why the message is not proved to be the tenant's."""
     tenant = envelope.tenant
     if tenant is None:
         yield Reason(
             "tenant_mismatch",
-            "user_id: required, the name of a tenant; it proves who sent it.",
+            "user_id: required. Set it to the name of your login, which is the tenant.",
             "user_id",
         )
         return
@@ -139,7 +139,7 @@ def _kind(envelope: Envelope) -> Received:
 
 
 def malformed(envelope: Envelope) -> Iterator[Reason]:
-    """Every rule for properties and headers that the message breaks, in the order of the docs."""
+    """Every rule that the properties and headers break, in the order of docs/bus.md."""
     yield from _malformed_names(envelope)
     yield from _malformed_delivery(envelope)
     yield from _malformed_headers(envelope)
@@ -147,7 +147,7 @@ def malformed(envelope: Envelope) -> Iterator[Reason]:
 
 def _malformed_names(envelope: Envelope) -> Iterator[Reason]:
     if UNREADABLE in envelope.headers:
-        yield _invalid("properties", "a text in them is not UTF-8, or a number is out of range.")
+        yield _invalid("properties", "a string is not UTF-8, or a number is out of range.")
     if not MESSAGE_ID.fullmatch(envelope.message_id):
         yield _invalid("message_id", "required, 1 to 128 of A-Z a-z 0-9 _ . : -")
     if envelope.type not in RECEIVED:
@@ -165,11 +165,14 @@ def _malformed_names(envelope: Envelope) -> Iterator[Reason]:
 
 def _malformed_delivery(envelope: Envelope) -> Iterator[Reason]:
     if envelope.properties.get("delivery_mode") != PERSISTENT:
-        yield _invalid("delivery_mode", "2 is required: the message must outlive the broker.")
+        yield _invalid(
+            "delivery_mode",
+            "2 (persistent) is required, so that the message survives a restart of the broker.",
+        )
     if len(envelope.text("correlation_id")) > MAX_CORRELATION_ID:
         yield _invalid("correlation_id", f"at most {MAX_CORRELATION_ID} characters.")
     address = envelope.text("reply_to")
-    # Whose queue it is can be asked only of somebody.
+    # Without a tenant, nobody can own the queue.
     if address and envelope.tenant and envelope.reply_to is None:
         own = "' or '".join(f"{kind}.{envelope.tenant}.*" for kind in _kind(envelope).queues)
         yield Reason(
@@ -180,7 +183,7 @@ def _malformed_delivery(envelope: Envelope) -> Iterator[Reason]:
     if not address and envelope.type == replays.REPLAY:
         yield _invalid("reply_to", "required: the events go there.")
     if "expiration" in envelope.properties:
-        yield _invalid("expiration", "is not allowed; put 'not_after' into the body.")
+        yield _invalid("expiration", "not allowed. Use 'not_after' in the body.")
 
 
 def _malformed_headers(envelope: Envelope) -> Iterator[Reason]:

@@ -1,4 +1,4 @@
-"""Where the input of a batch from the bus lies, and whether its tenant may read it."""
+"""Where the input of a batch from the bus is, and whether its tenant may read it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -28,9 +28,10 @@ class CrowdedError(BatchyardError):
 class Inputs:
     """Finds inputs; what it returns are fields of a manifest.
 
-    `tenant_prefix` is in our own bucket, `places` are `s3://bucket/prefix/` by tenant; `{tenant}`
-    in them stands for the tenant, and `*` for every tenant. The file records that they get last for
-    `file_seconds`. An object that S3 fails for is looked up once more after each of `pauses`.
+    `tenant_prefix` is in our own bucket, and `places` are `s3://bucket/prefix/` by tenant. In both,
+    `{tenant}` stands for the tenant; the places under `*` are for every tenant. The file records of
+    inputs last `file_seconds`. An object that S3 fails for is looked up again after each of
+    `pauses`.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Inputs:
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def unplaced(self) -> dict[str, Any]:
-        """An input that is still to be packed."""
+        """The fields of an input that is not in a pack yet."""
         unknown = {"bucket": "", "key": "", "etag": "", "size": 0}
         return {**unknown, "is_foreign": True, "file_seconds": self._file_seconds}
 
@@ -72,8 +73,8 @@ class Inputs:
             raise _refused(
                 "input_changed",
                 "input.etag",
-                f"the object has the ETag '{found.etag}' and {found.size} bytes, which is not what "
-                "the message says.",
+                f"the object has the ETag '{found.etag}' and {found.size} bytes, which is not "
+                "what the message says. Correct the message or the object.",
             )
         return {
             "input_file_id": ids.input_file_id(batch_id),
@@ -106,14 +107,14 @@ class Inputs:
                     wanted.key, bucket=wanted.bucket, version_id=wanted.version_id
                 )
             except ForbiddenError as error:
-                # It may be that S3 does not take our login at all, of which no message is to blame.
+                # S3 may refuse our login altogether, which is not the message's fault.
                 await self._storage.check_reads()
                 text = "S3 does not let Batchyard read that object."
                 raise _refused("input_not_found", "input.key", text) from error
             except NotFoundError as error:
                 raise _refused("input_not_found", "input.key", str(error)) from error
             except TransientError:
-                # In an outage this raises as well, and the message waits for its end.
+                # In an outage this raises as well, and the message waits until it ends.
                 await self._storage.check_reads()
             if pause is not None:
                 await asyncio.sleep(pause)
@@ -152,7 +153,7 @@ class Inputs:
     def _require_readable(self, tenant: str, wanted: S3Input) -> None:
         patterns = [self._own, *self._places.get("*", ()), *self._places.get(tenant, ())]
         places = [pattern.replace("{tenant}", tenant) for pattern in patterns]
-        # On the way to S3, `..` would lead out of the prefix.
+        # `..` would lead out of the prefix.
         is_plain = not {".", ".."} & set(wanted.key.split("/"))
         address = f"s3://{wanted.bucket}/{wanted.key}"
         if not is_plain or "/" in wanted.bucket or not address.startswith(tuple(places)):

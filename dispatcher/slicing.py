@@ -1,7 +1,7 @@
-"""Cuts a batch into slices: rows up to a count and a sum of predicted tokens. Pure.
+"""Cuts a batch into slices: consecutive rows up to a number and a sum of predicted tokens. Pure.
 
-A stretch is cut off as soon as one lane's slice in it is full; it has one slice for each lane with
-rows in it, so that the next stretch begins where all of them end.
+A stretch ends as soon as one lane's slice in it is full. It has one slice for each lane that has
+rows in it, so the next stretch begins where all of them end.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from shared.slices import Slice
 
 @dataclass(frozen=True)
 class SliceLimits:
-    """What a slice may hold, `bytes` of a whole stretch; a larger row is a slice of its own."""
+    """The maximum of a slice; `bytes` is that of a stretch. A larger row has a slice of its own."""
 
     rows: int = 128
     tokens: int = 32_768
@@ -30,7 +30,7 @@ class Slicer:
         self._shares: dict[int, _Share] = {}
 
     def add(self, start: int, end: int, tokens: int, lane: int = 0) -> Sequence[Slice]:
-        """Append the row in bytes [start, end); returns the slices of the stretch that it ended."""
+        """Add the row in bytes [start, end); returns the slices of the stretch that it ended."""
         limits, share = self._limits, self._shares.get(lane)
         is_full = share is not None and (
             share.rows + 1 > limits.rows or share.tokens + tokens > limits.tokens
@@ -50,7 +50,7 @@ class Slicer:
         return finished
 
     def finish(self) -> Sequence[Slice]:
-        """The slices of the last stretch; none when there is no row in it."""
+        """End the stretch; returns its slices, and none if it has no rows."""
         slices = [
             Slice(
                 share.start,

@@ -12,7 +12,7 @@ from shared.catalog import Model
 
 log = structlog.get_logger()
 
-#: What configurations call the longest sequence; vLLM looks at the same ones and takes the least.
+#: What configurations call the longest sequence. vLLM reads the same names and takes the minimum.
 _LENGTHS = (
     "max_position_embeddings",
     "n_positions",
@@ -24,20 +24,20 @@ _LENGTHS = (
     "max_seq_length",
     "seq_len",
 )
-#: Kinds of rope scaling whose factor is in the length already.
+#: Kinds of rope scaling whose factor is already part of the length.
 _SCALED = ("default", "llama3", "mrope")
 _THOUSANDS = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
 
 class ModelFiles:
-    """The files of one source; nothing is ever fetched from elsewhere."""
+    """The files of one source. Nothing is ever downloaded."""
 
     def __init__(self, source: str, revision: str | None = None) -> None:
         self._source = source
         self._revision = revision
 
     def find(self, name: str) -> Path | None:
-        """Where the file lies; None when it is not on this machine."""
+        """The file's path; None if it is not on this machine."""
         folder = Path(self._source)
         if folder.is_dir():
             return folder / name if (folder / name).is_file() else None
@@ -48,7 +48,7 @@ class ModelFiles:
         return Path(found) if isinstance(found, str) else None
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """The file's object; empty when there is no such file, or something else in it."""
+        """The JSON object in the file; empty if there is no such file, or no object in it."""
         path = self.find(name)
         if path is None:
             return {}
@@ -61,9 +61,9 @@ class ModelFiles:
 
 
 def max_model_len(model: Model) -> int | None:
-    """The most tokens of prompt and output together; None when this machine cannot know it."""
-    told = _count(model.engine.get("max_model_len"))
-    return told or _derived(ModelFiles(model.source, model.revision), model.runner)
+    """The maximum of prompt and output tokens together; None if this machine cannot know it."""
+    configured = _count(model.engine.get("max_model_len"))
+    return configured or _derived(ModelFiles(model.source, model.revision), model.runner)
 
 
 def _derived(files: ModelFiles, runner: str) -> int | None:
@@ -91,5 +91,5 @@ def _count(value: object) -> int | None:
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    # Some tokenizers say 10**30 for "no limit".
+    # Some tokenizers write 10**30 for "no limit".
     return int(value) if is_number and 0 < value < 2**31 else None  # type: ignore[call-overload, operator]

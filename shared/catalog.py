@@ -1,18 +1,14 @@
-"""Which models are served on which pools: one YAML file, read once and never changed.
+"""The models and pools of the fleet, as `shared.catalog_file` reads them. They never change.
 
-Knows nothing of Ray or vLLM; `python -m worker check` checks the names and types of `engine:`
-arguments.
+Knows nothing of Ray or vLLM.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -20,23 +16,11 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
 
-from shared.errors import NotFoundError, SetupError
+from shared.errors import NotFoundError
 from shared.openai.endpoints import ENDPOINTS, Runner, endpoints_of
-
-#: Engine arguments that have a field of their own, or that the deployment decides.
-RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
-    "model": "say it as `source`",
-    "served_model_name": "the model's key in this file is its name",
-    "revision": "say it as `revision`",
-    "chat_template": "say it as `chat_template`",
-    "lora_modules": "say it as `lora`",
-    "enable_lora": "follows from `lora`",
-    "distributed_executor_backend": "follows from the pool",
-}
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
@@ -53,10 +37,6 @@ def _known_endpoint(path: str) -> str:
 EndpointPath = Annotated[str, AfterValidator(_known_endpoint)]
 
 
-class CatalogError(SetupError):
-    """The catalog cannot be used: each problem with its file, line, field, value and reason."""
-
-
 @dataclass(frozen=True, order=True)
 class Lane:
     """One model on one pool."""
@@ -66,8 +46,8 @@ class Lane:
 
     @property
     def name(self) -> str:
-        """Safe in a Redis key, a URL's path, a Ray job's id and the name of a Serve application."""
-        return f"{_slug(self.model)}@{self.pool}"
+        """Unique, and safe in Redis keys, URL paths, Ray job ids and Serve application names."""
+        return f"{slug(self.model)}@{self.pool}"
 
 
 class _Strict(BaseModel):
@@ -75,7 +55,7 @@ class _Strict(BaseModel):
 
 
 class Pool(_Strict):
-    """The machines of one family, and how a worker of an engine asks Ray for one of them."""
+    """The machines of one family, and what an engine's worker asks Ray for to get one of them."""
 
     accelerator_type: str | None = None
     resources: dict[str, Annotated[float, Field(gt=0)]] = {}
@@ -94,7 +74,7 @@ def _number_as_text(value: object) -> object:
 
 
 class Model(_Strict):
-    """One entry of `models`: where the weights are, where they may run, and how."""
+    """One entry of `models`: where its weights are, where they may run, and how."""
 
     name: ModelName
     source: str = ""
@@ -118,7 +98,7 @@ class Model(_Strict):
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """What a request may write as its `model`: the name and those of the adapters."""
+        """What a request may have as its `model`: the model's name and those of its adapters."""
         return (self.name, *self.lora)
 
     @model_validator(mode="before")
@@ -142,7 +122,7 @@ class Model(_Strict):
 
 
 class Catalog(_Strict):
-    """All pools and models; `model_dump_json` carries them to other processes."""
+    """All pools and models. `model_dump_json` passes them to other processes."""
 
     pools: dict[PoolName, Pool] = Field(min_length=1)
     models: dict[ModelName, Model] = Field(min_length=1)
@@ -159,9 +139,9 @@ class Catalog(_Strict):
         return {**value, "models": models}
 
     def model(self, name: str) -> Model:
-        """The entry that serves this name, be it the model's own or an adapter's.
+        """The entry that serves this name, which is the model's own or that of an adapter.
 
-        Raises NotFoundError when there is none.
+        Raises NotFoundError if there is none.
         """
         for entry in self.models.values():
             if name in entry.served_names:
@@ -174,13 +154,13 @@ class Catalog(_Strict):
         return tuple(name for entry in self.models.values() for name in entry.served_names)
 
     def endpoints_by_name(self) -> dict[str, frozenset[str]]:
-        """What each served name answers: what the line check needs to know."""
+        """By each served name, the endpoints that it answers."""
         return {name: frozenset(self.model(name).endpoints) for name in self.served_names()}
 
     def token_quotas(self, endpoint: str | None, *, default: int) -> dict[str, int]:
-        """The most prompt tokens that a tenant's running batches may hold, by model that serves.
+        """How many prompt tokens a tenant's running batches may hold, by model.
 
-        None stands for any endpoint.
+        Only the models that serve the endpoint; all of them for None.
         """
         return {
             model.name: model.max_enqueued_tokens or default
@@ -189,7 +169,7 @@ class Catalog(_Strict):
         }
 
     def lane_of(self, name: str) -> Lane:
-        """The lane that takes this model's requests: its base model on its first pool."""
+        """The lane that runs this model's requests first: its base model on its first pool."""
         return self.lanes_of(name)[0]
 
     def lanes_of(self, name: str) -> tuple[Lane, ...]:
@@ -207,7 +187,7 @@ class Catalog(_Strict):
         raise NotFoundError(f"The lane `{name}` does not exist.")
 
     def fingerprint(self, lane: Lane) -> str:
-        """Ten hex digits that change when anything does that a running engine must be told."""
+        """Ten hex digits that change with everything that an engine is started with."""
         entry = self.model(lane.model)
         not_its_own = {"pools", "endpoints", "max_enqueued_tokens", "spill_seconds"}
         what = entry.model_dump(mode="json", exclude=not_its_own)
@@ -220,163 +200,6 @@ class Catalog(_Strict):
         return f"{lane.name}.{self.fingerprint(lane)}"
 
 
-def catalog_digest(path: Path) -> str:
-    """Sixteen hex digits of the file, to tell whether two processes read the same one."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def load_catalog(path: Path) -> Catalog:
-    """Read and check the file; every problem found is in the CatalogError's text, one a line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise CatalogError(f"{path}: cannot be read: {error.strerror}") from error
-    raw, marks = _parse(path, text)
-    if not isinstance(raw, dict):
-        raise CatalogError(f"{path}:1: the file is empty or not a mapping")
-    try:
-        catalog = Catalog.model_validate(_with_resolved_paths(raw, path.parent))
-    except ValidationError as error:
-        raise CatalogError("\n".join(_explain(path, marks, error))) from error
-    if problems := list(_cross_checks(catalog)):
-        raise CatalogError(
-            "\n".join(f"{path}:{marks.line(p.at)}: {_dotted(p.at)}: {p.reason}" for p in problems)
-        )
-    return catalog
-
-
-def catalog_lines(path: Path) -> "Marks":
-    """Where each field stands in the file, for those who find problems of their own."""
-    return _parse(path, path.read_text(encoding="utf-8"))[1]
-
-
-Where = tuple[str | int, ...]
-
-
-class Marks:
-    """The line, counted from 1, on which each field of a YAML file stands."""
-
-    def __init__(self, lines: Mapping[Where, int]) -> None:
-        self._lines = lines
-
-    def line(self, at: Where) -> int:
-        """That of the field, or of what surrounds it when the field itself is absent."""
-        while at and at not in self._lines:
-            at = at[:-1]
-        return self._lines.get(at, 1)
-
-    def has(self, at: Where) -> bool:
-        return at in self._lines
-
-
-class _Problem(NamedTuple):
-    at: Where
-    reason: str
-
-
-def _parse(path: Path, text: str) -> tuple[Any, Marks]:
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is None:
-            return None, Marks({})
-        fields = list(_walk(root, ()))
-        raw = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise CatalogError(f"{path}:{line}: not YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise CatalogError(f"{path}:1: not YAML: {error}") from error
-    lines: dict[Where, int] = {}
-    for at, line in fields:
-        if at in lines:
-            raise CatalogError(
-                f"{path}:{line}: {_dotted(at)}: written twice, first on line {lines[at]}"
-            )
-        lines[at] = line
-    return raw, Marks(lines)
-
-
-def _walk(node: yaml.Node, at: Where) -> Iterator[tuple[Where, int]]:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            here = (*at, str(key.value))
-            yield here, key.start_mark.line + 1
-            yield from _walk(value, here)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            here = (*at, index)
-            yield here, value.start_mark.line + 1
-            yield from _walk(value, here)
-
-
-def _with_resolved_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """`./x`, `../x` and `~/x` are paths, relative to the catalog; anything else is left alone."""
-
-    def resolved(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value.startswith("~/"):
-            return str(Path(value).expanduser())
-        return str((folder / value).resolve()) if value.startswith(("./", "../")) else value
-
-    models = raw.get("models")
-    if not isinstance(models, dict):
-        return raw
-    entries = {}
-    for name, entry in models.items():
-        if not isinstance(entry, dict):
-            entries[name] = entry
-            continue
-        changed = {k: resolved(entry[k]) for k in ("source", "chat_template") if k in entry}
-        if isinstance(lora := entry.get("lora"), dict):
-            changed["lora"] = {adapter: resolved(where) for adapter, where in lora.items()}
-        entries[name] = {**entry, **changed}
-    return {**raw, "models": entries}
-
-
-def _explain(path: Path, marks: Marks, error: ValidationError) -> Iterator[str]:
-    for problem in error.errors(include_url=False):
-        at = tuple(problem["loc"])
-        if at and at[-1] == "[key]":
-            at = at[:-1]
-        if at and at[-1] == "name" and not marks.has(at):
-            continue  # the key itself is the name, and is reported as such
-        value = problem["input"]
-        shown = "" if isinstance(value, dict | list) else f" (value: {value!r})"
-        reason = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            reason, shown = "there is no such field", ""
-        yield f"{path}:{marks.line(at)}: {_dotted(at) or 'the file'}: {reason}{shown}"
-
-
-def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
-    """What no field can know alone: pools exist, and no name means two things."""
-    served: dict[str, str] = {}
-    lanes: dict[str, str] = {}
-    for name, entry in catalog.models.items():
-        at = ("models", name)
-        if entry.name != name:
-            yield _Problem((*at, "name"), "leave it out: the key is the name")
-        for index, pool in enumerate(entry.pools):
-            if pool not in catalog.pools:
-                known = ", ".join(catalog.pools)
-                yield _Problem((*at, "pools", index), f"no pool `{pool}`; there are: {known}")
-        for argument, instead in RESERVED_ENGINE_ARGUMENTS.items():
-            if argument in entry.engine:
-                yield _Problem((*at, "engine", argument), f"may not be set here: {instead}")
-        for alias in entry.served_names:
-            if alias in served:
-                here = at if alias == name else (*at, "lora", alias)
-                yield _Problem(here, f"the name `{alias}` is taken by model `{served[alias]}`")
-            served.setdefault(alias, name)
-        if lanes.setdefault(_slug(name), name) != name:
-            yield _Problem(at, f"too like `{lanes[_slug(name)]}`: both would be `{_slug(name)}`")
-
-
-def _dotted(at: Where) -> str:
-    return ".".join(str(step) for step in at)
-
-
-def _slug(model: str) -> str:
+def slug(model: str) -> str:
+    """The name without what Redis keys, URLs and Ray cannot hold; two names may have the same."""
     return re.sub(r"[^A-Za-z0-9._-]+", "--", model)

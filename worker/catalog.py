@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from shared.catalog import catalog_digest
+from shared.catalog_file import catalog_digest
 
 log = structlog.get_logger()
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from shared.catalog import Catalog, CatalogError, Marks, Model, catalog_lines, load_catalog
+from shared.catalog import Catalog, Model
+from shared.catalog_file import CatalogError, Marks, catalog_lines, load_catalog
 
 
 def check_catalog(path: Path) -> int:

@@ -12,7 +12,8 @@ from typing import NoReturn
 import structlog
 
 from shared import crash
-from shared.catalog import Catalog, Lane, load_catalog
+from shared.catalog import Catalog, Lane
+from shared.catalog_file import load_catalog
 from shared.errors import TransientError
 from shared.state import State
 from shared.state.claims import SupersededError

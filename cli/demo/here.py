@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cli.fleet.credentials import TENANT
 from cli.fleet.fleet import first_serving
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from shared.errors import SetupError
 from shared.settings import SharedSettings
 from shared.state import State

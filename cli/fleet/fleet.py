@@ -24,7 +24,8 @@ from cli.fleet.ray import RayNode
 from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.servers import Child, Ports
 from cli.servers.process import make_private_directory, wait_ready
-from shared.catalog import Catalog, load_catalog
+from shared.catalog import Catalog
+from shared.catalog_file import load_catalog
 from shared.ledger.keys import add_key
 from shared.settings import SharedSettings
 from shared.state import State

@@ -100,12 +100,12 @@ def schemas() -> dict[str, Json]:
 
 def document() -> Json:
     """The AsyncAPI 3.0 document. Its operations are Batchyard's: it receives what tenants send."""
-    told = all_messages()
+    described = all_messages()
     keys, defined = models_json_schema(
-        [(message.shape, message.mode) for message in told],
+        [(message.shape, message.mode) for message in described],
         ref_template="#/components/schemas/{model}",
     )
-    names = {message.name: keys[message.shape, message.mode] for message in told}
+    names = {message.name: keys[message.shape, message.mode] for message in described}
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -130,7 +130,9 @@ def document() -> Json:
         "operations": _operations(),
         "components": {
             "messageTraits": _traits(),
-            "messages": {message.name: _message(message, names[message.name]) for message in told},
+            "messages": {
+                message.name: _message(message, names[message.name]) for message in described
+            },
             "schemas": {title: _shape(title, schema) for title, schema in defined["$defs"].items()},
         },
     }
@@ -247,7 +249,7 @@ def _replies() -> Iterator[Message]:
         "The last message of an answer to a replay request, after the events.",
         "reply",
         replays.ReplayReply,
-        {told.status: told.model_dump(mode="json") for told in (replayed, unreplayed)},
+        {reply.status: reply.model_dump(mode="json") for reply in (replayed, unreplayed)},
     )
 
 
@@ -527,7 +529,7 @@ def _sent_by_tenants(name: str) -> Json:
             "pattern": address if name == replays.REPLAY else f"^$|{address}",
             "description": "A queue of the tenant's own, or direct reply-to.",
         },
-        # The broker would drop the message, and nobody would be told.
+        # The broker would drop the message silently.
         "expiration": False,
     }
     headers = {

@@ -37,18 +37,18 @@ from shared.tasks import end
 unreadable.install()
 log = structlog.get_logger()
 
-#: Seconds for any single exchange with the broker; an unanswered one has an unknown outcome.
+#: Seconds for one exchange with the broker. Without an answer, its outcome is unknown.
 _PATIENCE = 10.0
 #: Heartbeats notice a vanished broker; reconnects come once a second.
 _CONNECTION = "heartbeat=10&reconnect_interval=1"
-#: A publisher waits so long for the next connection: two attempts.
+#: How long a publisher waits for the next connection: two attempts.
 _RECONNECT_SECONDS = 3.0
 #: What aio-pika raises when the connection or channel is gone.
 CONNECTION_ERRORS = (AMQPError, ConnectionError, TimeoutError, RuntimeError)
 
-#: One that is not blocked says so at once.
+#: A broker that does not block publishers says so at once.
 _BLOCKED_SECONDS = 0.2
-#: A subscription that was lost in silence is noticed after this.
+#: How often the subscription is checked, in case it was lost silently.
 _LISTEN_CHECK_SECONDS = 15.0
 
 Handler = Callable[[AbstractIncomingMessage], Awaitable[None]]
@@ -59,11 +59,11 @@ class UnroutableError(TransientError):
 
 
 class RefusedError(TransientError):
-    """A queue said no to the message because it is full, or no broker can read its address."""
+    """The queue is full, or no broker can read the address."""
 
 
 class BlockedError(TransientError):
-    """The broker takes no messages, because its disk or memory alarm is on."""
+    """The broker accepts no messages because its disk or memory alarm is on."""
 
 
 class Bus:
@@ -79,7 +79,7 @@ class Bus:
 
     @property
     def user(self) -> str:
-        """The login, under which alone the broker lets us publish."""
+        """Our login, the only user as whom the broker lets us publish."""
         return unquote(urlsplit(self._url).username or "guest")
 
     async def connect(self, *, declares: bool = True) -> None:
@@ -95,13 +95,13 @@ class Bus:
             self._publishing = await aio_pika.connect_robust(self._url, timeout=_PATIENCE)
             channel = await self._publishing.channel(publisher_confirms=True, on_return_raises=True)
             if declares:
-                # On the channel that stays: a broker that comes back empty gets it all again.
+                # On the lasting channel, so that a broker that comes back empty gets it all again.
                 await _declare(channel)
             self._channel = channel
         except (ChannelAccessRefused, ChannelPreconditionFailed) as error:
             await self.close()
             raise SetupError(
-                f"RabbitMQ does not let us make what we need in it: {error}. Give it what "
+                f"RabbitMQ does not let us declare exchanges and queues: {error}. Give it what "
                 "`batchyard topology --definitions` prints, and set "
                 "BATCHYARD_DECLARE_TOPOLOGY=false."
             ) from error
@@ -129,9 +129,9 @@ class Bus:
             raise TransientError("RabbitMQ is not connected.")
         try:
             with _unasked_cancellation_as(TransientError("RabbitMQ was lost before its confirm.")):
-                # While the connection is lost, aio-pika would wait for the next one for ever.
+                # Without a limit, aio-pika waits for ever for the next connection.
                 async with asyncio.timeout(_RECONNECT_SECONDS):
-                    # The interface that it has by its type lacks `wait`.
+                    # Its declared type lacks `wait`.
                     channel = cast("Channel", await self._channel.get_underlay_channel())
                 # An exchange's own `publish` waits for the message to leave before the next one.
                 await channel.basic_publish(
@@ -158,7 +158,7 @@ class Bus:
         properties: Mapping[str, str | datetime],
         headers: HeadersType | None = None,
     ) -> None:
-        """Publish to a queue that a sender has named, or to its direct reply-to.
+        """Publish to the queue that a sender named, or to its direct reply-to.
 
         Raises as `publish` does.
         """
@@ -170,20 +170,21 @@ class Bus:
             )
 
     async def consume(self, handler: Handler, *, prefetch: int = 64) -> None:
-        """Hand each batch message to `handler`, which acks or rejects it, within milliseconds.
+        """Hand each batch message to `handler`, which acks or rejects it within milliseconds.
 
-        Subscribes again after every loss, until `close`. Raises TransientError at the first time.
+        Subscribes again after every loss, until `close`. Raises TransientError if the first attempt
+        fails.
         """
         lost = await self._subscribe(handler, prefetch)
         self._listening = asyncio.create_task(self._keep_listening(lost, handler, prefetch))
 
     async def _subscribe(self, handler: Handler, prefetch: int) -> asyncio.Event:
-        """Returns what is set when the subscription is over."""
+        """Return an event that is set when the subscription ends."""
         lost = asyncio.Event()
         try:
             with _unasked_cancellation_as(TransientError("RabbitMQ was lost.")):
-                # Not aio-pika's robust connection: lost once more while it restores its consumers,
-                # it stays connected, and deaf.
+                # Not aio-pika's robust connection: if it is lost again while it restores its
+                # consumers, it stays connected and receives nothing.
                 self._consuming = await aio_pika.connect(self._url, timeout=_PATIENCE)
                 self._consuming.close_callbacks.add(lambda *_: lost.set())
                 channel = await self._consuming.channel()
@@ -211,7 +212,7 @@ class Bus:
                 await asyncio.sleep(1)
 
     async def _is_subscribed(self) -> bool:
-        """Whether anybody listens: the broker may cancel a consumer and keep its channel."""
+        """Whether a consumer is left: the broker may cancel it and keep its channel."""
         if self._consuming is None:
             return False
         try:
@@ -235,9 +236,9 @@ class Bus:
 
     @asynccontextmanager
     async def holding(self, queue: str) -> AsyncIterator[AsyncIterator[AbstractIncomingMessage]]:
-        """What lies in a queue, one by one; afterwards all that was not acked lies in it again.
+        """The messages in a queue, one by one. Afterwards all that were not acked return to it.
 
-        Meanwhile nobody else gets to see what was handed out. Raises TransientError.
+        Meanwhile nobody else sees them. Raises TransientError.
         """
         try:
             connection = await aio_pika.connect(self._url, timeout=_PATIENCE)
@@ -245,14 +246,14 @@ class Bus:
                 channel = await connection.channel()
                 source = await channel.get_queue(queue)
                 yield _each(source)
-                # Before the channel closes, so that the next look finds all of them.
+                # Before the channel closes, so that the next reader finds all of them.
                 underlay = await channel.get_underlay_channel()
                 await underlay.basic_nack(0, multiple=True, requeue=True)
         except CONNECTION_ERRORS as error:
             raise TransientError(f"RabbitMQ: {error!r}") from error
 
     async def depth(self, queue: str) -> int:
-        """How many messages lie in a queue of ours. Raises TransientError."""
+        """How many messages are in a queue of ours. Raises TransientError."""
         if self._publishing is None:
             raise TransientError("RabbitMQ is not connected.")
         try:
@@ -263,7 +264,7 @@ class Bus:
         return found.declaration_result.message_count or 0
 
     async def ping(self) -> None:
-        """Raise TransientError when the broker is not connected, BlockedError while it blocks."""
+        """Raise TransientError if the broker is not connected, and BlockedError while it blocks."""
         if self._publishing is None or not self._publishing.connected.is_set():
             raise TransientError("RabbitMQ is not connected.")
         if (transport := self._publishing.transport) is not None:
@@ -285,7 +286,7 @@ class Bus:
 
 @contextmanager
 def _unasked_cancellation_as(loss: TransientError) -> Iterator[None]:
-    """Raises `loss` where a cancellation comes and nobody has asked this task to stop.
+    """Raise `loss` for a cancellation that nobody has asked this task for.
 
     aiormq 7.2 cancels the waiters of a connection that it declares stuck.
     """
@@ -330,7 +331,7 @@ async def _require(url: str) -> None:
 
 
 async def _exists(connection: AbstractConnection, kind: str, name: str) -> bool:
-    # Each on a channel of its own: the first that is not there ends it.
+    # On separate channels: the first missing name closes its channel.
     async with connection.channel() as channel:
         try:
             await (channel.get_exchange if kind == "exchange" else channel.get_queue)(name)
@@ -340,10 +341,10 @@ async def _exists(connection: AbstractConnection, kind: str, name: str) -> bool:
 
 
 class _DirectReplies:
-    """Answers to direct reply-to, one at a time on a connection of their own.
+    """Answers to direct reply-to, one at a time on a separate connection.
 
-    The address is the sender's word, and RabbitMQ 3 ends the whole connection at one that it
-    cannot read: alone on it, the guilty one is known.
+    The sender chooses the address, and RabbitMQ 3 closes the whole connection at one that it
+    cannot read. One at a time, the bad address is known.
     """
 
     def __init__(self, url: str) -> None:
@@ -373,14 +374,14 @@ class _DirectReplies:
                 raise TransientError("RabbitMQ did not confirm a direct reply.") from error
             except CONNECTION_ERRORS as error:
                 await self.close()
-                # If the broker died in this moment, so did whoever waited for the answer.
+                # If the broker died at this moment, nobody waits for the answer any more.
                 raise RefusedError(f"RabbitMQ: {error!r}") from error
             except (RefusedError, asyncio.CancelledError):
                 await self.close()
                 raise
 
     async def close(self) -> None:
-        """Let go of the connection; the next answer opens another one."""
+        """Close the connection; the next answer opens another one."""
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
             with suppress(*CONNECTION_ERRORS):
@@ -400,15 +401,15 @@ class _DirectReplies:
 def _properties(
     properties: Mapping[str, str | datetime], headers: HeadersType | None
 ) -> spec.Basic.Properties:
-    """Of a persistent message of ours; aio-pika's own Message costs several times as much."""
-    told: dict[str, Any] = dict(properties)
-    kind = told.pop("type", None)
+    """The properties of a persistent message; aio-pika's own Message costs several times more."""
+    others: dict[str, Any] = dict(properties)
+    kind = others.pop("type", None)
     return spec.Basic.Properties(
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT.value,
         app_id="batchyard",
         message_type=kind,
         headers=headers,
-        **told,
+        **others,
     )
 
 

@@ -1,7 +1,7 @@
-"""Dead letters: messages that could not be taken, with the reason, to be read and replayed.
+"""Dead letters: messages that could not be accepted, with the reason, to be read and replayed.
 
-Two kinds lie in one queue. The dispatcher writes a table into a header of those that it gives up;
-the broker adds its own history to those that were delivered too often, or expired.
+One queue holds two kinds. The dispatcher writes a table into a header of those that it gives up.
+The broker adds its own history to those that were delivered too often, or that expired.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ from aio_pika.abc import AbstractIncomingMessage
 
 from shared.bus.messages import Reason
 
-#: The header with our table. It counts only in what our own user has published.
+#: The header with our table. It counts only if our own user published the message.
 DEAD = "x-dead-letter"
-#: The header with which our own user says whose message it publishes again.
+#: The header in which our own user names the sender of a message that it publishes again.
 REPLAY = "x-replay"
-#: A header frame holds 128 KiB, with the sender's own headers.
-_MOST_REASONS = 20
-_MOST_CHARACTERS = 500
+#: Limits of the table: a header frame holds 128 KiB, including the sender's own headers.
+_MAX_REASONS = 20
+_MAX_CHARACTERS = 500
 _NAMES = (
     "message_id",
     "type",
@@ -34,17 +34,17 @@ _NAMES = (
 )
 
 
-#: What the broker adds to a message on its way, for which its sender is not to blame, and the
-#: headers by which it would send copies elsewhere.
+#: Headers that the broker adds to a message on its way, and those that make it send copies
+#: elsewhere.
 _NOT_CARRIED = re.compile(r"x-(death|delivery-count|acquired-count|(first|last)-death-.*)|B?CC")
 
 
 class DeadLetter(NamedTuple):
-    """A message that lies in the dead-letter queue.
+    """A message in the dead-letter queue.
 
     `properties`, `headers` and `body` are the sender's. `user` is who sent it, as the broker has
     checked; `where` is the place in our code that gave up, if it was a fault of ours. `deliveries`
-    is None where the broker does not tell.
+    is None if the broker does not say.
     """
 
     id: str
@@ -65,7 +65,7 @@ class DeadLetter(NamedTuple):
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that the sender gave and that ask nothing of the broker."""
+    """The sender's headers, without those that mean something to the broker."""
     return {
         name: _sendable(value)
         for name, value in headers.items()
@@ -74,7 +74,7 @@ def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sendable(value: Any) -> Any:
-    """Pamqp reads a text that is not UTF-8 as bytes, and writes no bytes but these."""
+    """The value as pamqp can write it: it reads invalid UTF-8 as bytes and writes bytearrays."""
     match value:
         case bytes():
             return bytearray(value)
@@ -87,20 +87,20 @@ def _sendable(value: Any) -> Any:
 
 
 def sent_properties(message: AbstractIncomingMessage) -> dict[str, Any]:
-    """The properties that the sender has set, named as in AMQP; user_id is not among them."""
-    told = {name: getattr(message, name) for name in _NAMES}
-    # The client reads what is not set as 1 and as 0.
-    told["delivery_mode"] = int(message.delivery_mode or 0) or None
-    told["priority"] = message.priority or None
+    """The properties that the sender has set, named as in AMQP, without user_id."""
+    properties = {name: getattr(message, name) for name in _NAMES}
+    # The client reads unset values as 1 and 0.
+    properties["delivery_mode"] = int(message.delivery_mode or 0) or None
+    properties["priority"] = message.priority or None
     if message.expiration is not None:
-        told["expiration"] = str(message.expiration)
-    return {name: value for name, value in told.items() if value is not None}
+        properties["expiration"] = str(message.expiration)
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 def letter_id(user: str | None, routing_key: str, message_id: str, body: bytes) -> str:
-    """The same for the same message of the same sender, however often it dies or is looked at."""
-    told = "\0".join((user or "", routing_key, message_id))
-    return f"dl_{hashlib.sha256(told.encode() + bytes(1) + body).hexdigest()[:16]}"
+    """The id of a dead letter: always the same for the same message of the same sender."""
+    sender = "\0".join((user or "", routing_key, message_id))
+    return f"dl_{hashlib.sha256(sender.encode() + bytes(1) + body).hexdigest()[:16]}"
 
 
 def dead_table(
@@ -115,7 +115,7 @@ def dead_table(
     at: int,
     where: str | None = None,
 ) -> dict[str, Any]:
-    """What stands under `DEAD`: all that the broker would not keep, and why the message died."""
+    """The table of the header `DEAD`: what the broker would not keep, and the reasons."""
     return {
         "at": at,
         "user": user,
@@ -123,8 +123,8 @@ def dead_table(
         "routing_key": routing_key,
         "properties": dict(properties),
         "reasons": [
-            [reason.code, reason.message[:_MOST_CHARACTERS], reason.param]
-            for reason in reasons[:_MOST_REASONS]
+            [reason.code, reason.message[:_MAX_CHARACTERS], reason.param]
+            for reason in reasons[:_MAX_REASONS]
         ],
         "reason_count": reason_count,
         "where": where,
@@ -133,7 +133,7 @@ def dead_table(
 
 
 def read(message: AbstractIncomingMessage, *, service_user: str) -> DeadLetter:
-    """The dead letter that a message of the dead-letter queue is."""
+    """A message of the dead-letter queue as a dead letter."""
     headers: dict[str, Any] = dict(message.headers)
     table = headers.pop(DEAD, None)
     if message.user_id == service_user and isinstance(table, dict):
@@ -142,7 +142,7 @@ def read(message: AbstractIncomingMessage, *, service_user: str) -> DeadLetter:
 
 
 def replay_headers(letter: DeadLetter) -> dict[str, Any]:
-    """The headers under which our own user may publish the letter as what it was."""
+    """The headers with which our own user publishes the letter on behalf of its sender."""
     return {
         **letter.headers,
         REPLAY: {"user": letter.user, "properties": dict(letter.properties)},
@@ -150,7 +150,7 @@ def replay_headers(letter: DeadLetter) -> dict[str, Any]:
 
 
 def replayed(headers: Mapping[str, Any]) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
-    """User, properties and headers of the message that `replay_headers` was made of."""
+    """The user, properties and headers of the message behind `replay_headers`."""
     rest = dict(headers)
     table = rest.pop(REPLAY)
     return table.get("user"), dict(table.get("properties") or {}), rest
@@ -176,7 +176,7 @@ def _given_up(table: dict[str, Any], headers: dict[str, Any], body: bytes) -> De
 
 
 def _brokers(message: AbstractIncomingMessage, headers: dict[str, Any]) -> DeadLetter:
-    # The broker puts its newest entry first; what follows the sender may have made up.
+    # The broker puts its newest entry first. The sender may have made up the others.
     history = headers.get("x-death")
     death = history[0] if isinstance(history, list) and history else {}
     death = death if isinstance(death, dict) else {}

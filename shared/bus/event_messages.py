@@ -1,4 +1,4 @@
-"""Events as messages: the same bytes each time that an event is sent, live or asked for again.
+"""Events as messages: the same bytes each time that an event is sent, live or in a replay.
 
 The mapping of CloudEvents to AMQP 0-9-1 is our own; there is no official one.
 """
@@ -21,9 +21,9 @@ from shared.state.outbox import Entry
 from shared.storage import Storage
 
 STRUCTURED = "application/cloudevents+json; charset=utf-8"
-#: For the result files of one event: other batches' events wait meanwhile.
+#: Seconds to read the result files of one event, while other batches' events wait.
 _PATIENCE_SECONDS = 5.0
-#: In the setting of tenants with events in binary mode: all of them.
+#: Stands for all tenants in the setting of those with events in binary mode.
 EVERY_TENANT = "*"
 
 
@@ -38,17 +38,17 @@ class EventMessage(NamedTuple):
 
 @dataclass(frozen=True)
 class EventMessages:
-    """Makes the messages of events, as a deployment wishes them."""
+    """Makes the messages of events, as a deployment configures them."""
 
     #: Where result files are read.
     storage: Storage | None = None
-    #: S3 as subscribers reach it, which signs URLs of result files; None for no URLs.
+    #: Signs URLs of result files for S3 as subscribers reach it; None for no URLs.
     signer: Storage | None = None
     #: How long such a URL lasts after its event's time.
     url_seconds: int = 0
-    #: Tenants who get their events in binary mode.
+    #: Tenants whose events are in binary mode.
     binary_tenants: AbstractSet[str] = frozenset()
-    #: The most bytes that both result files of a batch may have to travel in its event.
+    #: An event carries a batch's result files if both together have at most this many bytes.
     content_bytes: int = 0
 
     async def of(self, entry: Entry) -> EventMessage:
@@ -67,14 +67,14 @@ class EventMessages:
             body = msgspec.json.encode(event.get_data())
         else:
             properties["content_type"] = STRUCTURED
-            # As the SDK's own format writes it, in a fraction of the time.
+            # The same as the SDK's own format, in a fraction of the time.
             body = msgspec.json.encode({**event.get_attributes(), "data": event.get_data()})
         return EventMessage(routing_key(entry), body, properties, headers)
 
     async def _additions(
         self, entry: Entry, snapshot: Mapping[str, str]
     ) -> dict[str, dict[str, str | int]]:
-        """More of each result file than where it lies."""
+        """Further fields for each result file."""
         if snapshot["status"] not in FINAL:
             return {}
         objects = {
@@ -84,12 +84,12 @@ class EventMessages:
         }
         additions: dict[str, dict[str, str | int]] = {kind: {} for kind in objects}
         if self.signer is not None:
-            # From the event's own time on: signed again, it is the same URL.
+            # Valid from the event's own time on, so that signing again gives the same URL.
             at = int(entry.fields["at_ms"]) // 1000
-            for kind, told in objects.items():
-                url = self.signer.signed_url(told["key"], at=at, seconds=self.url_seconds)
+            for kind, file in objects.items():
+                url = self.signer.signed_url(file["key"], at=at, seconds=self.url_seconds)
                 additions[kind] |= {"url": url, "url_expires_at": at + self.url_seconds}
-        is_small = sum(told["size"] for told in objects.values()) <= self.content_bytes
+        is_small = sum(file["size"] for file in objects.values()) <= self.content_bytes
         if "deliver_results" in snapshot and is_small:
             for kind, text in (await self._contents(objects)).items():
                 additions[kind]["content"] = text
@@ -101,18 +101,18 @@ class EventMessages:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 return {
-                    kind: (await self.storage.get(told["key"], etag=told["etag"])).decode()
-                    for kind, told in objects.items()
+                    kind: (await self.storage.get(file["key"], etag=file["etag"])).decode()
+                    for kind, file in objects.items()
                 }
         except TimeoutError as error:
             raise TransientError("S3 takes too long to give a result file.") from error
         except (NotFoundError, UnicodeDecodeError):
-            # Deleted by now, or nothing that JSON could carry.
+            # It has been deleted, or JSON cannot carry it.
             return {}
 
 
 def _headers(event: CloudEvent) -> dict[str, str]:
-    """The attributes, so that bindings can match them and binary events have them at all."""
+    """The attributes, for header bindings and for events in binary mode."""
     return {
         f"cloudEvents_{name}": (
             value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else str(value)

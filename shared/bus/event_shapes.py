@@ -14,7 +14,7 @@ def _is_none(value: object) -> bool:
 
 
 class StoredObject(BaseModel):
-    """A result file where it lies in S3."""
+    """A result file in S3."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,7 +39,7 @@ class StoredObject(BaseModel):
 
 
 class BatchState(Batch):
-    """The batch as HTTP shows it, without its list of errors, and where its results lie."""
+    """The batch as HTTP shows it, without its list of errors, and with its result files."""
 
     errors: None = Field(default=None, exclude=True)
     first_error: str | None = Field(
@@ -78,7 +78,7 @@ class SliceState(BatchState):
 
 
 class EventShape(BaseModel):
-    """A CloudEvent in structured mode; `(source, id)` is the key to recognise a repeat by."""
+    """A CloudEvent in structured mode. A repeat has the same `(source, id)`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -100,7 +100,7 @@ class EventShape(BaseModel):
 
 
 class EventType(NamedTuple):
-    """When an event is sent, what it says, and the one status that it can say it of, if so."""
+    """When an event is sent, the shape of its data, and the batch's status if there is only one."""
 
     when: str
     data: type[BaseModel] = BatchState

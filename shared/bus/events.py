@@ -1,4 +1,4 @@
-"""What subscribers receive: a batch's small state as a CloudEvent. Does no I/O.
+"""What subscribers receive: a batch's state as a CloudEvent. Does no I/O.
 
 Every event carries the whole state, so that a subscriber never has to wait for a missed one.
 """
@@ -19,7 +19,7 @@ from shared.state.outbox import Entry
 def to_event(
     entry: Entry, additions: Mapping[str, Mapping[str, str | int]] | None = None
 ) -> CloudEvent:
-    """The outbox entry as the event that goes out, the same one each time it is sent.
+    """The event for an outbox entry, the same one each time it is sent.
 
     `additions` are more fields for the objects that `data` names, by `output` and `error`.
     """
@@ -58,7 +58,7 @@ def routing_key(entry: Entry) -> str:
 def watched_state(
     fields: Mapping[str, str], *, sequence: int, at: float, kind: str
 ) -> dict[str, Any]:
-    """What watchers over HTTP get of a record or snapshot: OpenAI's batch object and more.
+    """A record or snapshot as watchers over HTTP get it: OpenAI's batch object and more.
 
     Nothing of where objects lie, and no key `error`: the SDKs take that for a broken stream.
     """

@@ -1,4 +1,4 @@
-"""What services publish: `batch.submit/1` and `batch.cancel/1`, to the field. Does no I/O."""
+"""What services publish: the fields of `batch.submit/1` and `batch.cancel/1`. Does no I/O."""
 
 import gzip
 import hashlib
@@ -28,18 +28,18 @@ M = TypeVar("M", bound=BaseModel)
 SUBMIT = "batch.submit.v1"
 CANCEL = "batch.cancel.v1"
 REPLY = "batch.reply.v1"
-#: From our own gateway only: a batch with manifest and record waits for its plan.
+#: From our own gateway only: a batch has its manifest and its record, and waits for its plan.
 READY = "batch.ready.v1"
 MESSAGE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-#: Of a body after decoding; larger inputs come as a reference to an object.
+#: The limit of a body after decoding. Larger inputs are named as objects in S3.
 MAX_BODY_BYTES = 1024 * 1024
 _MAX_INFLATED_BYTES = 8 * 1024 * 1024
-#: Inflated bytes for each packed one.
+#: Inflated bytes for each compressed byte.
 _MAX_RATIO = 100
-#: Characters of the path in an error: an unknown field's name is as long as its sender likes.
+#: Characters of the path in an error: a sender may give an unknown field a name of any length.
 _MAX_PATH = 200
-#: A small message may break the contract in very many places.
+#: Reasons that are kept: even a small message may be wrong in very many places.
 MAX_REASONS = 1000
 
 
@@ -52,9 +52,9 @@ class Reason(NamedTuple):
 
 
 class RejectedError(InvalidInputError):
-    """A message that breaks the contract, with every reason; `count` of them, if not all are kept.
+    """A message that breaks the contract, with every reason. `count` is how many there were.
 
-    `is_dead` is whether it goes to the dead letters even if its sender gets an answer.
+    `is_dead` says that it becomes a dead letter even if its sender gets an answer.
     """
 
     def __init__(self, reasons: Iterable[Reason], *, is_dead: bool = False) -> None:
@@ -65,7 +65,7 @@ class RejectedError(InvalidInputError):
         self.is_dead = is_dead
 
 
-#: RFC 3339, as a JSON schema can say it; `format` alone is a comment to most validators.
+#: RFC 3339 as a pattern: most validators ignore `format`.
 _RFC_3339 = (
     r"^[1-9][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
     r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?"
@@ -75,12 +75,12 @@ _NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
 #: S3's own limits, in bytes of UTF-8.
 _MAX_KEY_BYTES = 1024
 _MAX_VERSION_BYTES = 1024
-#: What a JSON schema cannot say of a text, as a keyword of our own.
+#: A schema keyword of ours, because JSON Schema cannot limit the bytes of a string.
 MAX_BYTES_KEYWORD = "x-max-bytes"
 
 
 def _integral(value: Any) -> Any:
-    """To JSON Schema, 5.0 is an integer."""
+    """The value with 5.0 as 5, which JSON Schema calls an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -119,7 +119,7 @@ class _Shape(BaseModel):
 
 
 def _without_nan(body: dict[str, Any]) -> dict[str, Any]:
-    """Python reads NaN and 1e999 as numbers; no JSON file could carry them."""
+    """Python accepts NaN and 1e999 as numbers, but JSON files cannot hold them."""
     try:
         json.dumps(body, allow_nan=False)
     except ValueError:
@@ -151,7 +151,7 @@ class S3Input(_Shape):
         json_schema_extra={MAX_BYTES_KEYWORD: _MAX_KEY_BYTES},
     )
     etag: str = Field(min_length=1, max_length=256, pattern=_NO_CONTROLS)
-    #: S3 makes them of characters that a URL can carry, so that these are bytes as well.
+    #: S3 makes version ids of URL-safe characters, so characters are bytes here.
     version_id: Annotated[str, Field(max_length=_MAX_VERSION_BYTES, pattern="^[!-~]*$")] | None = (
         None
     )
@@ -183,7 +183,7 @@ class Submission(_Shape):
         Field(max_length=16),
     ] = None
     input: InlineInput | S3Input | FileInput = Field(discriminator="kind")
-    # Left out where it is not set: fingerprints stay what they were.
+    # Omitted if unset, so that old fingerprints stay valid.
     deliver: Deliver | None = Field(default=None, exclude_if=lambda deliver: deliver is None)
 
 
@@ -200,12 +200,12 @@ def decode_submission(body: bytes, *, content_encoding: str | None = None) -> Su
 
 
 def decode_cancellation(body: bytes, *, content_encoding: str | None = None) -> Cancellation:
-    """As `decode_submission`, of the other message."""
+    """What `decode_submission` does, for a cancellation."""
     return checked(unpacked(body, content_encoding), Cancellation)
 
 
 def fingerprint(submission: Submission) -> str:
-    """A digest of what was asked for: equal for equal submissions, however they were written."""
+    """A digest of the submission: equal for equal submissions, however they are written."""
     canonical = json.dumps(submission.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -226,13 +226,13 @@ def path(location: tuple[int | str, ...]) -> str:
 
 
 def unpacked(body: bytes, content_encoding: str | None) -> bytes:
-    """The body's JSON. Raises RejectedError where it is too large, or not packed as it says."""
+    """The body's JSON. Raises RejectedError if it is too large or not encoded as it says."""
     if content_encoding not in (None, "", "gzip"):
         raise RejectedError(
             [
                 Reason(
                     "unsupported_media",
-                    "content_encoding: only 'gzip' is understood.",
+                    "content_encoding: only 'gzip' is supported.",
                     "content_encoding",
                 )
             ],
@@ -243,20 +243,20 @@ def unpacked(body: bytes, content_encoding: str | None) -> bytes:
     if len(body) > MAX_BODY_BYTES:
         raise _too_large(
             f"The message has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed. "
-            "Put the requests into an object and refer to it."
+            "Put the requests into an object in S3, and name that as the input."
         )
     return body
 
 
 def checked(body: bytes, shape: type[M]) -> M:
-    """What the JSON says as a value. Raises RejectedError that names every wrong field."""
+    """The JSON as a value. Raises RejectedError that names every wrong field."""
     try:
         # Strict: in JSON, "5" and true are no integers. The decoder also refuses lone surrogates,
-        # which no file or answer could carry.
+        # which no file or answer can hold.
         return shape.model_validate_json(body, strict=True)
     except ValidationError as error:
         errors = error.errors(include_input=False, include_url=False)
-    # Outside of the handler: what it holds quotes the body.
+    # Outside the handler, because the error quotes the body.
     if errors[0]["type"] == "json_invalid":
         text = f"The body is not JSON: {errors[0]['msg']}."
         raise RejectedError([Reason("schema_invalid", text)], is_dead=True)
@@ -279,18 +279,18 @@ def _too_large(text: str) -> RejectedError:
 
 
 def _inflate(body: bytes) -> bytes:
-    most = min(_MAX_INFLATED_BYTES, _MAX_RATIO * len(body))
+    max_bytes = min(_MAX_INFLATED_BYTES, _MAX_RATIO * len(body))
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed:
-            inflated = packed.read(most + 1)
+            inflated = packed.read(max_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
         text = "The body is not gzip."
         raise RejectedError(
             [Reason("unsupported_media", text, "content_encoding")], is_dead=True
         ) from error
-    if len(inflated) > most:
+    if len(inflated) > max_bytes:
         raise _too_large(
-            f"The message inflates to more than {most} bytes, which are the lesser of "
-            f"{_MAX_INFLATED_BYTES} and {_MAX_RATIO} times its own."
+            f"The message inflates to more than {max_bytes} bytes, which is the smaller of "
+            f"{_MAX_INFLATED_BYTES} and {_MAX_RATIO} times its compressed size."
         )
     return inflated

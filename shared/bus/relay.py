@@ -1,8 +1,8 @@
-"""The relay: publishes what lies in an outbox, in order, and removes it after the confirm.
+"""The relay: publishes the entries of an outbox in order, and removes them after the confirm.
 
-One relay an outbox works at a time, under a lease. It reads from the start each time, so a crash
-repeats entries and never skips one; a repeat carries the same message id. Progress lies in no
-outbox and is told in between, or not at all.
+One relay at a time works on an outbox, under a lease. It always reads from the start, so a crash
+repeats entries and never skips one, and a repeat has the same message id. Progress is in no outbox:
+it is published in between, or dropped.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from shared.tasks import end
 log = structlog.get_logger()
 
 _READ = 200
-#: Progress of one round; states never wait for more than that.
-_MOST_PROGRESS = 100
-#: Seconds after each time that an event is offered to a queue that says no. A broker that is about
-#: to end says no as well, for as long as that takes it.
+#: Progress events in one round, so that changes of state never wait for more.
+_MAX_PROGRESS = 100
+#: Seconds between offers of an event to a queue that refuses it. A broker that is shutting down
+#: refuses as well, until it is down.
 _OFFER_PAUSES = (0.2, 1.0, 4.0)
-#: So long after a queue has refused all that, nobody's events wait for the longer ones.
+#: After a queue has refused all offers, nobody's events wait for the longer pauses for this time.
 _REFUSALS_KNOWN_SECONDS = 60.0
 
 
 class Relay:
-    """Empties one outbox into the bus, for as long as it runs."""
+    """Publishes the entries of one outbox for as long as it runs."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Relay:
         self._refusals_known_until = 0.0
 
     async def run(self) -> None:
-        """Relay until cancelled; a broken broker or Redis is waited out."""
+        """Relay until cancelled, and wait while the broker or Redis is away."""
         try:
             while True:
                 try:
@@ -75,12 +75,12 @@ class Relay:
                     log.warning("relay.waiting", box=self._box, reason=str(error))
                     await asyncio.sleep(1)
         finally:
-            # It ends by itself as well.
+            # It expires on its own as well.
             with suppress(TransientError):
                 await asyncio.shield(self._lease.let_go())
 
     async def relay_some(self, *, wait_seconds: float) -> int:
-        """Publish the oldest entries, waiting for one if there is none; returns how many went."""
+        """Publish the oldest entries, or wait for one. Returns how many were published."""
         entries = await self._state.outbox.read(self._box, limit=_READ, wait_seconds=wait_seconds)
         if entries:
             crash.point("relay.read")
@@ -98,18 +98,18 @@ class Relay:
         return len(done)
 
     async def relay_progress(self) -> int:
-        """Publish some of the progress that is to be told now, once; returns how much was due."""
-        entries = await self._state.events.take_progress(limit=_MOST_PROGRESS)
-        went = await asyncio.gather(*map(self._tell, entries), return_exceptions=True)
-        lost = [end for end in went if isinstance(end, BaseException)]
-        if broken := [end for end in lost if not isinstance(end, TransientError)]:
+        """Publish some of the progress that is due, once. Returns how much was due."""
+        entries = await self._state.events.take_progress(limit=_MAX_PROGRESS)
+        went = await asyncio.gather(*map(self._publish_event, entries), return_exceptions=True)
+        lost = [outcome for outcome in went if isinstance(outcome, BaseException)]
+        if broken := [error for error in lost if not isinstance(error, TransientError)]:
             raise broken[0]
         if lost:
             log.info("progress.dropped", count=len(lost), reason=str(lost[0]))
         return len(entries)
 
     async def _relay_while_held(self) -> None:
-        """Relay until the lease is lost, of which a round that publishes may know nothing."""
+        """Relay until the lease is lost, which a round that publishes may not notice."""
         relaying = asyncio.create_task(self._relay_on())
         try:
             is_held = True
@@ -131,15 +131,15 @@ class Relay:
             if time.monotonic() < self._progress_due:
                 continue
             began = time.monotonic()
-            # What is left of a full round comes after the states that were written meanwhile.
-            if await self.relay_progress() < _MOST_PROGRESS:
+            # The rest of a full round comes after the changes of state written meanwhile.
+            if await self.relay_progress() < _MAX_PROGRESS:
                 self._progress_due = began + self._progress_seconds
 
     def _order_key(self, entry: Entry) -> str:
         return entry.snapshot()["id"] if self._box == "events" else entry.id
 
     async def _publish_in_order(self, entries: list[Entry]) -> list[str]:
-        """The ids of those that were confirmed: all up to the first failure."""
+        """The ids of the entries that were confirmed: all before the first failure."""
         confirmed: list[str] = []
         for entry in entries:
             try:
@@ -159,24 +159,24 @@ class Relay:
                 await self._reply(entry)
 
     async def _event(self, entry: Entry) -> None:
-        """Offer it some times to a queue that refuses it, and then no more.
+        """Publish an event. If a queue refuses it, offer it a few more times and then give up.
 
-        Full by its owner's wish, who may ask for what was missed: all others have the event, and
-        waiting for one subscriber would hold up everybody's.
+        The queue's owner has limited it, and may ask for a replay. All other queues have the event,
+        and waiting for one subscriber would delay everybody.
         """
         is_known = time.monotonic() < self._refusals_known_until
         for pause in _OFFER_PAUSES[:1] if is_known else _OFFER_PAUSES:
             with suppress(RefusedError):
-                await self._tell(entry)
+                await self._publish_event(entry)
                 return
             await asyncio.sleep(pause)
         try:
-            await self._tell(entry)
+            await self._publish_event(entry)
         except RefusedError as error:
             self._refusals_known_until = time.monotonic() + _REFUSALS_KNOWN_SECONDS
             log.warning("event.refused", reason=str(error), batch_id=entry.snapshot()["id"])
 
-    async def _tell(self, entry: Entry) -> None:
+    async def _publish_event(self, entry: Entry) -> None:
         message = await self._messages.of(entry)
         await self._bus.publish(
             EVENTS_EXCHANGE,
@@ -215,5 +215,5 @@ class Relay:
                 },
             )
         except (UnroutableError, RefusedError) as error:
-            # Gone, full or unreadable: waiting for one tenant would hold up everybody's replies.
+            # Gone, full or unreadable. Waiting would delay everybody's replies.
             log.warning("reply.dropped", reason=str(error), reply_to=address)

@@ -1,4 +1,4 @@
-"""How events are asked for again: the message `batch.replay/1`, to the field. Does no I/O."""
+"""Requests for a replay: the fields of `batch.replay/1` and its answer. Does no I/O."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from shared.bus.messages import Moment, Reason, RejectedError, checked, unpacked
 from shared.bus.replies import RejectedReply
 
 REPLAY = "batch.replay.v1"
-#: The answer's last message: what was sent before it, or why nothing was.
+#: The last message of an answer: what was sent before it, or why nothing was.
 REPLAYED = "batch.replayed.v1"
 _MAX_BODY_BYTES = 4096
 
@@ -21,19 +21,19 @@ class _Request(BaseModel):
 
 
 class OfBatch(_Request):
-    """All that is kept of one batch's events."""
+    """A request for all events of one batch that are kept."""
 
     batch_id: str = Field(pattern="^batch_[0-9a-f]{32}$")
 
 
 class Since(_Request):
-    """The events of all batches that changed after a time."""
+    """A request for the events of all batches that changed after a time."""
 
     since: Moment
 
 
 class _Both(OfBatch, Since):
-    """What nobody may ask for; its fields are checked all the same."""
+    """Both at once, which is not allowed. It exists to check all fields."""
 
 
 class ReplayRequest(RootModel[OfBatch | Since]):
@@ -41,7 +41,7 @@ class ReplayRequest(RootModel[OfBatch | Since]):
 
 
 class ReplayedReply(BaseModel):
-    """What was sent before it; `next_since` goes on, and is null when there is no more."""
+    """What was sent. Ask again with `next_since` for the rest; it is null if there is no more."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -62,17 +62,17 @@ def decode_replay(body: bytes, *, content_encoding: str | None = None) -> OfBatc
         text = f"The message has {len(body)} bytes; at most {_MAX_BODY_BYTES} are allowed."
         raise RejectedError([Reason("too_large", text)], is_dead=True)
     try:
-        told = from_json(body)
+        value = from_json(body)
     except ValueError:
         return checked(body, OfBatch)
-    names = told.keys() & {"batch_id", "since"} if isinstance(told, dict) else set()
+    names = value.keys() & {"batch_id", "since"} if isinstance(value, dict) else set()
     if names == {"batch_id"}:
         return checked(body, OfBatch)
     if names == {"since"}:
         return checked(body, Since)
     text = "One of 'batch_id' and 'since' is required, and not both."
     reasons = [Reason("schema_invalid", text)]
-    if isinstance(told, dict):
+    if isinstance(value, dict):
         try:
             checked(body, _Both if names else _Request)
         except RejectedError as error:

@@ -1,4 +1,4 @@
-"""What exists inside the broker, as one value: exchanges, queues, bindings, tenants' rights.
+"""What exists in the broker: exchanges, queues, bindings and the rights of tenants.
 
 No I/O: `definitions` returns what RabbitMQ loads at boot, and `Bus` takes its names from here.
 """
@@ -27,11 +27,11 @@ EXCHANGE_TYPES: Mapping[str, str] = {
 SUBMIT_QUEUE = "batch.submit.v1"
 DEAD_QUEUE = "batch.dead.submit"
 DEAD_KEY = "submit"
-#: How the broker begins the addresses that it makes up for answers without a queue.
+#: The prefix of the addresses that the broker makes for answers without a queue.
 DIRECT_REPLY = "amq.rabbitmq.reply-to."
 SUBMIT_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
     "x-queue-type": "quorum",
-    # Said aloud because the default differs by version: none in 3.10, twenty and a drop in 4.x.
+    # Explicit, because the default differs: none in 3.10, twenty in 4.x, which then drops.
     "x-delivery-limit": 50,
     "x-dead-letter-exchange": DEAD_EXCHANGE,
     "x-dead-letter-routing-key": DEAD_KEY,
@@ -49,15 +49,14 @@ QUEUE_ARGUMENTS: Mapping[str, Mapping[str, str | int]] = {
     SUBMIT_QUEUE: SUBMIT_QUEUE_ARGUMENTS,
     DEAD_QUEUE: DEAD_QUEUE_ARGUMENTS,
 }
-#: From an exchange to a queue under a key. `#`: a wrong key reaches the dispatcher and is answered,
-#: instead of vanishing.
+#: Exchange, queue and key. With `#`, a message under a wrong key is answered and does not vanish.
 BINDINGS: Sequence[tuple[str, str, str]] = (
     (SUBMIT_EXCHANGE, SUBMIT_QUEUE, "#"),
     (DEAD_EXCHANGE, DEAD_QUEUE, DEAD_KEY),
 )
-#: Bytes. A policy and not a queue argument, so that operators can change it on a live queue.
+#: Bytes, set by a policy: operators can change it on a live queue, unlike a queue argument.
 SUBMIT_QUEUE_MAX_BYTES = 2 * 1024**3
-#: Beyond it the oldest dead letters go: no tenant may fill the broker's disk with them.
+#: Beyond this the oldest dead letters are dropped, so that no tenant can fill the broker's disk.
 DEAD_QUEUE_MAX_BYTES = 1024**3
 
 _TENANT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -94,12 +93,12 @@ def replay_key(tenant: str) -> str:
 
 
 def may_receive(tenant: str, address: str, *kinds: Literal["reply", "sub"]) -> bool:
-    """Whether only this tenant can read there: a queue of its own, or direct reply-to."""
+    """Whether only this tenant can read the address: its own queue, or direct reply-to."""
     return re.fullmatch(reply_pattern(re.escape(tenant), *kinds), address) is not None
 
 
 def reply_pattern(tenant_pattern: str, *kinds: Literal["reply", "sub"]) -> str:
-    """A pattern of the addresses to which an answer may go, for a pattern of tenants."""
+    """A pattern for the addresses where answers to tenants of this pattern may go."""
     own = rf"({'|'.join(kinds)})\.{tenant_pattern}\.[A-Za-z0-9_.-]{{1,100}}"
     direct = rf"{re.escape(DIRECT_REPLY)}[!-~]{{1,200}}"
     return f"^({own}|{direct})$"
@@ -113,7 +112,7 @@ def event_key(event_type: str, tenant: str, batch_id: str) -> str:
 def logins(
     users: Sequence[User], *, random_bytes: Callable[[int], bytes] = secrets.token_bytes
 ) -> dict[str, Any]:
-    """The users and their rights alone, for a broker that has the rest: part of `definitions`.
+    """Only the users and their rights, a part of `definitions` for a broker that has the rest.
 
     Raises `SetupError` as that does.
     """
@@ -124,7 +123,7 @@ def logins(
 def definitions(
     users: Sequence[User], *, random_bytes: Callable[[int], bytes] = secrets.token_bytes
 ) -> dict[str, Any]:
-    """Everything the broker is to hold, in the form of RabbitMQ's `load_definitions`.
+    """Everything that the broker needs, in the form of RabbitMQ's `load_definitions`.
 
     Raises `SetupError` if a tenant's name could widen a permission pattern, or a password is empty.
     """
@@ -209,7 +208,7 @@ def _permissions(user: User) -> dict[str, str]:
     if not user.tenant and user.may_declare:
         return row | {"configure": ".*", "write": ".*", "read": ".*"}
     if not user.tenant:
-        # Replies go out by the default exchange, which has this name in permissions.
+        # Replies use the default exchange, which has this name in permissions.
         written = _one_of([*EXCHANGE_TYPES, "amq.default"])
         return row | {"configure": "^$", "write": written, "read": _one_of(QUEUE_ARGUMENTS)}
     own = rf"(sub|reply)\.{user.name}\..*"

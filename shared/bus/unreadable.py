@@ -1,7 +1,7 @@
-"""Lets one message with unreadable properties through, where pamqp would end the connection.
+"""Lets a message with unreadable properties through, for which pamqp would end the connection.
 
-RabbitMQ passes on properties that it does not look into, so any tenant can send texts that are not
-UTF-8. The connection would break at each of their deliveries, and take everybody's with it.
+RabbitMQ does not check all properties that it passes on, so any tenant can send strings that are
+not UTF-8. Each delivery of such a message would break the connection for everybody.
 """
 
 from typing import Any
@@ -9,14 +9,14 @@ from typing import Any
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-#: The header under which unreadable properties lie as the bytes that they came in.
+#: The header that holds unreadable properties as the bytes that were received.
 UNREADABLE = "x-unreadable-properties"
 _MODES = (None, 1, 2)
 _as_it_was = ContentHeader.unmarshal
 
 
 def install() -> None:
-    """Change pamqp for this process; to do it again changes nothing."""
+    """Change pamqp in this process. Repeating it is harmless."""
     ContentHeader.unmarshal = _forgiving  # type: ignore[method-assign]  # what pamqp calls by name
 
 
@@ -25,8 +25,8 @@ def _forgiving(self: ContentHeader, data: bytes) -> None:
         _as_it_was(self, data)
         is_readable = self.properties.delivery_mode in _MODES
     except (ValueError, OverflowError, OSError, IndexError, KeyError, TypeError):
-        # By then the class and the size, which come first, have been read.
+        # The class and the size come first and have been read by now.
         is_readable = False
     if not is_readable:
-        told: dict[str, Any] = {UNREADABLE: bytearray(data)}
-        self.properties = Basic.Properties(headers=told)
+        headers: dict[str, Any] = {UNREADABLE: bytearray(data)}
+        self.properties = Basic.Properties(headers=headers)

@@ -5,7 +5,7 @@ from typing import Literal
 
 _SECOND, _MINUTE = 1000, 60_000
 _QUEUES = {"requests": "request", "tokens": "token"}
-#: What a tenant has only so many of in a time, by the limit's name.
+#: What each rate limit counts, in OpenAI's words.
 RATE_NAMES = {
     "requests": "requests per min (RPM)",
     "files": "requests to files and uploads per min",
@@ -21,9 +21,9 @@ def queue_code(queue: Literal["requests", "tokens"]) -> str:
 def queue_text(
     queue: Literal["requests", "tokens"], *, tenant: str, model: str | None, limit: int
 ) -> str:
-    """Why no batch may run: what all running batches of a tenant hold together has a limit.
+    """Why the batch may not run: the running batches of the tenant hold as much as they may.
 
-    `model` is None where it is not known yet.
+    `model` is None if it is not known yet.
     """
     of_model = f" for {model}" if model else ""
     return (
@@ -34,7 +34,7 @@ def queue_text(
 
 
 def rate_text(*, tenant: str, what: str, limit: int, wait_seconds: float) -> str:
-    """Why a call is refused; `what` is such as `requests per min (RPM)`."""
+    """Why a call is refused; `what` is one of RATE_NAMES."""
     return (
         f"Rate limit reached for organization {tenant} on {what}: Limit {limit:,}. "
         f"Please try again in {go_duration(wait_seconds)}."
@@ -42,7 +42,7 @@ def rate_text(*, tenant: str, what: str, limit: int, wait_seconds: float) -> str
 
 
 def go_duration(seconds: float) -> str:
-    """A time as Go writes it, to the millisecond: `6ms`, `1.5s`, `6m0s`, `1h0m0s`; rounded up."""
+    """A duration in Go's notation, rounded up to the millisecond: `6ms`, `1.5s`, `6m0s`."""
     milliseconds = math.ceil(seconds * _SECOND)
     if milliseconds < _SECOND:
         return f"{milliseconds}ms" if milliseconds else "0s"

@@ -39,7 +39,7 @@ class File(_Shape):
 
 
 class Upload(_Shape):
-    """A file that comes in parts; `bytes` is what they have to be together."""
+    """A file that is sent in parts; `bytes` is the size that all parts must have together."""
 
     id: str
     object: Literal["upload"] = "upload"
@@ -53,7 +53,7 @@ class Upload(_Shape):
 
 
 class UploadPart(_Shape):
-    """Some of an upload's bytes; where they belong is said at the end."""
+    """Some of an upload's bytes. The completion says in which order the parts belong."""
 
     id: str
     object: Literal["upload.part"] = "upload.part"
@@ -70,7 +70,7 @@ class Deleted(_Shape):
 
 
 class RequestCounts(_Shape):
-    """Rows of a batch: total is 0 until the input has been counted."""
+    """Rows of a batch. `total` is 0 until the input has been read."""
 
     total: int = 0
     completed: int = 0
@@ -86,7 +86,7 @@ class OutputTokensDetails(_Shape):
 
 
 class Usage(_Shape):
-    """Tokens, summed over the rows that have a result."""
+    """The sum of tokens over all rows that have a result."""
 
     input_tokens: int = 0
     input_tokens_details: InputTokensDetails = InputTokensDetails()
@@ -96,7 +96,7 @@ class Usage(_Shape):
 
 
 class BatchError(_Shape):
-    """One reason why an input was refused; `line` counts from 1, null for the whole file."""
+    """One reason why an input was refused; `line` counts from 1, and null is the whole file."""
 
     code: str | None
     line: int | None = None
@@ -134,7 +134,7 @@ class Batch(_Shape):
     request_counts: RequestCounts = RequestCounts()
     usage: Usage = Usage()
     metadata: dict[str, str] | None = None
-    #: Ours, and there only while it is true.
+    #: Not in OpenAI's API, and only present while it is true.
     paused: bool = Field(default=False, exclude_if=lambda paused: not paused)
 
 
@@ -175,6 +175,6 @@ class ErrorBody(_Shape):
 
 
 class ErrorEnvelope(_Shape):
-    """What every error answer carries."""
+    """The body of every error answer."""
 
     error: ErrorBody = Field()

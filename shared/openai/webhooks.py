@@ -13,10 +13,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-#: The ends of a batch. The SDKs take an event that they do not know for another one, so there are
-#: no types of our own.
+#: The ends of a batch. The SDKs mistake an unknown type for another one, so there are none of ours.
 EVENT_TYPES = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
-#: What a test delivery says about; no batch has this id.
+#: The batch that a test delivery names. No batch has this id.
 SAMPLE_BATCH = "batch_sample"
 
 _PREFIX = "whsec_"
@@ -31,7 +30,7 @@ class _Shape(BaseModel):
 
 
 class WebhookEndpoint(_Shape):
-    """Where a tenant's events go; `disabled_at` is sent only of an endpoint that answered 410."""
+    """Where a tenant's events go; `disabled_at` is only sent once an endpoint has answered 410."""
 
     id: str
     object: Literal["webhook_endpoint"] = "webhook_endpoint"
@@ -57,7 +56,7 @@ class DeletedWebhookEndpoint(_Shape):
 
 
 class WebhookEndpointTest(_Shape):
-    """What the receiver said to a sample event; `success` says only that it said anything."""
+    """What the receiver answered to a sample event; `success` only says that it answered."""
 
     object: Literal["webhook_endpoint.test"] = "webhook_endpoint.test"
     webhook_endpoint_id: str
@@ -76,7 +75,7 @@ class WebhookEventData(_Shape):
 
 
 class WebhookEvent(_Shape):
-    """What is sent; receivers fetch the batch for more."""
+    """What is sent. Receivers fetch the batch if they need more."""
 
     id: str
     object: Literal["event"] = "event"
@@ -116,7 +115,7 @@ def new_secret() -> str:
 
 
 def secret_hint(secret: str) -> str:
-    """Enough of a secret to tell which one it is, and too little to use it."""
+    """Enough of a secret to recognise it, and too little to use it."""
     return f"{_PREFIX}***{secret[-4:]}"
 
 

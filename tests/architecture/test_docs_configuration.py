@@ -15,7 +15,8 @@ from pydantic_core import PydanticUndefined
 
 from dispatcher.settings import DispatcherSettings
 from gateway.settings import GatewaySettings
-from shared.catalog import Model, Pool, load_catalog
+from shared.catalog import Model, Pool
+from shared.catalog_file import load_catalog
 from shared.settings import SharedSettings
 from worker.settings import WorkerSettings
 
@@ -64,7 +65,7 @@ def _written() -> str:
 
 def _rows() -> Iterator[str]:
     """One a variable; the first class that has it says what it means."""
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     readers: dict[str, list[str]] = {}
     for reader, settings in _READERS.items():
         meanings = _comments(settings)
@@ -73,8 +74,8 @@ def _rows() -> Iterator[str]:
                 continue
             readers.setdefault(name, []).append(reader)
             meaning = field.description or meanings.get(name, "")
-            told[name] = told.get(name) or f"{_default(field)} | {{readers}} | {meaning}"
-    for name, text in told.items():
+            texts[name] = texts.get(name) or f"{_default(field)} | {{readers}} | {meaning}"
+    for name, text in texts.items():
         row = text.replace("{readers}", ", ".join(readers[name]))
         yield f"| `BATCHYARD_{name.upper()}` | {row} |"
 

@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from cli.credentials import compose_variables
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from tests.containers import compose
 from tests.containers.compose import Compose
 from tests.k8s.rendering import MANIFESTS, ROOT, read

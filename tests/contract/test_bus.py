@@ -249,7 +249,7 @@ async def test_what_is_missing_in_the_broker_is_said_and_not_made(site: Site) ->
     wanted = {*topology.EXCHANGE_TYPES, *topology.QUEUE_ARGUMENTS}
     assert set(re.findall(r"(?:exchange|queue) '([^']+)'", str(found.value))) == wanted
     assert "batchyard topology --definitions" in str(found.value)
-    with pytest.raises(SetupError, match="does not let us make"):
+    with pytest.raises(SetupError, match="does not let us declare"):
         await Bus(url).connect()
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from tests.k8s import rules, schemas
 from tests.k8s.network import flows
 from tests.k8s.pods import pods, title

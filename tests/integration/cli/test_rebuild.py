@@ -25,7 +25,8 @@ from dispatcher.finaliser import Finaliser
 from dispatcher.packing import Packer
 from dispatcher.reaper import Reaper
 from shared import ids
-from shared.catalog import Catalog, load_catalog
+from shared.catalog import Catalog
+from shared.catalog_file import load_catalog
 from shared.errors import NotFoundError, SetupError, TransientError
 from shared.ledger.changes import keep_changes
 from shared.ledger.commits import Commit, cancel, fail, keep_commit

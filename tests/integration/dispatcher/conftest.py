@@ -25,7 +25,8 @@ from dispatcher.sender import Sender
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
 from dispatcher.windows import Windows
-from shared.catalog import Catalog, load_catalog
+from shared.catalog import Catalog
+from shared.catalog_file import load_catalog
 from shared.outbound import Guard
 from shared.slices import Claim, Part, Slice, part_label
 from shared.state import State

@@ -17,7 +17,7 @@ from openai import AsyncOpenAI
 from dispatcher.finaliser import Finaliser
 from gateway.app import build_app
 from gateway.settings import GatewaySettings
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from shared.settings import open_storage
 from shared.state import State
 from shared.storage import Storage

@@ -12,7 +12,7 @@ from openai import RateLimitError
 from dispatcher.planning import Planner
 from dispatcher.slicing import SliceLimits
 from gateway.settings import GatewaySettings
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from shared.lifecycle import Event
 from shared.settings import open_storage
 from shared.state import Quota, State

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.finaliser import Finaliser
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from shared.state import State
 from shared.storage import Storage
 from tests.integration.dispatcher.conftest import (

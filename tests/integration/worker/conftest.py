@@ -20,7 +20,7 @@ from cli import servers
 from cli.servers import free_port
 from dispatcher.cluster import Cluster
 from dispatcher.lanes import LaneKeeper
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from shared.lifecycle import FINAL
 from shared.state import BatchRecord, State
 from shared.state.state import NAMESPACE

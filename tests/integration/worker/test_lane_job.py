@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dispatcher.finaliser import Finaliser
-from shared.catalog import Lane, load_catalog
+from shared.catalog import Lane
+from shared.catalog_file import load_catalog
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher.finaliser import Finaliser
-from shared.catalog import load_catalog
+from shared.catalog_file import load_catalog
 from shared.lifecycle import Event, Status
 from shared.slices import Claim
 from shared.state import State

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.catalog import Catalog, CatalogError, Lane, load_catalog
+from shared.catalog import Catalog, Lane
+from shared.catalog_file import CatalogError, load_catalog
 from shared.errors import NotFoundError
 
 GOOD = """\

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from shared.catalog import catalog_digest
+from shared.catalog_file import catalog_digest
 from worker.catalog import wait_for_catalog
 
 

@@ -7,7 +7,7 @@ from shared.input.name_set import NameSet
 
 @pytest.mark.parametrize("few", [0, 1, 2, 1000])
 def test_a_name_is_new_once(few: int) -> None:
-    seen = NameSet(few=few)
+    seen = NameSet(max_plain=few)
 
     assert [True, True, False, True, False] == [seen.add(name) for name in ("a", "b", "a", "", "")]
     assert 3 == len(seen)
@@ -22,7 +22,7 @@ def test_long_names_are_told_apart_at_their_ends() -> None:
 
 
 def test_becoming_a_table_and_growing_forget_nothing() -> None:
-    seen = NameSet(few=1000)
+    seen = NameSet(max_plain=1000)
     # A table that grows has 2**18 slots, of which two thirds are taken.
     names = [f"row-{number}" for number in range(180_000)]
 
@@ -35,7 +35,7 @@ def test_becoming_a_table_and_growing_forget_nothing() -> None:
 @pytest.mark.parametrize("few", [0, 50, 10**6])
 def test_many_names_at_once_are_as_one_after_the_other(few: int) -> None:
     dice = random.Random(2)
-    one, all_at_once = NameSet(few=few), NameSet(few=few)
+    one, all_at_once = NameSet(max_plain=few), NameSet(max_plain=few)
 
     for _ in range(40):
         names = [str(dice.randrange(150)) * dice.choice((1, 1, 1, 40)) for _ in range(5)]
@@ -47,7 +47,7 @@ def test_many_names_at_once_are_as_one_after_the_other(few: int) -> None:
 @pytest.mark.parametrize("few", [0, 5000, 10**6])
 def test_it_agrees_with_a_set(few: int) -> None:
     dice = random.Random(1)
-    seen, known = NameSet(few=few), set[str]()
+    seen, known = NameSet(max_plain=few), set[str]()
 
     for _ in range(20_000):
         name = str(dice.randrange(10_000))
@@ -67,7 +67,7 @@ def test_names_that_share_a_slot_and_half_of_their_bits_are_told_apart(bits: int
         def __hash__(self) -> int:
             return bits
 
-    seen = NameSet(few=0)
+    seen = NameSet(max_plain=0)
 
     assert all(seen.add(Clash(number)) for number in range(50))
     assert not any(seen.add(Clash(number)) for number in range(50))

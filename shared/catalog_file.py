@@ -1,0 +1,189 @@
+"""Reads the catalog: one YAML file, every problem in it with its line.
+
+Knows nothing of Ray or vLLM; `python -m worker check` checks the names and types of `engine:`
+arguments.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import ValidationError
+
+from shared.catalog import Catalog, slug
+from shared.errors import SetupError
+
+#: Engine arguments that have a field of their own, or that the deployment decides.
+RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
+    "model": "say it as `source`",
+    "served_model_name": "the model's key in this file is its name",
+    "revision": "say it as `revision`",
+    "chat_template": "say it as `chat_template`",
+    "lora_modules": "say it as `lora`",
+    "enable_lora": "follows from `lora`",
+    "distributed_executor_backend": "follows from the pool",
+}
+
+
+class CatalogError(SetupError):
+    """The catalog cannot be used. The text has each problem's file, line, field and reason."""
+
+
+def catalog_digest(path: Path) -> str:
+    """Sixteen hex digits of the file, which show whether two processes read the same one."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def load_catalog(path: Path) -> Catalog:
+    """Read and check the file. The CatalogError's text has every problem, one on each line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CatalogError(f"{path}: cannot be read: {error.strerror}") from error
+    raw, marks = _parse(path, text)
+    if not isinstance(raw, dict):
+        raise CatalogError(f"{path}:1: the file is empty or not a mapping")
+    try:
+        catalog = Catalog.model_validate(_with_resolved_paths(raw, path.parent))
+    except ValidationError as error:
+        raise CatalogError("\n".join(_explain(path, marks, error))) from error
+    if problems := list(_cross_checks(catalog)):
+        raise CatalogError(
+            "\n".join(f"{path}:{marks.line(p.at)}: {_dotted(p.at)}: {p.reason}" for p in problems)
+        )
+    return catalog
+
+
+def catalog_lines(path: Path) -> "Marks":
+    """The line of each field, for callers that find problems of their own."""
+    return _parse(path, path.read_text(encoding="utf-8"))[1]
+
+
+Where = tuple[str | int, ...]
+
+
+class Marks:
+    """The line of each field of a YAML file, counted from 1."""
+
+    def __init__(self, lines: Mapping[Where, int]) -> None:
+        self._lines = lines
+
+    def line(self, at: Where) -> int:
+        """The line of the field, or of what surrounds it if the field is absent."""
+        while at and at not in self._lines:
+            at = at[:-1]
+        return self._lines.get(at, 1)
+
+    def has(self, at: Where) -> bool:
+        return at in self._lines
+
+
+class _Problem(NamedTuple):
+    at: Where
+    reason: str
+
+
+def _parse(path: Path, text: str) -> tuple[Any, Marks]:
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is None:
+            return None, Marks({})
+        fields = list(_walk(root, ()))
+        raw = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise CatalogError(f"{path}:{line}: not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise CatalogError(f"{path}:1: not YAML: {error}") from error
+    lines: dict[Where, int] = {}
+    for at, line in fields:
+        if at in lines:
+            raise CatalogError(
+                f"{path}:{line}: {_dotted(at)}: written twice, first on line {lines[at]}"
+            )
+        lines[at] = line
+    return raw, Marks(lines)
+
+
+def _walk(node: yaml.Node, at: Where) -> Iterator[tuple[Where, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*at, str(key.value))
+            yield here, key.start_mark.line + 1
+            yield from _walk(value, here)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            here = (*at, index)
+            yield here, value.start_mark.line + 1
+            yield from _walk(value, here)
+
+
+def _with_resolved_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """`./x`, `../x` and `~/x` are paths, relative to the catalog; anything else is left alone."""
+
+    def resolved(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.startswith("~/"):
+            return str(Path(value).expanduser())
+        return str((folder / value).resolve()) if value.startswith(("./", "../")) else value
+
+    models = raw.get("models")
+    if not isinstance(models, dict):
+        return raw
+    entries = {}
+    for name, entry in models.items():
+        if not isinstance(entry, dict):
+            entries[name] = entry
+            continue
+        changed = {k: resolved(entry[k]) for k in ("source", "chat_template") if k in entry}
+        if isinstance(lora := entry.get("lora"), dict):
+            changed["lora"] = {adapter: resolved(where) for adapter, where in lora.items()}
+        entries[name] = {**entry, **changed}
+    return {**raw, "models": entries}
+
+
+def _explain(path: Path, marks: Marks, error: ValidationError) -> Iterator[str]:
+    for problem in error.errors(include_url=False):
+        at = tuple(problem["loc"])
+        if at and at[-1] == "[key]":
+            at = at[:-1]
+        if at and at[-1] == "name" and not marks.has(at):
+            continue  # the key itself is the name, and is reported as such
+        value = problem["input"]
+        shown = "" if isinstance(value, dict | list) else f" (value: {value!r})"
+        reason = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            reason, shown = "there is no such field", ""
+        yield f"{path}:{marks.line(at)}: {_dotted(at) or 'the file'}: {reason}{shown}"
+
+
+def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
+    """Checks across entries: every pool exists, and no name means two things."""
+    served: dict[str, str] = {}
+    lanes: dict[str, str] = {}
+    for name, entry in catalog.models.items():
+        at = ("models", name)
+        if entry.name != name:
+            yield _Problem((*at, "name"), "leave it out: the key is the name")
+        for index, pool in enumerate(entry.pools):
+            if pool not in catalog.pools:
+                known = ", ".join(catalog.pools)
+                yield _Problem((*at, "pools", index), f"no pool `{pool}`; there are: {known}")
+        for argument, instead in RESERVED_ENGINE_ARGUMENTS.items():
+            if argument in entry.engine:
+                yield _Problem((*at, "engine", argument), f"may not be set here: {instead}")
+        for alias in entry.served_names:
+            if alias in served:
+                here = at if alias == name else (*at, "lora", alias)
+                yield _Problem(here, f"the name `{alias}` is taken by model `{served[alias]}`")
+            served.setdefault(alias, name)
+        if lanes.setdefault(slug(name), name) != name:
+            yield _Problem(at, f"too like `{lanes[slug(name)]}`: both would be `{slug(name)}`")
+
+
+def _dotted(at: Where) -> str:
+    return ".".join(str(step) for step in at)

@@ -1,0 +1,24 @@
+"""S3: one class that talks to an object store, and the errors that it raises."""
+
+from shared.storage.errors import (
+    ChangedError,
+    ForbiddenError,
+    LoginRefusedError,
+    StorageRefusedError,
+    why_unreadable,
+)
+from shared.storage.multipart import UPLOAD_BYTES, Stored
+from shared.storage.storage import DEFAULT_REGION, Listed, Storage
+
+__all__ = [
+    "DEFAULT_REGION",
+    "UPLOAD_BYTES",
+    "ChangedError",
+    "ForbiddenError",
+    "Listed",
+    "LoginRefusedError",
+    "Storage",
+    "StorageRefusedError",
+    "Stored",
+    "why_unreadable",
+]

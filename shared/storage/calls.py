@@ -1,0 +1,65 @@
+"""Calls of the synchronous client, each in a thread, and tried again while S3 is away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import stamina
+
+from shared.errors import TransientError
+from shared.storage.errors import translated
+
+T = TypeVar("T")
+
+THREADS = 24
+
+
+class Calls:
+    """Runs calls in threads of its own and raises our errors.
+
+    A call has `attempts`, and `patience_seconds` all in all, if that is given.
+    """
+
+    def __init__(self, *, attempts: int, patience_seconds: float | None) -> None:
+        self._attempts = attempts
+        self._patience_seconds = patience_seconds
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="storage")
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """The result of a call that may be repeated."""
+        # Patience covers waiting for a thread, too: all of them may wait for a server that hangs.
+        async with _patience(self._patience_seconds):
+            return await self._try(function)
+
+    async def call_once(self, function: Callable[[], T]) -> T:
+        """The result of a call that is tried once."""
+        async with _patience(self._patience_seconds):
+            return await self.in_thread(function)
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """The result of a call that is tried once and may take as long as it needs."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, translated, function)
+
+    def close(self) -> None:
+        """Give up the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _try(self, function: Callable[[], T]) -> T:
+        async for attempt in stamina.retry_context(
+            on=TransientError, attempts=self._attempts, timeout=30, wait_initial=0.1, wait_max=2
+        ):
+            with attempt:
+                return await self.in_thread(function)
+        raise AssertionError("unreachable: stamina raises after its last attempt")
+
+
+@asynccontextmanager
+async def _patience(seconds: float | None) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise TransientError("S3 does not answer.") from error

@@ -1,0 +1,467 @@
+"""Inputs, parts and outputs in S3: the one class that talks to an object store.
+
+The `minio` client is synchronous; every call runs in a thread of this class's own pool.
+"""
+
+import asyncio
+import io
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import urllib3
+from minio import Minio
+from minio.commonconfig import Tags
+from minio.datatypes import Object
+from minio.deleteobjects import DeleteObject
+from minio.error import S3Error
+
+from shared.errors import NotFoundError, SetupError, TransientError
+from shared.storage.calls import THREADS, Calls
+from shared.storage.errors import (
+    ForbiddenError,
+    LoginRefusedError,
+    Place,
+    StorageRefusedError,
+    errors_of,
+)
+from shared.storage.multipart import (
+    COPIES_AT_ONCE,
+    MAX_PARTS,
+    MIN_PART_BYTES,
+    PART_BYTES,
+    MultipartUploads,
+    Stored,
+    parts_of,
+)
+
+#: The default for servers without regions: AWS's first one.
+DEFAULT_REGION = "us-east-1"
+_READ_SECONDS = 60.0
+_CHUNK_BYTES = 1024 * 1024
+#: Objects in one answer to a listing; S3 gives no more.
+_LISTED = 1000
+#: A key that nobody writes: it is under none of our prefixes.
+_PROBE = "probes/never"
+_LABEL = "x-amz-meta-label"
+#: The codes of Ceph, AWS and MinIO for a bucket in an unknown region.
+_NO_SUCH_REGION = {
+    "InvalidLocationConstraint",
+    "IllegalLocationConstraintException",
+    "InvalidRegion",
+}
+
+
+class Listed(NamedTuple):
+    """An object as a listing names it; the time in Unix seconds."""
+
+    key: str
+    etag: str
+    size: int
+    modified_at: float
+
+
+class Storage:
+    """One bucket of an S3 server.
+
+    A call is tried `attempts` times. With `patience_seconds`, one that has no answer by then raises
+    TransientError, whatever it waits for; without, it may take minutes. What S3 refuses for good is
+    a StorageRefusedError.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        access_key: str,
+        secret_key: str,
+        bucket: str,
+        *,
+        region: str = DEFAULT_REGION,
+        patience_seconds: float | None = None,
+        attempts: int = 5,
+    ) -> None:
+        url = urlsplit(endpoint)
+        self.bucket = bucket
+        self._region = region
+        self._calls = Calls(attempts=attempts, patience_seconds=patience_seconds)
+        self._connections = urllib3.PoolManager(
+            maxsize=THREADS,
+            timeout=urllib3.Timeout(connect=5, read=patience_seconds or _READ_SECONDS),
+            retries=False,
+        )
+        self._client = Minio(
+            url.netloc,
+            access_key=access_key,
+            secret_key=secret_key,
+            secure=url.scheme == "https",
+            # Named, so that the client does not ask the server for it before each first call.
+            region=region,
+            http_client=self._connections,
+        )
+        self._uploads = MultipartUploads(self._client, bucket, self._calls)
+
+    async def prepare(self) -> None:
+        """Make the bucket if it is missing, and prove that it honours create-only puts.
+
+        Raises SetupError if the server lacks the region or refuses the login, or if a second
+        create-only put of one key is not refused with 412: two finalisers could then overwrite each
+        other's result.
+        """
+        try:
+            await self._calls.call(self._make_bucket)
+        except LoginRefusedError as error:
+            raise SetupError(
+                f"{error} Check BATCHYARD_S3_ACCESS_KEY, BATCHYARD_S3_SECRET_KEY and what that "
+                f"login may do with the bucket '{self.bucket}'."
+            ) from error
+        probe = f"probes/{secrets.token_hex(8)}"
+        first = await self.create(probe, b"1")
+        second = await self.create(probe, b"2")
+        await self.remove([probe])
+        if not first or second:
+            raise SetupError(
+                f"The S3 server of bucket '{self.bucket}' ignores create-only puts "
+                "(If-None-Match: *), so results could be overwritten. Use a server that answers "
+                "412, such as Ceph RGW, MinIO or AWS."
+            )
+
+    async def ping(self) -> None:
+        """Raise TransientError if the server does not answer."""
+        await self._calls.call(lambda: self._client.bucket_exists(self.bucket))
+
+    async def check_reads(self) -> None:
+        """Raise TransientError unless S3 answers for an object of our own, asked once.
+
+        If it does, an error with another object concerns that object alone.
+        """
+        place = Place(self.bucket, _PROBE, None)
+        try:
+            await self._calls.call_once(lambda: self._get(place, 0, None, None))
+        except ForbiddenError as error:
+            raise LoginRefusedError(f"{error}") from error
+        except NotFoundError:
+            return
+
+    async def put(self, key: str, body: bytes) -> Stored:
+        """Write a small object, replacing what is there."""
+        return await self._calls.call(lambda: self._put(key, body))
+
+    async def create(self, key: str, body: bytes) -> bool:
+        """Write a small object if the key is free; False when it is taken: the first one stays."""
+        return await self._calls.call(lambda: self._create(key, body)) is not None
+
+    async def put_once(self, key: str, body: bytes, *, label: str = "") -> Stored | None:
+        """Write a small object that stays as it is; None when the key holds another one.
+
+        `label` is kept in its metadata.
+
+        An object of the same bytes is ours: the answer to an earlier attempt may have been lost.
+        """
+        etag = await self._calls.call(lambda: self._create(key, body, label))
+        if etag is not None:
+            return Stored(key, etag, len(body))
+        try:
+            return await self.stat(key) if await self.get(key) == body else None
+        except NotFoundError:
+            # It was removed meanwhile, together with its owner.
+            return None
+
+    async def get(
+        self,
+        key: str,
+        *,
+        start: int = 0,
+        end: int | None = None,
+        etag: str | None = None,
+        bucket: str | None = None,
+        version_id: str | None = None,
+    ) -> bytes:
+        """Bytes [start, end) of an object. Raises NotFoundError, ChangedError if `etag` differs."""
+        if end is not None and end <= start:
+            return b""
+        place = Place(bucket or self.bucket, key, version_id or None)
+        return await self._calls.call(lambda: self._get(place, start, end, etag))
+
+    async def stream(
+        self,
+        key: str,
+        *,
+        start: int = 0,
+        end: int | None = None,
+        etag: str | None = None,
+        bucket: str | None = None,
+        version_id: str | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        """An object's bytes in chunks of about 1 MiB; memory does not grow with its size."""
+        if end is not None and end <= start:
+            return
+        place = Place(bucket or self.bucket, key, version_id or None)
+        response = await self._calls.call(lambda: self._open(place, start, end, etag))
+        try:
+            while chunk := await self._calls.in_thread(partial(response.read, _CHUNK_BYTES)):
+                yield chunk
+        finally:
+            response.close()
+            response.release_conn()
+
+    async def upload(self, key: str, chunks: AsyncIterator[bytes]) -> Stored:
+        """Write an object of unknown size as it arrives. Nothing is left behind if `chunks` raises.
+
+        No thread waits for `chunks`, so slow sources do not delay others.
+        """
+        async with aclosing(parts_of(chunks)) as parts:
+            first = await anext(parts, b"")
+            if len(first) < PART_BYTES:
+                return await self.put(key, first)
+            size = 0
+
+            async def send(upload: str, sending: list[asyncio.Task[str]]) -> None:
+                nonlocal size
+                part = first
+                while part:
+                    size += len(part)
+                    sending.append(
+                        asyncio.create_task(self._uploads.send(key, upload, len(sending), part))
+                    )
+                    part = await anext(parts, b"")
+                    await asyncio.wait(sending[-1:])
+                    sending[-1].result()
+
+            etag = await self._uploads.write(key, send)
+        return Stored(key, etag or (await self.stat(key)).etag, size)
+
+    async def compose(self, key: str, sources: Sequence[Stored]) -> Stored:
+        """Write an object that joins others in order; memory does not grow with its size.
+
+        S3 copies them itself if all but the last have at least 5 MiB. Nothing is left behind if it
+        fails. Raises NotFoundError when a source is gone.
+        """
+        sources = [source for source in sources if source.size]
+        is_too_small = any(source.size < MIN_PART_BYTES for source in sources[:-1])
+        if not sources or is_too_small or len(sources) > MAX_PARTS:
+            return await self.upload(key, self._joined(sources))
+
+        async def copy_all(upload: str, copying: list[asyncio.Task[str]]) -> None:
+            for number, source in enumerate(sources, start=1):
+                if len(copying) >= COPIES_AT_ONCE:
+                    await asyncio.wait(copying[-COPIES_AT_ONCE:][:1])
+                    copying[-COPIES_AT_ONCE].result()
+                copying.append(asyncio.create_task(self._uploads.copy(key, upload, number, source)))
+            await asyncio.wait(copying)
+
+        etag = await self._uploads.write(key, copy_all)
+        size = sum(source.size for source in sources)
+        return Stored(key, etag or (await self.stat(key)).etag, size)
+
+    async def set_policy(self, policy: Mapping[str, object]) -> None:
+        """Replace the bucket's access policy."""
+        await self._calls.call(
+            lambda: self._client.set_bucket_policy(self.bucket, json.dumps(policy))
+        )
+
+    async def tag(self, key: str, tags: Mapping[str, str]) -> None:
+        """Give an object these tags and no others; access policies can ask for them.
+
+        Raises NotFoundError when there is no object.
+        """
+        of_object = Tags.new_object_tags()
+        of_object.update(tags)
+        await self._calls.call(lambda: self._client.set_object_tags(self.bucket, key, of_object))
+
+    async def require_tags(self) -> None:
+        """Raise SetupError if the server does not let us tag objects."""
+        probe = f"probes/{secrets.token_hex(8)}"
+        await self.put(probe, b"")
+        try:
+            await self.tag(probe, {"tenant": "probe"})
+        except (StorageRefusedError, LoginRefusedError) as error:
+            raise SetupError(
+                f"The S3 server of bucket '{self.bucket}' does not let us tag objects. {error} "
+                f"Allow s3:PutObjectTagging, or unset BATCHYARD_TAG_RESULTS."
+            ) from error
+        finally:
+            await self.remove([probe])
+
+    async def label(self, key: str) -> str:
+        """The label of an object, empty for none. Raises NotFoundError."""
+        found = await self._calls.call(lambda: self._stat(Place(self.bucket, key, None)))
+        return (found.metadata or {}).get(_LABEL, "")
+
+    async def stat(
+        self, key: str, *, bucket: str | None = None, version_id: str | None = None
+    ) -> Stored:
+        """Size and ETag. Raises NotFoundError."""
+        place = Place(bucket or self.bucket, key, version_id or None)
+        found = await self._calls.call(lambda: self._stat(place))
+        return Stored(key, found.etag or "", found.size or 0)
+
+    async def keys(self, prefix: str) -> list[str]:
+        """All keys that begin with `prefix`."""
+        return await self._calls.call(
+            lambda: [
+                item.object_name or ""
+                for item in self._client.list_objects(self.bucket, prefix, recursive=True)
+            ]
+        )
+
+    async def pages(self, prefix: str) -> AsyncGenerator[list[Listed], None]:
+        """The objects whose keys begin with `prefix`, in order, a thousand at a time."""
+        after: str | None = None
+        while True:
+            page = await self._calls.call(partial(self._page, prefix, after))
+            if page:
+                yield page
+            if len(page) < _LISTED:
+                return
+            after = page[-1].key
+
+    async def folders(self, prefix: str) -> list[str]:
+        """What follows `prefix` up to the next slash, each once."""
+        return await self._calls.call(
+            lambda: [
+                (item.object_name or "").removeprefix(prefix).rstrip("/")
+                for item in self._client.list_objects(self.bucket, prefix)
+                if item.is_dir
+            ]
+        )
+
+    async def keys_older_than(self, seconds: float, prefix: str) -> list[str]:
+        """All keys that begin with `prefix` and were written longer ago."""
+        before = datetime.now(UTC) - timedelta(seconds=seconds)
+        return await self._calls.call(
+            lambda: [
+                item.object_name or ""
+                for item in self._client.list_objects(self.bucket, prefix, recursive=True)
+                if item.last_modified and item.last_modified < before
+            ]
+        )
+
+    async def abort_older_than(self, seconds: float) -> int:
+        """Drop what unfinished uploads have sent that were begun longer ago. Returns how many.
+
+        MinIO lists no such uploads, and drops them itself after a day.
+        """
+        return await self._uploads.abort_older_than(seconds)
+
+    async def remove(self, keys: Iterable[str]) -> None:
+        """Delete objects. One that is gone already is no error."""
+        doomed = [DeleteObject(key) for key in keys]
+        failed = await self._calls.call(
+            lambda: list(self._client.remove_objects(self.bucket, doomed))
+        )
+        if failed:
+            raise TransientError(f"S3 did not delete {len(failed)} objects: {failed[0].code}")
+
+    def signed_url(self, key: str, *, at: int, seconds: int) -> str:
+        """A URL that reads the object without a key, from `at` (Unix seconds) for `seconds`.
+
+        The same arguments give the same URL. S3 allows a week at most.
+        """
+        return self._client.get_presigned_url(
+            "GET",
+            self.bucket,
+            key,
+            expires=timedelta(seconds=seconds),
+            request_date=datetime.fromtimestamp(at, UTC),
+        )
+
+    def close(self) -> None:
+        """Give up the threads and connections."""
+        self._calls.close()
+        self._connections.clear()
+
+    async def _joined(self, sources: Iterable[Stored]) -> AsyncGenerator[bytes, None]:
+        for source in sources:
+            async with aclosing(self.stream(source.key, etag=source.etag)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    def _make_bucket(self) -> None:
+        if not self._client.bucket_exists(self.bucket):
+            try:
+                self._client.make_bucket(self.bucket)
+            except S3Error as error:
+                if error.code in _NO_SUCH_REGION:
+                    raise SetupError(
+                        f"The S3 server has no region '{self._region}' where bucket "
+                        f"'{self.bucket}' could be made. Set BATCHYARD_S3_REGION to one that it "
+                        "has, or make the bucket yourself."
+                    ) from error
+                if error.code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+                    raise
+
+    def _page(self, prefix: str, after: str | None) -> list[Listed]:
+        found = self._client.list_objects(self.bucket, prefix, recursive=True, start_after=after)
+        return [
+            Listed(
+                item.object_name or "",
+                (item.etag or "").strip('"'),
+                item.size or 0,
+                item.last_modified.timestamp() if item.last_modified else 0.0,
+            )
+            # Without a limit, the client would fetch further pages, and start over after an error.
+            for item in islice(found, _LISTED)
+        ]
+
+    def _put(self, key: str, body: bytes) -> Stored:
+        # In one piece: Ceph does not name the ETag of a multipart upload.
+        written = self._client.put_object(
+            self.bucket, key, io.BytesIO(body), len(body), part_size=max(len(body), PART_BYTES)
+        )
+        return Stored(key, written.etag or "", len(body))
+
+    def _create(self, key: str, body: bytes, label: str = "") -> str | None:
+        """The new object's ETag; None if the key is taken."""
+        headers: dict[str, str | list[str] | tuple[str]] = {
+            "If-None-Match": "*",
+            "Content-Type": "application/octet-stream",
+        }
+        if label:
+            headers[_LABEL] = label
+        try:
+            # The client's put_object drops headers that it does not know.
+            answer = self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
+                "PUT",
+                bucket_name=self.bucket,
+                object_name=key,
+                body=body,
+                headers=headers,
+            )
+        except S3Error as error:
+            if error.code == "PreconditionFailed":
+                return None
+            if error.code == "ConditionalRequestConflict":
+                raise TransientError(f"S3: a race for {key}, to be run again") from error
+            raise
+        return str(answer.headers.get("etag", "")).strip('"')
+
+    def _stat(self, place: Place) -> Object:
+        with errors_of(place):
+            return self._client.stat_object(place.bucket, place.key, version_id=place.version_id)
+
+    def _get(self, place: Place, start: int, end: int | None, etag: str | None) -> bytes:
+        response = self._open(place, start, end, etag)
+        try:
+            return response.read()
+        finally:
+            response.close()
+            response.release_conn()
+
+    def _open(
+        self, place: Place, start: int, end: int | None, etag: str | None
+    ) -> urllib3.BaseHTTPResponse:
+        with errors_of(place):
+            return self._client.get_object(
+                place.bucket,
+                place.key,
+                offset=start,
+                length=0 if end is None else end - start,
+                request_headers={"If-Match": etag} if etag else None,
+                version_id=place.version_id,
+            )
