@@ -1,4 +1,4 @@
-"""`python -m gateway`: the HTTP door, configured by the environment alone."""
+"""`python -m gateway`: the HTTP API, configured by the environment alone."""
 
 import socket
 import sys
@@ -16,10 +16,10 @@ from shared.bus.messages import path
 from shared.errors import SetupError
 from shared.monitoring import log
 
-#: The exit code where the port cannot be had, or a service stays away.
+#: The exit code if the port is taken or a service is down.
 _NOT_STARTED = 3
-#: A connection that nobody uses. Whoever keeps it for the next call has to end it first, or that
-#: call meets its end: OpenAI's clients do so after 5 s, most load balancers after 60.
+#: How long an unused connection stays open. Clients must close it first, or their next call may
+#: meet a closed connection: OpenAI's clients do so after 5 s, most load balancers after 60.
 _IDLE_SECONDS = 75
 
 
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of events first: it waits for all answers, and they have no end."""
+    """Ends event streams first, because it waits for all answers and those would go on."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         end_streams(cast("FastAPI", self.config.app))

@@ -25,6 +25,7 @@ from gateway import (
     results,
     retry,
     uploads,
+    webhook_deliveries,
     webhooks,
 )
 from gateway.access import Access
@@ -48,14 +49,14 @@ from shared.tasks import end
 
 log = structlog.get_logger()
 
-#: Seconds for the services to come up when the whole fleet starts at once.
+#: Seconds for the services to start, when the whole fleet starts at once.
 _START_PATIENCE = 60.0
 
 
 def build_app(settings: GatewaySettings) -> FastAPI:
-    """The whole gateway; nothing is connected before it starts.
+    """The whole gateway. It connects to nothing before it starts.
 
-    Raises CatalogError. Its start raises SetupError, or TransientError if a service stays away.
+    Raises CatalogError. Its start raises SetupError, and TransientError if a service is down.
     """
     catalog = load_catalog(settings.catalog)
     catalog_changed_at = int(settings.catalog.stat().st_mtime)
@@ -94,7 +95,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                     UploadMemory(settings.upload_memory_bytes),
                 )
             }
-            # A lease that cannot be let go ends by itself.
+            # A lease that cannot be released ends by itself.
             await end(relaying)
         finally:
             guard.close()
@@ -107,14 +108,14 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         title="Batchyard",
         version=version("batchyard"),
         lifespan=running,
-        # The pages load their scripts from elsewhere; the document itself wants a key, as all does.
+        # The pages would load scripts from elsewhere, and the document needs a key.
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
         generate_unique_id_function=openapi.operation_id,
     )
-    for room in (
+    for module in (
         files,
         uploads,
         batches,
@@ -125,8 +126,9 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         explain,
         models,
         webhooks,
+        webhook_deliveries,
     ):
-        app.include_router(room.router, prefix="/v1")
+        app.include_router(module.router, prefix="/v1")
     app.include_router(health.router)
     app.add_middleware(Access)
     if settings.metrics_token is not None:
@@ -134,12 +136,12 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         app.include_router(metrics.router(calls, settings.metrics_token.get_secret_value()))
         app.add_middleware(metrics.Counting, calls=calls)
     errors.install(app)
-    openapi.install(app)
+    openapi.install(app, settings)
     return app
 
 
 def end_streams(app: FastAPI) -> None:
-    """Let answers that go on for as long as a batch runs come to their end now."""
+    """End the answers that would go on for as long as a batch runs."""
     if (watchers := getattr(app.state, "watchers", None)) is not None:
         watchers.close()
 

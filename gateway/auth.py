@@ -1,4 +1,4 @@
-"""Whose call it is: a bearer key stands for a tenant."""
+"""Finds the tenant of a call by its bearer key."""
 
 from typing import Annotated
 
@@ -10,8 +10,8 @@ from gateway.limits import call_rates, limit_headers, too_many_calls
 from shared.errors import AuthenticationError, NotFoundError
 from shared.state import BatchRecord
 
-#: Of shorter keys even the ends would tell too much.
-_SHORTEST_SHOWN = 16
+#: The ends of a shorter key would reveal too much of it.
+_MIN_SHOWN = 16
 _bearer = HTTPBearer(auto_error=False)
 _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
@@ -24,7 +24,7 @@ async def _tenant(request: Request, services: Use, credentials: _Credentials) ->
 async def _own_batch(
     request: Request, services: Use, credentials: _Credentials, batch_id: str
 ) -> BatchRecord:
-    """Key, limits and batch in one round trip: nothing is called as often as this."""
+    """Key, limits and batch in one round trip, because this is the most frequent call."""
     tenant, batch = await _admit(request, services, credentials, batch_id=batch_id)
     return require_own(batch, tenant, batch_id)
 
@@ -34,15 +34,15 @@ OwnBatch = Annotated[BatchRecord, Depends(_own_batch)]
 
 
 def require_own(batch: BatchRecord | None, tenant: str, batch_id: str) -> BatchRecord:
-    """The batch. Raises NotFoundError when there is none, and for another tenant's as well."""
+    """The batch. Raises NotFoundError if there is none, or if it is another tenant's."""
     if batch is None or batch.tenant != tenant:
         raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
     return batch
 
 
 def masked(key: str) -> str:
-    """Enough of a key to tell which one it was, and too little to use it."""
-    return f"{key[:3]}***{key[-4:]}" if len(key) >= _SHORTEST_SHOWN else "***"
+    """Enough of a key to recognize it, and too little to use it."""
+    return f"{key[:3]}***{key[-4:]}" if len(key) >= _MIN_SHOWN else "***"
 
 
 async def _admit(

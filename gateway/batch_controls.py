@@ -1,15 +1,17 @@
-"""What a client may do to a batch under way, besides cancelling it: pause, resume, change it."""
+"""What a client may do to a running batch besides cancelling it: pause, resume, change it."""
 
 import json
-from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.auth import OwnBatch, Tenant
-from gateway.batches import METADATA_SCHEMA, own_batch
+from gateway.batches import own_batch
+from gateway.bodies import read_body
 from gateway.dependencies import Use
-from gateway.fields import metadata_limits, read_body, require_small
+from gateway.fields import require_small
+from gateway.route_docs import addition, json_body
+from shared.bus.messages import Integer
 from shared.errors import ConflictError, InvalidInputError
 from shared.ledger.changes import keep_changes
 from shared.lifecycle import Status
@@ -17,67 +19,65 @@ from shared.openai.shapes import Batch
 
 router = APIRouter()
 
-_OURS = "An addition to OpenAI's API. SDK: client.post(path, cast_to=Batch)."
+_ADDITION = addition("An addition to OpenAI's API. SDK: client.post(path, cast_to=Batch).")
 
 
 class UpdateBatch(BaseModel):
-    """The body of `update_batch`; a field that is left out stays as it is."""
+    """The body of `update_batch`. Fields that are left out stay as they are."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", json_schema_extra={"minProperties": 1}
+    )
 
-    priority: int = Field(default=5, ge=0, le=9)
-    metadata: Annotated[dict[str, str], Field(json_schema_extra=METADATA_SCHEMA)] | None = None
+    priority: Integer = Field(default=5, ge=0, le=9)
+    metadata: dict[str, str] | None = None
 
 
-@router.post("/batches/{batch_id}/pause", openapi_extra={"x-batchyard": _OURS})  # noqa: FAST003  # what gives the batch takes it
+@router.post("/batches/{batch_id}/pause", openapi_extra=_ADDITION)  # noqa: FAST003  # the dependency that gives the batch reads it
 async def pause_batch(batch: OwnBatch, services: Use) -> Batch:
-    """Start no more of the batch's requests; those that run come to their end.
+    """Start no more of the batch's requests. Those that are running will still end.
 
-    Its completion window goes on. It may be cancelled, and expires, as any other. To repeat it
-    changes nothing. The batch has `paused: true` until it is resumed.
+    Its completion window goes on, so it may expire, and it can be cancelled. The batch has
+    `paused: true` until it is resumed. Repeating the call changes nothing.
     """
     _require_open(await services.state.controls.pause(batch.id), "pause")
     return (await keep_changes(services.state, services.storage, batch.id)).to_openai()
 
 
-@router.post("/batches/{batch_id}/resume", openapi_extra={"x-batchyard": _OURS})  # noqa: FAST003  # as above
+@router.post("/batches/{batch_id}/resume", openapi_extra=_ADDITION)  # noqa: FAST003  # as above
 async def resume_batch(batch: OwnBatch, services: Use) -> Batch:
-    """Let a paused batch go on; one that is not paused stays as it is."""
+    """Let a paused batch continue. A batch that is not paused stays as it is."""
     _require_open(await services.state.controls.resume(batch.id), "resume")
     return (await keep_changes(services.state, services.storage, batch.id)).to_openai()
 
 
 @router.post(
     "/batches/{batch_id}",
-    openapi_extra={
-        "x-batchyard": "An addition to OpenAI's API. SDK: client.post(path, cast_to=Batch, "
-        "body={'priority': 9}).",
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": UpdateBatch.model_json_schema()}},
-        },
-    },
+    openapi_extra=json_body(UpdateBatch)
+    | addition(
+        "An addition to OpenAI's API. SDK: client.post(path, cast_to=Batch, body={'priority': 9})."
+    ),
 )
 async def update_batch(request: Request, batch_id: str, tenant: Tenant, services: Use) -> Batch:
-    """Change the priority (0 to 9, the higher the sooner) of a batch that runs, or its metadata.
+    """Change a running batch's priority (0 to 9, higher runs sooner), or any batch's metadata.
 
-    What has not begun to run is put in the new order at once. `metadata` replaces all pairs, null
-    takes them away; that is possible after the batch's end, too.
+    Requests that have not begun to run are reordered at once. `metadata` replaces all pairs; null
+    removes them. It may be changed after the batch's end, too.
     """
-    wish = await read_body(request, UpdateBatch)
-    told = wish.model_fields_set
-    if not told:
+    params = await read_body(request, UpdateBatch)
+    given = params.model_fields_set
+    if not given:
         raise InvalidInputError(
             "Nothing to change: give 'priority', 'metadata' or both.",
             param="priority",
             code="missing_required_parameter",
         )
-    require_small(wish.metadata or {}, metadata_limits(services.settings))
+    require_small(params.metadata or {}, services.settings.metadata_limits)
     await own_batch(services.state, tenant, batch_id)
     status = await services.state.controls.amend(
         batch_id,
-        priority=wish.priority if "priority" in told else None,
-        metadata=json.dumps(wish.metadata) if "metadata" in told else None,
+        priority=params.priority if "priority" in given else None,
+        metadata=json.dumps(params.metadata) if "metadata" in given else None,
     )
     _require_open(status, "change the priority of")
     return (await keep_changes(services.state, services.storage, batch_id)).to_openai()

@@ -1,4 +1,4 @@
-"""What every endpoint may use: the adapters that `build_app` made, and the settings."""
+"""What every route may use: the adapters that `build_app` made, and the settings."""
 
 import asyncio
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Services:
     upload_memory: UploadMemory
 
 
-# Async, since FastAPI runs what is not in a thread.
+# Async, because FastAPI runs other functions in a thread.
 async def _services(request: Request) -> Services:
     services: Services = request.state.services
     return services

@@ -1,4 +1,4 @@
-"""One mapping from exceptions to answers: status, OpenAI's envelope, and what clients do next."""
+"""Maps exceptions to answers: the status, OpenAI's envelope, and the headers for retries."""
 
 import math
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from starlette.routing import Match
 
 from gateway.access import response_headers
 from gateway.fields import complaint
+from gateway.openapi_errors import BROKEN, BUSY
 from shared.errors import (
     AuthenticationError,
     BatchyardError,
@@ -34,11 +35,9 @@ log = structlog.get_logger()
 
 _INVALID = "invalid_request_error"
 _SERVER = "server_error"
-_BUSY = "The server cannot reach a part of itself at the moment. Please try again in a few seconds."
-_BROKEN = "The server had an error while processing your request. Its request id helps to find why."
-#: The SDKs take no longer wait than this from a header.
-_LONGEST_WAIT_SECONDS = 60
-#: nginx's word for a caller who hung up; nobody reads it but the log.
+#: The SDKs ignore a longer wait in a header.
+_MAX_WAIT_SECONDS = 60
+#: nginx's status for a client that hung up. Only the log shows it.
 _HUNG_UP = 499
 
 
@@ -51,7 +50,7 @@ class Answer(NamedTuple):
 
 
 def install(app: FastAPI) -> None:
-    """Let the app answer every exception by this file."""
+    """Make the app answer every exception as this file says."""
     app.add_exception_handler(BatchyardError, _respond)
     app.add_exception_handler(RequestValidationError, _respond)
     app.add_exception_handler(HTTPException, _respond_to_routing)
@@ -59,7 +58,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _respond_to_bug)
 
 
-def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case a class, as flat as a table
+def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case per class, as flat as a table
     """What the caller gets to see of an exception."""
     match error:
         case RequestValidationError():
@@ -73,7 +72,7 @@ def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case a class, as
         case NotFoundError():
             return Answer(404, _body(str(error), param=error.param, code=error.code))
         case ConflictError() | InvalidTransitionError():
-            # Clients try a 409 again of themselves; this one will not change.
+            # Clients retry a 409 by themselves, which does not help here.
             return Answer(409, _body(str(error)), {"x-should-retry": "false"})
         case TooLargeError():
             return Answer(413, _body(str(error)))
@@ -81,15 +80,15 @@ def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case a class, as
             body = ErrorBody(message=str(error), type=error.kind, code=error.code)
             return Answer(429, body, _waiting(error.wait_seconds))
         case TransientError():
-            return Answer(503, ErrorBody(message=_BUSY, type=_SERVER), {"retry-after": "5"})
+            return Answer(503, ErrorBody(message=BUSY, type=_SERVER), {"retry-after": "5"})
         case _:
-            return Answer(500, ErrorBody(message=_BROKEN, type=_SERVER))
+            return Answer(500, ErrorBody(message=BROKEN, type=_SERVER))
 
 
 def _waiting(seconds: float | None) -> dict[str, str]:
-    """When to come back; clients do that of themselves only if it is soon."""
-    if seconds is None or seconds > _LONGEST_WAIT_SECONDS:
-        return {"retry-after": str(_LONGEST_WAIT_SECONDS), "x-should-retry": "false"}
+    """When to try again. Clients do so by themselves only if the wait is short."""
+    if seconds is None or seconds > _MAX_WAIT_SECONDS:
+        return {"retry-after": str(_MAX_WAIT_SECONDS), "x-should-retry": "false"}
     return {
         "retry-after": str(math.ceil(seconds)),
         "retry-after-ms": str(math.ceil(seconds * 1000)),
@@ -98,8 +97,7 @@ def _waiting(seconds: float | None) -> dict[str, str]:
 
 async def _respond(request: Request, error: Exception) -> Response:
     if isinstance(error, NotFoundError | InvalidInputError | ConflictError):
-        # What is missing, or stands otherwise, may be so because Redis has been under a rebuild
-        # since the call came in.
+        # The object may be missing or different because a rebuild of Redis began after the call.
         try:
             await request.state.services.state.restore.raise_if_under_way()
         except TransientError as unsure:
@@ -129,19 +127,19 @@ async def _respond_to_routing(request: Request, error: Exception) -> Response:
             return _response(Answer(status, _body(error.detail), error.headers or {}))
 
 
-async def _note_hang_up(_: Request, error: Exception) -> Response:  # noqa: ARG001  # its type says all
+async def _note_hang_up(_: Request, error: Exception) -> Response:  # noqa: ARG001  # handlers take the error
     return Response(status_code=_HUNG_UP)
 
 
 async def _respond_to_bug(request: Request, error: Exception) -> Response:
-    """Answers outside of all middleware, so it adds what `Access` would have."""
+    """Runs outside of all middleware, so it adds the headers of `Access` itself."""
     response = _response(answer(error))
     response.headers.update(response_headers(request.scope))
     return response
 
 
 def _methods(request: Request) -> list[str]:
-    """All methods of the path: the router itself names only those of the first route."""
+    """All methods of the path. The router itself names only those of the first route."""
     found: set[str] = set()
     for route in request.app.routes:
         if route.matches(request.scope)[0] is not Match.NONE:

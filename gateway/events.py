@@ -1,4 +1,4 @@
-"""A batch's events as a stream over HTTP, for those who would rather wait than ask again."""
+"""A batch's events as a stream over HTTP, for clients that would otherwise poll."""
 
 from typing import Annotated
 
@@ -7,53 +7,55 @@ from fastapi.responses import StreamingResponse
 
 from gateway.auth import OwnBatch
 from gateway.dependencies import Use
+from gateway.route_docs import addition
 from shared.lifecycle import FINAL
 
 router = APIRouter()
 
-#: Proxies would keep events back to send several at once.
+#: Without these, proxies hold events back to send several at once.
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-_MOST_DIGITS = 15
+_MAX_DIGITS = 15
 
 
 class EventStream(StreamingResponse):
-    """FastAPI's own class of this kind would take the call over, with its answers 204 and 404."""
+    """Not FastAPI's class for such streams, which would allow no other answer, 204 for example."""
 
     media_type = "text/event-stream"
 
 
 @router.get(
-    "/batches/{batch_id}/events",  # noqa: FAST003  # what gives the batch takes it
+    "/batches/{batch_id}/events",  # noqa: FAST003  # the dependency that gives the batch reads it
     response_class=EventStream,
     responses={204: {"description": "The batch has ended, and its last event was seen."}},
-    openapi_extra={
-        "x-batchyard": "An addition to OpenAI's API. SDK: client.get(path, cast_to=Batch, "
-        "stream=True, stream_cls=Stream[Batch])."
-    },
+    openapi_extra=addition(
+        "An addition to OpenAI's API. SDK: client.get(path, cast_to=Batch, stream=True, "
+        "stream_cls=Stream[Batch])."
+    ),
 )
 async def watch_batch(
     batch: OwnBatch,
     services: Use,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Server-sent events: the batch's state at once, at each change, and to its end.
+    """Server-sent events: the batch's state at once, then each change, up to the batch's end.
 
-    Each event holds the whole batch with `type`, `sequence`, `paused`, `priority`, and while it
-    runs `tokens_per_second` and `remaining_seconds`. Its id is the sequence number: with
-    `Last-Event-ID` only newer ones come. A reader that is slow gets the newest state and not all
-    between. Comments are signs of life. The stream ends after the batch's last event.
+    Each event is named as on the bus and holds the whole batch with `type`, `sequence`, `paused`
+    and `priority`, and `tokens_per_second` and `remaining_seconds` while it runs. The first event
+    is named after the one that announced the batch's status. The id is the sequence number; with
+    `Last-Event-ID` only newer events are sent. A slow reader gets the newest state and may miss
+    those before it. Comments keep the connection open. The stream ends after the last event.
     """
     newest = batch.number("sequence")
     seen = _sequence(last_event_id)
     if seen > newest:
-        # No number of this batch's: as if there were none.
+        # Not a number of this batch, so it is ignored.
         seen = -1
     if batch.status in FINAL and seen == newest:
-        # The only answer after which browsers do not come back.
+        # The only answer after which browsers do not reconnect.
         return Response(status_code=204)
     return EventStream(services.watchers.watch(batch.id, seen=seen), headers=_HEADERS)
 
 
 def _sequence(text: str | None) -> int:
-    is_number = text is not None and text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
+    is_number = text is not None and text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS
     return int(text) if text and is_number else -1

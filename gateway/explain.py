@@ -22,6 +22,7 @@ from gateway.lane_position import (
     unplanned,
 )
 from gateway.load import load_of
+from gateway.route_docs import addition
 from shared.slices import ReleaseReason
 from shared.state import BatchRecord, JobRecord
 from shared.state.positions import Attempt, BatchInLane
@@ -37,9 +38,7 @@ _ENGINE_TROUBLE = (
 
 @router.get(
     "/batches/{batch_id}/explain",  # noqa: FAST003  # the dependency that gives the batch reads it
-    openapi_extra={
-        "x-batchyard": "An addition to OpenAI's API. SDK: client.get(path, cast_to=object)."
-    },
+    openapi_extra=addition("An addition to OpenAI's API. SDK: client.get(path, cast_to=object)."),
 )
 async def explain_batch(batch: OwnBatch, services: Use) -> Explanation:
     """What the batch waits for, where it stands in its lane, and when it may start and finish.

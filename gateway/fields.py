@@ -1,18 +1,15 @@
-"""What clients may put into fields, and OpenAI's words for what they may not. Knows no storage."""
+"""What clients may put into fields, and OpenAI's words for what they may not. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import Request
+from pydantic import BaseModel, ValidationError
 
-from gateway.settings import GatewaySettings
 from shared.bus.messages import path
-from shared.errors import InvalidInputError, TooLargeError
+from shared.errors import InvalidInputError
 
 B = TypeVar("B", bound=BaseModel)
 
-MAX_BODY_BYTES = 1024 * 1024
 _SHOWN_CHARACTERS = 200
 _NOT_JSON = (
     "We could not parse the JSON body of your request. The body has to be one JSON object, "
@@ -31,29 +28,10 @@ _EXPECTED = {
 }
 
 
-class ExpiresAfter(BaseModel):
-    """How long a file is kept, counted from its creation."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-    anchor: Literal["created_at"]
-    seconds: int = Field(ge=3600, le=2_592_000)
-
-
-async def read_body(request: Request, shape: type[B]) -> B:
-    """The call's JSON body. Raises InvalidInputError, and TooLargeError above MAX_BODY_BYTES."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise TooLargeError(f"The body is too large: at most {MAX_BODY_BYTES} bytes are taken.")
-    return parsed(bytes(body), shape)
-
-
 def parsed(body: bytes, shape: type[B], *, within: tuple[str, ...] = ()) -> B:
     """A JSON text as a value of `shape`. Raises InvalidInputError with OpenAI's message.
 
-    `within` is the field that the text came in, if it was not the whole body.
+    `within` is the field that held the text, if it was not the whole body.
     """
     try:
         return shape.model_validate_json(body)
@@ -75,15 +53,6 @@ class MetadataLimits(NamedTuple):
     value_characters: int
 
 
-def metadata_limits(settings: GatewaySettings) -> MetadataLimits:
-    """Those that the operator has set."""
-    return MetadataLimits(
-        settings.max_metadata_pairs,
-        settings.max_metadata_key_characters,
-        settings.max_metadata_value_characters,
-    )
-
-
 def require_small(metadata: Mapping[str, str], limits: MetadataLimits) -> None:
     """Raise InvalidInputError for metadata that holds too much."""
     if len(metadata) > limits.pairs:
@@ -96,16 +65,16 @@ def require_small(metadata: Mapping[str, str], limits: MetadataLimits) -> None:
 
 
 def missing(param: str) -> InvalidInputError:
-    """The error for a field that has to be there."""
+    """The error for a required field that is missing."""
     return InvalidInputError(
         f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
     )
 
 
-def complaint(  # noqa: C901, PLR0911  # one case a kind of error, as flat as a table
+def complaint(  # noqa: C901, PLR0911  # one case per kind of error, as flat as a table
     errors: Sequence[Mapping[str, Any]], *, within: tuple[str, ...] = ()
 ) -> InvalidInputError:
-    """The first of pydantic's errors in OpenAI's words; `within` is where the value itself lies."""
+    """The first of pydantic's errors in OpenAI's words; `within` is the path to the value."""
     first = errors[0]
     kind, value, limits = first["type"], first.get("input"), first.get("ctx", {})
     location = (*within, *first["loc"])
@@ -164,7 +133,7 @@ def _wrong_type(param: str, expected: str, value: object) -> InvalidInputError:
     )
 
 
-def _named(value: object) -> str:  # noqa: PLR0911  # one case a type
+def _named(value: object) -> str:  # noqa: PLR0911  # one case per type
     match value:
         case None:
             return "null"
@@ -191,29 +160,29 @@ def _out_of_bounds(param: str, how: str, value: object) -> InvalidInputError:
     )
 
 
-def _long_string(param: str, most: int, value: str) -> InvalidInputError:
+def _long_string(param: str, max_length: int, value: str) -> InvalidInputError:
     return InvalidInputError(
-        f"Invalid '{param}': string too long. Expected a string with maximum length {most}, "
+        f"Invalid '{param}': string too long. Expected a string with maximum length {max_length}, "
         f"but got a string with length {len(value)} instead.",
         param=param,
         code="string_above_max_length",
     )
 
 
-def _many_properties(param: str, most: int, got: int | str) -> InvalidInputError:
+def _many_properties(param: str, max_length: int, got: int | str) -> InvalidInputError:
     return InvalidInputError(
-        f"Invalid '{param}': too many properties. Expected an object with at most {most} "
+        f"Invalid '{param}': too many properties. Expected an object with at most {max_length} "
         f"properties, but got an object with {got} properties instead.",
         param=param,
         code="object_above_max_properties",
     )
 
 
-def _long_key(whole: str, key: str, most: int) -> InvalidInputError:
+def _long_key(whole: str, key: str, max_length: int) -> InvalidInputError:
     shown = key[:_SHOWN_CHARACTERS]
     return InvalidInputError(
         f"Invalid property name in '{whole}': '{shown}' is too long. Expected a string with "
-        f"maximum length {most}, but got a string with length {len(key)} instead.",
+        f"maximum length {max_length}, but got a string with length {len(key)} instead.",
         param=f"{whole}.{shown}",
         code="string_above_max_length",
     )

@@ -1,6 +1,6 @@
-"""A multipart form with one file, understood while it arrives. Knows neither HTTP nor storage.
+"""A multipart form with one file, parsed while it arrives. Knows neither HTTP nor storage.
 
-The file may stand anywhere among the fields, so its bytes go on before all fields are known.
+The file may come before other fields, so its bytes are passed on before all fields are known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ from streaming_form_data.targets import (
 from gateway.fields import missing
 from shared.errors import InvalidInputError, TooLargeError
 
-#: What a form may hold besides its file; bounds what headers and fields can cost in memory.
+#: The limit of a form besides its file, which bounds the memory for headers and fields.
 MAX_FORM_BYTES = 256 * 1024
 _NOT_A_FORM = (
-    "We could not parse your multipart form. Let an HTTP library build the body: it has to be "
-    "multipart/form-data, and the content type has to name the boundary."
+    "We could not parse your multipart form. Let an HTTP library build the body: it must be "
+    "multipart/form-data, and the content type must name the boundary."
 )
-#: Part headers are read by the `email` package, which answers broken ones with any of these.
+#: The `email` package reads part headers, and raises any of these for broken ones.
 _PARSER_ERRORS = (ParseFailedException, MessageError, ValueError, LookupError, AttributeError)
 
 
 class Form:
-    """One form: feed it the body, take the file's bytes, and ask for the rest at the end."""
+    """One form: feed it the body, take the file's bytes, and read the other fields at the end."""
 
     def __init__(
         self, content_type: str, *, file_field: str, fields: Sequence[str], max_file_bytes: int
@@ -70,19 +70,19 @@ class Form:
             raise InvalidInputError(_NOT_A_FORM) from error
         if self._file.beginnings > 1:
             raise InvalidInputError(
-                f"The form has more than one part '{self._file_field}'; send one file a call.",
+                f"The form has more than one part '{self._file_field}'. Send one file per call.",
                 param=self._file_field,
             )
         if self._file.size > self._max_file_bytes:
             raise file_too_large(self._max_file_bytes, self._file_field)
         if self._fed_bytes - self._file.size > MAX_FORM_BYTES:
             raise TooLargeError(
-                f"The form holds more than {MAX_FORM_BYTES} bytes besides the file."
+                f"The form is too large. Send at most {MAX_FORM_BYTES} bytes besides the file."
             )
         return self._file.take()
 
     def finish(self) -> None:
-        """Say that the body has ended. Raises InvalidInputError if the file has not."""
+        """End the form. Raises InvalidInputError if there is no whole file."""
         if not self.has_file:
             raise missing(self._file_field)
         if not self._file.is_whole:
@@ -91,39 +91,39 @@ class Form:
     def fields(self) -> dict[str, str]:
         """The fields that have arrived in full."""
         return {
-            name: b"".join(part.pieces).decode(errors="replace")
+            name: b"".join(part.chunks).decode(errors="replace")
             for name, part in self._fields.items()
             if part.is_whole
         }
 
 
-def file_too_large(most: int, field: str) -> InvalidInputError:
-    """The error for a file over the limit; OpenAI answers 400 here, not 413."""
-    return InvalidInputError(f"File is too large. '{field}' may have at most {most} bytes.")
+def file_too_large(max_bytes: int, field: str) -> InvalidInputError:
+    """The error for a file over the limit. OpenAI answers 400 here, not 413."""
+    return InvalidInputError(f"File is too large. '{field}' may have at most {max_bytes} bytes.")
 
 
 class _Part(BaseTarget):  # type: ignore[misc]  # it has no types
-    """One part of the form, kept in the pieces in which it came."""
+    """One part of the form, kept in the chunks in which it came."""
 
     def __init__(self) -> None:
         super().__init__()
         self.beginnings = 0
-        self.pieces: list[bytes] = []
+        self.chunks: list[bytes] = []
         self.size = 0
         self.is_whole = False
 
     def on_start(self) -> None:
         self.beginnings += 1
-        self.pieces, self.is_whole = [], False
+        self.chunks, self.is_whole = [], False
 
     def on_data_received(self, chunk: bytes) -> None:
-        self.pieces.append(chunk)
+        self.chunks.append(chunk)
         self.size += len(chunk)
 
     def on_finish(self) -> None:
         self.is_whole = True
 
     def take(self) -> list[bytes]:
-        """The pieces that came since the last time."""
-        taken, self.pieces = self.pieces, []
+        """The chunks that came since the last call."""
+        taken, self.chunks = self.chunks, []
         return taken

@@ -1,4 +1,4 @@
-"""Whether this process should be restarted, and whether calls should be sent to it. Asks no key."""
+"""Whether this process should be restarted, and whether it should get calls. Needs no key."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _UNWELL: dict[int | str, dict[str, Any]] = {503: {"model": dict[str, str]}}
 
 @router.get("/healthz", responses=_UNWELL)
 async def live(response: Response, services: Use) -> dict[str, str]:
-    """503 once the relay has died, which only a restart mends."""
+    """503 once the relay has stopped; only a restart helps."""
     if services.relaying.done():
         response.status_code = 503
         return {"status": "the relay has stopped"}

@@ -1,4 +1,4 @@
-"""What a tenant may ask of the gateway in a time, and how answers tell where it stands."""
+"""The limits of a tenant's calls, and the headers that say what is left of them."""
 
 from fastapi import Request
 
@@ -21,7 +21,7 @@ def call_rates(path: str, settings: GatewaySettings) -> tuple[Rate, ...]:
 
 
 def limit_headers(standing: Standing) -> dict[str, str]:
-    """OpenAI's headers, for the limit that leaves the least room."""
+    """OpenAI's headers, for the limit that is closest."""
     return {
         "x-ratelimit-limit-requests": str(standing.rate.calls),
         "x-ratelimit-remaining-requests": str(standing.left),
@@ -30,7 +30,7 @@ def limit_headers(standing: Standing) -> dict[str, str]:
 
 
 def too_many_calls(tenant: str, standing: Standing) -> LimitError:
-    """The error for a call that came too early."""
+    """The error for a call above the tenant's rate."""
     return LimitError(
         refusal_text(tenant, standing),
         kind="requests",
@@ -40,16 +40,16 @@ def too_many_calls(tenant: str, standing: Standing) -> LimitError:
 
 
 def queue_full(tenant: str, full: FullQueue) -> LimitError:
-    """The error for a batch that could not run, because its tenant's running ones fill a queue."""
+    """The error for a batch that cannot run because the tenant's queue is full."""
     return LimitError(refusal_text(tenant, full), kind=full.queue, code=queue_code(full.queue))
 
 
 async def reserve_batch(
     request: Request, services: Services, tenant: str, batch_id: str, endpoint: str
 ) -> Known | None:
-    """Count a new batch against its tenant's limits; one that is known already is not counted.
+    """Count a new batch against its tenant's limits. Returns what is known of a known batch.
 
-    Raises LimitError for too many in the time, and where none could run: the queue is full already.
+    Raises LimitError if the tenant creates batches too fast, or if its queue is full.
     """
     outcome = await services.quota.reserve(services.state, tenant, batch_id, endpoint)
     match outcome:

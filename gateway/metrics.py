@@ -1,4 +1,4 @@
-"""`/metrics` of the gateway: there only with a token, and for its bearer only."""
+"""`/metrics` of the gateway. It exists only if a token is set, and only for its bearer."""
 
 import time
 from typing import Annotated
@@ -11,13 +11,15 @@ from shared.monitoring.metrics import CONTENT_TYPE, Calls, may_scrape
 
 
 def router(calls: Calls, token: str) -> APIRouter:
-    """The one route; it is the operator's and no part of the API."""
+    """The route. It is for the operator and not part of the API."""
     made = APIRouter()
 
     @made.get("/metrics", include_in_schema=False)
     async def metrics(authorization: Annotated[str | None, Header()] = None) -> Response:
         if not may_scrape(authorization, token):
-            raise AuthenticationError("This takes the bearer token of BATCHYARD_METRICS_TOKEN.")
+            raise AuthenticationError(
+                "Send the token of BATCHYARD_METRICS_TOKEN as the bearer token."
+            )
         return Response(calls.exposition(), media_type=CONTENT_TYPE)
 
     return made
@@ -46,6 +48,6 @@ class Counting:
             await self._app(scope, receive, send_counted)
         finally:
             route = getattr(scope.get("route"), "path", "")
-            # Anybody may send a method of any name where no route is found.
+            # Where no route is found, the method may be any text.
             method = scope["method"] if route else ""
             self._calls.count(method, route, status, time.perf_counter() - started)

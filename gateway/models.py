@@ -1,4 +1,4 @@
-"""OpenAI's Models API: what the catalog serves, adapters included."""
+"""OpenAI's Models API: the catalog's models and their adapters."""
 
 from typing import Literal
 
@@ -22,15 +22,17 @@ class Models(BaseModel):
 
 @router.get("/models")
 async def list_models(_: Tenant, services: Use) -> Models:
+    """All models that this gateway serves."""
     created = services.catalog_changed_at
     return Models(
         data=[Model(id=name, created=created) for name in services.catalog.served_names()]
     )
 
 
-# A path, because names hold slashes, which clients escape and servers unescape before routing.
+# A path, because names have slashes. Clients escape them; servers unescape them before routing.
 @router.get("/models/{model:path}")
 async def retrieve_model(model: str, _: Tenant, services: Use) -> Model:
+    """One model."""
     if model not in services.catalog.served_names():
         raise NotFoundError(
             f"The model '{model}' does not exist", param="model", code="model_not_found"

@@ -1,7 +1,7 @@
-"""What the OpenAPI document says of every operation alike: errors, headers, examples, links.
+"""Completes FastAPI's OpenAPI document with what routes have in common.
 
-An operation gets all of it by rules. What its own decorator says (`responses`, `openapi_extra`)
-and the examples of its own shapes (`json_schema_extra`) are kept.
+These are errors, headers, examples and links, added by rules and from the tables of the
+`openapi_*` modules. What is special about one route is said at the route, by `route_docs.py`.
 """
 
 from collections.abc import Iterator
@@ -12,32 +12,22 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from gateway.auth import Tenant
-from gateway.openapi_words import (
-    BODIES,
-    CONFLICTS,
-    DOWNLOADS,
-    ERRORS,
-    EVERYWHERE,
-    FIELDS,
-    HEADERS,
-    LINKS,
-    OBJECTS,
-    OF_CALLERS,
-    OF_STATUS,
-    PARAMETERS,
-    Json,
-)
-from shared.openai.shapes import ErrorEnvelope
+from gateway.openapi_errors import ERRORS, REFUSALS
+from gateway.openapi_examples import SCHEMAS, give_example
+from gateway.openapi_headers import EVERYWHERE, HEADERS, OF_CALLERS, OF_STATUS
+from gateway.openapi_settings import body_schemas
+from gateway.openapi_words import ANSWERS, BODIES, CONFLICTS, DOWNLOADS, LINKS, OBJECTS, PARAMETERS
+from gateway.route_docs import FORM_MEDIA, JSON_MEDIA, Json
+from gateway.settings import GatewaySettings
+from gateway.stream_shapes import stream_schemas
+from shared.openai.shapes import ErrorBody, ErrorEnvelope
 
 _DESCRIPTION = (
-    "OpenAI's Files, Batches and Models API for models on machines of one's own. Any OpenAI client "
-    "works with `base_url` and key changed. Operations and fields that OpenAI does not have carry "
-    "`x-batchyard`."
+    "OpenAI's Files, Uploads, Batches, Models and Webhooks APIs for models on your own machines. "
+    "Any OpenAI client works with its `base_url` and key changed. Operations and fields that "
+    "OpenAI does not have are marked with `x-batchyard`."
 )
 _KEY = "The tenant's API key, as `Authorization: Bearer sk-batchyard-…`."
-_SCHEMAS = "#/components/schemas/"
-_JSON = "application/json"
-_FORM = "multipart/form-data"
 _EVENTS = "text/event-stream"
 
 
@@ -47,13 +37,13 @@ def operation_id(route: APIRoute) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def install(app: FastAPI) -> None:
-    """Let the app's document be the complete one, served to who has a key."""
+def install(app: FastAPI, settings: GatewaySettings) -> None:
+    """Make the app's document the complete one, and serve it to callers with a key."""
     plain = app.openapi
 
     def openapi() -> Json:
         if app.openapi_schema is None:
-            app.openapi_schema = completed(plain())
+            app.openapi_schema = completed(plain(), settings)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
@@ -63,17 +53,20 @@ def install(app: FastAPI) -> None:
         return JSONResponse(openapi())
 
 
-def completed(document: Json) -> Json:
-    """The document, changed in place, with everything that is the same for all operations."""
+def completed(document: Json, settings: GatewaySettings) -> Json:
+    """The document, completed in place."""
+    bodies = body_schemas(settings)
     components = document.setdefault("components", {})
     schemas: Json = components.setdefault("schemas", {})
     _lift_definitions(document["paths"], schemas)
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     envelope = ErrorEnvelope.model_json_schema(
-        mode="serialization", ref_template=_SCHEMAS + "{model}"
+        mode="serialization", ref_template=SCHEMAS + "{model}"
     )
     schemas.update({**envelope.pop("$defs"), "ErrorEnvelope": envelope})
+    for name, schema in stream_schemas(SCHEMAS + "{model}").items():
+        schemas.setdefault(name, schema)
     for name, value in OBJECTS.items():
         if name in schemas:
             schemas[name].setdefault("examples", [value])
@@ -85,40 +78,9 @@ def completed(document: Json) -> Json:
     operations = list(_operations(document))
     known = {operation["operationId"] for _, _, operation in operations}
     for path, method, operation in operations:
+        _replace_parts(operation, bodies.get(operation["operationId"], {}))
         _complete(path, method, operation, schemas, known)
     return document
-
-
-def sample(  # noqa: C901, PLR0911, PLR0912  # one case a kind of schema, as flat as a table
-    schema: Json, schemas: Json
-) -> Any:
-    """A value that the schema allows, with its own examples where it has them."""
-    if "$ref" in schema:
-        return sample(schemas[schema["$ref"].removeprefix(_SCHEMAS)], schemas)
-    for known in ("examples", "enum"):
-        if schema.get(known):
-            return schema[known][0]
-    for known in ("example", "const", "default"):
-        if known in schema:
-            return schema[known]
-    for choice in ("anyOf", "oneOf", "allOf"):
-        if choice in schema:
-            return sample(schema[choice][0], schemas)
-    match schema.get("type"):
-        case "object":
-            wanted = schema.get("required", ())
-            properties = schema.get("properties", {})
-            return _paged({name: sample(properties[name], schemas) for name in wanted})
-        case "array":
-            return [sample(schema["items"], schemas)] if "items" in schema else []
-        case "integer" | "number":
-            return schema.get("minimum", 0)
-        case "boolean":
-            return False
-        case "null":
-            return None
-        case _:
-            return "text"
 
 
 def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:
@@ -127,15 +89,21 @@ def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:
             yield path, method, operation
 
 
+def _replace_parts(operation: Json, changes: Json) -> None:
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        schema: Json = media["schema"]
+        for field, words in changes.get("properties", {}).items():
+            schema["properties"][field] |= words
+        schema |= {name: value for name, value in changes.items() if name != "properties"}
+
+
 def _complete(path: str, method: str, operation: Json, schemas: Json, known: set[str]) -> None:
     name = operation["operationId"]
     for parameter in operation.get("parameters", ()):
-        _give_example(parameter, schemas, PARAMETERS.get(parameter["name"]))
+        give_example(parameter, schemas, PARAMETERS.get(parameter["name"]))
     for media_type, media in operation.get("requestBody", {}).get("content", {}).items():
-        for field, words in FIELDS.get(name, {}).items():
-            media["schema"]["properties"][field].update(words)
-        _give_example(media, schemas, BODIES.get(name))
-        if media_type == _FORM:
+        give_example(media, schemas, BODIES.get(name))
+        if media_type == FORM_MEDIA:
             _describe_form(media)
     responses = operation["responses"]
     responses.pop("422", None)
@@ -150,14 +118,12 @@ def _complete(path: str, method: str, operation: Json, schemas: Json, known: set
 
 
 def _add_errors(method: str, operation: Json) -> None:
-    """The errors that the operation can answer with; the decorator's own words for one are kept."""
+    """The errors that the operation can answer with; some have examples of their own."""
     responses: Json = operation["responses"]
-    for status in sorted(_statuses(method, operation)):
-        said = responses.get(status, {})
-        if any(
-            "example" in media or "examples" in media for media in said.get("content", {}).values()
-        ):
-            said["content"][_JSON].setdefault("schema", {"$ref": f"{_SCHEMAS}ErrorEnvelope"})
+    refusals = REFUSALS.get(operation["operationId"], {})
+    for status in _statuses(method, operation):
+        if status in refusals:
+            responses[status] = _error(status, refusals[status])
         else:
             responses[status] = {"$ref": f"#/components/responses/Error{status}"}
     operation["responses"] = dict(sorted(responses.items()))
@@ -172,20 +138,23 @@ def _complete_response(status: str, operation: Json, response: Json, schemas: Js
         response["content"] = {"application/octet-stream": binary}
         headers += ("content-disposition",)
     response.setdefault("headers", {}).update(_headers(headers))
-    # Of one event, where FastAPI says what the whole stream is: a text.
-    response.get("content", {}).get(_EVENTS, {}).pop("schema", None)
-    if _JSON in response.get("content", {}):
-        _give_example(response["content"][_JSON], schemas)
+    content = response.get("content", {})
+    if _EVENTS in content:
+        # Up to OpenAPI 3.1, the schema of an event stream is that of each event.
+        content[_EVENTS] = {"schema": {"$ref": f"{SCHEMAS}BatchStreamEvent"}}
+    if JSON_MEDIA in content:
+        answer = ANSWERS.get(operation["operationId"]) if status == "200" else None
+        give_example(content[JSON_MEDIA], schemas, answer)
 
 
 def _statuses(method: str, operation: Json) -> set[str]:
-    """The statuses of its errors, by what it takes and by what its decorator says."""
+    """The statuses of its errors, by what the operation takes."""
     places = {parameter["in"] for parameter in operation.get("parameters", ())}
     found = {401, 429, 500, 503}
     if "path" in places:
         found.add(404)
         if method == "post":
-            # What is there may have ended.
+            # The object may have ended.
             found.add(409)
     if places - {"path"} or "requestBody" in operation:
         found.add(400)
@@ -193,17 +162,18 @@ def _statuses(method: str, operation: Json) -> set[str]:
         found.add(413)
     if operation["operationId"] in CONFLICTS:
         found.add(409)
-    said = {status for status in ERRORS if status in operation["responses"]}
-    return {str(status) for status in found} | said
+    return {str(status) for status in found}
 
 
-def _error(status: str) -> Json:
-    description, body = ERRORS[status]
-    example = ErrorEnvelope(error=body).model_dump()
+def _error(status: str, body: ErrorBody | None = None) -> Json:
+    description, usual = ERRORS[status]
+    example = ErrorEnvelope(error=body or usual).model_dump()
     return {
         "description": description,
         "headers": _headers((*EVERYWHERE, *OF_CALLERS, *OF_STATUS.get(status, ()))),
-        "content": {_JSON: {"schema": {"$ref": f"{_SCHEMAS}ErrorEnvelope"}, "example": example}},
+        "content": {
+            JSON_MEDIA: {"schema": {"$ref": f"{SCHEMAS}ErrorEnvelope"}, "example": example}
+        },
     }
 
 
@@ -211,39 +181,14 @@ def _headers(names: tuple[str, ...]) -> Json:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def _give_example(place: Json, schemas: Json, value: object = None) -> None:
-    """An example for a parameter or a body that has none yet."""
-    if "examples" in place or "schema" not in place:
-        return
-    if "example" not in place:
-        place["example"] = sample(place["schema"], schemas) if value is None else value
-    place["example"] = _with_nulls(place["example"], place["schema"], schemas)
-
-
-def _with_nulls(value: Any, schema: Json, schemas: Json) -> Any:
-    """The example with its required nulls, which FastAPI leaves out of what decorators say."""
-    if "$ref" in schema:
-        return _with_nulls(value, schemas[schema["$ref"].removeprefix(_SCHEMAS)], schemas)
-    if "anyOf" in schema:
-        # What may be null names its shape first.
-        return _with_nulls(value, schema["anyOf"][0], schemas)
-    if isinstance(value, list):
-        return [_with_nulls(one, schema.get("items", {}), schemas) for one in value]
-    if not isinstance(value, dict):
-        return value
-    shapes = schema.get("properties", {})
-    whole = {name: None for name in schema.get("required", ()) if name in shapes} | value
-    return {name: _with_nulls(one, shapes.get(name, {}), schemas) for name, one in whole.items()}
-
-
 def _describe_form(media: Json) -> None:
-    """Objects in forms are JSON; what they hold may as well come field by field."""
+    """Objects in forms are JSON; their fields may also come one by one."""
     for name, part in media["schema"].get("properties", {}).items():
         if part.get("type") == "object" or "$ref" in part:
-            media.setdefault("encoding", {})[name] = {"contentType": _JSON}
+            media.setdefault("encoding", {})[name] = {"contentType": JSON_MEDIA}
             part.setdefault(
                 "description",
-                f"One JSON part, or one part a field, `{name}[…]` or `{name}.…`.",
+                f"One JSON part, or one part per field, `{name}[…]` or `{name}.…`.",
             )
 
 
@@ -254,17 +199,9 @@ def _lift_definitions(node: Any, schemas: Json) -> None:
             _lift_definitions(definition, schemas)
             schemas.setdefault(name, definition)
         if str(node.get("$ref", "")).startswith("#/$defs/"):
-            node["$ref"] = _SCHEMAS + node["$ref"].removeprefix("#/$defs/")
+            node["$ref"] = SCHEMAS + node["$ref"].removeprefix("#/$defs/")
         for child in list(node.values()):
             _lift_definitions(child, schemas)
     elif isinstance(node, list):
         for child in node:
             _lift_definitions(child, schemas)
-
-
-def _paged(value: Json) -> Json:
-    """A page whose ends are the ids of what it holds."""
-    if {"data", "first_id", "last_id"} <= value.keys() and value["data"]:
-        value["first_id"] = value["last_id"] = value["data"][0]["id"]
-        value["has_more"] = False
-    return value

@@ -1,36 +1,64 @@
-"""The words of the OpenAPI document: examples, errors, headers and links, as tables."""
+"""Tables of the OpenAPI document: examples by object and operation, and links. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from shared.lifecycle import Status
-from shared.openai.endpoints import ENDPOINTS
 from shared.openai.shapes import (
     Batch,
-    ErrorBody,
     File,
     Model,
     RequestCounts,
+    UploadPart,
 )
 
 Json = dict[str, Any]
 
-_INVALID = "invalid_request_error"
+
+#: Where answers have the id of what they made, and of the first object that they list.
+_ID, _FIRST = "$response.body#/id", "$response.body#/data/0/id"
+_OF_A_BATCH = (
+    "retrieveBatch",
+    "cancelBatch",
+    "pauseBatch",
+    "resumeBatch",
+    "updateBatch",
+    "explainBatch",
+    "readResults",
+)
+_OF_A_WEBHOOK_ENDPOINT = (
+    "retrieveWebhookEndpoint",
+    "updateWebhookEndpoint",
+    "rotateWebhookSecret",
+    "listWebhookDeliveries",
+    "deleteWebhookEndpoint",
+)
 
 
-def _links(parameter: str, *operations: str) -> dict[str, Json]:
-    return {name: {"parameters": {parameter: "$response.body#/id"}} for name in operations}
+def _links(parameter: str, *operations: str, place: str = _ID) -> dict[str, Json]:
+    return {name: {"parameters": {parameter: place}} for name in operations}
 
 
-_FILE_ID = "file-4Ai0bEr9QKmnTz5kWvYc1x"
+UPLOAD: Json = {
+    "id": "upload_0f3d1c5be2a94f67a1f0c7d2b8e45a90",
+    "object": "upload",
+    "bytes": 2_147_483_648,
+    "created_at": 1_795_165_000,
+    "expires_at": 1_795_168_600,
+    "filename": "rows.jsonl",
+    "purpose": "user_data",
+    "status": "pending",
+    "file": None,
+}
+FILE_ID = "file-4Ai0bEr9QKmnTz5kWvYc1x"
 _OUTPUT_ID = "file-7Qw2eRt5yUiOp9aSdFgH3j"
 _BATCH_ID = "batch_0f3a7c1e5b9d42688ac4e6021d7f93b5"
 _CREATED_AT = 1_795_165_000
 
-#: A good value of each object, by the name of its schema.
+#: An example of each object, by the name of its schema.
 OBJECTS: Mapping[str, Json] = {
     "File": File(
-        id=_FILE_ID,
+        id=FILE_ID,
         bytes=24_310,
         created_at=_CREATED_AT,
         expires_at=_CREATED_AT + 2_592_000,
@@ -41,7 +69,7 @@ OBJECTS: Mapping[str, Json] = {
         id=_BATCH_ID,
         endpoint="/v1/chat/completions",
         model="support-chat",
-        input_file_id=_FILE_ID,
+        input_file_id=FILE_ID,
         completion_window="24h",
         status=Status.COMPLETED,
         output_file_id=_OUTPUT_ID,
@@ -54,21 +82,43 @@ OBJECTS: Mapping[str, Json] = {
         metadata={"run": "nightly"},
     ).model_dump(mode="json"),
     "Model": Model(id="support-chat", created=_CREATED_AT).model_dump(),
+    "Upload": UPLOAD,
+    "UploadPart": UploadPart(
+        id="part_5b0c7ad9f4be4b6d8d6f8f6c1d2e3a47",
+        created_at=_CREATED_AT + 12,
+        upload_id=UPLOAD["id"],
+    ).model_dump(),
 }
-#: A good value of each parameter that several operations have, by its name.
+#: Examples of answers that differ from their object's, by operation.
+ANSWERS: Mapping[str, Json] = {
+    "completeUpload": {
+        **UPLOAD,
+        "status": "completed",
+        "file": File(
+            id="file-2YqK5nV0cT8rWm3Lx7BdAe",
+            bytes=UPLOAD["bytes"],
+            created_at=_CREATED_AT + 300,
+            expires_at=None,
+            filename=UPLOAD["filename"],
+            purpose=UPLOAD["purpose"],
+        ).model_dump(),
+    },
+    "cancelUpload": {**UPLOAD, "status": "cancelled"},
+}
+#: An example of each parameter, by its name.
 PARAMETERS: Mapping[str, str | int] = {
-    "file_id": _FILE_ID,
+    "file_id": FILE_ID,
     "batch_id": _BATCH_ID,
     "model": "support-chat",
-    "after": _FILE_ID,
+    "after": FILE_ID,
     "limit": 20,
     "purpose": "batch",
     "idempotency-key": "nightly-2026-11-20",
 }
-#: A good body of an operation whose decorator gives none.
+#: An example of each body, by operation.
 BODIES: Mapping[str, Json] = {
     "createBatch": {
-        "input_file_id": _FILE_ID,
+        "input_file_id": FILE_ID,
         "endpoint": "/v1/chat/completions",
         "completion_window": "24h",
         "metadata": {"run": "nightly"},
@@ -79,136 +129,33 @@ BODIES: Mapping[str, Json] = {
         "purpose": "batch",
         "expires_after": {"anchor": "created_at", "seconds": 86_400},
     },
-}
-#: What the fields of a body may be, where its own schema cannot say so.
-FIELDS: Mapping[str, Mapping[str, Json]] = {
-    "createBatch": {
-        "endpoint": {"enum": list(ENDPOINTS)},
-        "completion_window": {"description": "`24h`, or another one that this gateway is set to."},
+    "createUpload": {
+        "bytes": UPLOAD["bytes"],
+        "filename": UPLOAD["filename"],
+        "mime_type": "application/jsonl",
+        "purpose": UPLOAD["purpose"],
+    },
+    "completeUpload": {
+        "part_ids": ["part_5b0c7ad9f4be4b6d8d6f8f6c1d2e3a47"],
+        "md5": "9b74c9897bac770ffc029102a200c5de",
+    },
+    "updateBatch": {"priority": 9},
+    "createWebhookEndpoint": {
+        "name": "Ends of batches",
+        "url": "https://example.com/hook",
+        "event_types": ["batch.completed"],
     },
 }
-#: Where a new object's id goes: the operations that take it, as which parameter or body.
+#: Where the id of an object goes: the operations that take it, and the parameter.
+#: A link is there only if the call that it leads to is always accepted.
 LINKS: Mapping[str, Mapping[str, Json]] = {
-    "createFile": {
-        **_links("file_id", "retrieveFile", "downloadFile", "deleteFile"),
-        "createBatch": {
-            "requestBody": {
-                "input_file_id": "{$response.body#/id}",
-                "endpoint": "/v1/chat/completions",
-                "completion_window": "24h",
-            }
-        },
-    },
-    "createBatch": _links("batch_id", "retrieveBatch", "cancelBatch"),
-    "createWebhookEndpoint": _links(
-        "webhook_endpoint_id",
-        "retrieveWebhookEndpoint",
-        "updateWebhookEndpoint",
-        "rotateWebhookSecret",
-        "deleteWebhookEndpoint",
-    ),
-    "createUpload": _links("upload_id", "createUploadPart", "completeUpload", "cancelUpload"),
+    "createFile": _links("file_id", "retrieveFile", "downloadFile"),
+    "createBatch": _links("batch_id", *_OF_A_BATCH),
+    "retryBatch": _links("batch_id", *_OF_A_BATCH),
+    "listModels": _links("model", "retrieveModel", place=_FIRST),
+    "createWebhookEndpoint": _links("webhook_endpoint_id", *_OF_A_WEBHOOK_ENDPOINT),
+    "createUpload": _links("upload_id", "cancelUpload"),
 }
-#: Operations that make something, and may find that it is there and different.
+#: Operations that may find their object there already, and different.
 CONFLICTS = {"createBatch"}
 DOWNLOADS = {"downloadFile"}
-
-#: What each error is about, and an example of it.
-ERRORS: Mapping[str, tuple[str, ErrorBody]] = {
-    "400": (
-        "The call breaks the contract; the message says which field and why.",
-        ErrorBody(
-            message="Invalid 'limit': integer above maximum value. Expected a value <= 100, but "
-            "got 101 instead.",
-            type=_INVALID,
-            param="limit",
-            code="integer_above_max_value",
-        ),
-    ),
-    "401": (
-        "There is no key, or none that is known.",
-        ErrorBody(
-            message="Incorrect API key provided: sk-***4f2a.",
-            type=_INVALID,
-            code="invalid_api_key",
-        ),
-    ),
-    "404": (
-        "The object does not exist, or is another tenant's.",
-        ErrorBody(message=f"No such File object: {_FILE_ID}", type=_INVALID, param="id"),
-    ),
-    "409": (
-        "The object's state rules the call out, now and later.",
-        ErrorBody(message="Cannot cancel a batch with status 'completed'.", type=_INVALID),
-    ),
-    "413": (
-        "More bytes than the limit allows.",
-        ErrorBody(message="The body is too large: at most 1048576 bytes are taken.", type=_INVALID),
-    ),
-    "429": (
-        "Too many calls, or too much work that waits.",
-        ErrorBody(
-            message="Rate limit reached. Please try again in 2s.",
-            type="requests",
-            code="rate_limit_exceeded",
-        ),
-    ),
-    "500": (
-        "A bug; the log has it under the request id.",
-        ErrorBody(
-            message="The server had an error while processing your request. Its request id helps "
-            "to find why.",
-            type="server_error",
-        ),
-    ),
-    "503": (
-        "A service behind the gateway is away for a moment.",
-        ErrorBody(
-            message="The server cannot reach a part of itself at the moment. Please try again in "
-            "a few seconds.",
-            type="server_error",
-        ),
-    ),
-}
-_COUNT = {"type": "integer", "minimum": 0}
-#: Each header that is documented, by its name.
-HEADERS: Mapping[str, Json] = {
-    "x-request-id": {
-        "description": "The call's name in our log.",
-        "required": True,
-        "schema": {"type": "string", "pattern": "^req_[0-9a-f]{32}$"},
-    },
-    "openai-processing-ms": {
-        "description": "How long the call took.",
-        "required": True,
-        "schema": _COUNT,
-    },
-    "openai-version": {"required": True, "schema": {"type": "string"}},
-    "x-content-type-options": {"required": True, "schema": {"const": "nosniff"}},
-    "x-ratelimit-limit-requests": {"schema": _COUNT},
-    "x-ratelimit-remaining-requests": {"schema": _COUNT},
-    "x-ratelimit-reset-requests": {
-        "description": "A time such as `1s` or `6m0s`.",
-        "schema": {"type": "string"},
-    },
-    "retry-after": {"description": "Seconds to wait before the next try.", "schema": _COUNT},
-    "x-should-retry": {
-        "description": "Whether the SDKs should try again, if that is not plain.",
-        "schema": {"enum": ["true", "false"]},
-    },
-    "www-authenticate": {"required": True, "schema": {"type": "string"}},
-    "content-disposition": {
-        "description": "`attachment`, with the file's name.",
-        "required": True,
-        "schema": {"type": "string"},
-    },
-}
-#: The headers of every answer, of every answer to a caller, and of some errors.
-EVERYWHERE = ("x-request-id", "openai-processing-ms", "openai-version", "x-content-type-options")
-OF_CALLERS = tuple(name for name in HEADERS if name.startswith("x-ratelimit-"))
-OF_STATUS: Mapping[str, tuple[str, ...]] = {
-    "401": ("www-authenticate",),
-    "409": ("x-should-retry",),
-    "429": ("retry-after", "x-should-retry"),
-    "503": ("retry-after",),
-}

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Literal
 
 from gateway.batch_slices import BatchSlices
-from gateway.files import live_file
+from gateway.file_store import live_file
 from gateway.result_file import ResultFile, has_run
 from shared import ids
 from shared.errors import InvalidInputError, NotFoundError

@@ -11,6 +11,7 @@ from gateway.auth import Tenant
 from gateway.batches import own_batch
 from gateway.dependencies import Use
 from gateway.result_lines import Order, ResultLines
+from gateway.route_docs import addition
 from shared.errors import InvalidInputError
 from shared.lifecycle import FINAL, Status
 
@@ -55,10 +56,10 @@ class ResultStream(StreamingResponse):
     "/batches/{batch_id}/results",
     response_class=ResultStream,
     responses={200: {"description": "The result lines.", "headers": _HEADERS}},
-    openapi_extra={
-        "x-batchyard": "An addition to OpenAI's API. SDK: client.get(path, "
-        "cast_to=HttpxBinaryResponseContent, options={'params': {'offset': 100}})."
-    },
+    openapi_extra=addition(
+        "An addition to OpenAI's API. SDK: client.get(path, cast_to=HttpxBinaryResponseContent, "
+        "options={'params': {'offset': 100}})."
+    ),
 )
 async def read_results(
     batch_id: str,

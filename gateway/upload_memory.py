@@ -1,4 +1,4 @@
-"""How much memory all uploads under way take together; who finds no room is to come again."""
+"""Limits the memory that all running uploads take together."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,25 +12,25 @@ _WAIT_SECONDS = 5.0
 
 
 class UploadMemory:
-    """Memory of this process. A slow upload keeps its share for as long as it takes."""
+    """The memory of this process that uploads may take. A slow upload keeps its share."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._taken_bytes = 0
 
     @contextmanager
     def taken(self, request: Request) -> Iterator[None]:
-        """Room for the call's body while the context is open. Raises LimitError if there is none.
+        """Memory for the call's body while the context is open.
 
-        One alone always finds room.
+        Raises LimitError if there is not enough. An upload that is alone always gets it.
         """
-        # What does not say how large it is may be large.
-        told = request.headers.get("content-length")
-        wanted = UPLOAD_BYTES if told is None else min(int(told), UPLOAD_BYTES)
-        if self._taken_bytes and self._taken_bytes + wanted > self._most_bytes:
+        # A body that does not declare its length may be large.
+        length = request.headers.get("content-length")
+        wanted = UPLOAD_BYTES if length is None else min(int(length), UPLOAD_BYTES)
+        if self._taken_bytes and self._taken_bytes + wanted > self._max_bytes:
             raise LimitError(
-                "The server takes as many uploads at once as it has memory for. Please try again "
-                f"in {_WAIT_SECONDS:.0f} seconds.",
+                "The server has no memory for another upload right now. Please try again in "
+                f"{_WAIT_SECONDS:.0f} seconds.",
                 kind="requests",
                 code="rate_limit_exceeded",
                 wait_seconds=_WAIT_SECONDS,

@@ -1,7 +1,7 @@
-"""Fans the events of batches out to any number of watchers, over one Redis connection a process.
+"""Fans the events of batches out to any number of watchers, over one Redis connection per process.
 
-Each event holds a batch's whole state, so all that is kept of a batch is its newest event: a
-watcher that cannot keep up skips what came between, and costs no memory.
+Each event holds a batch's whole state, so only the newest event of a batch is kept. A watcher that
+cannot keep up skips events and costs no memory.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from shared.tasks import end
 
 log = structlog.get_logger()
 
-#: Messages of Redis may be lost with a connection, so the records are read this often as well.
+#: A lost connection loses messages, so the records are also read this often.
 _SWEEP_SECONDS = 15.0
 _PAUSE_SECONDS = 1.0
 #: The event that announced each status.
@@ -32,7 +32,7 @@ _EVENT_OF_STATUS = {kind.status: name for name, kind in EVENT_TYPES.items() if k
 
 
 class Frame(NamedTuple):
-    """An event as watchers receive it: encoded once for all of them."""
+    """An event as watchers receive it, encoded once for all of them."""
 
     sequence: int
     body: bytes
@@ -40,7 +40,7 @@ class Frame(NamedTuple):
 
 
 class _Watched:
-    """A batch that somebody watches: its newest event, and how to hear of a newer one."""
+    """A watched batch: its newest event, and a way to wait for a newer one."""
 
     def __init__(self) -> None:
         self.newest: Frame | None = None
@@ -57,7 +57,7 @@ class _Watched:
         changed.set()
 
     async def change(self, seconds: float) -> bool:
-        """True when anything is new, False after `seconds`."""
+        """Wait for something new. Returns False if nothing comes within `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -67,30 +67,30 @@ class _Watched:
 
 
 class Watchers:
-    """All watchers of this process, and the one task that hears Redis for them."""
+    """All watchers of this process, and the one task that listens to Redis for them."""
 
     def __init__(self, state: State, *, heartbeat_seconds: float) -> None:
         self._state = state
         self._heartbeat_seconds = heartbeat_seconds
         self._bell = f"watchers:{secrets.token_hex(8)}"
         self._watched: dict[str, _Watched] = {}
-        self._hearing: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._ringing: asyncio.Task[None] | None = None
         self._must_ring = False
         self._is_closing = False
 
     async def watch(self, batch_id: str, *, seen: int = -1) -> AsyncGenerator[bytes, None]:
-        """The batch's state at once and with each event, as server-sent events, up to the last.
+        """The batch's state at once, and then each event up to the last, as server-sent events.
 
-        Nothing up to the sequence number `seen` is sent again. Comments come between as a sign of
-        life. It also ends when the process does, or when nothing can be heard any more.
+        Events up to the sequence number `seen` are not sent again. Comments between events keep
+        the connection open. The stream also ends with the process, or if listening fails.
         """
         watched = self._watched.setdefault(batch_id, _Watched())
         watched.watchers += 1
         try:
             if watched.newest is None:
-                self._tell()
-            while not self._is_closing and self._hearing and not self._hearing.done():
+                self._notice()
+            while not self._is_closing and self._listening and not self._listening.done():
                 frame = watched.newest
                 if frame is None or frame.sequence <= seen:
                     if not await watched.change(self._heartbeat_seconds):
@@ -102,71 +102,71 @@ class Watchers:
                     return
         finally:
             watched.watchers -= 1
-            # Another may have come and made a new one meanwhile.
+            # Another watcher may have made a new one in the meantime.
             if not watched.watchers and self._watched.get(batch_id) is watched:
                 del self._watched[batch_id]
 
     def close(self) -> None:
-        """End all streams: a server waits for its answers before it stops."""
+        """End all streams, because a server waits for its answers before it stops."""
         self._is_closing = True
         self._wake()
 
     async def end(self) -> None:
-        """Stop hearing."""
+        """Stop listening."""
         self.close()
-        await end(*(task for task in (self._hearing, self._ringing) if task))
+        await end(*(task for task in (self._listening, self._ringing) if task))
 
     def _wake(self) -> None:
         for watched in self._watched.values():
             watched.wake()
 
-    def _tell(self) -> None:
-        """Let the hearing task notice a batch that was not watched before."""
-        if self._hearing is None or self._hearing.done():
-            self._hearing = asyncio.create_task(self._hear())
-            self._hearing.add_done_callback(self._note_end)
+    def _notice(self) -> None:
+        """Make the listening task notice a batch that was not watched before."""
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen())
+            self._listening.add_done_callback(self._note_end)
             return
         self._must_ring = True
         if self._ringing is None or self._ringing.done():
             self._ringing = asyncio.create_task(self._ring())
 
     async def _ring(self) -> None:
-        """One call at a time, however many batches are new."""
+        """Make one call at a time, however many batches are new."""
         while self._must_ring:
             self._must_ring = False
             try:
                 await self._state.ring(self._bell)
             except TransientError:
-                # Until then only the next sweep notices them.
+                # Until this works, only the next sweep notices them.
                 self._must_ring = True
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _hear(self) -> None:
+    async def _listen(self) -> None:
         while True:
             try:
-                await self._hear_on_one_connection()
+                await self._listen_on_one_connection()
             except TransientError as error:
                 log.warning("watchers.deaf", reason=str(error))
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _note_end(self, hearing: asyncio.Task[None]) -> None:
-        # The streams end with it, and who comes back starts another.
-        if not hearing.cancelled():
-            log.error("watchers.broke", reason=repr(hearing.exception()))
+    def _note_end(self, listening: asyncio.Task[None]) -> None:
+        # The streams end with it, and the next watcher starts another.
+        if not listening.cancelled():
+            log.error("watchers.broke", reason=repr(listening.exception()))
         self._wake()
 
-    async def _hear_on_one_connection(self) -> None:
+    async def _listen_on_one_connection(self) -> None:
         swept, begun = time.monotonic(), set[str]()
         async with self._state.watching(self._bell) as watch:
             while True:
                 await watch.choose(self._watched)
-                # Its last watcher may have gone and a new one come before anybody noticed.
+                # A batch may have lost its last watcher and got a new one since the last round.
                 begun &= self._watched.keys()
                 await self._read({name for name in begun if not self._watched[name].newest})
                 heard = await watch.next(_SWEEP_SECONDS)
                 for one in heard:
                     self._take(one)
-                # A batch is read only after its subscription has begun: nothing falls in between.
+                # A batch is read only after its subscription has begun, so no event is missed.
                 fresh = {one.batch_id for one in heard if one.snapshot is None}
                 begun |= fresh
                 if time.monotonic() - swept > _SWEEP_SECONDS:

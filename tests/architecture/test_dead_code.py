@@ -35,6 +35,7 @@ _USED_ELSEWHERE = {
     "model_config": "pydantic",
     "specversion": "subscribers: a field of every event",
     "owned_by": "OpenAI's clients: a field of a model",
+    "status_details": "OpenAI's clients: a field of a file",
     "CLAIM_EXPIRED": "the scripts in Lua, which write the same words",
     "JOB_ENDED": "the scripts in Lua, which write the same words",
     "_watching": "nobody: a task lives for as long as something refers to it",

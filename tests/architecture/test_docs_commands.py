@@ -67,10 +67,10 @@ def _lines(text: str) -> Iterator[str]:
 def _wrong(line: str) -> Iterator[str]:
     # What a shell does not read.
     line = re.sub(r"\s#\s.*", "", line)
-    for said in chain.from_iterable(
+    for problem in chain.from_iterable(
         look(line) for look in (_make, _python, _ours, _compose, _kube)
     ):
-        yield f"{said}: {line.strip()}"
+        yield f"{problem}: {line.strip()}"
 
 
 def _make(line: str) -> Iterator[str]:

@@ -65,7 +65,7 @@ def _written() -> str:
 
 def _rows() -> Iterator[str]:
     """One a variable; the first class that has it says what it means."""
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     readers: dict[str, list[str]] = {}
     for reader, settings in _READERS.items():
         meanings = _comments(settings)
@@ -74,8 +74,8 @@ def _rows() -> Iterator[str]:
                 continue
             readers.setdefault(name, []).append(reader)
             meaning = field.description or meanings.get(name, "")
-            told[name] = told.get(name) or f"{_default(field)} | {{readers}} | {meaning}"
-    for name, text in told.items():
+            texts[name] = texts.get(name) or f"{_default(field)} | {{readers}} | {meaning}"
+    for name, text in texts.items():
         row = text.replace("{readers}", ", ".join(readers[name]))
         yield f"| `BATCHYARD_{name.upper()}` | {row} |"
 

@@ -22,7 +22,7 @@ def test_everything_that_a_page_names_exists(page: Path) -> None:
     assert wrong == []
 
 
-def test_the_way_of_a_batch_is_told_by_names() -> None:
+def test_the_way_of_a_batch_names_the_code() -> None:
     page = (_ROOT / "docs/architecture.md").read_text()
 
     assert len(set(_CODE.findall(page))) > 30

@@ -43,7 +43,7 @@ def test_labels_that_alerts_choose_by_are_exposed() -> None:
             assert re.search(rf"^{metric}\{{.*\b{label}=", _exposition(), flags=re.MULTILINE)
 
 
-def test_what_the_logs_are_said_to_tell_is_logged() -> None:
+def test_each_event_of_the_log_that_the_page_names_is_logged() -> None:
     code = "".join(
         file.read_text()
         for room in ("gateway", "dispatcher", "worker", "shared")

@@ -17,19 +17,19 @@ def test_each_window_is_the_default_of_what_sets_it() -> None:
     rows = re.findall(r"^\| .* \| ([\d.]+) s \| `(\S+)` \|$", _PAGE, flags=re.MULTILINE)
 
     assert len(rows) > 5
-    assert [(name, float(told)) for told, name in rows] == [
+    assert [(name, float(seconds)) for seconds, name in rows] == [
         (name, _default(name)) for _, name in rows
     ]
 
 
-def test_each_kind_of_violation_is_told() -> None:
+def test_each_kind_of_violation_is_named() -> None:
     kinds = set(re.findall(r'(?:Violation\(|kind = )"(\w+)"', _CHECKER))
     kinds |= set(re.findall(r'"(\w+)" if lines_of', _CHECKER))
     # What the harness itself did not expect is no promise.
-    told = set(re.findall(r"`(\w+)`", _PAGE))
+    named = set(re.findall(r"`(\w+)`", _PAGE))
 
     assert len(kinds) > 15
-    assert kinds - told == {"surprise"}
+    assert kinds - named == {"surprise"}
 
 
 def _default(name: str) -> float:

@@ -26,6 +26,7 @@ from shared.bus.connection import Bus
 from shared.state import State
 from tests.contract.engine import ScriptedEngine
 from tests.contract.processes import Process
+from tests.contract.receiver import Receiver
 from tests.eventually import wait_until
 from tests.servers import S3, storage_of
 
@@ -260,6 +261,13 @@ def acme(yard: ServiceYard) -> Iterator[Caller]:
 def globex(yard: ServiceYard) -> Iterator[Caller]:
     """Another one."""
     yield from calling(yard, f"t{secrets.token_hex(4)}")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.stop()
 
 
 def calling(yard: ServiceYard, tenant: str) -> Iterator[Caller]:

@@ -1,65 +1,16 @@
 """OpenAI's contract for webhooks: signed events for registered endpoints."""
 
 import importlib.util
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from openai import OpenAI
 
 from tests.contract.conftest import Caller, rows
+from tests.contract.receiver import Receiver
 from tests.eventually import wait_until
 from tests.servers import absent
-
-
-class Delivery(NamedTuple):
-    """One call of a receiver."""
-
-    headers: dict[str, str]
-    body: bytes
-
-
-class Receiver:
-    """Takes events, and answers with the statuses it is told, then with 200."""
-
-    def __init__(self) -> None:
-        self.deliveries: list[Delivery] = []
-        self.statuses: list[int] = []
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                headers = {name.lower(): text for name, text in self.headers.items()}
-                receiver.deliveries.append(Delivery(headers, body))
-                self.send_response(receiver.statuses.pop(0) if receiver.statuses else 200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Not among the tests' output."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/hook"
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    receiver = Receiver()
-    yield receiver
-    receiver.stop()
 
 
 def test_both_libraries_verify_an_event(acme: Caller, receiver: Receiver) -> None:

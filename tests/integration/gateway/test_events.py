@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from jsonschema import Draft202012Validator
 from openai import AsyncStream
 from openai.types import Batch
 from redis.asyncio import Redis
@@ -76,6 +77,24 @@ async def test_the_first_event_has_the_name_that_the_bus_gave_the_status(
 
     assert EVENT_TYPES[first["event"]].status is status
     assert (first["data"]["type"], first["data"]["status"]) == (first["event"], status)
+
+
+async def test_each_event_is_as_the_openapi_document_says(
+    acme: Caller, gateway_state: State, lane: str
+) -> None:
+    document = (await acme.http.get("/openapi.json")).json()
+    shape = {"$ref": "#/components/schemas/WatchedBatch", "components": document["components"]}
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, slices=1, lane=lane)
+
+    async with _watching(acme, batch_id) as events:
+        seen = [await anext(events)]
+        await _run(gateway_state, batch_id, lane)
+        await gateway_state.apply(batch_id, Event.OUTPUT_COMMITTED)
+        seen += [event async for event in events]
+
+    for event in seen:
+        Draft202012Validator(shape).validate(event["data"])
+        assert event["data"]["type"] == event["event"]
 
 
 async def test_progress_says_how_fast_and_how_long(

@@ -104,7 +104,7 @@ def test_settings_that_cannot_be_used_are_named_in_one_line(
 async def test_each_call_is_one_line_without_prompts_or_keys(
     environment: dict[str, str], key: str, tmp_path: Path
 ) -> None:
-    with process(environment, tmp_path / "log"):
+    with process({**environment, "BATCHYARD_LOG_LEVEL": "DEBUG"}, tmp_path / "log"):
         async with _client(environment, key) as client:
             uploaded = await _upload(client, f'{{"prompt":"{SECRET}"}}\n'.encode())
             answer = await client.get(

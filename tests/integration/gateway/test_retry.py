@@ -169,7 +169,7 @@ async def test_where_nothing_failed_nothing_is_retried(acme: Caller, yard: Batch
     failed = await _ended(yard, acme, lines(ROWS), lambda row: bad())
 
     for batch_id, body, why in (
-        (whole, {}, "no request of it failed or was left out"),
+        (whole, {}, "every request of it succeeded"),
         (refused, {}, "its input was refused"),
         (failed, {"rows": "not_run"}, "no request of it ended so"),
     ):
@@ -200,7 +200,7 @@ async def test_without_its_input_a_batch_cannot_be_retried(acme: Caller, yard: B
         (
             {"metadata": {str(number): "" for number in range(16)}},
             "metadata",
-            "'retry_of' is added to them: give at most 15 others.",
+            "'retry_of' is added to them, so give at most 15 others.",
         ),
     ],
 )

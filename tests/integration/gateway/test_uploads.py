@@ -10,7 +10,7 @@ import pytest
 from openai import BadRequestError, NotFoundError
 from openai.types import Upload
 
-from gateway.uploads import MAX_PART_BYTES
+from gateway.upload_rules import MAX_PART_BYTES
 from shared.state import FileRecord, State
 from shared.storage import Storage
 from tests.integration.gateway.conftest import Caller, Gateway
@@ -226,7 +226,8 @@ async def test_every_spelling_of_a_part_is_understood(
             {"filename": "n" * 513},
             "filename",
             "string_above_max_length",
-            "Invalid 'filename': the name is too long, at most 512 characters.",
+            "Invalid 'filename': the file name is too long. Expected at most 512 characters, but "
+            "got 513.",
         ),
         (
             {"expires_after": {"anchor": "created_at", "seconds": 5}},

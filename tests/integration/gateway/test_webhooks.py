@@ -10,7 +10,7 @@ from openai import BadRequestError, ConflictError, InternalServerError, NotFound
 from openai.types.webhooks.webhook_endpoint import WebhookEndpoint
 from openai.types.webhooks.webhook_endpoint_with_secret import WebhookEndpointWithSecret
 
-import gateway.webhooks
+import gateway.webhook_deliveries
 from gateway.settings import GatewaySettings
 from shared.lifecycle import Event
 from shared.state import State
@@ -398,7 +398,7 @@ async def test_one_test_of_an_endpoint_at_a_time(insider: Caller, gateway_state:
 async def test_without_a_dispatcher_a_test_can_be_tried_later(
     insider: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway.webhooks, "_TEST_SECONDS", 0.1)
+    monkeypatch.setattr(gateway.webhook_deliveries, "_TEST_SECONDS", 0.1)
     made = await _made(insider)
 
     with pytest.raises(InternalServerError) as unavailable:

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.batches import CreateBatch, fingerprint
+from gateway.batch_rules import CreateBatch, fingerprint
 from gateway.fields import (
-    ExpiresAfter,
     MetadataLimits,
     parsed,
     require_one_of,
     require_small,
 )
+from gateway.file_rules import ExpiresAfter
 from shared.errors import InvalidInputError
 
 #: A busy machine is no fault of the code's.
@@ -105,3 +105,11 @@ def test_metadata_is_held_against_its_limits(
         require_small(metadata, limits)
 
     assert (refused.value.param, refused.value.code) == (param, code)
+
+
+def test_a_whole_number_is_an_integer_as_in_json_schema() -> None:
+    body = b'{"input_file_id":"f","endpoint":"e","completion_window":"24h","priority":%s}'
+
+    assert parsed(body % b"7.0", CreateBatch).priority == 7
+    with pytest.raises(InvalidInputError, match="expected an integer, but got a decimal"):
+        parsed(body % b"7.5", CreateBatch)

@@ -10,22 +10,27 @@ from pydantic import BaseModel
 
 from gateway import openapi
 from gateway.app import build_app
-from gateway.fields import ExpiresAfter
+from gateway.file_rules import ExpiresAfter
 from gateway.settings import GatewaySettings
 from shared.openai.shapes import ErrorEnvelope
+from shared.openai.webhooks import EVENT_TYPES
 
 Json = dict[str, Any]
 
 
-class _Wish(BaseModel):
+class _ChangeThing(BaseModel):
     end: ExpiresAfter
 
 
+def _an_upload(**changes: Any) -> Json:
+    return {"bytes": 5, "filename": "rows.jsonl", "mime_type": "", **changes}
+
+
 @pytest.fixture(scope="module")
-def document(tmp_path_factory: pytest.TempPathFactory) -> Json:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> GatewaySettings:
     catalog = tmp_path_factory.mktemp("catalog") / "catalog.yaml"
     catalog.write_text("pools:\n  cpu: {resources: {CPU: 1}}\nmodels:\n  tiny: {pools: [cpu]}\n")
-    settings = GatewaySettings.model_validate(
+    return GatewaySettings.model_validate(
         {
             "amqp_url": "amqp://nowhere",
             "redis_url": "redis://nowhere",
@@ -33,8 +38,14 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> Json:
             "s3_access_key": "a",
             "s3_secret_key": "s",
             "catalog": catalog,
+            "completion_windows": ("24h", "7d"),
+            "max_metadata_pairs": 3,
         }
     )
+
+
+@pytest.fixture(scope="module")
+def document(settings: GatewaySettings) -> Json:
     # As clients get it.
     found: Json = json.loads(json.dumps(build_app(settings).openapi()))
     return found
@@ -114,32 +125,74 @@ def test_links_lead_from_what_was_made_to_who_takes_it(document: Json) -> None:
         for link in operation["responses"]["200"].get("links", {}).values()
     ]
 
-    assert {"retrieveFile", "downloadFile", "createBatch", "cancelBatch"} <= set(links) <= names
+    assert {"retrieveFile", "downloadFile", "cancelBatch", "retrieveModel"} <= set(links) <= names
 
 
-def test_what_a_decorator_says_is_kept_and_made_whole() -> None:
-    refusal = {"error": {"message": "No.", "type": "t", "param": None, "code": None}}
-    body = {"application/json": {"schema": _Wish.model_json_schema()}}
+def test_bodies_are_documented_as_this_gateway_is_set(document: Json) -> None:
+    retry = _body(document, "retryBatch")["properties"]
+    create = _body(document, "createWebhookEndpoint")["properties"]
+
+    assert retry["completion_window"]["anyOf"][0]["enum"] == ["24h", "7d"]
+    assert retry["metadata"]["anyOf"][0]["maxProperties"] == 3
+    assert create["url"]["pattern"] == "^https://."
+    assert create["event_types"]["items"]["enum"] == list(EVENT_TYPES)
+    assert _body(document, "updateBatch")["minProperties"] == 1
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "is_valid"),
+    [
+        ("updateBatch", {}, False),
+        ("updateBatch", {"metadata": None}, True),
+        ("updateBatch", {"priority": 5.0}, True),
+        ("createWebhookEndpoint", {"name": "n", "url": "", "event_types": [EVENT_TYPES[0]]}, False),
+        ("createWebhookEndpoint", {"name": "n", "url": "https://a.b", "event_types": []}, False),
+        ("updateWebhookEndpoint", {"event_types": ["batch.paused"]}, False),
+        ("testWebhookEndpoint", {"event_type": "batch.paused"}, False),
+        ("retryBatch", {"completion_window": "1h"}, False),
+        ("retryBatch", {"completion_window": None}, True),
+        ("createUpload", _an_upload(purpose="batch", bytes=10**9), False),
+        ("createUpload", _an_upload(purpose="user_data", bytes=10**9), True),
+        ("createUpload", _an_upload(purpose="batch", filename="rows.csv"), False),
+        ("createUpload", _an_upload(purpose="batch", filename="a.b/rows.JSONL"), True),
+        ("createUpload", _an_upload(purpose="batch", filename="upload"), True),
+    ],
+)
+def test_the_document_allows_a_body_just_where_the_gateway_does(
+    document: Json, operation: str, body: Json, is_valid: bool
+) -> None:
+    schema = {**_body(document, operation), "components": document["components"]}
+
+    assert Draft202012Validator(schema).is_valid(body) is is_valid
+
+
+def test_the_event_stream_has_a_schema_of_its_events(document: Json) -> None:
+    answer = document["paths"]["/v1/batches/{batch_id}/events"]["get"]["responses"]["200"]
+    event = _resolved(document, answer["content"]["text/event-stream"]["schema"]) or {}
+    data = _resolved(document, event["properties"]["data"]["contentSchema"]) or {}
+
+    assert "batch.accepted" in event["properties"]["event"]["enum"]
+    assert "batch.validating" not in event["properties"]["event"]["enum"]
+    assert {"type", "sequence", "paused", "priority", "status"} <= set(data["required"])
+
+
+def test_what_a_route_says_is_kept_and_completed(settings: GatewaySettings) -> None:
+    body = {"application/json": {"schema": _ChangeThing.model_json_schema()}}
     app = FastAPI(generate_unique_id_function=openapi.operation_id)
 
     @app.post(
         "/v1/things/{thing_id}",
         dependencies=[Depends(HTTPBearer())],
-        responses={400: {"content": {"application/json": {"example": refusal}}}},
         openapi_extra={"requestBody": {"content": body}},
     )
     async def change_thing(thing_id: str) -> ErrorEnvelope:
         raise NotImplementedError
 
-    openapi.install(app)
+    openapi.install(app, settings)
     document = app.openapi()
 
     operation = document["paths"]["/v1/things/{thing_id}"]["post"]
     answers = operation["responses"]
-    assert answers["400"]["content"]["application/json"] == {
-        "example": refusal,
-        "schema": {"$ref": "#/components/schemas/ErrorEnvelope"},
-    }
     assert set(answers) == {"200", "400", "401", "404", "409", "413", "429", "500", "503"}
     assert operation["requestBody"]["content"]["application/json"]["example"] == {
         "end": {"anchor": "created_at", "seconds": 3600}
@@ -149,6 +202,13 @@ def test_what_a_decorator_says_is_kept_and_made_whole() -> None:
     assert [
         ref for ref in _references(document) if _resolved(document, {"$ref": ref}) is None
     ] == []
+
+
+def _body(document: Json, name: str) -> Json:
+    """The schema of an operation's JSON body."""
+    [found] = [one for _, one in _operations(document) if one["operationId"] == name]
+    schema: Json = found["requestBody"]["content"]["application/json"]["schema"]
+    return schema
 
 
 def _operations(document: Json) -> Iterator[tuple[str, Json]]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.files import disposition, expires_after
+from gateway.file_rules import disposition, expires_after
 from shared.errors import InvalidInputError
 
 #: A busy machine is no fault of the code's.

@@ -1,24 +1,7 @@
 import pytest
 
-from gateway.uploads import fingerprint, in_order
+from gateway.upload_rules import fingerprint, require_whole
 from shared.errors import InvalidInputError
-from shared.state import PartRecord, UploadRecord
-
-UPLOAD = UploadRecord(
-    id="upload_1",
-    tenant="acme",
-    bytes=30,
-    created_at=1,
-    expires_at=2,
-    filename="in.jsonl",
-    purpose="batch",
-)
-
-
-def test_the_parts_of_a_file_come_in_the_order_asked_for() -> None:
-    parts = [PartRecord("b", "kb", "eb", 10), PartRecord("a", "ka", "ea", 20)]
-
-    assert in_order(UPLOAD, ["b", "a"], parts) == [("kb", "eb", 10), ("ka", "ea", 20)]
 
 
 @pytest.mark.parametrize(
@@ -35,16 +18,15 @@ def test_the_parts_of_a_file_come_in_the_order_asked_for() -> None:
 def test_what_cannot_be_the_file_is_explained(
     part_ids: list[str], sizes: list[int | None], param: str, message: str
 ) -> None:
-    found = [
-        None if size is None else PartRecord(part_id, "k", "e", size)
-        for part_id, size in zip(part_ids, sizes, strict=True)
-    ]
-
     with pytest.raises(InvalidInputError, match=message) as refused:
-        in_order(UPLOAD, part_ids, found)
+        require_whole("upload_1", 30, part_ids, sizes)
 
     assert (refused.value.param, refused.value.code) == (param, "invalid_value")
     assert len(str(refused.value)) < 300
+
+
+def test_parts_that_are_the_file_are_accepted() -> None:
+    require_whole("upload_1", 30, ["b", "a"], [10, 20])
 
 
 def test_other_parts_or_another_order_have_another_fingerprint() -> None:

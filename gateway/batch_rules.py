@@ -1,0 +1,97 @@
+"""The body of `create_batch`, what it may hold, and its fingerprint. Pure."""
+
+import hashlib
+import json
+from collections.abc import Collection
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.fields import MetadataLimits, require_one_of, require_small
+from gateway.file_rules import ExpiresAfter
+from shared.bus.messages import Deliver, Integer
+from shared.errors import InvalidInputError
+from shared.openai.endpoints import ENDPOINTS
+
+MAX_KEY_CHARACTERS = 255
+_MAX_ID_CHARACTERS = 256
+
+#: What `x-batchyard` says of each field.
+ADDITIONS = {
+    "deliver": "Not in OpenAI's API. `{\"results\": true}` puts small results into the batch's "
+    'last event on the bus. In OpenAI\'s SDK: `extra_body={"deliver": {"results": True}}`.',
+    "dry_run": "Not in OpenAI's API. `true` checks the input as for a new batch, but creates "
+    "nothing. The answer is a `batch.dry_run` with the rows, every bad line, the tokens counted by "
+    "the model's own tokenizer, requests that are too long for the model, its lane, and when the "
+    'batch would be done. In OpenAI\'s SDK: `extra_body={"dry_run": True}`.',
+    "endpoint": "Where the operator allows mixed batches (BATCHYARD_MIXED_BATCHES), each line's "
+    "`url` and `body.model` say where it runs, and `endpoint` is only echoed; `model` is null if "
+    "the lines name several. Otherwise a line that differs fails the batch, as with OpenAI.",
+    "idempotency_key": "Not in OpenAI's API; also accepted as the header Idempotency-Key. The same "
+    "key with the same parameters returns the same batch; with other parameters it is a conflict.",
+    "priority": "Not in OpenAI's API. 0 to 9; batches with a higher priority run sooner.",
+}
+
+
+class CreateBatch(BaseModel):
+    """The body of `create_batch`. `x-batchyard` describes the fields that OpenAI does not have."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS)
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+    output_expires_after: ExpiresAfter | None = None
+    priority: Integer = Field(default=5, ge=0, le=9)
+    idempotency_key: str | None = Field(default=None, max_length=MAX_KEY_CHARACTERS)
+    dry_run: bool = False
+    deliver: Deliver | None = None
+
+
+def check(
+    params: CreateBatch,
+    header_key: str | None,
+    *,
+    windows: Collection[str],
+    limits: MetadataLimits,
+) -> None:
+    """Raise InvalidInputError for values that this gateway does not take.
+
+    `header_key` is the idempotency key of the call's header.
+    """
+    require_one_of(params.endpoint, ENDPOINTS, "endpoint")
+    require_one_of(params.completion_window, windows, "completion_window")
+    require_small(params.metadata or {}, limits)
+    if header_key and params.idempotency_key and header_key != params.idempotency_key:
+        raise InvalidInputError(
+            f"Invalid 'idempotency_key': '{params.idempotency_key}' differs from the header "
+            f"Idempotency-Key '{header_key}'. Send one of them, or the same twice.",
+            param="idempotency_key",
+            code="invalid_value",
+        )
+
+
+def fingerprint(params: CreateBatch, output_seconds: int) -> str:
+    """The same for the same parameters, however their JSON was written."""
+    values = [
+        params.endpoint,
+        params.input_file_id,
+        params.completion_window,
+        params.metadata,
+        params.priority,
+        output_seconds,
+        # Only if it is set, so that older fingerprints stay the same.
+        *(["results"] if delivers(params) else []),
+    ]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def output_seconds(params: CreateBatch, *, default: int) -> int:
+    """How long the result files are kept."""
+    kept = params.output_expires_after
+    return kept.seconds if kept else default
+
+
+def delivers(params: CreateBatch) -> bool:
+    """Whether the last event on the bus is to carry the results."""
+    return params.deliver is not None and params.deliver.results

@@ -1,0 +1,54 @@
+"""How a file comes to be: reserved, stored with its record beside it, and then seen by all."""
+
+import json
+
+from gateway.dependencies import Services
+from shared import crash
+from shared.errors import NotFoundError, TransientError
+from shared.retention import RESERVED_SECONDS
+from shared.state import FileRecord, State
+
+
+async def live_file(state: State, tenant: str, file_id: str) -> FileRecord:
+    """The tenant's file. Raises NotFoundError, also for one that has expired."""
+    file = await state.files.get(tenant, file_id)
+    if file.has_expired:
+        raise no_such_file(file_id)
+    return file
+
+
+def no_such_file(file_id: str) -> NotFoundError:
+    """The error for a file that does not exist, has expired or is another tenant's."""
+    return NotFoundError(f"No such File object: {file_id}", param="id")
+
+
+def objects(key: str) -> tuple[str, str]:
+    """A file's object, and its record beside it."""
+    return key, f"{key}.json"
+
+
+async def reserve(services: Services, key: str, *, file_id: str = "") -> bool:
+    """Reserve a file's objects before anything is stored, so that a crash leaves nothing behind.
+
+    False if this file has its objects already.
+    """
+    return await services.state.files.reserve(
+        *objects(key), seconds=RESERVED_SECONDS, file_id=file_id
+    )
+
+
+async def write_record(services: Services, file: FileRecord) -> None:
+    """Put beside the file's object what a rebuild of Redis needs."""
+    await services.storage.put(file.record_key, json.dumps(file.to_fields()).encode())
+    crash.point("files.recorded")
+
+
+async def keep(services: Services, file: FileRecord) -> None:
+    """Let everybody see a file whose object is stored.
+
+    Raises TransientError if its reservation has ended.
+    """
+    await write_record(services, file)
+    if not await services.state.files.keep(file):
+        await services.storage.remove(objects(file.key))
+        raise TransientError(f"{file.id} took longer than its reservation.")

@@ -1,0 +1,59 @@
+"""What the OpenAPI document says of bodies as this gateway is set."""
+
+from collections.abc import Mapping
+
+from gateway.file_rules import BATCH_NAME_PATTERN, MAX_NAME_CHARACTERS, PURPOSES
+from gateway.route_docs import Json
+from gateway.settings import GatewaySettings
+from shared.openai.endpoints import ENDPOINTS
+
+
+def body_schemas(settings: GatewaySettings) -> Mapping[str, Json]:
+    """By operation, what replaces or completes its body's own schema."""
+    limits = settings.metadata_limits
+    window = {"type": "string", "enum": list(settings.completion_windows)}
+    metadata = _nullable(
+        {
+            "type": "object",
+            "maxProperties": limits.pairs,
+            "propertyNames": {"maxLength": limits.key_characters},
+            "additionalProperties": {"type": "string", "maxLength": limits.value_characters},
+        }
+    )
+    url = {
+        "type": "string",
+        "maxLength": 2048,
+        "pattern": "^https?://." if settings.webhook_http else "^https://.",
+        "description": "An absolute URL without a user, at a public address.",
+    }
+    return {
+        "createBatch": _properties(
+            endpoint={"enum": list(ENDPOINTS)}, completion_window=window, metadata=metadata
+        ),
+        "retryBatch": _properties(completion_window=_nullable(window), metadata=metadata),
+        "updateBatch": _properties(metadata=metadata),
+        "createWebhookEndpoint": _properties(url=url),
+        "updateWebhookEndpoint": _properties(url=_nullable(url)),
+        "createUpload": _upload(settings),
+    }
+
+
+def _upload(settings: GatewaySettings) -> Json:
+    """Inputs of batches have a smaller limit than other files, and names of their own."""
+    largest = settings.max_assembled_bytes
+    batch = _properties(
+        purpose={"enum": ["batch"]},
+        bytes={"maximum": min(largest, settings.max_upload_bytes)},
+        filename={"pattern": BATCH_NAME_PATTERN},
+    )
+    other = _properties(purpose={"enum": [name for name in PURPOSES if name != "batch"]})
+    limits = _properties(bytes={"maximum": largest}, filename={"maxLength": MAX_NAME_CHARACTERS})
+    return limits | {"anyOf": [batch, other]}
+
+
+def _properties(**properties: Json) -> Json:
+    return {"properties": properties}
+
+
+def _nullable(schema: Json) -> Json:
+    return {"anyOf": [schema, {"type": "null"}]}
