@@ -2,10 +2,10 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-# The lock that is installed already; else the one for this machine, by whether it has an NVIDIA GPU.
+# The lock that is installed; otherwise the one for this machine, with or without an NVIDIA GPU.
 LOCK ?= $(or $(patsubst .venv/.installed-%,%,$(firstword $(wildcard .venv/.installed-*))),\
   $(if $(wildcard /proc/driver/nvidia/gpus/*),dev-cuda,dev-cpu))
-# CHECKED=1 leaves out of `make test` what `make check` runs.
+# With CHECKED=1, `make test` leaves out what `make check` runs.
 # Arguments for demo, up, test, fuzz, chaos and bench: `make test ARGS="-k outbox"`.
 ARGS ?=
 
@@ -30,7 +30,7 @@ up: $(INSTALLED) ## start the fleet and keep it running until Ctrl-C
 	@exec $(BIN)/batchyard up $(ARGS)
 
 .PHONY: credentials
-credentials: ## make the secrets of compose.yaml, in .env; needs Python and nothing else
+credentials: ## write the secrets of compose.yaml into .env; needs only Python
 	@$(PYTHON) -m cli.credentials compose
 
 .PHONY: check
@@ -51,7 +51,7 @@ units:
 	$(BIN)/python -m pytest -q tests/architecture tests/unit
 
 .PHONY: servers
-servers: $(INSTALLED) ## install RabbitMQ, Redis and Ceph from Debian's packages where they are missing
+servers: $(INSTALLED) ## install RabbitMQ, Redis and Ceph from Debian's packages if they are missing
 	@$(BIN)/python -m cli.install
 
 .PHONY: test
@@ -64,12 +64,12 @@ test-stack: $(INSTALLED) ## build the images, bring compose.yaml up and break it
 	TEST_STACK=1 $(BIN)/python -m pytest -s -rs $(or $(ARGS),tests/stack)
 
 .PHONY: fuzz
-fuzz: $(INSTALLED) ## random lines, forms and calls, millions and thousands; for the night, not for each change
+fuzz: $(INSTALLED) ## a million random lines and forms, and thousands of random calls; for a night run
 	$(BIN)/python -m tests.fuzz $(ARGS)
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -rP tests/contract/test_schema.py
 
 .PHONY: faults
-faults: $(INSTALLED) ## what takes minutes of the tests that kill, block, flood and cut off the servers
+faults: $(INSTALLED) ## the slow tests that kill, block, flood and cut off the servers: minutes
 	$(BIN)/python -m pytest -s -m on_demand tests/faults $(ARGS)
 
 .PHONY: chaos
@@ -77,7 +77,7 @@ chaos: $(INSTALLED) ## kill, freeze and cut off everything for MINUTES=5, then p
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: outages
-outages: $(INSTALLED) ## take every service away for a minute each, under load, and two processes out of four
+outages: $(INSTALLED) ## take each service away for a minute under load, and stop two processes out of four
 	$(BIN)/python -m tests.chaos.outages $(ARGS)
 
 .PHONY: bench
@@ -85,13 +85,13 @@ bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes b
 	$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: docs
-docs: $(INSTALLED) ## write the generated pages anew: lifecycle, settings, AsyncAPI and schemas
+docs: $(INSTALLED) ## regenerate the generated pages: lifecycle, settings, AsyncAPI and schemas
 	$(BIN)/python -m shared.lifecycle > docs/lifecycle.md
 	$(BIN)/python -m tests.architecture.test_docs_configuration
 	$(BIN)/python -m shared.bus.asyncapi
 
 .PHONY: lock
-lock: ## write locks/*.txt anew from pyproject.toml
+lock: ## regenerate locks/*.txt from pyproject.toml
 	@locks/compile.sh $(ARGS)
 
 .PHONY: clean

@@ -1,4 +1,4 @@
-"""The Ray cluster as the dispatcher sees it: jobs, over Ray's HTTP API, and nothing else."""
+"""The Ray cluster as the dispatcher knows it: jobs, over Ray's HTTP API."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -8,12 +8,12 @@ import httpx
 
 from shared.errors import TransientError
 
-#: Characters of Ray's words about a job.
-_MOST_SAID = 800
+#: Characters of what Ray says about a job.
+_MAX_MESSAGE = 800
 
 
 class JobStatus(StrEnum):
-    """Ray's words for a job."""
+    """Ray's statuses of a job."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -27,7 +27,7 @@ class JobStatus(StrEnum):
 
 
 class Cluster:
-    """Submits, watches and stops Ray jobs by ids that the caller chooses."""
+    """Submits, watches and stops Ray jobs, under ids that the caller chooses."""
 
     def __init__(self, address: str, token: str) -> None:
         self._http = httpx.AsyncClient(
@@ -37,7 +37,7 @@ class Cluster:
         )
 
     async def submit(self, job: str, entrypoint: str, *, metadata: Mapping[str, str]) -> None:
-        """Start a job; one that exists under this id already is left as it is."""
+        """Start a job. If one with this id exists already, it is left alone."""
         answer = await self._call(
             "POST",
             "/",
@@ -51,31 +51,31 @@ class Cluster:
             raise TransientError(f"Ray did not take job {job}: {_reason(answer)}")
 
     async def status(self, job: str) -> JobStatus | None:
-        """How the job stands; None when Ray does not know it (any more)."""
+        """The job's status; None if Ray does not know it, or no longer."""
         answer = await self._call("GET", f"/{job}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         return JobStatus(self._checked(answer)["status"])
 
     async def stop(self, job: str) -> None:
-        """Ask Ray to end the job; one that is over or unknown is no error."""
+        """Ask Ray to end the job. It is no error if the job has ended or is unknown."""
         answer = await self._call("POST", f"/{job}/stop")
         if answer.status_code != httpx.codes.NOT_FOUND:
             self._checked(answer)
 
     async def message(self, job: str) -> str:
-        """What Ray says about how the job ended, and the end of what the job printed."""
+        """Ray's message about how the job ended, with the end of the job's output."""
         answer = await self._call("GET", f"/{job}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return "Ray does not know the job."
         return _shortened(str(self._checked(answer).get("message") or ""))
 
     async def ping(self) -> None:
-        """Raise TransientError when Ray does not answer, or not to us."""
+        """Raise TransientError if Ray does not answer, or refuses our token."""
         await self.status("ping")
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def _call(self, method: str, path: str, body: object = None) -> httpx.Response:
@@ -91,15 +91,15 @@ class Cluster:
         try:
             body: dict[str, Any] = answer.json()
         except ValueError as error:
-            raise TransientError(f"Something other than Ray answers: {_reason(answer)}") from error
+            raise TransientError(f"The answer is not from Ray: {_reason(answer)}") from error
         return body
 
 
 def _shortened(text: str) -> str:
-    # It goes into the batch and each of its events; Ray adds up to 20,000 characters of the log.
-    if len(text) <= _MOST_SAID:
+    # It goes into the batch and all its events, and Ray adds up to 20,000 characters of log.
+    if len(text) <= _MAX_MESSAGE:
         return text
-    return f"{text[: _MOST_SAID // 4]} […] {text[-_MOST_SAID // 2 :]}"
+    return f"{text[: _MAX_MESSAGE // 4]} […] {text[-_MAX_MESSAGE // 2 :]}"
 
 
 def _reason(answer: httpx.Response) -> str:

@@ -1,7 +1,7 @@
-"""The end of what is known of a batch, long after its own: nothing is left in Redis or in S3.
+"""Forgets batches long after they ended, so that nothing is left of them in Redis or in S3.
 
-S3 goes first, and there manifests before the rest: a rebuild of Redis in between makes a batch what
-it was, or finds nothing to make. So this may die anywhere, and is done again.
+S3 goes first, and there the manifests: a rebuild of Redis in between restores a batch as it was, or
+finds nothing to restore. So the process may die anywhere, and the next one does it again.
 """
 
 import time
@@ -19,13 +19,13 @@ from shared.storage import Storage
 
 log = structlog.get_logger()
 
-_DAY = 86_400
+_DAY_SECONDS = 86_400
 
 
 async def forget_ended(state: State, storage: Storage, *, seconds: float) -> None:
-    """Forget the batches that ended longer ago, once none of their files is kept any more.
+    """Forget batches that ended more than `seconds` ago and have no files any more.
 
-    Those that came in one pack go together; where one has to wait, they are looked at a day later.
+    The batches of one pack go together. If one has to wait, all are tried again a day later.
     """
     before = time.time() - seconds
     while batch_ids := await state.batches.ended_before(before):
@@ -37,8 +37,8 @@ async def forget_ended(state: State, storage: Storage, *, seconds: float) -> Non
             ids = [one.id for one in together]
             for batch_id in ids:
                 records.pop(batch_id, None)
-            if not await _are_over(state, storage, together, before):
-                await state.batches.look_again(ids, after=before + _DAY)
+            if not await _may_be_forgotten(state, storage, together, before):
+                await state.batches.look_again(ids, after=before + _DAY_SECONDS)
                 continue
             await storage.remove(manifests)
             for one in together:
@@ -51,7 +51,7 @@ async def forget_ended(state: State, storage: Storage, *, seconds: float) -> Non
 async def _together(
     state: State, storage: Storage, record: BatchRecord
 ) -> tuple[list[str], Sequence[BatchRecord]]:
-    """The objects with the manifests, and all whose manifests are in them."""
+    """The objects that hold the batch's manifest, and all batches with a manifest in them."""
     own, key = manifest_key(record.id), record.fields["key"]
     if not is_pack(key):
         return [own], [record]
@@ -64,18 +64,18 @@ async def _together(
     return [pack, *map(manifest_key, [record.id, *packed])], [record, *mates]
 
 
-async def _are_over(
+async def _may_be_forgotten(
     state: State, storage: Storage, together: Sequence[BatchRecord], before: float
 ) -> bool:
     if any(one.ended_at is None or one.ended_at > before for one in together):
         return False
-    # An upload stands for itself; the other files are known by their batch only.
+    # An uploaded file does not belong to its batch; all other files do.
     file_ids = [file_id for one in together for file_id in one.file_ids]
     if not all(file.has_record for file in await state.files.many(file_ids)):
         return False
     for pack in {one.fields["key"] for one in together if is_pack(one.fields["key"])}:
         with suppress(NotFoundError):
             await storage.stat(pack)
-            # With its inputs, the pack has the manifests as well.
+            # A pack that still has its inputs has the manifests too.
             return False
     return True

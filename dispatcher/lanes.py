@@ -1,35 +1,28 @@
-"""Keeps one lane job running per lane with work, and the lane's ready list short and in order."""
+"""Keeps one lane job running for each lane with work, and the lane's ready list short and in order.
 
-import asyncio
-import json
+What a lane needs is decided in `ordering` and `lane_jobs`; here it is done.
+"""
+
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 
 import structlog
 
 from dispatcher.cluster import Cluster
-from dispatcher.ordering import order
+from dispatcher.lane_failure import fail_lane
+from dispatcher.lane_jobs import FruitlessJobs, Step, next_step
+from dispatcher.ordering import MAX_READY, ready_list, slices_per_batch
 from shared import crash
-from shared.errors import InvalidTransitionError, TransientError
-from shared.ledger.commits import fail, save_lane_failure
-from shared.lifecycle import Event
+from shared.errors import TransientError
 from shared.state import JobRecord, State
 from shared.storage import Storage
 
 log = structlog.get_logger()
 
-#: How often Ray is asked about a job that gives signs of life.
+#: How often Ray is asked about a job.
 _LOOK_SECONDS = 2.0
-#: A job may need this long from its submission to its first sign of life.
-_START_SECONDS = 180.0
-_LONGEST_PAUSE_SECONDS = 60.0
-#: Slices in a ready list: the most that one script call puts in order.
-_MOST_READY = 100
-#: Each costs a call to S3.
-_FAILED_AT_ONCE = 12
 #: What Ray runs for a lane; its jobs find everything else in their environment.
 ENTRYPOINT = "python -m worker lane {lane} --job {job}"
 
@@ -55,41 +48,32 @@ class LaneKeeper:
         self._silence_seconds = silence_seconds
         self._attempts = attempts
         self._entrypoint = entrypoint
+        self._fruitless = FruitlessJobs(attempts)
         self._idle: set[str] = set()
         self._looked_at: defaultdict[str, float] = defaultdict(float)
-        self._fruitless: defaultdict[str, int] = defaultdict(int)
-        self._not_before: defaultdict[str, float] = defaultdict(float)
 
     async def feed(self, lane: str) -> None:
-        """Bring the ready list up to what the lane job can take, in the order that is right now."""
+        """Fill the ready list up to what the lane job can take, in the order that is right now."""
         batches, ready = await self._state.lanes.backlog(lane)
-        if not batches or ready >= _MOST_READY:
+        if not batches or ready >= MAX_READY:
             return
         job = await self._state.lanes.job(lane)
         rows = max(job.rows_wanted, self._ready_rows)
         candidates = await self._state.lanes.candidates(
-            lane, slices_per_batch=_per_batch(rows, batches)
+            lane, slices_per_batch=slices_per_batch(rows, batches)
         )
-        chosen = order(candidates, await self._state.lanes.served(lane), now=time.time(), rows=rows)
-        # What is ready already stays so, behind what is more urgent.
-        picked = set(chosen)
-        chosen += [piece for piece in candidates if piece.is_ready and piece not in picked]
-        # No more than are put in order together: the others would keep a place of their own.
-        room = _MOST_READY - sum(piece.is_ready for piece in chosen)
-        coming = [piece for piece in chosen if not piece.is_ready][: max(0, room)]
-        if coming:
-            members = [piece.member for piece in chosen if piece.is_ready or piece in coming]
-            await self._state.lanes.feed(lane, members)
+        served = await self._state.lanes.served(lane)
+        if slices := ready_list(candidates, served, now=time.time(), rows=rows):
+            await self._state.lanes.feed(lane, [slice_.member for slice_ in slices])
             crash.point("lanes.fed")
 
     async def keep(self, lane: str) -> None:
-        """See that a lane with work has a living job, and that a dead one's claims go back."""
+        """Keep a living job on a lane with work, and give back the claims of a dead one."""
         if (reason := await self._state.lanes.failure(lane)) is not None:
             # In this order, so that a dispatcher that takes over does both again.
             await self._dismiss(lane)
-            await self._fail(lane, reason)
-        has_work = await self._state.lanes.active_count(lane) > 0
-        has_work = has_work or await self._state.lanes.claimed_count(lane) > 0
+            await fail_lane(self._state, self._storage, lane, reason)
+        has_work = await self._has_work(lane)
         if has_work:
             self._idle.discard(lane)
         else:
@@ -100,117 +84,84 @@ class LaneKeeper:
                 await self._open(lane)
         elif time.monotonic() - self._looked_at[lane] >= _LOOK_SECONDS:
             self._looked_at[lane] = time.monotonic()
-            # Nobody waits for an idle lane's job: what Ray does not say now, it says later.
+            # Nobody waits for an idle lane's job, so it may be looked at again later.
             with nullcontext() if has_work else suppress(TransientError):
                 await self._look_after(lane, job)
 
+    async def _has_work(self, lane: str) -> bool:
+        if await self._state.lanes.active_count(lane) > 0:
+            return True
+        return await self._state.lanes.claimed_count(lane) > 0
+
     async def _dismiss(self, lane: str) -> None:
-        """Let the lane's job end: the next one reads the catalog anew, mended perhaps."""
+        """Let the lane's job end. The next one reads the catalog again, which may be corrected."""
         job = await self._state.lanes.job(lane)
         if job.id:
             await self._state.lanes.open_job(lane, job.id, "")
             await self._state.claims.reap(lane, all_claims=True)
 
     async def _rest(self, lane: str) -> None:
-        """Nobody waits for the lane: nobody is owed anything, and the next batch starts afresh."""
-        self._fruitless.pop(lane, None)
-        self._not_before.pop(lane, None)
+        """Nothing waits for the lane: no tenant is owed a share, and the next batch starts anew."""
+        self._fruitless.forget(lane)
         if lane not in self._idle:
             self._idle.add(lane)
             await self._state.lanes.forget_served(lane)
 
     async def _look_after(self, lane: str, job: JobRecord) -> None:
-        now = time.time()
         status = await self._cluster.status(job.id)
-        if status is None:
-            # Opened and never submitted, or a new cluster that knows nothing of it.
-            if not job.beat_at and await self._state.lanes.active_count(lane):
+        step = next_step(
+            job,
+            status,
+            has_batches=await self._state.lanes.active_count(lane) > 0,
+            now=time.time(),
+            silence_seconds=self._silence_seconds,
+        )
+        match step:
+            case Step.SUBMIT:
                 await self._submit(lane, job.id)
-            else:
+            case Step.BURY:
+                log.warning("lane_job.ended", lane=lane, job=job.id, status=status or "unknown")
                 await self._bury(lane, job)
-        elif status.is_over:
-            log.warning("lane_job.ended", lane=lane, job=job.id, status=status)
-            await self._bury(lane, job)
-        elif now - (job.beat_at or job.opened_at + _START_SECONDS) > self._silence_seconds:
-            log.error("lane_job.silent", lane=lane, job=job.id)
-            await self._cluster.stop(job.id)
+            case Step.STOP:
+                log.error("lane_job.silent", lane=lane, job=job.id)
+                await self._cluster.stop(job.id)
+            case Step.NOTHING:
+                pass
 
     async def _bury(self, lane: str, job: JobRecord) -> None:
-        """The job is dead: what it held goes back at once, and another one takes its place."""
-        is_last = not job.rows and self._fruitless[lane] + 1 >= self._attempts
+        """Give back at once what the dead job held, and open another one."""
+        is_last = not job.rows and self._fruitless.would_be_last(lane)
         message = await self._cluster.message(job.id) if is_last else ""
-        # First, and only by one: a dispatcher that was frozen must not take a later job's claims.
+        # First, and by one dispatcher only: one that was frozen must not take a later job's claims.
         if await self._state.lanes.open_job(lane, job.id, ""):
             return
         crash.point("lanes.buried")
         await self._state.claims.reap(lane, all_claims=True)
         crash.point("lanes.reaped")
         if job.rows:
-            self._fruitless.pop(lane, None)
-            self._not_before.pop(lane, None)
+            self._fruitless.forget(lane)
         else:
-            self._fruitless[lane] += 1
-            pause = min(_LONGEST_PAUSE_SECONDS, 2.0 ** self._fruitless[lane])
-            self._not_before[lane] = time.monotonic() + pause
+            self._fruitless.add(lane, time.monotonic())
         if is_last:
-            await self._fail(
-                lane,
-                f"The lane job ended {self._attempts} times without a result. {message}",
-            )
-            self._fruitless.pop(lane, None)
+            reason = f"The lane job ended {self._attempts} times without a result. {message}"
+            await fail_lane(self._state, self._storage, lane, reason)
+            self._fruitless.forgive(lane)
         if await self._state.lanes.active_count(lane):
             await self._open(lane)
 
     async def _open(self, lane: str) -> None:
-        if time.monotonic() < self._not_before[lane]:
+        if not self._fruitless.may_open(lane, time.monotonic()):
             return
-        wanted = f"lane-{_slug(lane)}-{secrets.token_hex(4)}"
-        if await self._state.lanes.open_job(lane, "", wanted) == wanted:
+        job = f"lane-{_slug(lane)}-{secrets.token_hex(4)}"
+        if await self._state.lanes.open_job(lane, "", job) == job:
             crash.point("lanes.opened")
-            await self._submit(lane, wanted)
+            await self._submit(lane, job)
             crash.point("lanes.submitted")
 
     async def _submit(self, lane: str, job: str) -> None:
         log.info("lane_job.submitted", lane=lane, job=job)
         entrypoint = self._entrypoint.format(lane=lane, job=job)
         await self._cluster.submit(job, entrypoint, metadata={"lane": lane})
-
-    async def _fail(self, lane: str, reason: str) -> None:
-        """Fail the lane's batches with the engine's reason, so that the lane does not spin.
-
-        Batches with other lanes go on there.
-        """
-        problem = {
-            "code": "engine_failed",
-            "line": None,
-            "param": "model",
-            "message": reason,
-        }
-        fields = {"errors": json.dumps([problem]), "first_error": reason}
-        while batches := await self._state.lanes.active(lane):
-            for first in range(0, len(batches), _FAILED_AT_ONCE):
-                some = batches[first : first + _FAILED_AT_ONCE]
-                await asyncio.gather(*(self._fail_batch(lane, one, reason, fields) for one in some))
-        await self._state.lanes.clear_failure(lane)
-        log.error("lane.failed", lane=lane, reason=reason)
-
-    async def _fail_batch(
-        self, lane: str, batch_id: str, reason: str, fields: Mapping[str, str | int]
-    ) -> None:
-        try:
-            if (await self._state.batches.get(batch_id)).lanes == [lane]:
-                await fail(self._state, self._storage, batch_id, Event.LANE_FAILED, fields)
-            else:
-                await save_lane_failure(self._storage, batch_id, lane, reason)
-                await self._state.fail_lane(lane, batch_id, reason, fields)
-        except InvalidTransitionError as error:
-            log.warning("lane.fail_late", batch_id=batch_id, status=error.status)
-
-
-def _per_batch(rows: int, batches: int) -> int:
-    # Slices may be as small as one row; a few of each of many batches are enough to choose from,
-    # and one batch alone must fill the list.
-    return max(2, min(_MOST_READY, rows // 32), _MOST_READY // batches)
 
 
 def _slug(lane: str) -> str:

@@ -1,7 +1,8 @@
-"""Which slices of a lane run next, for all its tenants. Pure: time is an argument.
+"""The policy of a lane: which slices run next, for all its tenants. Pure: time is an argument.
 
-Batches close to their deadline first; then tenants by their fair share in predicted tokens; within
-a tenant priority with ageing, then batches by turns, so that a small one is not behind a large one.
+Batches that are close to their deadline go first. Then tenants get their fair share of predicted
+tokens. Within a tenant, priority counts, which grows with age; then batches take turns, so that a
+small batch does not wait behind a large one.
 """
 
 from collections import defaultdict
@@ -9,13 +10,42 @@ from collections.abc import Mapping, Sequence
 
 from shared.slices import AGEING_SECONDS, ReadySlice
 
+#: Slices in a ready list: as many as one script call puts in order.
+MAX_READY = 100
 #: A batch with less time left than this goes before everything else.
 _URGENT_SECONDS = 900
 #: Waiting this long is worth one turn.
 _TURN_SECONDS = 60
-#: How far behind a tenant that was idle may start, in predicted tokens: it gets its share soon,
-#: but not all that it never asked for.
-_MOST_CREDIT = 200_000
+#: A tenant that was idle may be this many predicted tokens behind the others: it gets its share
+#: soon, but not all that it never asked for.
+_MAX_CREDIT = 200_000
+#: Rows of a slice, at a guess.
+_ROWS_PER_SLICE = 32
+
+
+def ready_list(
+    slices: Sequence[ReadySlice], served: Mapping[str, int], *, now: float, rows: int
+) -> list[ReadySlice]:
+    """The lane's new ready list, in order; empty if nothing is to be added to the present one.
+
+    What is ready already stays so, behind what is more urgent.
+    """
+    chosen = order(slices, served, now=now, rows=rows)
+    picked = set(chosen)
+    chosen += [slice_ for slice_ in slices if slice_.is_ready and slice_ not in picked]
+    # No more than are put in order together: the others would keep a place of their own.
+    space = max(0, MAX_READY - sum(slice_.is_ready for slice_ in chosen))
+    added = set([slice_ for slice_ in chosen if not slice_.is_ready][:space])
+    return [slice_ for slice_ in chosen if slice_.is_ready or slice_ in added] if added else []
+
+
+def slices_per_batch(rows: int, batches: int) -> int:
+    """How many slices of each batch to choose from, for a ready list of `rows` rows.
+
+    A slice may be a single row. A few of each of many batches are enough, and one batch alone has
+    to fill the list.
+    """
+    return max(2, min(MAX_READY, rows // _ROWS_PER_SLICE), MAX_READY // batches)
 
 
 def order(
@@ -24,24 +54,24 @@ def order(
     *,
     now: float,
     rows: int,
-    most: int = 100,
+    max_slices: int = MAX_READY,
 ) -> list[ReadySlice]:
     """The slices to keep ready, the first to run first, until they hold `rows` rows.
 
     `served` are the predicted tokens that each tenant was given so far.
     """
     urgent = sorted(
-        (piece for piece in slices if piece.expires_at - now < _URGENT_SECONDS),
-        key=lambda piece: (piece.expires_at, piece.batch_id, piece.index),
+        (slice_ for slice_ in slices if slice_.expires_at - now < _URGENT_SECONDS),
+        key=lambda slice_: (slice_.expires_at, slice_.batch_id, slice_.index),
     )
-    others = [piece for piece in slices if piece.expires_at - now >= _URGENT_SECONDS]
+    others = [slice_ for slice_ in slices if slice_.expires_at - now >= _URGENT_SECONDS]
     chosen: list[ReadySlice] = []
     held = 0
-    for piece in [*urgent, *_by_fair_share(others, served, now)]:
-        if held >= rows or len(chosen) >= most:
+    for slice_ in [*urgent, *_by_fair_share(others, served, now)]:
+        if held >= rows or len(chosen) >= max_slices:
             break
-        chosen.append(piece)
-        held += piece.rows
+        chosen.append(slice_)
+        held += slice_.rows
     return chosen
 
 
@@ -49,27 +79,27 @@ def _by_fair_share(
     slices: Sequence[ReadySlice], served: Mapping[str, int], now: float
 ) -> list[ReadySlice]:
     queues: defaultdict[str, list[ReadySlice]] = defaultdict(list)
-    for piece in sorted(slices, key=lambda piece: _turn(piece, now), reverse=True):
-        queues[piece.tenant].append(piece)
-    floor = max((served.get(tenant, 0) for tenant in queues), default=0) - _MOST_CREDIT
+    for slice_ in sorted(slices, key=lambda slice_: _turn(slice_, now), reverse=True):
+        queues[slice_.tenant].append(slice_)
+    floor = max((served.get(tenant, 0) for tenant in queues), default=0) - _MAX_CREDIT
     given = {tenant: max(served.get(tenant, 0), floor) for tenant in queues}
     ordered = []
     while queues:
         tenant = min(queues, key=lambda name: (given[name], name))
-        piece = queues[tenant].pop()
-        ordered.append(piece)
-        given[tenant] += piece.tokens
+        slice_ = queues[tenant].pop()
+        ordered.append(slice_)
+        given[tenant] += slice_.tokens
         if not queues[tenant]:
             del queues[tenant]
     return ordered
 
 
-def _turn(piece: ReadySlice, now: float) -> tuple[float, float, int, str, int]:
-    waited = max(0.0, now - piece.created_at)
+def _turn(slice_: ReadySlice, now: float) -> tuple[float, float, int, str, int]:
+    waited = max(0.0, now - slice_.created_at)
     return (
-        -(piece.priority + waited // AGEING_SECONDS),
-        piece.index - waited // _TURN_SECONDS,
-        piece.created_at,
-        piece.batch_id,
-        piece.index,
+        -(slice_.priority + waited // AGEING_SECONDS),
+        slice_.index - waited // _TURN_SECONDS,
+        slice_.created_at,
+        slice_.batch_id,
+        slice_.index,
     )

@@ -1,4 +1,4 @@
-"""Ends what ran out: claims of the dead, files and uploads, and objects that nothing refers to."""
+"""Removes what expired: claims of dead jobs, files, uploads, and objects that nobody refers to."""
 
 from contextlib import suppress
 
@@ -14,7 +14,7 @@ from shared.storage import Storage
 
 log = structlog.get_logger()
 
-#: Longer than any upload lives, and than its completion takes.
+#: Longer than any upload and its completion last.
 _ABANDONED_SECONDS = 86_400.0
 
 
@@ -27,26 +27,26 @@ class Reaper:
         self._batch_seconds = batch_seconds
 
     async def release_claims(self) -> None:
-        """Give back what lane jobs held that stopped renewing."""
+        """Give back slices whose lane job no longer renews its claims."""
         for lane in await self._state.lanes.names():
             if reaped := await self._state.claims.reap(lane):
                 log.warning("claims.ran_out", lane=lane, slices=reaped)
 
     async def expire(self) -> None:
-        """End uploads that nobody completed in time, and delete files whose time is over.
+        """Expire uploads that were not completed in time, and delete files that have expired.
 
-        A file's object stays for as long as a live batch reads it.
+        A file's object stays while a live batch reads it.
         """
         while overdue := await self._state.uploads.overdue():
             for upload_id in overdue:
                 await self._state.uploads.expire(upload_id)
                 log.info("upload.expired", upload_id=upload_id)
         while files := await self._state.files.expired():
-            # Before the records: a rebuild of Redis would bring back what has one in S3.
+            # Before the records in Redis: a rebuild brings back whatever has a record in S3.
             await self._storage.remove(file.record_key for file in files if file.has_record)
             crash.point("reaper.records_removed")
             for file in files:
-                # Its owner may have been quicker.
+                # Its owner may have deleted it already.
                 with suppress(NotFoundError):
                     await self._state.files.delete(file.tenant, file.id)
             log.info("files.expired", files=len(files))
@@ -56,14 +56,14 @@ class Reaper:
         await forget_ended(self._state, self._storage, seconds=self._batch_seconds)
 
     async def sweep(self) -> None:
-        """Delete objects, and everything under prefixes, that nothing refers to any more."""
+        """Delete objects and prefixes that nothing refers to any more."""
         while garbage := await self._state.files.garbage():
             for key in filter(is_pack, garbage):
                 await save_manifests(self._storage, key)
             doomed = [key for key in garbage if not key.endswith("/")]
             for prefix in garbage:
                 if prefix.endswith("/"):
-                    # A second slash asks for a second sweep of the same.
+                    # A second slash at the end marks a second sweep of the same prefix.
                     doomed += await self._storage.keys(f"{prefix.rstrip('/')}/")
             await self._storage.remove(doomed)
             crash.point("reaper.removed")
@@ -71,7 +71,7 @@ class Reaper:
             crash.point("reaper.swept")
 
     async def sweep_abandoned(self, *, older_than_seconds: float = _ABANDONED_SECONDS) -> None:
-        """Delete what processes left in S3 that died over it, and that no state knows of."""
+        """Delete what dead processes left in S3 and Redis does not know of."""
         aborted = await self._storage.abort_older_than(older_than_seconds)
         parts = await self._storage.keys_older_than(older_than_seconds, "uploads/")
         probes = await self._storage.keys_older_than(older_than_seconds, "probes/")

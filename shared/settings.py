@@ -96,7 +96,7 @@ def open_storage(
     patience_seconds: float | None = None,
     attempts: int = 5,
 ) -> Storage:
-    """The fleet's bucket, as `Storage` has it; `endpoint` is another address of the same server."""
+    """Open the fleet's bucket; `endpoint` is another address of the same server."""
     return Storage(
         endpoint or settings.s3_endpoint,
         settings.s3_access_key,

@@ -26,6 +26,7 @@ from worker.engine_errors import (
     Result,
 )
 from worker.engine_results import SERVER_ERROR, refusal
+from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
 
@@ -52,6 +53,7 @@ class BatchServer(LLMServer):
                 raise SetupError(f"The model's folder {source} does not exist on this machine.")
             # There is nothing to download, and the task that looks would import vLLM first.
             config.get_or_create_callback().ctx.run_init_node = False
+        skip_telemetry()
         try:
             await super().start()  # type: ignore[no-untyped-call]  # Ray's
         except Exception as error:
@@ -70,16 +72,7 @@ class BatchServer(LLMServer):
         self._watching = asyncio.create_task(self._kill_when_hung(hang_seconds))
 
     def _get_default_engine_class(self) -> type[Any]:
-        """Ray's engine, with the executor that was asked for: on CPUs Ray always says "mp"."""
-        ray_engine: type[Any] = super()._get_default_engine_class()
-
-        class EngineWithExecutor(ray_engine):  # type: ignore[misc]
-            def _start_async_llm_engine(self, arguments: Any, config: Any, group: Any) -> Any:
-                if asked := self.llm_config.engine_kwargs.get("distributed_executor_backend"):
-                    config.parallel_config.distributed_executor_backend = asked
-                return super()._start_async_llm_engine(arguments, config, group)
-
-        return EngineWithExecutor
+        return adapted_engine_class(super()._get_default_engine_class())
 
     async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
         """Answer each line `{"custom_id", "method", "url", "body"[, "request_id"]}`, in order.

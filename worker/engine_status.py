@@ -4,7 +4,7 @@ Every engine is one deployment in a Serve application of its own. Imports ray an
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ray import serve
 from ray.serve.schema import ApplicationStatus
@@ -51,17 +51,11 @@ def engine_failure(app_name: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class EngineState:
-    """How many replicas an engine has, by what they do, and Serve's message about it."""
+class EngineState(NamedTuple):
+    """How many replicas an engine has, by what they do."""
 
     running: int
     starting: int
-    message: str
-
-    @property
-    def target(self) -> int:
-        return self.running + self.starting
 
 
 def engine_state(app_name: str) -> EngineState | None:
@@ -75,7 +69,6 @@ def engine_state(app_name: str) -> EngineState | None:
     return EngineState(
         running=count.get("RUNNING", 0),
         starting=sum(count.get(state, 0) for state in waiting),
-        message=innermost_reason(engine.message),
     )
 
 

@@ -100,8 +100,8 @@ class Fleet:
             check = CatalogCheck(self.run_dir, path, environment)
             check.start()
         else:
-            # While the servers start: its first model takes seconds to make. What we write needs
-            # no check against vLLM's arguments; tests have done it.
+            # While the servers start: its first model takes seconds to make. A test has checked
+            # what we write against vLLM's arguments.
             make_catalog(self.run_dir, list(self._options.models))
             self.catalog = load_catalog(path)
         self.servers.wait()

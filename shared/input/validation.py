@@ -178,14 +178,15 @@ class InputCheck:
         are_new = self._custom_ids.add_all([request.custom_id for request in requests])
         found = []
         number, end, endpoint = self._line_number, self.offset, ENDPOINTS[url]
+        # A plain line asks for one answer.
+        default = predicted_output(endpoint, endpoint.default_limit, 1)
         for line, request, is_new in zip(lines, requests, are_new, strict=True):
             number, start, end = number + 1, end, end + len(line) + 1
             if not is_new:
                 self._problems.add_duplicate(number, request.custom_id)
                 continue
-            # A plain line asks for one answer.
             limit = _first_limit(request.body, endpoint)
-            output = predicted_output(endpoint, limit, 1)
+            output = limit or default
             tokens = len(line) // BYTES_PER_TOKEN + output
             found.append(Row(number, start, end, tokens, output, limit, 1, line, url, model))
         self._line_number, self.offset = number, end

@@ -1,4 +1,4 @@
-"""One JSON line per event that matters to an operator; prompts and completions never appear."""
+"""Logs: one JSON line for each event that matters to an operator, without prompts or results."""
 
 import logging
 import sys
@@ -8,7 +8,7 @@ from structlog.typing import Processor
 
 
 def configure(process: str, level: str) -> None:
-    """Send structlog's and the libraries' lines to standard error as JSON, with `process`."""
+    """Write the lines of structlog and of libraries to standard error as JSON, with `process`."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

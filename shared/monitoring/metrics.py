@@ -1,6 +1,6 @@
-"""What Prometheus gets to see: every name, and how the numbers become families.
+"""The metrics: every name that Prometheus sees, and how counts become metric families.
 
-Label values are statuses, lanes of the catalog, routes and services of ours, never texts of users.
+Label values are statuses, lanes, routes and names of services, never anything that users wrote.
 """
 
 import hmac
@@ -17,10 +17,10 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 _LANE: tuple[tuple[str, str, Callable[[LaneCount], float]], ...] = (
     ("batches", "Running batches that are not paused.", lambda lane: lane.batches),
-    ("ready_slices", "Slices to be claimed.", lambda lane: lane.ready_slices),
-    ("claimed_slices", "Slices that a lane job runs.", lambda lane: lane.claimed_slices),
-    ("rows", "Rows that the present lane job has committed.", lambda lane: lane.rows),
-    ("failed", "Whether the engine cannot start.", lambda lane: lane.has_failed),
+    ("ready_slices", "Slices that are ready to be claimed.", lambda lane: lane.ready_slices),
+    ("claimed_slices", "Slices that the lane job has claimed.", lambda lane: lane.claimed_slices),
+    ("rows", "Rows that the current lane job has committed.", lambda lane: lane.rows),
+    ("failed", "1 if the engine cannot start.", lambda lane: lane.has_failed),
 )
 
 
@@ -31,35 +31,35 @@ class Calls:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "batchyard_http_requests",
-            "Calls answered.",
+            "HTTP calls that were answered.",
             ("method", "route", "status"),
             registry=self._registry,
         )
         self._seconds = Histogram(
             "batchyard_http_request_seconds",
-            "From the first byte of a call to the last one of its answer.",
+            "Time from the first byte of a call to the last byte of its answer.",
             ("method", "route"),
             buckets=_BUCKETS,
             registry=self._registry,
         )
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """One call; `route` is the template, empty when none matched."""
+        """Count one call; `route` is the template, empty if none matched."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
     def exposition(self) -> bytes:
-        """What a scrape gets."""
+        """The body of a scrape."""
         return generate_latest(self._registry)
 
 
 def fleet_exposition(
     counted: Counted | None, *, up: Mapping[str, bool], dead_letters: int | None, leads: bool
 ) -> bytes:
-    """What a scrape of a dispatcher gets; what could not be counted is left out."""
+    """The body of a scrape of a dispatcher. What could not be counted is left out."""
     families: list[Metric] = [
-        _gauge("batchyard_service_up", "Whether it answers.", "service", up.items()),
-        _gauge("batchyard_dispatcher_leads", "Whether this one leads.", "", [("", leads)]),
+        _gauge("batchyard_service_up", "1 if the service answers.", "service", up.items()),
+        _gauge("batchyard_dispatcher_leads", "1 if this dispatcher leads.", "", [("", leads)]),
     ]
     if dead_letters is not None:
         text = "Messages that could not be read, in batch.dead.submit."
@@ -72,7 +72,7 @@ def fleet_exposition(
 
 
 def may_scrape(authorization: str | None, token: str) -> bool:
-    """Whether this is the header of the one who has the token."""
+    """Whether the header carries the token."""
     given = (authorization or "").encode("latin-1", "replace")
     return hmac.compare_digest(given, f"Bearer {token}".encode())
 
@@ -89,53 +89,53 @@ def _families(counted: Counted) -> Iterator[Metric]:
     at = counted.at
     yield _gauge(
         "batchyard_batches",
-        "Batches in a status that is not final.",
+        "Batches in each status that is not final.",
         "status",
         [(status, found.number) for status, found in counted.live.items()],
     )
     yield _gauge(
         "batchyard_oldest_batch_seconds",
-        "Since the batch that is longest in the status came into it.",
+        "Time since the batch that has been longest in the status entered it.",
         "status",
         [(status, _age(at, found.since)) for status, found in counted.live.items()],
     )
     ended = CounterMetricFamily(
-        "batchyard_batches_ended", "Batches that came to their end.", labels=["status"]
+        "batchyard_batches_ended", "Batches that have ended.", labels=["status"]
     )
     for status, number in counted.ended.items():
         ended.add_metric([status], number)
     yield ended
     yield _gauge(
         "batchyard_outbox_entries",
-        "Written together with a state, and not published yet.",
+        "Outbox entries that are not published yet.",
         "outbox",
         [(box, found.number) for box, found in counted.outboxes.items()],
     )
     yield _gauge(
         "batchyard_outbox_oldest_seconds",
-        "Since the oldest of them was written.",
+        "Time since the oldest outbox entry was written.",
         "outbox",
         [(box, _age(at, found.since)) for box, found in counted.outboxes.items()],
     )
     if counted.next_window_at is not None:
         yield _gauge(
             "batchyard_next_window_seconds",
-            "Until the next completion window of a live batch closes.",
+            "Time until the next completion window of a live batch ends.",
             "",
             [("", counted.next_window_at - at)],
         )
     yield _gauge(
         "batchyard_webhooks_overdue_seconds",
-        "Since the first webhook delivery was due.",
+        "Time since the first webhook delivery that waits was due.",
         "",
         [("", _age(at, counted.webhooks_due_at))],
     )
     yield _gauge(
-        "batchyard_redis_memory_bytes", "What Redis holds.", "", [("", counted.memory_bytes)]
+        "batchyard_redis_memory_bytes", "Memory that Redis uses.", "", [("", counted.memory_bytes)]
     )
     yield _gauge(
         "batchyard_redis_max_memory_bytes",
-        "At how much Redis refuses writes; without a bound of its own, the machine's memory.",
+        "Memory at which Redis refuses writes, or the memory of its machine if it has no limit.",
         "",
         [("", counted.max_memory_bytes)],
     )
@@ -149,7 +149,7 @@ def _lane_families(counted: Counted) -> Iterator[Metric]:
     beats = {lane: count.job_beat_at for lane, count in counted.lanes.items()}
     yield _gauge(
         "batchyard_lane_job_silent_seconds",
-        "Since the lane job's last sign of life.",
+        "Time since the lane job's last sign of life.",
         "lane",
         [(lane, _age(counted.at, beat)) for lane, beat in beats.items() if beat],
     )

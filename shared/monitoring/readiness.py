@@ -1,4 +1,4 @@
-"""Which of the services that a process needs answer now, for `/readyz`."""
+"""Whether the services that a process needs answer now, for `/readyz`."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -9,16 +9,16 @@ from shared.bus.connection import BlockedError
 
 log = structlog.get_logger()
 
-#: Seconds for one of them; after them it counts as gone.
+#: A service that has not answered by then counts as gone.
 PATIENCE_SECONDS = 3.0
 
 
 async def readiness(
     pings: Mapping[str, Awaitable[None]], *, patience_seconds: float = PATIENCE_SECONDS
 ) -> dict[str, str]:
-    """`status` is "ok" or "not ready", and each service "ok" or what is wrong with it.
+    """A report: `status` is "ok" or "not ready", and each service "ok" or what is wrong with it.
 
-    Errors may hold addresses, which are for the log only.
+    The report holds no error texts, which may contain addresses; those go to the log.
     """
 
     async def asked(ping: Awaitable[None]) -> None:

@@ -1,9 +1,12 @@
-"""What an engine is started with follows from its model and its pool; starts none."""
+"""An engine's arguments and environment follow from its model and its pool. Starts no engine."""
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cli.models.tiny import make_tiny_chat_model
 from shared.catalog import Model, Pool
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
@@ -53,3 +56,29 @@ def test_elsewhere_vllm_chooses(fields: dict[str, Any], pool: Pool) -> None:
 
     assert "distributed_executor_backend" not in engine_arguments(model(**fields), pool)
     assert engine_environment(model(**fields), pool) == fields.get("env", {})
+
+
+def test_a_model_s_properties_are_read_without_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    from worker.engine_start import register_model_classes
+
+    def refuse(*_: Any, **__: Any) -> None:
+        pytest.fail("vLLM started a process")
+
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "empty"))
+    monkeypatch.setattr(subprocess, "run", refuse)
+    make_tiny_chat_model(tmp_path / "tiny")
+
+    register_model_classes(str(tmp_path / "tiny"), {})
+
+    properties = ModelRegistry.models["Qwen2ForCausalLM"].inspect_model_cls()
+    assert properties.is_text_generation_model
+
+
+def test_a_model_that_is_not_there_is_left_to_vllm(tmp_path: Path) -> None:
+    from worker.engine_start import register_model_classes
+
+    register_model_classes(str(tmp_path / "nowhere"), {})

@@ -1,6 +1,6 @@
-"""One engine at a time on a local Ray: the answers of `vllm serve`, and what happens at its death.
+"""Engines on a local Ray: they answer as `vllm serve` does, and heal when they die.
 
-The tests run in their order: each start of an engine costs about half a minute, so they share them.
+The tests share engines and run in their order, because each start costs about half a minute.
 """
 
 import asyncio
@@ -189,7 +189,7 @@ def catalog(folder: Path) -> Catalog:
                         "enable_auto_tool_choice": True,
                         "tool_call_parser": "hermes",
                     },
-                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
+                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
                 },
                 "org/mini": {
                     "source": str(minilm_path()),
@@ -205,7 +205,7 @@ def catalog(folder: Path) -> Catalog:
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Served:
-    """What `vllm serve` answers, for both models; gone before the engine under test starts."""
+    """What `vllm serve` answers for both models. It is gone before the engines under test start."""
     # Two cores start two of them in the time of one.
     with ThreadPoolExecutor(2) as threads:
         chats = threads.submit(_chat_answers, folder)
@@ -214,7 +214,7 @@ def served(folder: Path) -> Served:
 
 
 def _chat_answers(folder: Path) -> Answers:
-    # Neither half precision nor what happens to be cached may decide between two words.
+    # Neither half precision nor the cache may decide between two words.
     flags = ["--max-model-len=1024", "--dtype=float32", "--no-enable-prefix-caching",
              "--enable-auto-tool-choice", "--tool-call-parser=hermes",
              "--enable-lora", f"--lora-modules=tiny-lora={folder / 'adapter'}"]  # fmt: skip
@@ -232,7 +232,7 @@ def _vllm_serve(source: Path, name: str, *flags: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    # What `vllm serve` runs; the command itself asks for metadata that vllm-cpu has not.
+    # What `vllm serve` runs. The command itself needs metadata that vllm-cpu lacks.
     module = "vllm.entrypoints.openai.api_server"
     command = [sys.executable, "-m", module, f"--model={source}", f"--port={port}",
                "--host=127.0.0.1", f"--served-model-name={name}", "--enforce-eager",
@@ -261,7 +261,7 @@ def _vllm_serve(source: Path, name: str, *flags: str) -> Iterator[str]:
 def _wait_until_up(url: str, server: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
-        # Not `poll`: that would reap it before its children are found.
+        # `poll` would reap it before its children are found.
         assert psutil.Process(server.pid).status() != psutil.STATUS_ZOMBIE, "vllm serve ended"
         try:
             httpx.get(f"{url}/health", timeout=5).raise_for_status()
@@ -277,11 +277,12 @@ def _post(url: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
     return response.status_code, response.json()
 
 
-#: As an engine on a CPU is started; numbers differ in the last digit with the number of threads.
+#: As our engines on CPUs. The last digit of a number depends on how many threads there are.
 _CPU = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
+    "TORCH_COMPILE_DISABLE": "1",
 }
 
 
@@ -294,7 +295,7 @@ def ray(served: Served) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def mini(ray: Any, catalog: Catalog) -> "Future[str]":
-    """The application of the embedding model's engine, once that has answered a first row."""
+    """The application of the embedding model's engine, once it has answered a first row."""
     from worker.engine_client import EngineClient
     from worker.engine_deployment import ensure_engine
 
@@ -310,7 +311,7 @@ def mini(ray: Any, catalog: Catalog) -> "Future[str]":
 
 @pytest.fixture(scope="module")
 def ghost(ray: Any, catalog: Catalog) -> "Future[str]":
-    """The application of a model that is not there, once its engine has been given up."""
+    """The application of a model that does not exist, once Serve has given up its engine."""
     from worker.engine_client import EngineClient
     from worker.engine_deployment import ensure_engine
     from worker.engine_errors import EngineFailedError
@@ -327,7 +328,7 @@ def ghost(ray: Any, catalog: Catalog) -> "Future[str]":
 
 
 def _meanwhile(work: Callable[[], str]) -> "Future[str]":
-    """Begin it in a thread: what an engine's start costs is one core's time, and there are two."""
+    """Begin it in a thread: the start of an engine keeps one core busy, and there are two."""
     threads = ThreadPoolExecutor(1)
     future = threads.submit(work)
     threads.shutdown(wait=False)
@@ -351,7 +352,7 @@ def line(url: str, body: Any, **fields: Any) -> bytes:
 
 
 def anonymous(value: Any) -> Any:
-    """Without what differs from one answer to the next: ids and times."""
+    """The answer without ids and times, which differ each time."""
     if isinstance(value, dict):
         dropped = {"id", "created", "created_at", "completed_at", "request_id"}
         return {key: anonymous(inner) for key, inner in value.items() if key not in dropped}
@@ -359,8 +360,8 @@ def anonymous(value: Any) -> Any:
 
 
 def engine_core(app_name: str) -> psutil.Process | None:
-    """The process that holds the model of this application's one replica."""
-    # Ray calls the replica `ray::ServeReplica:NAME:engine`, or by NAME's last part in a call.
+    """The process that holds the model of this application's only replica."""
+    # Ray calls it `ray::ServeReplica:NAME:engine`, or during a call by the last part of NAME.
     replica = f"{app_name.rpartition('.')[2]}:engine"
     for process in psutil.process_iter(["cmdline"]):
         if "EngineCore" in " ".join(process.info["cmdline"] or []):
@@ -371,7 +372,7 @@ def engine_core(app_name: str) -> psutil.Process | None:
 
 
 def same(answer: tuple[int, Any]) -> tuple[int, Any]:
-    """Without ids and times; what the web framework refused is in an envelope here only."""
+    """Without ids and times, and with what the web framework refused in OpenAI's envelope."""
     status, body = answer
     if status == 404 and "detail" in body:
         error = {"message": body["detail"], "type": "invalid_request_error"}
@@ -388,7 +389,7 @@ async def assert_same_answers(
 
     client = EngineClient(app_name)
     for name, case in cases.items():
-        # One at a time on both sides: vLLM's numbers depend on what else is in the batch.
+        # One at a time on both sides, because vLLM's numbers depend on the rest of the batch.
         ((status, body),) = await client.run_lines([line(*case)])
         assert body.isascii(), name
         assert b"\n" not in body, name
@@ -401,7 +402,7 @@ async def test_a_deployed_engine_has_no_replica_until_it_has_work(tiny: str) -> 
     state = engine_state(tiny)
 
     assert state is not None
-    assert (state.running, state.starting) == (0, 0)
+    assert state == (0, 0)
     assert engine_failure(tiny) is None
 
 
@@ -427,6 +428,13 @@ async def test_the_first_call_starts_the_engine_and_a_row_of_any_kind_has_a_resu
     state = engine_state(tiny)
     assert state is not None
     assert state.running == 1
+
+
+async def test_where_usage_statistics_are_off_no_process_collects_them(tiny: str, ray: Any) -> None:
+    names = [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
+
+    assert any(tiny in name for name in names)
+    assert not any("telemetry" in name.lower() for name in names)
 
 
 async def test_chat_answers_are_those_of_vllm_serve(tiny: str, served: Served) -> None:
@@ -499,7 +507,7 @@ async def test_cancelling_a_call_takes_its_rows_out_of_the_engine(
     with pytest.raises(asyncio.CancelledError):
         await call
 
-    # Sooner than 900 tokens can have been written.
+    # Sooner than 900 tokens can be written.
     await eventually(are_out, timeout=5)
 
 
@@ -523,11 +531,11 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[s
     core = engine_core(tiny)
     assert core is not None
     core.send_signal(signal.SIGKILL)
-    assert not ghost.cancelled()  # tried and given up meanwhile, and no trouble to this one
+    assert not ghost.cancelled()  # fails meanwhile, and must not disturb this engine
     with pytest.raises(EngineGoneError):
         await asyncio.wait_for(call, timeout=60)
 
-    # Lines that come meanwhile wait, or are sent back unseen: they are never taken for the killer.
+    # Lines that come meanwhile wait or go back unseen; they never count as the killer.
     results: list[Result] = []
     while not results:
         try:
@@ -543,7 +551,7 @@ async def test_an_idle_engine_gives_its_machine_back(tiny: str) -> None:
 
     def is_asleep() -> bool:
         state = engine_state(tiny)
-        return state is not None and state.target == 0
+        return state == (0, 0)
 
     await eventually(is_asleep, timeout=IDLE_SECONDS + 60)
     await eventually(lambda: engine_core(tiny) is None, timeout=30)
@@ -576,7 +584,7 @@ async def test_an_engine_that_cannot_start_gives_its_reason_and_does_not_spin(
     for _ in range(8):
         state = engine_state(name)
         assert state is not None
-        assert state.target == 0
+        assert state == (0, 0)
         await asyncio.sleep(0.5)
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from dispatcher.finaliser import Finaliser, IncompleteError
+from dispatcher.finaliser import Finaliser
 from dispatcher.reaper import Reaper
+from dispatcher.row_check import IncompleteError
 from shared import ids
 from shared.lifecycle import Event, Status
 from shared.slices import Claim

@@ -1,0 +1,104 @@
+"""How a batch ends: by which event, and with which commit. Decides, and writes nothing."""
+
+import json
+from collections.abc import Sequence
+
+from shared.ledger.commits import Assembled, Commit, commit_key
+from shared.lifecycle import Event, Status
+from shared.state import BatchRecord, FileRecord
+from shared.state.batches import Pin
+
+
+def ending_event(record: BatchRecord) -> Event:
+    """The event that ends a `finalizing` or `cancelling` batch."""
+    if record.status is Status.CANCELLING:
+        return Event.CANCEL_COMMITTED
+    return _end_of_running(record)
+
+
+def new_commit(
+    record: BatchRecord,
+    event: Event,
+    pin: Pin,
+    *,
+    output: Assembled | None,
+    error: Assembled | None,
+    bucket: str,
+    output_seconds: int,
+) -> Commit:
+    """The commit of a batch that ends with these files in `bucket`.
+
+    `output_seconds` is how long files are kept unless the batch says otherwise.
+    """
+    fields: dict[str, str | int] = {
+        "completed": output.rows if output else 0,
+        "failed": error.rows if error else 0,
+    }
+    if record.number("given_up"):
+        # These rows are among the failed ones now.
+        fields["given_up"] = 0
+    seconds = record.number("output_seconds") or output_seconds
+    files = []
+    for kind, written in (("output", output), ("error", error)):
+        if written is not None:
+            files.append(_file(record, kind, written, bucket, seconds).to_fields())
+            fields[f"{kind}_file_id"] = written.file_id
+            fields[f"{kind}_object"] = _place(written, bucket)
+    parts = f"batches/{record.id}/parts/"
+    is_part = any(one is not None and one.key.startswith(parts) for one in (output, error))
+    return Commit(
+        batch_id=record.id,
+        event=event,
+        record=record.fields,
+        fields=fields,
+        output=output,
+        error=error,
+        files=files,
+        # Even if no part was committed: a job may have written one and then died.
+        garbage=parts if "plan" in record.fields and not is_part else None,
+        garbage_later=list(_overtaken(record)),
+        **pin._asdict(),
+    )
+
+
+def _file(
+    record: BatchRecord, kind: str, written: Assembled, bucket: str, seconds: int
+) -> FileRecord:
+    created_at = record.number(f"{record.status}_at")
+    return FileRecord(
+        id=written.file_id,
+        tenant=record.tenant,
+        bytes=written.size,
+        created_at=created_at,
+        expires_at=created_at + seconds,
+        filename=f"{record.id}_{kind}.jsonl",
+        purpose="batch_output",
+        bucket=bucket,
+        key=written.key,
+        etag=written.etag,
+    )
+
+
+def _place(written: Assembled, bucket: str) -> str:
+    place = {
+        "bucket": bucket,
+        "key": written.key,
+        "etag": written.etag,
+        "size": written.size,
+        "sha256": written.sha256,
+    }
+    return json.dumps(place)
+
+
+def _overtaken(record: BatchRecord) -> Sequence[str]:
+    """What another finaliser may have written before a cancellation changed how the batch ends."""
+    if record.status is not Status.CANCELLING or "finalizing_at" not in record.fields:
+        return ()
+    event = _end_of_running(record)
+    return f"batches/{record.id}/{event}/", commit_key(record.id, event)
+
+
+def _end_of_running(record: BatchRecord) -> Event:
+    if record.number("window_closed"):
+        return Event.EXPIRY_COMMITTED
+    return Event.OUTPUT_COMMITTED

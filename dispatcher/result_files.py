@@ -1,0 +1,133 @@
+"""The output and the error file of a batch that ends: written to S3, or found there as its part."""
+
+import hashlib
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from dispatcher.result_lines import ResultLines
+from dispatcher.row_check import RowCheck
+from dispatcher.unrun_rows import CLOSING_REASONS
+from shared import crash, ids
+from shared.ledger.commits import Assembled
+from shared.lifecycle import Event
+from shared.slices import Part
+from shared.state import BatchRecord, State
+from shared.storage import Storage
+
+
+class Results(NamedTuple):
+    """A batch's files; None for one that would be empty."""
+
+    output: Assembled | None
+    error: Assembled | None
+
+
+class ResultFiles:
+    """Makes the files of batches whose parts are frozen: whoever makes them, they are the same."""
+
+    def __init__(self, state: State, storage: Storage) -> None:
+        self._state = state
+        self._storage = storage
+
+    async def make(self, record: BatchRecord, event: Event, *, has_names: bool = True) -> Results:
+        """The files of a batch that ends by this event.
+
+        Without names, the lines of rows that never ran have a `custom_id` of null. Raises
+        InputLostError if the names cannot be read, and IncompleteError unless the parts hold every
+        row exactly once.
+        """
+        check = RowCheck(record.number("total") if "plan" in record.fields else 0)
+        if (part := await self._part_as_file(record)) is not None:
+            results = await self._adopt(record, part, check)
+        else:
+            closing = None if event is Event.OUTPUT_COMMITTED else CLOSING_REASONS[record.status]
+            lines = ResultLines(self._state, self._storage, record, check)
+            output = await self._write(record, event, "output", lines.output())
+            crash.point("finaliser.output_written")
+            errors = lines.errors(closing, has_names=has_names)
+            # Without names the bytes differ, so they get another key.
+            name = "error" if has_names else "error-without-names"
+            error = await self._write(record, event, "error", errors, name=name)
+            results = Results(output, error)
+        check.finish(record.id)
+        return results
+
+    async def _part_as_file(self, record: BatchRecord) -> Part | None:
+        """The batch's only part, if it holds just what its output or error file would hold."""
+        if record.number("slices_total") != 1:
+            return None
+        pages = self._state.slices.pages(record.id, record.fields["plan"])
+        [[planned]] = [page async for page in pages]
+        part = planned.part
+        if (
+            part is None
+            or part.rows < planned.slice.rows
+            or (part.output_bytes and part.error_bytes)
+            # If it was claimed again, there may be another part, which has to be swept.
+            or await self._state.slices.epochs(record.id) != {0: 1}
+        ):
+            return None
+        return part
+
+    async def _adopt(self, record: BatchRecord, part: Part, check: RowCheck) -> Results:
+        """The part itself as the output or the error file: nothing is copied."""
+        body = await self._storage.get(part.key, etag=part.etag)
+        check.add_lines(body)
+        kind = "output" if part.output_bytes else "error"
+        file = Assembled(
+            key=part.key,
+            etag=part.etag,
+            size=len(body),
+            sha256=hashlib.sha256(body).hexdigest(),
+            rows=part.rows,
+            file_id=ids.output_file_id(record.id, kind),
+        )
+        return Results(file, None) if part.output_bytes else Results(None, file)
+
+    async def _write(
+        self,
+        record: BatchRecord,
+        event: Event,
+        kind: str,
+        chunks: AsyncIterator[bytes],
+        *,
+        name: str | None = None,
+    ) -> Assembled | None:
+        """Stream the chunks into the batch's output or error object; None if there are none."""
+        first = await _first_of(chunks)
+        if not first:
+            return None
+        digest, rows = hashlib.sha256(), 0
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal rows
+            chunk = first
+            while True:
+                rows += chunk.count(b"\n")
+                digest.update(chunk)
+                yield chunk
+                try:
+                    chunk = await anext(chunks)
+                except StopAsyncIteration:
+                    return
+
+        # The event is in the key: a finaliser that was frozen while it wrote an expiry must not
+        # overwrite the files of the cancellation that came first.
+        key = f"batches/{record.id}/{event}/{name or kind}.jsonl"
+        stored = await self._storage.upload(key, counted())
+        return Assembled(
+            key=stored.key,
+            etag=stored.etag,
+            size=stored.size,
+            sha256=digest.hexdigest(),
+            rows=rows,
+            file_id=ids.output_file_id(record.id, kind),
+        )
+
+
+async def _first_of(chunks: AsyncIterator[bytes]) -> bytes:
+    """The first chunk that is not empty; nothing if there is none."""
+    async for chunk in chunks:
+        if chunk:
+            return chunk
+    return b""

@@ -1,0 +1,180 @@
+"""The lines of a batch's output and error file, streamed from its parts in input order.
+
+Memory does not grow with the batch: only a few parts are held at a time.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing
+
+from dispatcher.row_check import RowCheck
+from dispatcher.unrun_rows import UnrunReason, error_line, reason_for
+from shared import ids
+from shared.errors import BatchyardError, NotFoundError
+from shared.input.request_lines import custom_id_of, split
+from shared.ledger.merging import chunked, given, merged, read_lines, stretches
+from shared.slices import Part, PlannedSlice, Slice
+from shared.state import BatchRecord, State
+from shared.storage import Storage
+
+#: Parts that are fetched ahead of the writing.
+_AHEAD = 4
+#: Where in a part the lines of one file are: bytes [start, end).
+_Section = Callable[[Part], tuple[int, int]]
+
+
+class InputLostError(BatchyardError):
+    """The object that the batch reads is gone or was replaced."""
+
+
+class ResultLines:
+    """Reads the parts of one batch. Every row that it yields a line for is added to `check`."""
+
+    def __init__(
+        self, state: State, storage: Storage, record: BatchRecord, check: RowCheck
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._record = record
+        self._check = check
+
+    async def output(self) -> AsyncIterator[bytes]:
+        """The lines of the output file, in chunks."""
+        async for stretch, body in self._sections(_output_section):
+            if body is not None:
+                self._check.add_lines(body)
+                yield body
+                continue
+            async for chunk in self._merge([self._lines(one, _output_section) for one in stretch]):
+                yield chunk
+
+    async def errors(self, closing: UnrunReason | None, *, has_names: bool) -> AsyncIterator[bytes]:
+        """The lines of the error file, in chunks. Read them after those of the output.
+
+        Rows that never ran get a line with their reason, which is `closing` where they have none of
+        their own. Without names, such a line has a `custom_id` of null. Raises InputLostError if
+        the names cannot be read.
+        """
+        async for stretch, body in self._sections(_error_section):
+            reasons = [reason_for(self._record, planned, closing) for planned in stretch]
+            if body is not None:
+                self._check.add_lines(body)
+                yield await self._with_unrun(stretch[0], body, reasons[0], has_names=has_names)
+                continue
+            streams = [self._lines(one, _error_section) for one in stretch]
+            for planned, reason in zip(stretch, reasons, strict=True):
+                if reason is not None:
+                    # The check learns of these rows only when their lines are merged.
+                    section = self._lines(planned, _error_section)
+                    refused = {ids.row_of_result(line) async for line in section}
+                    unrun = await self._unrun(
+                        planned.slice, reason, other_than=refused, has_names=has_names
+                    )
+                    streams.append(given(unrun.values()))
+            async for chunk in self._merge(streams):
+                yield chunk
+
+    async def _with_unrun(
+        self, planned: PlannedSlice, body: bytes, reason: UnrunReason | None, *, has_names: bool
+    ) -> bytes:
+        """The slice's error lines and those of its rows that never ran, in order."""
+        if reason is None:
+            return body
+        lines = await self._unrun(planned.slice, reason, has_names=has_names)
+        self._check.add_lines(b"".join(lines.values()))
+        found = [line for line in body.split(b"\n") if line]
+        lines |= {ids.row_of_result(line): line + b"\n" for line in found}
+        return b"".join(lines[row] for row in sorted(lines))
+
+    async def _unrun(
+        self,
+        slice_: Slice,
+        reason: UnrunReason,
+        *,
+        has_names: bool,
+        other_than: AbstractSet[int] = frozenset(),
+    ) -> dict[int, bytes]:
+        """An error line for each row of the slice that has no line yet, by row."""
+        names = await self._names(slice_) if has_names else [None] * slice_.rows
+        return {
+            row: error_line(self._record.id, row, name, reason)
+            for row, name in zip(slice_.row_numbers, names, strict=True)
+            if row not in self._check and row not in other_than
+        }
+
+    async def _names(self, slice_: Slice) -> Sequence[str | None]:
+        """The `custom_id` of each row of the slice. Raises InputLostError."""
+        fields = self._record.fields
+        try:
+            source = await self._storage.get(
+                fields["key"],
+                start=slice_.start,
+                end=slice_.end,
+                etag=fields["etag"],
+                bucket=fields["bucket"],
+                version_id=fields.get("version_id"),
+            )
+        except NotFoundError as error:
+            raise InputLostError(f"Batch {self._record.id}: its input cannot be read.") from error
+        return [custom_id_of(line) for line in slice_.pick(split(source))]
+
+    async def _sections(
+        self, section: _Section
+    ) -> AsyncIterator[tuple[list[PlannedSlice], bytes | None]]:
+        """Each stretch in order. A lone slice comes with its section; several come with None.
+
+        The section is empty if there is no part. Several are never held whole.
+        """
+        ahead: deque[tuple[list[PlannedSlice], asyncio.Task[bytes] | None]] = deque()
+        try:
+            async for stretch in stretches(self._planned()):
+                is_lone = len(stretch) == 1
+                fetch = self._fetch(stretch[0].part, section) if is_lone else None
+                ahead.append((stretch, asyncio.create_task(fetch) if fetch else None))
+                if len(ahead) >= _AHEAD:
+                    first, body = ahead.popleft()
+                    yield first, await body if body else None
+            while ahead:
+                first, body = ahead.popleft()
+                yield first, await body if body else None
+        finally:
+            for _, body in ahead:
+                if body:
+                    body.cancel()
+
+    async def _fetch(self, part: Part | None, section: _Section) -> bytes:
+        if part is None:
+            return b""
+        start, end = section(part)
+        return await self._storage.get(part.key, start=start, end=end)
+
+    async def _planned(self) -> AsyncIterator[PlannedSlice]:
+        if plan := self._record.fields.get("plan"):
+            async for page in self._state.slices.pages(self._record.id, plan):
+                for planned in page:
+                    yield planned
+
+    def _lines(self, planned: PlannedSlice, section: _Section) -> AsyncGenerator[bytes, None]:
+        if planned.part is None:
+            return given(())
+        return read_lines(self._storage, planned.part.key, *section(planned.part))
+
+    async def _merge(
+        self, streams: Sequence[AsyncGenerator[bytes, None]]
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of all streams in the order of their rows, in chunks."""
+        async with aclosing(chunked(merged(streams))) as chunks:
+            async for lines in chunks:
+                chunk = b"".join(lines)
+                self._check.add_lines(chunk)
+                yield chunk
+
+
+def _output_section(part: Part) -> tuple[int, int]:
+    return 0, part.output_bytes
+
+
+def _error_section(part: Part) -> tuple[int, int]:
+    return part.output_bytes, part.output_bytes + part.error_bytes

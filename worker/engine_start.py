@@ -1,0 +1,64 @@
+"""What a replica changes about how Ray starts vLLM: the executor, and what costs time."""
+
+import os
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+
+def adapted_engine_class(ray_engine: type[Any]) -> type[Any]:
+    """A subclass of Ray's engine, which needs vLLM to be imported."""
+
+    class AdaptedEngine(ray_engine):  # type: ignore[misc]
+        def _prepare_engine_config(self, context: Any) -> Any:
+            config = self.llm_config.get_engine_config()
+            if not config.accelerator.requires_remote_initialization:
+                register_model_classes(config.actual_hf_model_id, config.engine_kwargs)
+            return super()._prepare_engine_config(context)
+
+        def _start_async_llm_engine(self, arguments: Any, config: Any, group: Any) -> Any:
+            # On CPUs Ray always says "mp".
+            if executor := self.llm_config.engine_kwargs.get("distributed_executor_backend"):
+                config.parallel_config.distributed_executor_backend = executor
+            return super()._start_async_llm_engine(arguments, config, group)
+
+    return AdaptedEngine
+
+
+def skip_telemetry() -> None:
+    """Start no process for usage statistics where they are off.
+
+    Ray starts one for its LLM servers in any case, imports its LLM library there, and lets the
+    engine wait for it.
+    """
+    if os.environ.get("RAY_USAGE_STATS_ENABLED") == "0":
+        from ray.llm._internal.serve.core.server import llm_server
+
+        # Ray has no switch for it.
+        server: Any = llm_server
+        server.push_telemetry_report_for_all_models = _report_nothing
+
+
+def _report_nothing(**_: object) -> None:
+    pass
+
+
+def register_model_classes(source: str, engine_arguments: dict[str, Any]) -> None:
+    """Import the model's classes here, so that vLLM needs no process to look at them.
+
+    vLLM reads a model's properties in a process of its own, to keep CUDA out of this one. That
+    process imports vLLM once more, which takes ten seconds of a core.
+    """
+    from transformers import PretrainedConfig
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    try:
+        revision = engine_arguments.get("revision")
+        config, _ = PretrainedConfig.get_config_dict(source, revision=revision)
+        for name in config.get("architectures") or ():
+            if (model := ModelRegistry.models.get(name)) is not None:
+                ModelRegistry.register_model(name, model.load_model_cls())
+    except Exception as error:  # noqa: BLE001  # vLLM finds the words for a model it cannot load
+        log.info("engine.classes_not_registered", reason=type(error).__name__)
