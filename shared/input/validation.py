@@ -1,11 +1,7 @@
 """Checks an input line by line: which lines are requests, and what is wrong with the others. Pure.
 
-<<<<<<< HEAD
-The codes and messages are OpenAI's. All bad lines are reported together. A request that the engine
-would refuse is a good line: it gets its error as a result, and the rest of the batch runs.
-=======
-Error codes and messages are OpenAI's. All bad lines are reported together.
->>>>>>> main
+Error codes and messages are OpenAI's. All bad lines are reported together. A request that the
+engine would refuse is a good line: it gets its error as a result, and the rest of the batch runs.
 """
 
 import json
