@@ -1,1 +1,1 @@
-"""Figures, each a ratio to a baseline taken in the same run: `python -m benchmarks`."""
+"""Benchmarks, each a ratio to a baseline measured in the same run: `python -m benchmarks`."""

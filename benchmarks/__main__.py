@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME …]`: run, print a table, write benchmarks/results.json.
 
-On a shared machine only ratios within one run mean anything, so every side is measured in turns.
+On a shared machine only ratios within one run mean anything, so both sides are measured in turns.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _ROWS_BEFORE_THE_KILL = 500
 
 
 def throughput(fleet: BenchFleet, kind: str, *, rows: int, goal: float, turns: int) -> list[Figure]:
-    """Rows a second from the creation of a batch to its completion, beside the bare engine's."""
+    """Rows per second from the creation of a batch to its completion, against the bare engine."""
     file_id = fleet.upload(kind, rows)
     fleet.seconds(kind, fleet.upload(kind, 600))
     bare_rates, rates = [], []
@@ -55,7 +55,7 @@ def throughput(fleet: BenchFleet, kind: str, *, rows: int, goal: float, turns: i
 
 
 def small_batches(fleet: BenchFleet) -> list[Figure]:
-    """200 batches of 5 rows beside one batch of 1000 rows, both found finished by listing."""
+    """200 batches of 5 rows against one batch of 1000 rows; listing shows when each has ended."""
     large_file, small_file = fleet.upload(CHAT, 1000), fleet.upload(CHAT, 5)
     fleet.seconds(CHAT, fleet.upload(CHAT, 600))
     large, small = [], []
@@ -81,7 +81,7 @@ def small_batches(fleet: BenchFleet) -> list[Figure]:
 
 
 def one_row(fleet: BenchFleet, *, cold_seconds: float) -> list[Figure]:
-    """One row from creation to completion, less what its generation takes."""
+    """One row from creation to completion, less its generation time."""
     file_id = fleet.upload(CHAT, 1, tokens=16)
     fleet.seconds(CHAT, file_id)
     with BareEngine(fleet.catalog, MODELS[CHAT], CHAT, fleet.bare_environment) as bare:
@@ -107,7 +107,7 @@ def one_row(fleet: BenchFleet, *, cold_seconds: float) -> list[Figure]:
 
 
 def upload(fleet: BenchFleet) -> list[Figure]:
-    """200 MB through the gateway beside a raw put of the same bytes; the gateway's memory."""
+    """A 200 MB upload by the gateway against a raw put of its bytes; the gateway's memory."""
     content = os.urandom(_MEBIBYTE) * 200
     where = fleet.fleet.addresses
     raw = Minio(
@@ -148,7 +148,7 @@ def upload(fleet: BenchFleet) -> list[Figure]:
             sense="at least",
         ),
         bounded(
-            "growth of the gateway's memory while it takes 200 MB",
+            "growth of the gateway's memory during a 200 MB upload",
             (peak - before) / _MEBIBYTE,
             before / _MEBIBYTE,
             unit="MiB",
@@ -158,7 +158,7 @@ def upload(fleet: BenchFleet) -> list[Figure]:
 
 
 def killed_lane_job(fleet: BenchFleet) -> list[Figure]:
-    """Rows that are run again after a killed lane job, beside those that were in flight."""
+    """Rows that run again after a lane job is killed, against those that were in flight."""
     batch = fleet.create(CHAT, fleet.upload(CHAT, 2000))
     while (counts := batch.request_counts) is None or counts.completed < _ROWS_BEFORE_THE_KILL:
         time.sleep(0.05)
@@ -167,7 +167,7 @@ def killed_lane_job(fleet: BenchFleet) -> list[Figure]:
     in_flight, repeated = asyncio.run(_after_the_kill(fleet, batch))
     return [
         compared(
-            "rows run again / rows in flight, after a killed lane job",
+            "rows run again / rows in flight, after a lane job is killed",
             repeated,
             in_flight,
             unit="rows",
@@ -191,7 +191,7 @@ async def _after_the_kill(fleet: BenchFleet, batch: Batch) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Run the named measurements, or all."""
+    """Run the named benchmarks, or all."""
     names = (
         "throughput-embeddings",
         "throughput-chat",
@@ -209,7 +209,7 @@ def main() -> None:
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []])
-    parser.add_argument("--turns", type=int, default=3, help="how often both sides are measured")
+    parser.add_argument("--turns", type=int, default=3, help="how often to measure both sides")
     options = parser.parse_args()
     wanted = options.names or names
     figures: list[Figure] = []

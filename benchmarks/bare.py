@@ -1,6 +1,6 @@
-"""The baseline of every rate: vLLM's AsyncLLM alone in a process, with nothing made of its outputs.
+"""The baseline of every rate: vLLM's AsyncLLM alone in a process, its outputs discarded.
 
-Reads a number of rows a line from standard input, answers with rows a second.
+Reads a number of rows a line from standard input, answers with rows per second.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from shared.catalog_file import load_catalog
 
 
 class BareEngine:
-    """The process, for whoever measures; ready when it has warmed up."""
+    """The process, from the side that measures; ready once it has warmed up."""
 
     def __init__(self, catalog: Path, model: str, kind: str, environment: dict[str, str]) -> None:
         began = time.perf_counter()
@@ -39,7 +39,7 @@ class BareEngine:
         self.rate(600)
 
     def rate(self, rows: int) -> float:
-        """Rows a second."""
+        """Rows per second."""
         return self._ask({"rows": rows, "tokens": OUTPUT_TOKENS})
 
     def seconds(self, *, tokens: int) -> float:
@@ -80,7 +80,7 @@ class BareEngine:
 def bare_vllm(
     catalog: Catalog, model_name: str, kind: str
 ) -> Iterator[Callable[[str, int], Awaitable[None]]]:
-    """What runs a text on vLLM alone, in this process: a chat row for so many tokens."""
+    """A function that runs a text on vLLM alone, in this process; a chat row generates `tokens`."""
     from transformers import AutoTokenizer
     from vllm import PoolingParams, SamplingParams
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -91,16 +91,16 @@ def bare_vllm(
 
     model = catalog.model(model_name)
     pool = catalog.pools[catalog.lane_of(model_name).pool]
-    # For the process of the engine's core.
+    # The engine's core process needs them.
     os.environ.update(engine_environment(model, pool))
     arguments = engine_arguments(model, pool)
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model.source, **arguments))
     tokenizer = AutoTokenizer.from_pretrained(model.source)
-    room = asyncio.Semaphore(int(arguments["max_num_seqs"] * 1.1) + 1)
+    limiter = asyncio.Semaphore(int(arguments["max_num_seqs"] * 1.1) + 1)
     numbers = iter(range(10**9))
 
     async def run(text: str, tokens: int) -> None:
-        async with room:
+        async with limiter:
             outputs: AsyncIterator[Any]
             if kind == EMBEDDINGS:
                 outputs = engine.encode(text, PoolingParams(task="embed"), str(next(numbers)))

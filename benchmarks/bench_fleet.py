@@ -1,4 +1,4 @@
-"""The fleet that is measured, and the small things that every measurement does to it."""
+"""The fleet that is measured, and the steps that all measurements share."""
 
 import os
 import tempfile
@@ -54,7 +54,7 @@ class BenchFleet:
         return batch
 
     def finish_all(self, batches: Sequence[Batch]) -> None:
-        """Return when the newest batches, which these are, have completed.
+        """Return when these batches, which are the newest, have completed.
 
         They are listed once a second, as whoever has many waits for them: asked for one by one and
         all the time, they would share the cores with the client.
@@ -96,7 +96,7 @@ def _require_completed(batch: Batch) -> None:
 
 @contextmanager
 def running_fleet() -> Iterator[BenchFleet]:
-    """A fleet in a folder of its own, gone afterwards."""
+    """A fleet in its own folder; both are removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="batchyard-bench-") as folder:
         fleet = Fleet(Options(Path(folder)), report=print)
         try:

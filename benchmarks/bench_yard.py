@@ -1,4 +1,4 @@
-"""Gateway and dispatcher on servers of their own, without Ray, for what needs no engine."""
+"""Gateway and dispatcher on private servers, without Ray, for benchmarks that need no engine."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ _GIBIBYTE = 1024**3
 
 @dataclass(frozen=True)
 class BenchYard:
-    """Where it answers, to which key, and its processes by name."""
+    """The service's address, its API key, and its processes by name."""
 
     address: str
     api_key: str
@@ -33,7 +33,7 @@ class BenchYard:
 
 @contextmanager
 def running_yard(folder: Path, names: Sequence[str], *, model: str) -> Iterator[BenchYard]:
-    """The processes named, with a catalog of this one model; gone afterwards."""
+    """Run the named processes with a catalog of this one model, and stop them afterwards."""
     credentials = read_credentials(folder)
     servers = Servers(folder, OwnServers(), credentials)
     processes: dict[str, Child] = {}
@@ -89,7 +89,7 @@ def _environment(servers: Servers, catalog: Path, port: int) -> dict[str, str]:
         "BATCHYARD_REQUESTS_PER_MINUTE": "100000000",
         "BATCHYARD_BATCHES_PER_HOUR": "100000000",
         "BATCHYARD_MAX_ENQUEUED_REQUESTS": "100000000",
-        # Nobody answers there, and nobody has to.
+        # Nothing answers there, and nothing needs to.
         "BATCHYARD_RAY_ADDRESS": "http://127.0.0.1:9",
         "BATCHYARD_RAY_TOKEN": "none",
     }

@@ -1,6 +1,6 @@
-"""What the bus door costs: messages accepted a second, beside the same broker without us.
+"""The cost of the bus: messages accepted per second, against the same broker without Batchyard.
 
-And a flood of messages: what the dispatcher's memory and the gateway's answers do meanwhile.
+Also a flood of messages: its effect on the dispatcher's memory and the gateway's latency.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from shared.state import State
 
 _MODEL = "m"
 _MEBIBYTE = 1024 * 1024
-#: Of a publisher that waits for confirms, and what a consumer has in hand: the same on both sides.
+#: Messages in flight of a publisher and of a consumer: the same on both sides.
 _IN_FLIGHT = 200
 _PREFETCH = DispatcherSettings.model_fields["messages_in_hand"].default
 _BARE_MESSAGES = 4_000
@@ -41,7 +41,7 @@ _CALLS_BEFORE = 300
 
 
 def bus_rates(*, turns: int) -> list[Figure]:
-    """Accepted messages a second, in turns with the bare broker."""
+    """Accepted messages per second, in turns with the bare broker."""
     bare: list[_Rate] = []
     answered: list[_Rate] = []
     accepted: list[_Rate] = []
@@ -73,8 +73,8 @@ def bus_rates(*, turns: int) -> list[Figure]:
             sense="at least",
         ),
         bounded(
-            "messages/s accepted (baseline: the same messages of a broker without us: each taken, "
-            "answered through a queue, and told of by two events)",
+            "messages/s accepted (baseline: the same messages without Batchyard: each consumed, "
+            "answered through a queue, and announced by two events)",
             ours.per_second,
             answering.per_second,
             unit="1/s",
@@ -92,7 +92,7 @@ def bus_rates(*, turns: int) -> list[Figure]:
 
 
 def bus_flood() -> list[Figure]:
-    """What many messages at once do to the dispatcher's memory and the gateway's answers."""
+    """The effect of many messages at once on the dispatcher's memory and the gateway's latency."""
     figures: list[Figure] = []
 
     async def measure(yard: BenchYard, door: _Door, state: State) -> None:
@@ -105,7 +105,7 @@ def bus_flood() -> list[Figure]:
 
 
 class _Rate(NamedTuple):
-    """Messages a second, and the CPU time of whoever took one, in milliseconds."""
+    """Messages per second, and the consumer's CPU time for one, in milliseconds."""
 
     per_second: float
     cpu: float
@@ -125,7 +125,7 @@ def _with_yard(measure: Callable[[BenchYard, "_Door", State], Awaitable[None]]) 
 
 
 class _Door:
-    """The tenant: it publishes batches, and counts what is accepted."""
+    """The tenant: it publishes batches, and counts the accepted ones."""
 
     def __init__(self, channel: AbstractChannel, tenant: str, reply_to: str) -> None:
         self._channel = channel
@@ -183,10 +183,10 @@ class _Door:
 
 
 async def _bare_rate(yard: BenchYard, *, answers: bool = False) -> _Rate:
-    """Messages a second through a queue like ours, each confirmed, consumed and acked.
+    """Messages per second through a queue like ours, each confirmed, consumed and acked.
 
-    With `answers`, each is answered through another such queue and told of by two events first, as
-    our own messages are.
+    With `answers`, each is answered through another such queue and announced by two events first,
+    as our own messages are.
     """
     async with (
         await aio_pika.connect(yard.amqp_url) as connection,
@@ -251,14 +251,14 @@ async def _flood(yard: BenchYard, door: _Door) -> list[Figure]:
         per_second = await flooding
     return [
         bounded(
-            f"a flood of {_FLOOD:,} messages: accepted a second",
+            f"a flood of {_FLOOD:,} messages: accepted per second",
             per_second,
             0,
             unit="1/s",
             goal=None,
         ),
         bounded(
-            f"a flood of {_FLOOD:,} messages: growth of the dispatcher's memory at most",
+            f"a flood of {_FLOOD:,} messages: maximum growth of the dispatcher's memory",
             (peak - before) / _MEBIBYTE,
             before / _MEBIBYTE,
             unit="MiB",
@@ -296,7 +296,7 @@ async def _seconds(session: aiohttp.ClientSession, url: str) -> float:
 
 
 async def _planned(state: State) -> None:
-    """Return when the dispatcher has nothing to do."""
+    """Return when the dispatcher is idle."""
     while await state.batches.in_status(Status.VALIDATING, limit=1):  # noqa: ASYNC110  # it is asked in another process
         await asyncio.sleep(0.1)
 

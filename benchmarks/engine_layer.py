@@ -1,4 +1,4 @@
-"""What the engine layer costs: rows a second of bare vLLM against `run_lines` through Ray Serve.
+"""The cost of the engine layer: rows per second of bare vLLM against `run_lines` through Ray Serve.
 
 The same rows, on the same machine, one after the other: only the ratios mean anything, and on a
 machine that others use only that of CPU time does.
@@ -30,7 +30,7 @@ from shared.catalog import Catalog
 
 #: The first rows after a start are several times slower.
 WARM_UP_ROWS = 200
-#: So many rows take long enough to measure, on two cores.
+#: This many rows take long enough to measure on two cores.
 ROWS = {"chat": 1000, "embeddings": 300}
 CHUNKS_AHEAD = 4
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 class Measured(NamedTuple):
-    """Rows a second of each repeat, and CPU milliseconds a row by kind of process over all."""
+    """Rows per second of each repeat, and CPU milliseconds per row by kind of process over all."""
 
     rates: list[float]
     cpu: dict[str, float]
@@ -75,11 +75,11 @@ class Measured(NamedTuple):
     def shown(self) -> str:
         rates = " ".join(f"{rate:.0f}" for rate in self.rates)
         parts = ", ".join(f"{name} {cost:.1f}" for name, cost in self.cpu.items())
-        return f"{rates} rows/s, {sum(self.cpu.values()):.1f} ms of CPU a row ({parts})"
+        return f"{rates} rows/s, {sum(self.cpu.values()):.1f} ms of CPU per row ({parts})"
 
 
 def _in_a_process(only: str, kind: str, options: argparse.Namespace) -> Measured:
-    """A process each, so that nothing of one engine is left when the other is measured."""
+    """Measure each in its own process, so that no part of one engine is left for the other."""
     command = [
         sys.executable,
         "-m",
@@ -159,7 +159,7 @@ def _cpu_seconds() -> dict[str, float]:
 
 
 async def _bare(options: argparse.Namespace) -> Measured:
-    """Bare AsyncLLM with text in and nothing made of what comes out."""
+    """Bare AsyncLLM with text in and outputs discarded."""
     kind = options.kinds[0]
     with bare_vllm(_catalog(options), kind, kind) as one:
 
@@ -184,10 +184,10 @@ async def _serve(options: argparse.Namespace) -> Measured:
     )
     url = "/v1/embeddings" if kind == "embeddings" else "/v1/chat/completions"
     step = options.rows_per_engine_call
-    room = asyncio.Semaphore(options.max_num_seqs // step + CHUNKS_AHEAD)
+    limiter = asyncio.Semaphore(options.max_num_seqs // step + CHUNKS_AHEAD)
 
     async def one(lines: list[bytes]) -> None:
-        async with room:
+        async with limiter:
             for status, answer in await client.run_lines(lines):
                 if status != HTTPStatus.OK:
                     raise RuntimeError(answer.decode())

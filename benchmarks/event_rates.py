@@ -1,4 +1,4 @@
-"""How soon and how many events reach a subscriber, beside bare messages of the same broker."""
+"""Latency and rate of events to a subscriber, against bare messages of the same broker."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from shared.state import State
 _SERVICE = User("bench", "bench", tenant=False)
 _LANE, _JOB = "m@none", "job"
 _ROWS = 8
-#: Commits of the running batch, and how many a second.
+#: Commits of the running batch, and commits per second.
 _COMMITS, _PER_SECOND = 200, 50
 _EVENTS = 2000
 _AT_ONCE = 200
@@ -52,10 +52,10 @@ async def main(amqp_url, exchange, count, size, at_once):
     connection = await aio_pika.connect(amqp_url)
     channel = await connection.channel(publisher_confirms=True)
     target = await channel.get_exchange(exchange)
-    body, room = b"x" * int(size), asyncio.Semaphore(int(at_once))
+    body, limiter = b"x" * int(size), asyncio.Semaphore(int(at_once))
 
     async def publish(number):
-        async with room:
+        async with limiter:
             message = aio_pika.Message(body, delivery_mode=2, message_id=str(number))
             await target.publish(message, "batch.accepted.bench.x", mandatory=False)
 
@@ -109,7 +109,7 @@ async def _measure(folder: Path, redis_url: str, amqp_url: str, turns: int) -> l
             for name, percent in (("p50", 50), ("p99", 99))
         ),
         compared(
-            "events relayed a second / bare publish-confirm-consume",
+            "events relayed per second / bare publish-confirm-consume",
             statistics.median(rates),
             statistics.median(bare_rates),
             unit="1/s",
@@ -120,7 +120,7 @@ async def _measure(folder: Path, redis_url: str, amqp_url: str, turns: int) -> l
 
 
 async def _latencies(state: State, amqp_url: str) -> list[float]:
-    """Seconds from each commit of a running batch until its event is there."""
+    """Seconds from each commit of a running batch until its event arrives."""
     began: dict[int, float] = {}
     spent: list[float] = []
     ready, done = asyncio.Event(), asyncio.Event()
@@ -154,7 +154,7 @@ async def _latencies(state: State, amqp_url: str) -> list[float]:
 
 
 async def _bare_latencies(amqp_url: str) -> list[float]:
-    """Seconds from a publish until the message is there, without Redis and relay."""
+    """Seconds from a publish until the message arrives, without Redis and relay."""
     began: dict[str | None, float] = {}
     spent: list[float] = []
     done = asyncio.Event()
@@ -182,7 +182,7 @@ async def _bare_latencies(amqp_url: str) -> list[float]:
 async def _relay_rate(
     folder: Path, state: State, amqp_url: str, relay: list[str]
 ) -> tuple[float, int]:
-    """Events a second out of a full outbox, and the bytes of one."""
+    """Events per second from a full outbox, and the bytes of one event."""
     batch_ids = [f"batch_{secrets.token_hex(16)}" for _ in range(_EVENTS)]
     for first in range(0, _EVENTS, _AT_ONCE):
         some = batch_ids[first : first + _AT_ONCE]
@@ -190,7 +190,7 @@ async def _relay_rate(
     sizes: list[int] = []
 
     async def confirmed() -> None:
-        while await state.outbox.length("events"):  # noqa: ASYNC110  # Redis tells nobody
+        while await state.outbox.length("events"):  # noqa: ASYNC110  # Redis sends no notification
             await asyncio.sleep(0.01)
 
     rate = await _rate(folder, amqp_url, "relay", relay, sizes, confirmed)
@@ -220,7 +220,7 @@ async def _rate(
         with _running(folder, name, command):
             await asyncio.wait_for(done.wait(), _PATIENCE_SECONDS)
             if settled is not None:
-                # What is not confirmed yet would be in the way of the next turn.
+                # Unconfirmed messages would disturb the next turn.
                 await asyncio.wait_for(settled(), _PATIENCE_SECONDS)
             return (_EVENTS - 1) / (times[_EVENTS - 1] - times[0])
 

@@ -1,4 +1,4 @@
-"""A figure, and the table that is made of many."""
+"""Figures, and the table that shows them."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -11,7 +11,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement beside its baseline; `goal` is what the ratio (or value) is held against."""
+    """One measurement and its baseline; `goal` limits the ratio (or the value)."""
 
     name: str
     value: float
@@ -38,14 +38,14 @@ def compared(
 
 
 def bounded(name: str, value: float, baseline: float, *, unit: str, goal: float | None) -> Figure:
-    """A figure whose value itself must not pass its goal; None for one that is only told."""
+    """A figure whose value must not exceed its goal; None for one that is only reported."""
     ratio = value / baseline if baseline else 0.0
-    told = "none" if goal is None else f"value at most {goal:g}"
-    return Figure(name, value, baseline, ratio, unit, told, goal is None or value <= goal)
+    text = "none" if goal is None else f"value at most {goal:g}"
+    return Figure(name, value, baseline, ratio, unit, text, goal is None or value <= goal)
 
 
 def publish(figures: list[Figure], path: Path) -> None:
-    """Print the table and write the list beside it."""
+    """Print the table, and write the figures to `path`."""
     table = Table("figure", "value", "baseline", "ratio", "unit", "goal", "holds")
     for figure in figures:
         table.add_row(

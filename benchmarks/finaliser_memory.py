@@ -1,7 +1,7 @@
 """`python -m benchmarks.finaliser_memory`: how much memory it takes to finish a batch of 200 MB.
 
-A hundred parts of 2 MB lie in a real S3; a process of its own finishes the batch, and says by how
-much it grew meanwhile at most.
+A hundred parts of 2 MB lie in a real S3; a separate process finishes the batch, and reports
+its maximum growth in memory.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def _row(batch_id: str, row: int) -> bytes:
 
 
 async def _make(state: State, storage: Storage, batch_id: str, parts: int) -> None:
-    """A batch that waits for its end; every tenth row of a part is an error."""
+    """A batch that is ready to be finished; every tenth row of a part is an error."""
     rows = parts * _ROWS_A_PART
     fields: dict[str, str | int] = {
         "id": batch_id,
@@ -76,7 +76,7 @@ async def _make(state: State, storage: Storage, batch_id: str, parts: int) -> No
 
 
 async def _finish(redis_url: str, *where: str) -> None:
-    """Finish a small batch for the start, then the large one; print the growth and the seconds."""
+    """Finish a small batch to warm up, then the large one; print the growth and the seconds."""
     state, storage = State(redis_url), Storage(*where)
     finaliser = Finaliser(state, storage, output_seconds=60)
     await finaliser.finish(_SMALL)

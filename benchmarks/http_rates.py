@@ -1,4 +1,4 @@
-"""What the gateway's calls cost, beside a bare FastAPI route that does one read of Redis."""
+"""The cost of the gateway's calls, against a bare FastAPI route that reads Redis once."""
 
 import asyncio
 import statistics
@@ -20,7 +20,7 @@ from cli.servers.process import Child, wait_ready
 _MODEL = "m"
 _CLIENTS = 64
 _SECONDS = 4.0
-#: Batches that a list has to look through.
+#: Batches that exist when `list` is measured.
 _LISTED = 100
 _BARE = """
 import sys
@@ -40,7 +40,7 @@ uvicorn.run(app, port=int(sys.argv[2]), log_config=None, access_log=False)
 
 
 class Call(NamedTuple):
-    """An HTTP call as it is made again and again; each JSON body may be another."""
+    """An HTTP call to repeat; each JSON body may differ."""
 
     method: str
     url: str
@@ -48,14 +48,14 @@ class Call(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """Answers a second, and the slowest but one percent in milliseconds."""
+    """Answers per second, and the 99th percentile of latency in milliseconds."""
 
     per_second: float
     p99: float
 
 
 def http_rates(*, turns: int) -> list[Figure]:
-    """Calls of 64 clients a second, each kind in turns with the bare route."""
+    """Calls per second of 64 clients, each kind in turns with the bare route."""
     with tempfile.TemporaryDirectory(prefix="batchyard-http-") as folder:
         path = Path(folder)
         with running_yard(path, ("gateway",), model=_MODEL) as yard:
@@ -67,13 +67,13 @@ async def _measure(yard: BenchYard, folder: Path, turns: int) -> list[Figure]:
     connector = aiohttp.TCPConnector(limit=_CLIENTS)
     async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
         batches = f"{yard.address}/v1/batches"
-        wish = {
+        params = {
             "input_file_id": await _upload(session, yard),
             "endpoint": URLS[CHAT],
             "completion_window": "24h",
         }
         for _ in range(_LISTED):
-            async with session.post(batches, json=wish) as answer:
+            async with session.post(batches, json=params) as answer:
                 answer.raise_for_status()
         async with session.get(batches) as answer:
             batch_id = (await answer.json())["last_id"]
@@ -87,7 +87,7 @@ async def _measure(yard: BenchYard, folder: Path, turns: int) -> list[Figure]:
             calls = {
                 "retrieve": Call("GET", f"{batches}/{batch_id}"),
                 "list": Call("GET", batches),
-                "create": Call("POST", batches, lambda: wish),
+                "create": Call("POST", batches, lambda: params),
             }
             rates: dict[str, list[Rate]] = {name: [] for name in ("bare", *calls)}
             for _ in range(turns):
@@ -100,12 +100,12 @@ async def _measure(yard: BenchYard, folder: Path, turns: int) -> list[Figure]:
 
 def _figures(rates: dict[str, list[Rate]]) -> list[Figure]:
     per_second = {
-        name: statistics.median(r.per_second for r in told) for name, told in rates.items()
+        name: statistics.median(r.per_second for r in found) for name, found in rates.items()
     }
-    p99 = {name: statistics.median(r.p99 for r in told) for name, told in rates.items()}
+    p99 = {name: statistics.median(r.p99 for r in found) for name, found in rates.items()}
     return [
         compared(
-            "retrieve a batch, calls a second / bare route",
+            "retrieve a batch, calls per second / bare route",
             per_second["retrieve"],
             per_second["bare"],
             unit="1/s",
@@ -114,7 +114,7 @@ def _figures(rates: dict[str, list[Rate]]) -> list[Figure]:
         ),
         *(
             bounded(
-                f"{name}, calls a second / bare route",
+                f"{name}, calls per second / bare route",
                 per_second[name],
                 per_second["bare"],
                 unit="1/s",

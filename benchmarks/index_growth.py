@@ -1,4 +1,4 @@
-"""What calls and duties cost with many batches in one Redis, beside the same with few.
+"""The cost of calls and duties with many batches in one Redis, against the same with few.
 
 Most of them have ended, as in a fleet that has run for a while; the others wait on one lane, and
 most of those are one tenant's.
@@ -27,10 +27,10 @@ from shared.storage import Storage
 _FEW = 1_000
 _TOGETHER = 200
 _LANE = "m@pool"
-#: One batch in so many still runs; of those, one in so many is another tenant's. Of the first ones
-#: more: a lane's candidates are as many as they may be from the start.
+#: One batch in this many still runs; of those, one in this many is another tenant's. More of the
+#: first ones run, so that the lane has its maximum of candidates from the start.
 _RUNS_EVERY, _OTHERS_EVERY, _WAITING = 20, 50, 600
-#: What starts a batch, as field and value pairs.
+#: The fields and values that start a batch.
 _STARTS = ("plan", "p", "slices_total", 1, "total", 10, "lane", _LANE, "model", "m")
 _BIG, _SMALL = "big", "small"
 
@@ -38,7 +38,7 @@ _BIG, _SMALL = "big", "small"
 def index_growth(*, many: int = 100_000, times: int = 200) -> list[Figure]:
     """Listing, retrieving, and the dispatcher's duties, among `many` batches and among 1,000.
 
-    Each call is made so many `times`.
+    Each call is made `times` times.
     """
     with tempfile.TemporaryDirectory(prefix="batchyard-index-") as folder:
         server = Redis(Path(folder), secrets.token_urlsafe(16))
@@ -63,7 +63,7 @@ def index_growth(*, many: int = 100_000, times: int = 200) -> list[Figure]:
 async def _measure(url: str, many: int, times: int) -> tuple[dict[str, float], dict[str, float]]:
     state = State(url)
     redis = Client.from_url(url, decode_responses=True)
-    # Nobody answers there, and nothing is due that would need it.
+    # Nothing answers there, and no duty needs it.
     storage = Storage("http://127.0.0.1:9", "none", "none", "none")
     try:
         key = await state.keys.create(_BIG)
@@ -87,8 +87,8 @@ async def _milliseconds(
         "retrieve": lambda: state.keys.admit(key, rates, batch_id=middle),
         "first page of 100": lambda: state.batches.page(_BIG, after=None, limit=100),
         "page of 100 from the middle": lambda: state.batches.page(_BIG, after=middle, limit=100),
-        "round of the reaper": lambda: _reap(reaper, windows),
-        "look at what waits": lambda: _look(state),
+        "reaper round": lambda: _reap(reaper, windows),
+        "listing of waiting batches": lambda: _look(state),
         "candidates of a lane": lambda: state.lanes.candidates(_LANE, slices_per_batch=2),
         "census": state.census.take,
     }
@@ -111,7 +111,7 @@ async def _look(state: State) -> None:
 async def _cpu_milliseconds(
     redis: Client, call: Callable[[], Awaitable[object]], times: int
 ) -> float:
-    """What a call takes of Redis's time and of ours; both wait for nobody else."""
+    """The CPU time of a call in Redis and in this process, with no other load on either."""
     await call()
     theirs, ours = await _cpu_seconds(redis), time.process_time()
     for _ in range(times):
@@ -122,13 +122,13 @@ async def _cpu_milliseconds(
 
 
 async def _cpu_seconds(redis: Client) -> float:
-    told = await redis.info("cpu")
-    return float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
+    usage = await redis.info("cpu")
+    return float(usage["used_cpu_user"]) + float(usage["used_cpu_sys"])
 
 
 async def _make(state: State, redis: Client, first: int, end: int) -> list[str]:
-    """Batches number `first` to `end`; returns the ids of the big tenant's."""
-    # Only what is measured has to be on disk before its answer.
+    """Make batches number `first` to `end`; returns the ids of the big tenant's."""
+    # Only measured calls need Redis to write to disk before it answers.
     await redis.config_set("appendfsync", "no")
     scripts, made = Scripts(redis, NAMESPACE), list[str]()
     for start in range(first, end, _TOGETHER):
@@ -148,7 +148,7 @@ async def _make(state: State, redis: Client, first: int, end: int) -> list[str]:
                 made.append(batch_id)
         await scripts.run_all("accept", accepted)
         await scripts.run_all("apply", applied)
-        # Nobody relays.
+        # No relay empties the outbox.
         await redis.delete(f"{NAMESPACE}outbox:events")
     await redis.config_set("appendfsync", "always")
     return made

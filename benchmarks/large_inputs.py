@@ -1,4 +1,4 @@
-"""What large inputs cost before anything runs: the line check, and a batch of a million rows.
+"""The cost of large inputs before anything runs: the line check, and a batch of a million rows.
 
 Needs no engine: the dispatcher plans whether Ray answers or not.
 """
@@ -31,7 +31,7 @@ _WAITING = ("validating",)
 
 
 def validation(*, turns: int) -> list[Figure]:
-    """The line check of 50,000 rows beside one bare decoding of the same lines."""
+    """The line check of 50,000 rows against decoding the same lines once."""
     body = lines(CHAT, 50_000, model=_MODEL)
     chunks = [body[at : at + _MEBIBYTE] for at in range(0, len(body), _MEBIBYTE)]
     rows = body.splitlines()
@@ -55,7 +55,7 @@ def validation(*, turns: int) -> list[Figure]:
         seconds.append(_cpu_seconds(check))
     return [
         compared(
-            "line check of 50,000 rows / bare decoding",
+            "line check of 50,000 rows / plain decoding",
             statistics.median(seconds),
             statistics.median(bare_seconds),
             unit="s",
@@ -66,12 +66,12 @@ def validation(*, turns: int) -> list[Figure]:
 
 
 def million_rows(*, rows: int = 1_000_000) -> list[Figure]:
-    """A batch of a million rows from its upload to its plan, listed and tried dry."""
+    """A batch of a million rows from its upload to its plan, its listing, and its dry run."""
     with tempfile.TemporaryDirectory(prefix="batchyard-million-") as folder:
         path = Path(folder) / "rows.jsonl"
         bare_seconds = _write(path, rows)
         with running_yard(Path(folder), ("gateway", "dispatcher"), model=_MODEL) as found:
-            yard = _Yard(found)
+            yard = _Service(found)
             with path.open("rb") as file:
                 yard.plan(file.read(_MEBIBYTE).rpartition(b"\n")[0], "small")
             before = yard.memory()
@@ -93,7 +93,7 @@ def million_rows(*, rows: int = 1_000_000) -> list[Figure]:
         bounded(f"{million}: dry run", dry_seconds, seconds, unit="s", goal=None),
         *(
             bounded(
-                f"{million}: growth of the {name}'s memory at most",
+                f"{million}: maximum growth of the {name}'s memory",
                 growth[name],
                 before[name] / _MEBIBYTE,
                 unit="MiB",
@@ -104,8 +104,8 @@ def million_rows(*, rows: int = 1_000_000) -> list[Figure]:
     ]
 
 
-class _Yard:
-    """What is done to a gateway and a dispatcher."""
+class _Service:
+    """The calls to a gateway and a dispatcher, and the memory of both."""
 
     def __init__(self, yard: BenchYard) -> None:
         self._redis_url = yard.redis_url
@@ -113,12 +113,12 @@ class _Yard:
         self._processes = {name: psutil.Process(pid) for name, pid in yard.pids.items()}
 
     def memory(self) -> dict[str, int]:
-        """Bytes resident, by process."""
+        """Resident bytes, by process."""
         return {name: process.memory_info().rss for name, process in self._processes.items()}
 
     @contextmanager
     def watching(self) -> Iterator[dict[str, int]]:
-        """The most that each process takes in the meantime."""
+        """The maximum memory of each process while the block runs."""
         peak, stop = self.memory(), threading.Event()
 
         def watch() -> None:
@@ -174,7 +174,7 @@ class _Yard:
 
 
 def _write(path: Path, rows: int) -> float:
-    """Write the input; returns the seconds of decoding its lines once, the least that it takes."""
+    """Write the input; returns the seconds of decoding its lines once, the lower bound."""
     seconds = 0.0
     body = {"model": _MODEL, "messages": [{"role": "user", "content": "the quick brown fox " * 3}]}
     request: dict[str, Any] = {"custom_id": "", "method": "POST", "url": URLS[CHAT], "body": body}
@@ -194,7 +194,7 @@ def _write(path: Path, rows: int) -> float:
 
 
 def _cpu_seconds(work: Callable[[], None]) -> float:
-    # Of this process alone: others share the machine.
+    # CPU time of this process alone: others share the machine.
     began = time.process_time()
     work()
     return time.process_time() - began

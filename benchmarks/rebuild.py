@@ -26,7 +26,7 @@ from typing import Any
 
 from redis.asyncio import Redis as RedisClient
 
-from benchmarks.rebuild_proof import Proof, Told, differences, hear, renamed, take
+from benchmarks.rebuild_proof import Proof, Published, differences, renamed, take, take_events
 from cli.rebuild.rebuild import Rebuild
 from cli.servers import CephS3, Redis
 from dispatcher.finaliser import Finaliser
@@ -108,15 +108,15 @@ async def _run(state: State, storage: Storage, batch_id: str, slices: int) -> No
         output = b"".join(b'{"id":"%s"}\n' % ids.result_id(batch_id, n).encode() for n in rows)
         usage = SliceUsage(len(rows), 0, 9, 0, 9, 0)
         key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        told = part_label(len(output), len(rows), usage)
-        stored = await storage.put_once(key, output, label=told)
+        label = part_label(len(output), len(rows), usage)
+        stored = await storage.put_once(key, output, label=label)
         assert stored is not None
         part = Part(key, stored.etag, len(output), 0, len(rows), usage)
         await state.claims.commit(claim, part)
 
 
 def _new_names(batch_id: str, file_id: str, message_id: str, name: str) -> dict[str, str]:
-    """What stands in a copy under the name `name` instead."""
+    """The replacements of names for the copy called `name`."""
     new_id = ids.batch_id(_TENANT, name)
     return {
         batch_id: new_id,
@@ -160,7 +160,7 @@ async def _all(work: AsyncIterator[Awaitable[object]]) -> None:
 
 
 class Fleet:
-    """A fleet's stores, and what its batches do."""
+    """A fleet's stores, and the life of its batches."""
 
     def __init__(self, redis: Redis, where: tuple[str, ...], options: argparse.Namespace) -> None:
         self.redis = redis
@@ -168,7 +168,7 @@ class Fleet:
         self.stale, self._between = options.stale, options.between
         going_on = options.running + (options.between if options.stale else 0)
         self._counts = {"ended": options.batches - going_on, "running": going_on}
-        self.told: Told = {}
+        self.events: Published = {}
         #: Of each kind the first one, as it was before anything was lost.
         self._first: dict[str, Mapping[str, str]] = {}
 
@@ -179,7 +179,7 @@ class Fleet:
         return [ids.batch_id(_TENANT, name) for name in self.names(kind)]
 
     async def populate(self) -> None:
-        """Let one batch of each kind go its way, and copy what it has left."""
+        """Run one batch of each kind, and copy its objects."""
         await self.storage.prepare()
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             file.write(_CATALOG)
@@ -204,40 +204,40 @@ class Fleet:
             await _all(_copies(self.storage, batch_id, self.names(kind)[1:]))
 
     async def fill(self) -> Proof:
-        """Let Redis know all of them, as the first one of each kind was."""
+        """Fill Redis with all copies, in the state of the first one of each kind."""
         await Rebuild(self.state, self.storage, progress=lambda *_: None).run()
-        self.told |= await hear(self.state)
+        self.events |= await take_events(self.state)
         proof = await take(self.state, [*self.batch_ids("ended"), *self.batch_ids("running")])
         for kind, first in self._first.items():
-            told = first["id"], first["input_file_id"], first["message_id"]
+            old_names = first["id"], first["input_file_id"], first["message_id"]
             for name in self.names(kind):
-                text = renamed(json.dumps(dict(first)), _new_names(*told, name))
+                text = renamed(json.dumps(dict(first)), _new_names(*old_names, name))
                 wanted: dict[str, str] = json.loads(text)
                 if proof.records.get(wanted["id"]) != wanted:
-                    raise SystemExit(f"{name} is not what it was copied from")
+                    raise SystemExit(f"{name} differs from its original")
         return proof
 
     async def go_on(self) -> Proof:
-        """Let some of those that run end, and the others commit more of their slices."""
+        """End some of the running batches, and let the others commit more slices."""
         for number, batch_id in enumerate(self.batch_ids("running")):
             is_last = number < self._between
             await _run(self.state, self.storage, batch_id, _ALL if is_last else _MORE)
             if is_last:
                 await self._finish(batch_id)
-        self.told |= await hear(self.state)
+        self.events |= await take_events(self.state)
         return await take(self.state, [*self.batch_ids("ended"), *self.batch_ids("running")])
 
     async def _finish(self, batch_id: str) -> None:
         await Finaliser(self.state, self.storage, output_seconds=86_400).finish(batch_id)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self.state.close()
         self.storage.close()
 
 
 async def _lose(fleet: Fleet, folder: Path) -> tuple[Proof, set[str]]:
-    """Have Redis know less; returns what all was like, and the ends that it does not know."""
+    """Make Redis lose state; returns the state before, and the batches whose end was lost."""
     await fleet.populate()
     proof = await fleet.fill()
     unknown = proof.ended
@@ -258,17 +258,17 @@ async def _lose(fleet: Fleet, folder: Path) -> tuple[Proof, set[str]]:
 
 
 async def _measure(redis_url: str, *where: str) -> None:
-    """Rebuild, and print seconds, those of CPU time, growth in MiB, and what was made."""
+    """Rebuild, and print seconds, CPU seconds, growth in MiB and counts."""
     state, storage = State(redis_url), Storage(*where)
     await state.ping()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began, steps = time.perf_counter(), dict[str, float]()
 
-    def told(step: str, share: float) -> None:
+    def note(step: str, share: float) -> None:
         if share >= 1.0:
             steps[step] = round(time.perf_counter() - began, 1)
 
-    rebuild = Rebuild(state, storage, progress=told)
+    rebuild = Rebuild(state, storage, progress=note)
     await rebuild.run()
     seconds = time.perf_counter() - began
     growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
@@ -282,26 +282,30 @@ async def _measure(redis_url: str, *where: str) -> None:
 async def _prove(
     options: argparse.Namespace, redis: Redis, where: tuple[str, ...], folder: Path
 ) -> tuple[list[Any], list[str]]:
-    """What the rebuild measured, and each promise that was broken."""
+    """The measurements of the rebuild, and each broken promise."""
     fleet = Fleet(redis, where, options)
     try:
         proof, unknown = await _lose(fleet, folder)
         command = [sys.executable, "-m", "benchmarks.rebuild", "--measure", redis.url, *where]
         done = await asyncio.to_thread(subprocess.run, command, stdout=subprocess.PIPE, check=True)
-        broken = await differences(fleet.state, proof, fleet.told, unknown=unknown, lane=_LANE)
+        broken = await differences(fleet.state, proof, fleet.events, unknown=unknown, lane=_LANE)
     finally:
         await fleet.close()
     return json.loads(done.stdout.splitlines()[-1]), broken
 
 
 def main() -> int:
-    """Exit code 1 when it takes longer than the goal, or not everything is as it was."""
+    """Exit code 1 if it takes longer than the goal, or if any batch differs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=10_000)
     parser.add_argument("--running", type=int, default=100)
-    parser.add_argument("--stale", action="store_true", help="put Redis back, and do not empty it")
     parser.add_argument(
-        "--between", type=int, default=50, help="batches that end after the state put back"
+        "--stale",
+        action="store_true",
+        help="restore an older state of Redis instead of emptying it",
+    )
+    parser.add_argument(
+        "--between", type=int, default=50, help="batches that end after the older state"
     )
     parser.add_argument("--goal-seconds", type=float, default=60.0)
     parser.add_argument("--measure", nargs="*")
@@ -327,10 +331,10 @@ def main() -> int:
         f"{counts['batches_ended']:,} of them ended again by their commits, {running} run on with "
         f"{counts['parts']:,} of {counts['slices']:,} slices done, {counts['files_made']:,} files "
         f"made: {seconds:.1f} s, {seconds / options.goal_seconds:.2f} of the goal of "
-        f"{options.goal_seconds:g} s; {cpu:.1f} s of CPU time of its own, memory grew by "
+        f"{options.goal_seconds:g} s; {cpu:.1f} s of CPU time, memory grew by "
         f"{growth:.0f} MiB; steps ended after {steps}; load average {os.getloadavg()[0]:.1f}"
     )
-    print(f"lost, to run again, or otherwise not as before: {len(broken)}")
+    print(f"lost, scheduled again, or otherwise different: {len(broken)}")
     for text in broken[:_SHOWN]:
         print(text)
     is_whole = counts["batches"] == options.batches and running == options.running and not broken

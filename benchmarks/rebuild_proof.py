@@ -1,4 +1,4 @@
-"""What every batch was like before Redis was lost, and what of that is not so afterwards."""
+"""The state of every batch before Redis was lost, and what differs after the rebuild."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from typing import Any
 from shared.lifecycle import FINAL, Status
 from shared.state import State
 
-#: What no rebuild can know, or need know: of the moment, or numbers that go on higher.
+#: Fields that a rebuild does not restore: momentary ones, and numbers that continue higher.
 _PASSING = {"sequence", "progress_ms", "plan"}
 _TOGETHER = 500
 
-#: Of each event that was told, by batch and number: its kind, its time and what it said.
-Told = dict[tuple[str, int], tuple[str, str, Any]]
+#: Published events by batch and number: the type, the time and the snapshot.
+Published = dict[tuple[str, int], tuple[str, str, Any]]
 
 
 @dataclass(frozen=True)
 class Proof:
-    """All that a rebuild has to bring back."""
+    """Everything that a rebuild has to restore."""
 
     records: Mapping[str, Mapping[str, str]]
-    #: Of running batches, by slice: the part, and under which claim it was committed.
+    #: The parts of running batches by slice, each with the epoch of its claim.
     parts: Mapping[str, Mapping[int, tuple[object, int]]]
 
     @property
@@ -33,7 +33,7 @@ class Proof:
 
 
 async def take(state: State, batch_ids: Sequence[str]) -> Proof:
-    """How the batches stand now; those that are not there are left out."""
+    """The current state of the batches; missing ones are left out."""
     records: dict[str, Mapping[str, str]] = {}
     for first in range(0, len(batch_ids), _TOGETHER):
         for record in await state.batches.many(list(batch_ids[first : first + _TOGETHER])):
@@ -47,42 +47,46 @@ async def take(state: State, batch_ids: Sequence[str]) -> Proof:
     return Proof(records, parts)
 
 
-async def hear(state: State) -> Told:
-    """The events that wait to be published, which are then gone."""
-    told: Told = {}
+async def take_events(state: State) -> Published:
+    """Take the events that wait in the outbox."""
+    events: Published = {}
     while entries := await state.outbox.read("events", limit=_TOGETHER, wait_seconds=0.001):
         for entry in entries:
             snapshot = entry.snapshot()
-            said = entry.fields["type"], entry.fields["at_ms"], snapshot
-            told[snapshot["id"], int(entry.fields["sequence"])] = said
+            event = entry.fields["type"], entry.fields["at_ms"], snapshot
+            events[snapshot["id"], int(entry.fields["sequence"])] = event
         await state.outbox.remove("events", [entry.id for entry in entries])
-    return told
+    return events
 
 
 async def differences(
-    state: State, before: Proof, told: Told, *, unknown: set[str], lane: str
+    state: State, before: Proof, events: Published, *, unknown: set[str], lane: str
 ) -> list[str]:
-    """Each promise that was broken, in words; `unknown` are ends that Redis knew nothing of."""
-    after, again = await take(state, list(before.records)), await hear(state)
+    """Each broken promise as text; `unknown` are batches whose end Redis did not know."""
+    after, again = await take(state, list(before.records)), await take_events(state)
     active = set(await state.lanes.active(lane, limit=len(before.records)))
     broken = list(_of_records(before, after))
-    broken += [f"{one} has ended, and is to run" for one in sorted(before.ended & active)]
-    broken += [f"{one} runs, and its lane does not know" for one in sorted(before.running - active)]
+    broken += [f"{one} has ended, but is scheduled to run" for one in sorted(before.ended & active)]
+    broken += [
+        f"{one} runs, but its lane does not know it" for one in sorted(before.running - active)
+    ]
     highest: dict[str, int] = {}
-    for batch_id, number in told:
+    for batch_id, number in events:
         highest[batch_id] = max(number, highest.get(batch_id, 0))
     for (batch_id, number), said in again.items():
-        first = told.get((batch_id, number))
+        first = events.get((batch_id, number))
         if first is None and number <= highest.get(batch_id, 0):
-            broken.append(f"event {number} of {batch_id} has a number that may be another's")
+            broken.append(f"event {number} of {batch_id} has a number that another event may have")
         elif first not in (None, said):
-            broken.append(f"event {number} of {batch_id} was another one")
+            broken.append(f"event {number} of {batch_id} differs from the first one")
     ends = {
         batch_id
         for (batch_id, number), (kind, _, _) in again.items()
-        if kind.removeprefix("batch.") in FINAL and (batch_id, number) in told
+        if kind.removeprefix("batch.") in FINAL and (batch_id, number) in events
     }
-    broken += [f"the end of {batch_id} is not told again" for batch_id in sorted(unknown - ends)]
+    broken += [
+        f"the end of {batch_id} is not published again" for batch_id in sorted(unknown - ends)
+    ]
     return broken
 
 
@@ -93,10 +97,10 @@ def _of_records(before: Proof, after: Proof) -> Iterator[str]:
             yield f"{batch_id} is lost"
         elif found != fields:
             changed = dict(found.items() ^ fields.items())
-            yield f"{batch_id} has other values of {sorted(changed)}"
+            yield f"{batch_id} has different values of {sorted(changed)}"
     for batch_id, parts in before.parts.items():
         if after.parts.get(batch_id) != parts:
-            yield f"{batch_id} has other parts, of other claims"
+            yield f"{batch_id} has different parts or claims"
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:

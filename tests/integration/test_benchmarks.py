@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.index_growth import index_growth
-from benchmarks.rebuild_proof import differences, hear, take
+from benchmarks.rebuild_proof import differences, take, take_events
 from shared.lifecycle import Event
 from shared.state import State
 from tests.batches import LANE, in_progress
@@ -19,16 +19,16 @@ def test_the_index_is_measured() -> None:
 
 async def test_what_is_not_as_before_a_rebuild_is_seen(own_state: State) -> None:
     one, other = await in_progress(own_state), await in_progress(own_state)
-    told = await hear(own_state)
+    events = await take_events(own_state)
     before = await take(own_state, [one, other])
 
-    same = await differences(own_state, before, told, unknown=set(), lane=LANE)
+    same = await differences(own_state, before, events, unknown=set(), lane=LANE)
     await own_state.apply(one, Event.CANCEL_REQUESTED)
-    broken = await differences(own_state, before, told, unknown={other}, lane=LANE)
+    broken = await differences(own_state, before, events, unknown={other}, lane=LANE)
 
     assert same == []
     assert broken == [
-        f"{one} has other values of ['cancelling_at', 'status']",
-        f"{one} runs, and its lane does not know",
-        f"the end of {other} is not told again",
+        f"{one} has different values of ['cancelling_at', 'status']",
+        f"{one} runs, but its lane does not know it",
+        f"the end of {other} is not published again",
     ]
