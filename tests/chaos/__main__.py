@@ -61,7 +61,7 @@ def main() -> int:
         logging.getLogger(library).setLevel(logging.CRITICAL)
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=options.folder))
     say(f"seed {options.seed}; run directory {folder}")
-    wish = Options(
+    intent = Options(
         folder,
         seconds=60 * options.minutes,
         seed=options.seed,
@@ -72,7 +72,7 @@ def main() -> int:
         is_real=options.engine == "real",
         kills=options.kills,
     )
-    outcome = asyncio.run(run(wish, say))
+    outcome = asyncio.run(run(intent, say))
     code = _tell(outcome, folder, options.seed)
     if code == 0 and not options.keep:
         shutil.rmtree(folder)

@@ -54,14 +54,14 @@ class Violation(NamedTuple):
 class Batch(NamedTuple):
     """A batch that somebody intended to make."""
 
-    wish: Mapping[str, Any]
+    intent: Mapping[str, Any]
     is_accepted: bool
     #: The answer to its cancellation, if there was one.
     cancel: int | None
 
     @property
     def id(self) -> str:
-        batch_id: str = self.wish["batch"]
+        batch_id: str = self.intent["batch"]
         return batch_id
 
 
@@ -109,14 +109,14 @@ def absorbed(evidence: Evidence) -> dict[str, int]:
 
 def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
     found: list[Violation] = []
-    wishes: dict[str, dict[str, Any]] = {}
+    intents: dict[str, dict[str, Any]] = {}
     accepted: set[str] = set()
     by_key: defaultdict[str, set[str]] = defaultdict(set)
     cancels = _cancelled_by_message(evidence)
     for entry in evidence.published:
         match entry["what"]:
             case "intended":
-                wishes[entry["batch"]] = entry
+                intents[entry["batch"]] = entry
                 by_key[entry["key"]].add(entry["batch"])
             case "accepted" if entry["batch"] in by_key[entry["key"]]:
                 accepted.add(entry["batch"])
@@ -132,8 +132,8 @@ def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
             case _:
                 pass
     batches = {
-        batch_id: Batch(wish, batch_id in accepted, cancels.get(batch_id))
-        for batch_id, wish in wishes.items()
+        batch_id: Batch(intent, batch_id in accepted, cancels.get(batch_id))
+        for batch_id, intent in intents.items()
     }
     return batches, found
 
@@ -180,7 +180,7 @@ def _check_dead_rows(batches: Mapping[str, Batch], evidence: Evidence) -> Iterat
     """
     known = {*evidence.redis.get("dead-rows", {}), *evidence.dead_rows_before}
     for batch in batches.values():
-        if (row := batch.wish.get("deadly")) is not None and batch.is_accepted:
+        if (row := batch.intent.get("deadly")) is not None and batch.is_accepted:
             row_id = ids.result_id(batch.id, row)
             if row_id not in known:
                 yield Violation("dead_row_missing", batch.id, f"row {row} is not in the list")
@@ -188,7 +188,7 @@ def _check_dead_rows(batches: Mapping[str, Batch], evidence: Evidence) -> Iterat
 
 def _check_letters(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
     """Only what came too late by its sender's own words may be refused."""
-    expiring = {one.wish["key"] for one in batches.values() if one.wish["kind"] == "expiring"}
+    expiring = {one.intent["key"] for one in batches.values() if one.intent["kind"] == "expiring"}
     for letter in evidence.letters:
         if letter["key"] not in expiring or letter["codes"] != ["expired"]:
             told = f"was refused: {', '.join(letter['codes'])}"
@@ -202,7 +202,7 @@ def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
         has_manifest |= batch.id in _packed(record["key"], evidence)
     if record is None:
         # An accepted message whose time was over when it came makes no batch, and is a dead letter.
-        is_refused = any(letter["key"] == batch.wish["key"] for letter in evidence.letters)
+        is_refused = any(letter["key"] == batch.intent["key"] for letter in evidence.letters)
         may_be_absent = not batch.is_accepted or is_refused
         if not may_be_absent or has_manifest:
             yield Violation("lost", batch.id, "there is no record of it")
@@ -213,7 +213,7 @@ def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
     if status not in FINAL:
         yield Violation("not_ended", batch.id, f"it is still {status}")
         return
-    allowed = _ENDS[batch.wish["kind"]]
+    allowed = _ENDS[batch.intent["kind"]]
     if batch.cancel == _OK:
         allowed = frozenset({"cancelled"})
     elif batch.cancel == _CONFLICT:
@@ -236,10 +236,10 @@ def _check_results(
     batch: Batch, record: Mapping[str, str], evidence: Evidence
 ) -> Iterator[Violation]:
     """Files, lines, counts and usage of an ended batch."""
-    wish = batch.wish
-    rows = wish["rows"] if "plan" in record else []
-    made = {"padding": wish["padding"], "deadly": wish.get("deadly")}
-    wanted = list(expected(wish["key"], rows, wish["model"], **made))
+    intent = batch.intent
+    rows = intent["rows"] if "plan" in record else []
+    made = {"padding": intent["padding"], "deadly": intent.get("deadly")}
+    wanted = list(expected(intent["key"], rows, intent["model"], **made))
     output = _lines((yield from _file(batch, record, "output", evidence)))
     error = _lines((yield from _file(batch, record, "error", evidence)))
     answered = yield from _check_lines(batch, record, wanted, "output", output)
@@ -349,7 +349,7 @@ def _check_given_up(batches: Mapping[str, Batch], evidence: Evidence) -> Iterato
         for batch_id in batches
         for line in _lines(_error_body(batch_id, evidence))
         if _is_given_up(json.loads(line)["response"])
-        and ids.row_of_result(line) != batches[batch_id].wish.get("deadly")
+        and ids.row_of_result(line) != batches[batch_id].intent.get("deadly")
     ]
     for batch_id, row in rows[hits // _DEATHS_OF_A_ROW :]:
         told = f"row {row} is one of {len(rows)}, and {hits} faults have hit engines"
@@ -416,7 +416,7 @@ def _check_events(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[
                 yield Violation("event_contradicts", batch_id, told)
         for batch_id, batch in batches.items():
             record = evidence.redis.get(f"batch:{batch_id}")
-            if batch.wish["tenant"] == tenant and record and record["status"] in FINAL:
+            if batch.intent["tenant"] == tenant and record and record["status"] in FINAL:
                 yield from _check_ends(batch_id, record, list(of[batch_id].values()), queue)
 
 

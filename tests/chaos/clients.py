@@ -162,85 +162,85 @@ class Clients:
     # Lives of batches, from the file to the end.
 
     async def _plain(self, tenant: str, dice: random.Random) -> None:
-        wish = self._wish(tenant, dice, "plain")
-        file_id = await self._upload(tenant, _input(wish))
-        await self._create(wish, file_id)
-        await self._see_end(wish, dice)
-        await self._download(wish)
+        intent = self._intent(tenant, dice, "plain")
+        file_id = await self._upload(tenant, _input(intent))
+        await self._create(intent, file_id)
+        await self._see_end(intent, dice)
+        await self._download(intent)
 
     async def _by_bus(self, tenant: str, dice: random.Random) -> None:
-        wish = self._wish(tenant, dice, "plain", door="bus")
-        submission = _submission(wish)
+        intent = self._intent(tenant, dice, "plain", door="bus")
+        submission = _submission(intent)
         match dice.choice(("inline", "inline", "file", "s3")):
             case "file":
-                file_id = await self._upload(tenant, _input(wish))
+                file_id = await self._upload(tenant, _input(intent))
                 submission["input"] = {"kind": "file", "file_id": file_id}
             case "s3":
-                submission["input"] = await self._put(tenant, wish["key"], _input(wish))
+                submission["input"] = await self._put(tenant, intent["key"], _input(intent))
             case _:
                 pass
-        await self._publish(wish, submission, is_answered=True)
+        await self._publish(intent, submission, is_answered=True)
         if dice.random() < 0.3:
             # As one does whose process has died after the confirm.
-            await self._publish(wish, submission, is_answered=True)
-        await self._see_end(wish, dice)
+            await self._publish(intent, submission, is_answered=True)
+        await self._see_end(intent, dice)
 
     async def _by_upload(self, tenant: str, dice: random.Random) -> None:
-        wish = self._wish(tenant, dice, "plain")
-        body = _input(wish)
+        intent = self._intent(tenant, dice, "plain")
+        body = _input(intent)
         file_id = None
         while file_id is None:
             file_id = await self._upload_in_parts(tenant, body)
-        await self._create(wish, file_id)
-        await self._see_end(wish, dice)
+        await self._create(intent, file_id)
+        await self._see_end(intent, dice)
 
     async def _cancelled(self, tenant: str, dice: random.Random) -> None:
-        wish = self._wish(tenant, dice, "cancelled")
-        await self._create(wish, await self._upload(tenant, _input(wish)))
+        intent = self._intent(tenant, dice, "cancelled")
+        await self._create(intent, await self._upload(tenant, _input(intent)))
         await asyncio.sleep(dice.uniform(0, 1.5))
-        answer = await self._insist(tenant, "POST", f"/v1/batches/{wish['batch']}/cancel")
-        self.published.note("cancelled", key=wish["key"], status=answer.status_code)
-        await self._see_end(wish, dice)
+        answer = await self._insist(tenant, "POST", f"/v1/batches/{intent['batch']}/cancel")
+        self.published.note("cancelled", key=intent["key"], status=answer.status_code)
+        await self._see_end(intent, dice)
 
     async def _cancelled_by_bus(self, tenant: str, dice: random.Random) -> None:
-        wish = self._wish(tenant, dice, "cancelled")
-        await self._create(wish, await self._upload(tenant, _input(wish)))
+        intent = self._intent(tenant, dice, "cancelled")
+        await self._create(intent, await self._upload(tenant, _input(intent)))
         await asyncio.sleep(dice.uniform(0, 1.5))
-        body = {"schema": "batch.cancel/1", "batch_id": wish["batch"]}
-        await self._ask(wish, f"{wish['key']}.cancel", messages.CANCEL, body)
-        await self._see_end(wish, dice)
+        body = {"schema": "batch.cancel/1", "batch_id": intent["batch"]}
+        await self._ask(intent, f"{intent['key']}.cancel", messages.CANCEL, body)
+        await self._see_end(intent, dice)
 
     async def _paused(self, tenant: str, dice: random.Random) -> None:
-        wish = self._wish(tenant, dice, "plain")
-        await self._create(wish, await self._upload(tenant, _input(wish)))
+        intent = self._intent(tenant, dice, "plain")
+        await self._create(intent, await self._upload(tenant, _input(intent)))
         for verb, body in (("/pause", None), ("", {"priority": dice.randint(0, 9)})):
-            await self._steer(wish, verb, body)
+            await self._steer(intent, verb, body)
             await asyncio.sleep(dice.uniform(0, 1))
-        await self._steer(wish, "/resume", None)
-        await self._see_end(wish, dice)
+        await self._steer(intent, "/resume", None)
+        await self._see_end(intent, dice)
 
     async def _deadly(self, tenant: str, dice: random.Random) -> None:
         """A batch with a row of which its engine dies."""
-        wish = self._wish(tenant, dice, "deadly")
-        await self._create(wish, await self._upload(tenant, _input(wish)))
-        await self._see_end(wish, dice)
+        intent = self._intent(tenant, dice, "deadly")
+        await self._create(intent, await self._upload(tenant, _input(intent)))
+        await self._see_end(intent, dice)
 
     async def _refused(self, tenant: str, dice: random.Random) -> None:
-        wish = self._wish(tenant, dice, "refused")
-        body = _input(wish)
-        await self._create(wish, await self._upload(tenant, body + body))
-        await self._see_end(wish, dice)
+        intent = self._intent(tenant, dice, "refused")
+        body = _input(intent)
+        await self._create(intent, await self._upload(tenant, body + body))
+        await self._see_end(intent, dice)
 
     async def _expiring(self, tenant: str, dice: random.Random) -> None:
-        wish = self._wish(tenant, dice, "expiring", door="bus", size=_LARGE)
+        intent = self._intent(tenant, dice, "expiring", door="bus", size=_LARGE)
         until = datetime.now(UTC) + timedelta(seconds=dice.uniform(2, 15))
-        await self._publish(wish, {**_submission(wish), "not_after": until.isoformat()})
-        await self._see_end(wish, dice, until=until.timestamp())
+        await self._publish(intent, {**_submission(intent), "not_after": until.isoformat()})
+        await self._see_end(intent, dice, until=until.timestamp())
 
     async def _retried(self, tenant: str, dice: random.Random) -> None:
-        wish = self._wish(tenant, dice, "plain")
-        await self._create(wish, await self._upload(tenant, _input(wish)))
-        ended = await self._see_end(wish, dice)
+        intent = self._intent(tenant, dice, "plain")
+        await self._create(intent, await self._upload(tenant, _input(intent)))
+        ended = await self._see_end(intent, dice)
         if not ended.get("error_file_id"):
             return
         errors = await self._insist(tenant, "GET", f"/v1/files/{ended['error_file_id']}/content")
@@ -248,19 +248,19 @@ class Clients:
             int(json.loads(line)["custom_id"].rpartition(".")[2])
             for line in errors.text.splitlines()
         ]
-        answer = await self._insist(tenant, "POST", f"/v1/batches/{wish['batch']}/retry")
-        again = {**wish, "key": wish["key"], "rows": rows, "batch": answer.json()["id"]}
+        answer = await self._insist(tenant, "POST", f"/v1/batches/{intent['batch']}/retry")
+        again = {**intent, "key": intent["key"], "rows": rows, "batch": answer.json()["id"]}
         self.published.note("intended", **again)
         self._accept(again, answer.json()["id"])
         await self._see_end(again, dice)
 
     async def _deleted(self, tenant: str, dice: random.Random) -> None:
-        wish = self._wish(tenant, dice, "plain")
-        file_id = await self._upload(tenant, _input(wish))
-        await self._create(wish, file_id)
+        intent = self._intent(tenant, dice, "plain")
+        file_id = await self._upload(tenant, _input(intent))
+        await self._create(intent, file_id)
         # While the batch runs: it reads the object until its end.
         await self._insist(tenant, "DELETE", f"/v1/files/{file_id}")
-        await self._see_end(wish, dice)
+        await self._see_end(intent, dice)
 
     async def _aged(self, tenant: str, dice: random.Random) -> None:
         """A file whose time is over, in the one way that a short run has: another date."""
@@ -276,7 +276,7 @@ class Clients:
 
     # Steps of those lives.
 
-    def _wish(
+    def _intent(
         self,
         tenant: str,
         dice: random.Random,
@@ -291,7 +291,7 @@ class Clients:
         size = size or (_LARGE if dice.random() < 0.1 else _SMALL)
         is_long = door == "http" and kind == "plain" and dice.random() < 0.02
         message_id = key if door == "bus" else f"http:{key}"
-        wish: dict[str, Any] = {
+        intent: dict[str, Any] = {
             "key": key,
             "batch": ids.batch_id(tenant, message_id),
             "tenant": tenant,
@@ -301,9 +301,9 @@ class Clients:
             "rows": list(range(700 if is_long else dice.randint(*size))),
             "padding": _PADDING if is_long else 0,
         }
-        wish["deadly"] = dice.choice(wish["rows"]) if kind == "deadly" else None
-        self.published.note("intended", **wish)
-        return wish
+        intent["deadly"] = dice.choice(intent["rows"]) if kind == "deadly" else None
+        self.published.note("intended", **intent)
+        return intent
 
     async def _upload(self, tenant: str, body: bytes) -> str:
         answer = await self._insist(
@@ -319,13 +319,13 @@ class Clients:
     async def _upload_in_parts(self, tenant: str, body: bytes) -> str | None:
         """None where the upload has ended and left no file: it is begun again, as by a client."""
         half = len(body) // 2
-        wish = {
+        intent = {
             "bytes": len(body),
             "filename": "in.jsonl",
             "mime_type": "application/jsonl",
             "purpose": "batch",
         }
-        upload = (await self._insist(tenant, "POST", "/v1/uploads", json=wish)).json()["id"]
+        upload = (await self._insist(tenant, "POST", "/v1/uploads", json=intent)).json()["id"]
         parts = []
         for data in (body[:half], body[half:]):
             answer = await self._insist(
@@ -349,26 +349,26 @@ class Clients:
         """Whether there is no such upload, where uploads that were not completed may be lost."""
         return False
 
-    async def _create(self, wish: dict[str, Any], file_id: str) -> None:
+    async def _create(self, intent: dict[str, Any], file_id: str) -> None:
         answer = await self._insist(
-            wish["tenant"],
+            intent["tenant"],
             "POST",
             "/v1/batches",
             json={"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"},
-            headers={"idempotency-key": wish["key"]},
+            headers={"idempotency-key": intent["key"]},
         )
-        self._accept(wish, answer.json().get("id", answer.text))
+        self._accept(intent, answer.json().get("id", answer.text))
 
-    def _accept(self, wish: dict[str, Any], batch_id: str) -> None:
-        self.published.note("accepted", key=wish["key"], batch=batch_id)
+    def _accept(self, intent: dict[str, Any], batch_id: str) -> None:
+        self.published.note("accepted", key=intent["key"], batch=batch_id)
         self.open.add(batch_id)
         self.counts["batches"] += 1
-        self.counts["rows"] += len(wish["rows"])
+        self.counts["rows"] += len(intent["rows"])
 
-    async def _steer(self, wish: dict[str, Any], verb: str, body: dict[str, Any] | None) -> None:
+    async def _steer(self, intent: dict[str, Any], verb: str, body: dict[str, Any] | None) -> None:
         """Pause, resume or change a batch, which may have ended."""
-        path = f"/v1/batches/{wish['batch']}{verb}"
-        answer = await self._insist(wish["tenant"], "POST", path, json=body)
+        path = f"/v1/batches/{intent['batch']}{verb}"
+        answer = await self._insist(intent["tenant"], "POST", path, json=body)
         if answer.status_code not in (_OK, _CONFLICT):
             self.published.note("surprise", path=path, status=answer.status_code, said=answer.text)
 
@@ -382,39 +382,39 @@ class Clients:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _publish(
-        self, wish: dict[str, Any], body: dict[str, Any], *, is_answered: bool = False
+        self, intent: dict[str, Any], body: dict[str, Any], *, is_answered: bool = False
     ) -> None:
         """Returns once the broker has confirmed it; what is refused unanswered is a dead letter."""
         if is_answered:
-            await self._ask(wish, wish["key"], messages.SUBMIT, body)
+            await self._ask(intent, intent["key"], messages.SUBMIT, body)
         else:
-            key = topology.submit_key(wish["tenant"])
+            key = topology.submit_key(intent["tenant"])
             await self._send(
-                wish, key, _message(wish["tenant"], wish["key"], messages.SUBMIT, body)
+                intent, key, _message(intent["tenant"], intent["key"], messages.SUBMIT, body)
             )
-        self._accept(wish, wish["batch"])
+        self._accept(intent, intent["batch"])
 
     async def _ask(
-        self, wish: dict[str, Any], message_id: str, kind: str, body: dict[str, Any]
+        self, intent: dict[str, Any], message_id: str, kind: str, body: dict[str, Any]
     ) -> None:
         """Publish what has to be answered."""
-        tenant = wish["tenant"]
+        tenant = intent["tenant"]
         message = _message(tenant, message_id, kind, body)
         message.reply_to = dict(reply_queues())[tenant]
         is_cancel = kind == messages.CANCEL
         key = topology.cancel_key(tenant) if is_cancel else topology.submit_key(tenant)
-        await self._send(wish, key, message)
+        await self._send(intent, key, message)
         verb = "cancel" if is_cancel else "submit"
-        self.published.note("asked", message=message_id, batch=wish["batch"], verb=verb)
+        self.published.note("asked", message=message_id, batch=intent["batch"], verb=verb)
 
     async def _send(
-        self, wish: dict[str, Any], routing_key: str, message: aio_pika.Message
+        self, intent: dict[str, Any], routing_key: str, message: aio_pika.Message
     ) -> None:
         while True:
             try:
                 # One connection's loss leaves every publisher of it without an answer.
                 async with asyncio.timeout(_CALL_SECONDS):
-                    exchange = await self._exchange(wish["tenant"])
+                    exchange = await self._exchange(intent["tenant"])
                     await exchange.publish(message, routing_key, mandatory=True)
                 break
             except _LOST:
@@ -437,10 +437,10 @@ class Clients:
             return await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
 
     async def _see_end(
-        self, wish: dict[str, Any], dice: random.Random, *, until: float | None = None
+        self, intent: dict[str, Any], dice: random.Random, *, until: float | None = None
     ) -> dict[str, Any]:
         """The batch at its end, seen by asking again and again, or by its stream of events."""
-        batch_id, tenant = wish["batch"], wish["tenant"]
+        batch_id, tenant = intent["batch"], intent["tenant"]
         streams = dice.random() < 0.4
         seen = -1
         while True:
@@ -483,28 +483,28 @@ class Clients:
                         seen = number
         return seen
 
-    async def _download(self, wish: dict[str, Any]) -> None:
+    async def _download(self, intent: dict[str, Any]) -> None:
         """What a completed batch's files hold, as its owner gets them."""
-        tenant = wish["tenant"]
-        batch = (await self._insist(tenant, "GET", f"/v1/batches/{wish['batch']}")).json()
+        tenant = intent["tenant"]
+        batch = (await self._insist(tenant, "GET", f"/v1/batches/{intent['batch']}")).json()
         for kind in ("output", "error"):
             if file_id := batch[f"{kind}_file_id"]:
                 answer = await self._insist(tenant, "GET", f"/v1/files/{file_id}/content")
                 self.watched.note(
                     "downloaded",
-                    batch=wish["batch"],
+                    batch=intent["batch"],
                     kind=kind,
                     status=answer.status_code,
                     bytes=len(answer.content),
                 )
 
-    async def _insist(self, tenant: str, method: str, path: str, **wish: Any) -> httpx.Response:
+    async def _insist(self, tenant: str, method: str, path: str, **intent: Any) -> httpx.Response:
         """The first clear answer, by either gateway; everything else is asked again."""
         number = self._dice.randrange(len(GATEWAYS))
         while True:
             number = (number + 1) % len(GATEWAYS)
             with suppress(httpx.HTTPError):
-                answer = await self._http[tenant][number].request(method, path, **wish)
+                answer = await self._http[tenant][number].request(method, path, **intent)
                 if answer.status_code < _SERVER_ERROR and answer.status_code != _TOO_MANY:
                     self.counts[f"HTTP {answer.status_code}"] += 1
                     return answer
@@ -670,13 +670,13 @@ def _message(tenant: str, message_id: str, kind: str, body: dict[str, Any]) -> a
     )
 
 
-def _input(wish: dict[str, Any]) -> bytes:
-    made = {"padding": wish["padding"], "deadly": wish["deadly"]}
-    return lines(wish["key"], wish["rows"], wish["model"], **made)
+def _input(intent: dict[str, Any]) -> bytes:
+    made = {"padding": intent["padding"], "deadly": intent["deadly"]}
+    return lines(intent["key"], intent["rows"], intent["model"], **made)
 
 
-def _submission(wish: dict[str, Any]) -> dict[str, Any]:
-    requests = [request(wish["key"], row, wish["model"]) for row in wish["rows"]]
+def _submission(intent: dict[str, Any]) -> dict[str, Any]:
+    requests = [request(intent["key"], row, intent["model"]) for row in intent["rows"]]
     return {
         "schema": "batch.submit/1",
         "endpoint": CHAT,

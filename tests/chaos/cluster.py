@@ -33,12 +33,12 @@ class Jobs:
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def submit(self, request: web.Request) -> web.Response:
-        wish = await request.json()
-        job = wish["submission_id"]
+        intent = await request.json()
+        job = intent["submission_id"]
         if job in self._jobs:
             return web.Response(status=400, text=f"Job {job} exists already.")
         process = self._context.Process(
-            target=_run_lane_job, args=(wish["metadata"]["lane"], job, self._next_crash())
+            target=_run_lane_job, args=(intent["metadata"]["lane"], job, self._next_crash())
         )
         process.start()
         self._jobs[job] = process

@@ -52,7 +52,7 @@ _RECOVERY_SECONDS = 300.0
 #: Ends of batches, with work on others between, for which Redis is then too old.
 _STEPS = 3
 #: Batches that are asked for during one outage.
-_WISHES = 8
+_INTENTS = 8
 _METRICS_TOKEN = secrets.token_hex(16)
 _CALLS = ("retrieve", "upload", "create")
 _GONE = "does not answer"
@@ -211,24 +211,24 @@ class Prober(Clients):
         """Let it happen for so long, and then wait until all is well again."""
         fleet, found = self._outage_fleet, Found(outage)
         self._loses_uploads |= outage.loses_uploads
-        wishes = [await self._prepared() for _ in range(_WISHES)]
+        intents = [await self._prepared() for _ in range(_INTENTS)]
         headers = {"authorization": f"Bearer {self._key}"}
         async with httpx.AsyncClient(headers=headers, timeout=_HANGS_SECONDS) as http:
             async with outage.happening(fleet, found):
                 until = time.monotonic() + max(seconds, outage.least_seconds)
                 while time.monotonic() < until:
-                    await self._round(http, wishes, found)
+                    await self._round(http, intents, found)
                     await asyncio.sleep(_PAUSE_SECONDS)
             found.judge()
             try:
                 async with asyncio.timeout(_RECOVERY_SECONDS):
-                    await self._recover(http, wishes)
+                    await self._recover(http, intents)
             except (TimeoutError, AssertionError):
                 found.broken("not_recovered", f"not within {_RECOVERY_SECONDS} s")
         return found
 
     async def _round(
-        self, http: httpx.AsyncClient, wishes: list[tuple[dict[str, Any], str]], found: Found
+        self, http: httpx.AsyncClient, intents: list[tuple[dict[str, Any], str]], found: Found
     ) -> None:
         fleet = self._outage_fleet
         asked = [name for name in (*GATEWAYS, *DISPATCHERS) if not fleet.is_frozen(name)]
@@ -236,32 +236,32 @@ class Prober(Clients):
             for name in asked:
                 group.create_task(found.ask_ready(http, fleet, name))
                 if name in GATEWAYS:
-                    calls = _calls(http, fleet.address(name), *self._chance.choice(wishes))
+                    calls = _calls(http, fleet.address(name), *self._chance.choice(intents))
                     for call, make in calls.items():
                         group.create_task(found.ask(call, make))
 
     async def _recover(
-        self, http: httpx.AsyncClient, wishes: list[tuple[dict[str, Any], str]]
+        self, http: httpx.AsyncClient, intents: list[tuple[dict[str, Any], str]]
     ) -> None:
         await all_ready(http, self._outage_fleet)
         # Again, as clients do that had no clear answer: the key makes each the same batch.
-        for wish, file_id in wishes:
-            await self._create(wish, file_id)
-        for wish, _ in wishes:
-            await self._see_end(wish, self._chance)
+        for intent, file_id in intents:
+            await self._create(intent, file_id)
+        for intent, _ in intents:
+            await self._see_end(intent, self._chance)
 
     def _is_forgotten(self, answer: httpx.Response) -> bool:
         return self._loses_uploads and answer.status_code == HTTPStatus.NOT_FOUND
 
     async def _prepared(self) -> tuple[dict[str, Any], str]:
         """A batch to ask for, and its input, which is there already."""
-        wish = self._wish(TENANTS[0], self._chance, "plain", size=(1, 5))
-        body = lines(wish["key"], wish["rows"], wish["model"], padding=wish["padding"])
-        return wish, await self._upload(TENANTS[0], body)
+        intent = self._intent(TENANTS[0], self._chance, "plain", size=(1, 5))
+        body = lines(intent["key"], intent["rows"], intent["model"], padding=intent["padding"])
+        return intent, await self._upload(TENANTS[0], body)
 
 
 def _calls(
-    http: httpx.AsyncClient, address: str, wish: Mapping[str, Any], file_id: str
+    http: httpx.AsyncClient, address: str, intent: Mapping[str, Any], file_id: str
 ) -> dict[str, Callable[[], Any]]:
     return {
         "retrieve": partial(http.get, f"{address}/v1/batches/batch_{'0' * 32}"),
@@ -275,7 +275,7 @@ def _calls(
             http.post,
             f"{address}/v1/batches",
             json={"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"},
-            headers={"idempotency-key": wish["key"]},
+            headers={"idempotency-key": intent["key"]},
         ),
     }
 
@@ -577,8 +577,8 @@ def main() -> int:
         logging.getLogger(library).setLevel(logging.CRITICAL)
     folder = Path(tempfile.mkdtemp(prefix="outages-", dir=options.folder))
     say(f"seed {options.seed}; run directory {folder}")
-    wish = Options(folder, options.names or names, options.seconds, options.seed, options.clients)
-    violations, counts, survived = asyncio.run(run(wish))
+    intent = Options(folder, options.names or names, options.seconds, options.seed, options.clients)
+    violations, counts, survived = asyncio.run(run(intent))
     for table in (dict(counts), survived):
         for name, count in sorted(table.items()):
             say(f"  {name:<42} {count:>8}")

@@ -80,10 +80,10 @@ def in_order() -> Evidence:
     bodies[f"{FOLDER}/commit-output_committed.json"] = json.dumps(commit).encode()
     bodies[f"{FOLDER}/manifest.json"] = b"{}"
     bodies["files/acme/file-in"] = lines(KEY, ROWS, MODEL)
-    wish = {"key": KEY, "batch": BATCH, "tenant": TENANT, "kind": "plain", "door": "http"}
+    intent = {"key": KEY, "batch": BATCH, "tenant": TENANT, "kind": "plain", "door": "http"}
     return Evidence(
         published=[
-            {"what": "intended", **wish, "model": MODEL, "rows": ROWS, "padding": 0},
+            {"what": "intended", **intent, "model": MODEL, "rows": ROWS, "padding": 0},
             {"what": "accepted", "key": KEY, "batch": BATCH},
         ],
         watched=[

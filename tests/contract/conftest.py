@@ -102,7 +102,7 @@ class Caller:
 
     def create(self, rows: bytes, **changes: Any) -> dict[str, Any]:
         """A new batch over these rows."""
-        answer = self.http.post("/v1/batches", json={**wish(self.upload(rows)), **changes})
+        answer = self.http.post("/v1/batches", json={**batch_params(self.upload(rows)), **changes})
         assert answer.status_code == 200, answer.text
         self.made.append(answer.json()["id"])
         batch: dict[str, Any] = answer.json()
@@ -137,7 +137,7 @@ class Caller:
         return [json.loads(line) for line in self.openai.files.content(file_id).iter_lines()]
 
 
-def wish(file_id: str, **changes: Any) -> dict[str, Any]:
+def batch_params(file_id: str, **changes: Any) -> dict[str, Any]:
     """The body of a creation."""
     return {
         "input_file_id": file_id,

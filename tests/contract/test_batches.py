@@ -13,10 +13,10 @@ from tests.contract.conftest import (
     OTHER_MODEL,
     Caller,
     ServiceYard,
+    batch_params,
     custom_ids,
     row,
     rows,
-    wish,
 )
 from tests.contract.engine import REFUSE, WAIT
 from tests.eventually import wait_until
@@ -78,7 +78,7 @@ def test_pages_are_newest_first_exact_and_stable_while_batches_come(acme: Caller
     file_id = acme.upload(rows("hello"))
 
     def create() -> str:
-        made: str = acme.http.post("/v1/batches", json=wish(file_id)).json()["id"]
+        made: str = acme.http.post("/v1/batches", json=batch_params(file_id)).json()["id"]
         return made
 
     made = [create() for _ in range(7)]
@@ -467,7 +467,7 @@ def test_metadata_within_its_limits_is_kept(metadata: dict[str, str] | None, acm
 def test_metadata_beyond_them_is_refused(
     metadata: dict[str, Any], param: str, code: str, message: str, acme: Caller
 ) -> None:
-    answer = acme.http.post("/v1/batches", json=wish("file-x", metadata=metadata))
+    answer = acme.http.post("/v1/batches", json=batch_params("file-x", metadata=metadata))
 
     assert answer.status_code == 400
     assert answer.json()["error"] == {

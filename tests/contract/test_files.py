@@ -9,7 +9,7 @@ import httpx
 import pytest
 from openai import BadRequestError, NotFoundError
 
-from tests.contract.conftest import Caller, ServiceYard, custom_ids, rows, wish
+from tests.contract.conftest import Caller, ServiceYard, batch_params, custom_ids, rows
 from tests.contract.engine import WAIT
 
 BOUNDARY = "frontier"
@@ -45,7 +45,7 @@ def test_any_form_is_understood(spelling: str, file_comes: str, length: str, acm
 def test_a_file_is_processed_and_usable_in_the_answer_to_its_upload(acme: Caller) -> None:
     for _ in range(10):
         file = acme.openai.files.create(file=("in.jsonl", rows("hello")), purpose="batch")
-        created = acme.http.post("/v1/batches", json=wish(file.id))
+        created = acme.http.post("/v1/batches", json=batch_params(file.id))
 
         assert file.status == "processed"
         assert created.status_code == 200, created.text
@@ -60,7 +60,7 @@ def test_a_file_named_upload_is_taken_and_a_text_file_is_not(acme: Caller) -> No
         acme.openai.files.create(file=("notes.txt", rows("hello")), purpose="batch")
 
     assert bare.filename == "upload"
-    assert acme.http.post("/v1/batches", json=wish(bare.id)).status_code == 200
+    assert acme.http.post("/v1/batches", json=batch_params(bare.id)).status_code == 200
 
 
 def test_inputs_last_thirty_days_and_other_files_for_ever(acme: Caller) -> None:
@@ -86,7 +86,7 @@ def test_a_deleted_file_is_gone_for_every_verb(acme: Caller) -> None:
     for call in (acme.openai.files.delete, acme.openai.files.content, acme.openai.files.retrieve):
         with pytest.raises(NotFoundError, match=f"No such File object: {file_id}"):
             call(file_id)
-    assert acme.http.post("/v1/batches", json=wish(file_id)).status_code == 400
+    assert acme.http.post("/v1/batches", json=batch_params(file_id)).status_code == 400
 
 
 def test_the_input_of_a_running_batch_may_be_deleted(acme: Caller, yard: ServiceYard) -> None:

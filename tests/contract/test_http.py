@@ -13,9 +13,9 @@ from tests.contract.conftest import (
     OTHER_MODEL,
     Caller,
     ServiceYard,
+    batch_params,
     row,
     rows,
-    wish,
 )
 
 CALLS = [
@@ -76,7 +76,7 @@ def test_a_creation_answers_200(acme: Caller) -> None:
     uploaded = acme.http.post(
         "/v1/files", files={"file": ("in.jsonl", rows("hello"))}, data={"purpose": "batch"}
     )
-    created = acme.http.post("/v1/batches", json=wish(uploaded.json()["id"]))
+    created = acme.http.post("/v1/batches", json=batch_params(uploaded.json()["id"]))
 
     assert (uploaded.status_code, created.status_code) == (200, 200)
 
@@ -95,7 +95,7 @@ def test_anothers_ids_are_unknown_to_every_verb_and_listing(acme: Caller, globex
         globex.http.post(f"/v1/batches/{batch['id']}/cancel"),
     ]
     not_there = globex.http.get("/v1/batches/batch_none")
-    as_input = globex.http.post("/v1/batches", json=wish(batch["input_file_id"]))
+    as_input = globex.http.post("/v1/batches", json=batch_params(batch["input_file_id"]))
 
     assert {answer.status_code for answer in strange} == {404}
     # Nothing tells another's object from none.

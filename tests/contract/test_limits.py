@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI, RateLimitError
 
 from cli.servers import free_port
-from tests.contract.conftest import Caller, ServiceYard, rows, wish
+from tests.contract.conftest import Caller, ServiceYard, batch_params, rows
 from tests.contract.processes import Process
 
 LIMIT_HEADERS = {
@@ -60,9 +60,9 @@ def test_too_many_calls_are_told_when_to_come_back(acme: Caller, narrow: str) ->
 def test_what_waiting_does_not_mend_is_not_tried_again(acme: Caller, narrow: str) -> None:
     file_id = acme.upload(rows("one"))
     with OpenAI(api_key=acme.key, base_url=f"{narrow}/v1", max_retries=2) as client:
-        client.batches.create(**wish(file_id))
+        client.batches.create(**batch_params(file_id))
         with pytest.raises(RateLimitError) as refused:
-            client.batches.create(**wish(file_id))
+            client.batches.create(**batch_params(file_id))
 
     response = refused.value.response
     assert response.headers["x-should-retry"] == "false"

@@ -55,18 +55,18 @@ def test_a_delivery_that_failed_is_sent_again_under_its_id(
     "url", ["http://10.0.0.1/hook", "https://192.168.1.1/hook", "https://169.254.169.254/latest"]
 )
 def test_private_targets_are_refused(url: str, acme: Caller) -> None:
-    answer = acme.http.post("/v1/webhook_endpoints", json=_wish(url))
+    answer = acme.http.post("/v1/webhook_endpoints", json=_params(url))
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "url"
 
 
 def _endpoint(caller: Caller, url: str) -> dict[str, Any]:
-    answer = caller.http.post("/v1/webhook_endpoints", json=_wish(url))
+    answer = caller.http.post("/v1/webhook_endpoints", json=_params(url))
     assert answer.status_code == 200, answer.text
     endpoint: dict[str, Any] = answer.json()
     return endpoint
 
 
-def _wish(url: str) -> dict[str, Any]:
+def _params(url: str) -> dict[str, Any]:
     return {"name": "builds", "url": url, "event_types": ["batch.completed"]}

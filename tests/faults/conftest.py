@@ -41,7 +41,7 @@ models:
 
 @dataclass(frozen=True)
 class BrokerYard:
-    """The service on a broker of its own; nothing runs the batches, so they end `in_progress`."""
+    """The service on its own broker; nothing runs the batches, so they stay `in_progress`."""
 
     rabbitmq: servers.RabbitMQ
     environment: dict[str, str] = field(repr=False)
@@ -52,10 +52,10 @@ class BrokerYard:
     file_id: str
 
     async def create(self, key: str) -> str:
-        """The id of the batch that HTTP makes for this idempotency key, asked once."""
-        wish = {"input_file_id": self.file_id, "endpoint": CHAT, "completion_window": "24h"}
+        """The id of the batch that HTTP makes for this idempotency key, in one call."""
+        params = {"input_file_id": self.file_id, "endpoint": CHAT, "completion_window": "24h"}
         answer = await self.http.post(
-            "/v1/batches", json=wish, headers={"idempotency-key": key}, timeout=60
+            "/v1/batches", json=params, headers={"idempotency-key": key}, timeout=60
         )
         assert answer.status_code == 200, answer.text
         made: str = answer.json()["id"]

@@ -71,14 +71,14 @@ class Load:
                 return
 
     async def create(self) -> None:
-        wish = {
+        params = {
             "input_file_id": self._yard.file_id,
             "endpoint": CHAT,
             "completion_window": "24h",
         }
         for number in count():
             key = {"idempotency-key": f"{self._run}-{number}"}
-            answer = await self._until_done("create", "/v1/batches", json=wish, headers=key)
+            answer = await self._until_done("create", "/v1/batches", json=params, headers=key)
             self.batches.append(answer.json()["id"])
             if self.enough.is_set():
                 return

@@ -175,7 +175,7 @@ async def _resync(
     pages = 0
     while after is not None:
         pages += 1
-        await exchange.publish(_wish(queue.name, after), topology.replay_key(TENANT.name))
+        await exchange.publish(_params(queue.name, after), topology.replay_key(TENANT.name))
         message = await next_message(queue, 120)
         while message.type != REPLAYED:
             returned.take(message)
@@ -186,7 +186,7 @@ async def _resync(
     return pages
 
 
-def _wish(reply_to: str, since: str) -> aio_pika.Message:
+def _params(reply_to: str, since: str) -> aio_pika.Message:
     return aio_pika.Message(
         json.dumps({"schema": "batch.replay/1", "since": since}).encode(),
         type=REPLAY,

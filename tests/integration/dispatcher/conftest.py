@@ -159,12 +159,12 @@ def a_planner(
     catalog: Catalog,
     *,
     rows: int = ROWS_A_SLICE,
-    most: int = 50_000,
+    max_rows: int = 50_000,
     **limits: Any,
 ) -> Planner:
     """A planner whose slices hold `rows` rows."""
     return Planner(
-        state, storage, catalog, slice_limits=SliceLimits(rows=rows), max_rows=most, **limits
+        state, storage, catalog, slice_limits=SliceLimits(rows=rows), max_rows=max_rows, **limits
     )
 
 

@@ -10,7 +10,7 @@ async def test_bodies_of_ten_megabytes_pass_whole(yard: BatchYard) -> None:
     body = b"".join(line(f"row-{row}", user=text) + b"\n" for row, text in enumerate(asked))
     batch_id = await yard.plan(body)
     # By their tokens, each is a slice of its own.
-    assert [piece.rows for piece in await yard.slices(batch_id)] == [1, 1]
+    assert [slice_.rows for slice_ in await yard.slices(batch_id)] == [1, 1]
 
     def echo(row: int) -> Result:
         return good(asked[row])

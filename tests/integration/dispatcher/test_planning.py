@@ -44,8 +44,8 @@ async def test_an_input_may_lie_in_the_middle_of_an_object(yard: BatchYard) -> N
 
     slices = await yard.slices(batch_id)
     whole = [
-        piece._replace(start=piece.start - len(around), end=piece.end - len(around))
-        for piece in slices
+        slice_._replace(start=slice_.start - len(around), end=slice_.end - len(around))
+        for slice_ in slices
     ]
     _assert_covers(whole, body, rows=5)
     await yard.state.apply(batch_id, Event.CANCEL_REQUESTED)
@@ -74,7 +74,7 @@ async def test_lines_across_the_borders_of_chunks_stay_whole(yard: BatchYard) ->
 
     slices = await yard.slices(batch_id)
     _assert_covers(slices, body, rows=len(requests))
-    found = [text for piece in slices for text in body[piece.start : piece.end].splitlines()]
+    found = [text for slice_ in slices for text in body[slice_.start : slice_.end].splitlines()]
     assert found == requests
 
 
@@ -153,7 +153,7 @@ async def test_more_rows_than_allowed_are_refused_after_slices_were_written(
 ) -> None:
     batch_id = await yard.submit(lines(12_000))
 
-    await a_planner(state, storage, catalog, rows=1, most=11_999).plan(batch_id)
+    await a_planner(state, storage, catalog, rows=1, max_rows=11_999).plan(batch_id)
 
     record = await state.batches.get(batch_id)
     assert record.status is Status.FAILED
@@ -405,7 +405,7 @@ async def test_an_operator_may_allow_more_rows_and_names_are_still_told_apart(
 ) -> None:
     body = lines(100_000)
     good, bad = await yard.submit(body), await yard.submit(body + line("row-7") + b"\n")
-    planner = a_planner(state, storage, catalog, rows=128, most=200_000)
+    planner = a_planner(state, storage, catalog, rows=128, max_rows=200_000)
 
     await planner.plan(good)
     await planner.plan(bad)
@@ -421,12 +421,12 @@ def _assert_covers(slices: list[Slice], body: bytes, *, rows: int) -> None:
     """The slices are the whole body, each row once, in order."""
     assert slices[0].start == 0
     assert slices[-1].end == len(body)
-    assert [piece.end for piece in slices[:-1]] == [piece.start for piece in slices[1:]]
-    firsts = [piece.first_row for piece in slices]
-    assert firsts == [sum(piece.rows for piece in slices[:index]) for index in range(len(slices))]
-    assert sum(piece.rows for piece in slices) == rows
-    for piece in slices:
-        assert body[piece.start : piece.end].count(b"\n") in (piece.rows, piece.rows - 1)
+    assert [slice_.end for slice_ in slices[:-1]] == [slice_.start for slice_ in slices[1:]]
+    firsts = [slice_.first_row for slice_ in slices]
+    assert firsts == [sum(slice_.rows for slice_ in slices[:index]) for index in range(len(slices))]
+    assert sum(slice_.rows for slice_ in slices) == rows
+    for slice_ in slices:
+        assert body[slice_.start : slice_.end].count(b"\n") in (slice_.rows, slice_.rows - 1)
 
 
 def _forbid_reading(s3: S3, bucket: str, key: str) -> None:

@@ -34,9 +34,9 @@ async def test_small_results_travel_in_the_last_event_where_they_are_asked_for(
 
 @pytest.mark.parametrize(("wish", "room"), [({}, 0), ({"deliver_results": 1}, -1)])
 async def test_results_do_not_travel_unasked_or_too_large(
-    wish: dict[str, int], room: int, yard: BatchYard
+    params: dict[str, int], room: int, yard: BatchYard
 ) -> None:
-    batch_id = await _ended(yard, **wish)
+    batch_id = await _ended(yard, **params)
     last = (await _events(yard, batch_id))[-1]
     objects = [json.loads(last.snapshot()[f"{kind}_object"]) for kind in ("output", "error")]
     size = sum(told["size"] for told in objects)
@@ -113,9 +113,9 @@ def _mixed(row: int) -> Result:
     return bad() if row == 1 else good()
 
 
-async def _ended(yard: BatchYard, **wish: int) -> str:
+async def _ended(yard: BatchYard, **params: int) -> str:
     """A completed batch with three results and an error."""
-    batch_id = await yard.plan(lines(4), **wish)
+    batch_id = await yard.plan(lines(4), **params)
     await yard.run(batch_id, _mixed)
     await yard.finaliser.finish(batch_id)
     return batch_id

@@ -84,8 +84,8 @@ async def test_what_was_changed_outlives_the_loss_of_redis(
     )
     path = f"/v1/batches/{batch.id}"
 
-    wishes = [{"priority": 9}, {"metadata": {"who": "you"}}, {"priority": 8}, {"priority": 7}]
-    await asyncio.gather(*(acme.http.post(path, json=wish) for wish in wishes))
+    changes = [{"priority": 9}, {"metadata": {"who": "you"}}, {"priority": 8}, {"priority": 7}]
+    await asyncio.gather(*(acme.http.post(path, json=change) for change in changes))
 
     record = await gateway_state.batches.get(batch.id)
     manifest = await read_manifest(bucket, batch.id)

@@ -26,7 +26,7 @@ async def file_id(acme: Caller) -> str:
 
 
 async def test_a_new_batch_has_every_key(acme: Caller, file_id: str) -> None:
-    answer = await acme.http.post("/v1/batches", json=_wish(file_id))
+    answer = await acme.http.post("/v1/batches", json=_params(file_id))
 
     batch = answer.json()
     assert answer.status_code == 200
@@ -81,7 +81,7 @@ async def test_the_manifest_holds_all_that_was_asked_for(
 ) -> None:
     answer = await acme.http.post(
         "/v1/batches",
-        json=_wish(
+        json=_params(
             file_id,
             completion_window="7d",
             priority=9,
@@ -104,7 +104,7 @@ async def test_the_manifest_holds_all_that_was_asked_for(
 async def test_the_dispatcher_is_told(
     acme: Caller, file_id: str, gateway: Gateway, gateway_state: State
 ) -> None:
-    batch = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()
+    batch = (await acme.http.post("/v1/batches", json=_params(file_id))).json()
 
     async def is_relayed() -> bool:
         return await gateway_state.outbox.length("submissions") == 0
@@ -209,7 +209,7 @@ async def test_the_dispatcher_is_told(
 async def test_a_wrong_field_is_explained(
     change: dict[str, Any], param: str, code: str, message: str, acme: Caller
 ) -> None:
-    answer = await acme.http.post("/v1/batches", json={**_wish("file-x"), **change})
+    answer = await acme.http.post("/v1/batches", json={**_params("file-x"), **change})
 
     assert answer.status_code == 400
     assert answer.json() == {
@@ -224,10 +224,10 @@ async def test_a_wrong_field_is_explained(
 
 @pytest.mark.parametrize("field", ["input_file_id", "endpoint", "completion_window"])
 async def test_a_missing_field_is_named(field: str, acme: Caller) -> None:
-    wish = _wish("file-x")
-    del wish[field]
+    params = _params("file-x")
+    del params[field]
 
-    answer = await acme.http.post("/v1/batches", json=wish)
+    answer = await acme.http.post("/v1/batches", json=params)
 
     assert answer.status_code == 400
     assert answer.json()["error"] == {
@@ -266,14 +266,14 @@ async def test_metadata_may_be_null_or_as_large_as_allowed(acme: Caller, file_id
     full = {f"{'🙂' * 62}{n:02d}": "é" * 512 for n in range(16)}
 
     for metadata in (None, {}, full):
-        answer = await acme.http.post("/v1/batches", json=_wish(file_id, metadata=metadata))
+        answer = await acme.http.post("/v1/batches", json=_params(file_id, metadata=metadata))
 
         assert answer.status_code == 200
         assert answer.json()["metadata"] == metadata
 
 
 async def test_an_id_of_a_file_has_a_greatest_length(acme: Caller) -> None:
-    answer = await acme.http.post("/v1/batches", json=_wish("x" * 257))
+    answer = await acme.http.post("/v1/batches", json=_params("x" * 257))
 
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "string_above_max_length"
@@ -312,7 +312,7 @@ async def test_a_file_of_another_purpose_is_no_input(acme: Caller) -> None:
 
 async def test_without_a_key_every_call_makes_a_batch(acme: Caller, file_id: str) -> None:
     first, second = [
-        (await acme.http.post("/v1/batches", json=_wish(file_id))).json()["id"] for _ in range(2)
+        (await acme.http.post("/v1/batches", json=_params(file_id))).json()["id"] for _ in range(2)
     ]
 
     assert first != second
@@ -347,12 +347,12 @@ async def test_one_key_makes_one_batch(spelling: str, acme: Caller, file_id: str
 
 
 async def test_a_key_means_the_same_in_both_spellings(acme: Caller, file_id: str) -> None:
-    in_body = _wish(file_id, idempotency_key="k")
+    in_body = _params(file_id, idempotency_key="k")
     headers = {"idempotency-key": "k"}
 
     answers = [
         await acme.http.post("/v1/batches", json=in_body),
-        await acme.http.post("/v1/batches", json=_wish(file_id), headers=headers),
+        await acme.http.post("/v1/batches", json=_params(file_id), headers=headers),
         await acme.http.post("/v1/batches", json=in_body, headers=headers),
     ]
     both = await acme.http.post("/v1/batches", json=in_body, headers={"idempotency-key": "l"})
@@ -366,12 +366,12 @@ async def test_a_key_means_the_same_in_both_spellings(acme: Caller, file_id: str
 async def test_a_repeat_meets_its_batch_also_when_the_input_is_gone(
     acme: Caller, file_id: str
 ) -> None:
-    wish = _wish(file_id, idempotency_key="k")
-    first = await acme.http.post("/v1/batches", json=wish)
+    params = _params(file_id, idempotency_key="k")
+    first = await acme.http.post("/v1/batches", json=params)
     await acme.openai.files.delete(file_id)
 
-    again = await acme.http.post("/v1/batches", json=wish)
-    other = await acme.http.post("/v1/batches", json={**wish, "priority": 1})
+    again = await acme.http.post("/v1/batches", json=params)
+    other = await acme.http.post("/v1/batches", json={**params, "priority": 1})
 
     assert again.status_code == 200
     assert again.json() == first.json()
@@ -383,9 +383,9 @@ async def test_a_key_has_a_greatest_length(place: str, acme: Caller, file_id: st
     async def create(key: str) -> Any:
         if place == "header":
             return await acme.http.post(
-                "/v1/batches", json=_wish(file_id), headers={"idempotency-key": key}
+                "/v1/batches", json=_params(file_id), headers={"idempotency-key": key}
             )
-        return await acme.http.post("/v1/batches", json=_wish(file_id, idempotency_key=key))
+        return await acme.http.post("/v1/batches", json=_params(file_id, idempotency_key=key))
 
     fits, is_longer = await create("k" * 255), await create("k" * 256)
 
@@ -412,7 +412,7 @@ async def test_the_key_of_one_tenant_is_not_that_of_another(acme: Caller, globex
 
 async def test_pages_are_newest_first_and_exact(acme: Caller, file_id: str) -> None:
     made = [
-        (await acme.http.post("/v1/batches", json=_wish(file_id))).json()["id"] for _ in range(5)
+        (await acme.http.post("/v1/batches", json=_params(file_id))).json()["id"] for _ in range(5)
     ]
 
     listed = [batch.id async for batch in acme.openai.batches.list(limit=2)]
@@ -456,9 +456,9 @@ async def test_results_in_the_last_event_are_asked_for_with_a_field(
     first = await _create(acme, file_id, deliver={"results": True}, idempotency_key="d")
     plain = await _create(acme, file_id, deliver={"results": False})
 
-    other = await acme.http.post("/v1/batches", json={**_wish(file_id), "idempotency_key": "d"})
+    other = await acme.http.post("/v1/batches", json={**_params(file_id), "idempotency_key": "d"})
     wrong = await acme.http.post(
-        "/v1/batches", json={**_wish(file_id), "deliver": {"results": "yes"}}
+        "/v1/batches", json={**_params(file_id), "deliver": {"results": "yes"}}
     )
 
     assert (await gateway_state.batches.get(first["id"])).fields["deliver_results"] == "1"
@@ -468,7 +468,7 @@ async def test_results_in_the_last_event_are_asked_for_with_a_field(
 
 
 async def test_a_limit_of_none_is_the_usual_page(acme: Caller, file_id: str) -> None:
-    made = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()
+    made = (await acme.http.post("/v1/batches", json=_params(file_id))).json()
 
     page = (await acme.http.get("/v1/batches?limit=0")).json()
 
@@ -522,7 +522,7 @@ async def test_an_unknown_batch_is_not_found(batch_id: str, acme: Caller) -> Non
 async def test_anothers_batch_is_not_found_by_any_verb(
     acme: Caller, globex: Caller, file_id: str
 ) -> None:
-    batch = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()
+    batch = (await acme.http.post("/v1/batches", json=_params(file_id))).json()
 
     with pytest.raises(NotFoundError, match="No batch found with id"):
         await globex.openai.batches.retrieve(batch["id"])
@@ -537,7 +537,7 @@ async def test_anothers_batch_is_not_found_by_any_verb(
 async def test_a_cancel_has_no_body_and_may_be_repeated(
     acme: Caller, file_id: str, gateway_state: State
 ) -> None:
-    made = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()
+    made = (await acme.http.post("/v1/batches", json=_params(file_id))).json()
     url = f"/v1/batches/{made['id']}/cancel"
 
     # OpenAI's SDK for Python says JSON and sends nothing; the one for Node says nothing.
@@ -564,7 +564,7 @@ async def test_a_cancel_has_no_body_and_may_be_repeated(
 async def test_a_batch_that_has_ended_cannot_be_cancelled(
     status: str, events: list[Event], acme: Caller, file_id: str, gateway_state: State
 ) -> None:
-    made = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()
+    made = (await acme.http.post("/v1/batches", json=_params(file_id))).json()
     for event in events:
         await gateway_state.apply(made["id"], event, {"plan": "p"})
 
@@ -583,7 +583,7 @@ async def test_a_batch_that_has_ended_cannot_be_cancelled(
 async def test_the_input_may_be_deleted_while_its_batch_lives(
     acme: Caller, file_id: str, bucket: Storage, gateway_state: State
 ) -> None:
-    made = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()
+    made = (await acme.http.post("/v1/batches", json=_params(file_id))).json()
 
     await acme.openai.files.delete(file_id)
 
@@ -593,7 +593,7 @@ async def test_the_input_may_be_deleted_while_its_batch_lives(
     assert (await acme.openai.batches.retrieve(made["id"])).input_file_id == file_id
 
 
-def _wish(file_id: str, **changes: Any) -> dict[str, Any]:
+def _params(file_id: str, **changes: Any) -> dict[str, Any]:
     return {
         "input_file_id": file_id,
         "endpoint": "/v1/embeddings",
@@ -603,7 +603,7 @@ def _wish(file_id: str, **changes: Any) -> dict[str, Any]:
 
 
 async def _create(caller: Caller, file_id: str, **changes: Any) -> dict[str, Any]:
-    answer = await caller.http.post("/v1/batches", json=_wish(file_id, **changes))
+    answer = await caller.http.post("/v1/batches", json=_params(file_id, **changes))
     batch: dict[str, Any] = answer.raise_for_status().json()
     return batch
 

@@ -256,14 +256,14 @@ async def test_where_lines_may_name_their_models_each_lane_is_told(
 
 
 async def _dry_run(caller: Caller, file_id: str, **changes: Any) -> httpx.Response:
-    wish = {
+    params = {
         "input_file_id": file_id,
         "endpoint": CHAT,
         "completion_window": "24h",
         "dry_run": True,
         **changes,
     }
-    return await caller.http.post("/v1/batches", json=wish)
+    return await caller.http.post("/v1/batches", json=params)
 
 
 async def _upload(caller: Caller, *lines: bytes) -> str:

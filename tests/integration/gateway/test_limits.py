@@ -106,7 +106,7 @@ async def test_new_batches_are_limited_by_the_hour_and_repeats_are_not(
     acme: Caller, file_id: str
 ) -> None:
     made = [
-        await acme.http.post("/v1/batches", json=_wish(file_id, idempotency_key=key))
+        await acme.http.post("/v1/batches", json=_params(file_id, idempotency_key=key))
         for key in ("a", "a", "b", "a", "b")
     ]
     with pytest.raises(RateLimitError) as refused:
@@ -128,7 +128,7 @@ async def test_new_batches_are_limited_by_the_hour_and_repeats_are_not(
 async def test_a_retry_counts_as_a_new_batch_once(
     acme: Caller, file_id: str, gateway_state: State
 ) -> None:
-    made = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()["id"]
+    made = (await acme.http.post("/v1/batches", json=_params(file_id))).json()["id"]
     await _start(gateway_state, made, acme, "tiny", (1, 1))
     await gateway_state.apply(made, Event.LANE_FAILED)
 
@@ -153,13 +153,13 @@ async def test_nothing_is_taken_for_a_queue_that_is_full(
     file_id: str,
     gateway_state: State,
 ) -> None:
-    running_id = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()["id"]
+    running_id = (await acme.http.post("/v1/batches", json=_params(file_id))).json()["id"]
     for name in ("tiny", "meta-llama/Llama-3.1-8B") if queue == "token" else ("tiny",):
         await _start(gateway_state, running_id if name == "tiny" else None, acme, name, share)
 
-    refused = await acme.http.post("/v1/batches", json=_wish(file_id))
+    refused = await acme.http.post("/v1/batches", json=_params(file_id))
     await gateway_state.apply(running_id, Event.CANCEL_REQUESTED)
-    again = await acme.http.post("/v1/batches", json=_wish(file_id))
+    again = await acme.http.post("/v1/batches", json=_params(file_id))
 
     assert refused.status_code == 429
     assert refused.headers["x-should-retry"] == "false"
@@ -178,7 +178,7 @@ async def test_nothing_is_taken_for_a_queue_that_is_full(
 async def test_an_input_that_is_too_large_for_a_batch_is_refused_at_once(acme: Caller) -> None:
     file = await acme.openai.files.create(file=LINE * 20, purpose="batch")
 
-    answer = await acme.http.post("/v1/batches", json=_wish(file.id))
+    answer = await acme.http.post("/v1/batches", json=_params(file.id))
 
     error = answer.json()["error"]
     assert answer.status_code == 400
@@ -189,7 +189,7 @@ async def test_an_input_that_is_too_large_for_a_batch_is_refused_at_once(acme: C
 async def test_a_batch_over_an_unknown_file_fails_where_that_is_wanted(
     acme: Caller, gateway_state: State, gateways: tuple[Gateway, Gateway]
 ) -> None:
-    made = await acme.http.post("/v1/batches", json=_wish("../file-none"))
+    made = await acme.http.post("/v1/batches", json=_params("../file-none"))
     await _plan(made.json()["id"], gateway_state, gateways[0].settings)
     batch = (await acme.http.get(f"/v1/batches/{made.json()['id']}")).json()
 
@@ -215,8 +215,8 @@ async def test_a_batch_over_an_unknown_file_fails_where_that_is_wanted(
 async def test_metadata_has_the_limits_of_the_settings(
     metadata: dict[str, str], status: int, acme: Caller, file_id: str
 ) -> None:
-    answer = await acme.http.post("/v1/batches", json=_wish(file_id, metadata=metadata))
-    batch_id = (await acme.http.post("/v1/batches", json=_wish(file_id))).json()["id"]
+    answer = await acme.http.post("/v1/batches", json=_params(file_id, metadata=metadata))
+    batch_id = (await acme.http.post("/v1/batches", json=_params(file_id))).json()["id"]
     body = {"metadata": metadata}
     changed = await acme.http.post(f"/v1/batches/{batch_id}", json=body)
     retried = await acme.http.post(f"/v1/batches/{batch_id}/retry", json=body)
@@ -226,7 +226,7 @@ async def test_metadata_has_the_limits_of_the_settings(
     assert retried.status_code == {200: 409, 400: 400}[status]
 
 
-def _wish(file_id: str, **changes: Any) -> dict[str, Any]:
+def _params(file_id: str, **changes: Any) -> dict[str, Any]:
     return {
         "input_file_id": file_id,
         "endpoint": "/v1/completions",

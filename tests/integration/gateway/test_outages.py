@@ -129,17 +129,17 @@ async def test_what_a_redis_at_its_bound_refuses_asks_to_come_back(
 ) -> None:
     http, admin = caller.http, Redis.from_url(redis_server.url)
     uploaded = await _upload(http)
-    wish = {
+    params = {
         "input_file_id": uploaded.json()["id"],
         "endpoint": "/v1/embeddings",
         "completion_window": "24h",
     }
     await admin.config_set("maxmemory", 1)
 
-    writes = [await _upload(http), await http.post("/v1/batches", json=wish)]
+    writes = [await _upload(http), await http.post("/v1/batches", json=params)]
     live, ready = await http.get("/healthz"), await http.get("/readyz")
     await admin.config_set("maxmemory", 0)
-    created = await http.post("/v1/batches", json=wish)
+    created = await http.post("/v1/batches", json=params)
 
     await admin.aclose()
     assert uploaded.status_code == 200

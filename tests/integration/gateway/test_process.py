@@ -137,7 +137,7 @@ async def test_a_death_between_writing_and_publishing_loses_nothing(
         async with _client(doomed, key) as client:
             file_id = await _upload(client, LINE)
             with contextlib.suppress(httpx.TransportError):
-                await client.post("/v1/batches", json=_wish(file_id))
+                await client.post("/v1/batches", json=_params(file_id))
             await eventually(lambda: child.poll() == -signal.SIGKILL)
     assert (tmp_path / "crashed").read_text() == "relay.read\n"
     assert await state.outbox.length("submissions") == 1
@@ -159,13 +159,13 @@ async def test_a_death_before_the_answer_is_met_by_the_same_key(
         async with _client(doomed, key) as client:
             file_id = await _upload(client, LINE)
             with pytest.raises(httpx.TransportError):
-                await client.post("/v1/batches", json=_wish(file_id), headers=headers)
+                await client.post("/v1/batches", json=_params(file_id), headers=headers)
             await eventually(lambda: child.poll() == -signal.SIGKILL)
 
     with process(environment, tmp_path / "log"):
         async with _client(environment, key) as client:
             before = (await client.get("/v1/batches")).json()["data"]
-            again = await client.post("/v1/batches", json=_wish(file_id), headers=headers)
+            again = await client.post("/v1/batches", json=_params(file_id), headers=headers)
             after = (await client.get("/v1/batches")).json()["data"]
 
     assert again.status_code == 200
@@ -231,10 +231,10 @@ async def _assert_the_rest_is_swept(
 async def test_memory_does_not_grow_with_a_part(
     environment: dict[str, str], key: str, tmp_path: Path
 ) -> None:
-    wish = {"bytes": 80_000_000, "filename": "a", "mime_type": "x", "purpose": "user_data"}
+    params = {"bytes": 80_000_000, "filename": "a", "mime_type": "x", "purpose": "user_data"}
     with process(environment, tmp_path / "log") as child:
         async with _client(environment, key) as client:
-            upload = (await client.post("/v1/uploads", json=wish)).json()["id"]
+            upload = (await client.post("/v1/uploads", json=params)).json()["id"]
             part_ids, peaks = [], []
             for size in (20_000_000, 60_000_000):
                 data = secrets.token_bytes(size)
@@ -280,7 +280,7 @@ async def test_a_stream_of_events_does_not_hold_up_the_end(
     with process(environment, tmp_path / "log") as child:
         async with _client(environment, key) as client:
             batch = (
-                await client.post("/v1/batches", json=_wish(await _upload(client, LINE)))
+                await client.post("/v1/batches", json=_params(await _upload(client, LINE)))
             ).json()
             async with client.stream("GET", f"/v1/batches/{batch['id']}/events") as answer:
                 body = answer.aiter_bytes()
@@ -313,7 +313,7 @@ async def _upload(client: httpx.AsyncClient, body: bytes) -> str:
     return file_id
 
 
-def _wish(file_id: str) -> dict[str, str]:
+def _params(file_id: str) -> dict[str, str]:
     return {
         "input_file_id": file_id,
         "endpoint": "/v1/embeddings",

@@ -85,8 +85,8 @@ async def _upload(http: httpx.AsyncClient, body: AsyncIterator[bytes]) -> httpx.
 
 
 async def _part(caller: Caller) -> httpx.Response:
-    wish = {"bytes": 2, "filename": "a.jsonl", "purpose": "batch", "mime_type": "text/jsonl"}
-    upload = (await caller.http.post("/v1/uploads", json=wish)).json()["id"]
+    params = {"bytes": 2, "filename": "a.jsonl", "purpose": "batch", "mime_type": "text/jsonl"}
+    upload = (await caller.http.post("/v1/uploads", json=params)).json()["id"]
     head = _HEAD.partition(b"batch\r\n")[2].replace(b'name="file"', b'name="data"')
 
     async def body() -> AsyncIterator[bytes]:

@@ -55,7 +55,7 @@ async def test_the_sdk_uploads_a_file_from_the_disk(acme: Caller, tmp_path: Path
 
 
 async def test_every_key_of_an_upload_is_sent(acme: Caller) -> None:
-    begun = await acme.http.post("/v1/uploads", json=_wish(bytes=5))
+    begun = await acme.http.post("/v1/uploads", json=_params(bytes=5))
     upload = begun.json()
     part = await acme.http.post(f"/v1/uploads/{upload['id']}/parts", files={"data": b"hello"})
     completed = await acme.http.post(
@@ -247,9 +247,9 @@ async def test_every_spelling_of_a_part_is_understood(
 async def test_a_wrong_wish_is_explained(
     changes: dict[str, Any], param: str | None, code: str | None, message: str, acme: Caller
 ) -> None:
-    wish = {name: value for name, value in _wish(**changes).items() if value is not None}
+    params = {name: value for name, value in _params(**changes).items() if value is not None}
 
-    answer = await acme.http.post("/v1/uploads", json=wish)
+    answer = await acme.http.post("/v1/uploads", json=params)
 
     assert answer.status_code == 400
     assert answer.json()["error"] == {
@@ -621,7 +621,7 @@ async def test_a_batch_takes_no_file_over_its_limit_wherever_that_came_from(
     assert batch.status == "validating"
 
 
-def _wish(**changes: Any) -> dict[str, Any]:
+def _params(**changes: Any) -> dict[str, Any]:
     return {
         "bytes": 5,
         "filename": "in.jsonl",
@@ -632,7 +632,7 @@ def _wish(**changes: Any) -> dict[str, Any]:
 
 
 async def _begin(caller: Caller, **changes: Any) -> Upload:
-    return await caller.openai.uploads.create(**_wish(**changes))
+    return await caller.openai.uploads.create(**_params(**changes))
 
 
 async def _add(caller: Caller, upload: Upload, data: bytes) -> str:

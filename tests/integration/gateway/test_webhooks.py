@@ -66,13 +66,13 @@ async def test_without_a_key_nothing_is_served(method: str, path: str, gateway: 
 
 
 async def test_a_new_endpoint_has_openais_fields_and_its_secret_once(acme: Caller) -> None:
-    answer = await acme.http.post("/v1/webhook_endpoints", json=_wish())
+    answer = await acme.http.post("/v1/webhook_endpoints", json=_params())
 
     made = answer.json()
     assert answer.status_code == 200
     assert made.keys() == SHOWN | {"signing_secret"}
     assert made == {
-        **_wish(),
+        **_params(),
         "id": made["id"],
         "object": "webhook_endpoint",
         "created_at": made["created_at"],
@@ -189,7 +189,7 @@ async def test_what_cannot_be_is_refused(
 ) -> None:
     made = await _made(acme)
 
-    for path, body in (("", {**_wish(), **change}), (f"/{made['id']}", change)):
+    for path, body in (("", {**_params(), **change}), (f"/{made['id']}", change)):
         answer = await acme.http.post(f"/v1/webhook_endpoints{path}", json=body)
 
         error = answer.json()["error"]
@@ -206,9 +206,9 @@ async def test_what_cannot_be_is_refused(
 
 @pytest.mark.parametrize("field", ["name", "url", "event_types"])
 async def test_every_field_has_to_be_there(field: str, acme: Caller) -> None:
-    wish = {name: value for name, value in _wish().items() if name != field}
+    params = {name: value for name, value in _params().items() if name != field}
 
-    answer = await acme.http.post("/v1/webhook_endpoints", json=wish)
+    answer = await acme.http.post("/v1/webhook_endpoints", json=params)
 
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == f"Missing required parameter: '{field}'."
@@ -447,12 +447,12 @@ async def test_what_is_not_in_openais_api_is_marked_in_the_schema(acme: Caller) 
         assert paths[path][method]["description"]
 
 
-def _wish(**changes: Any) -> dict[str, Any]:
+def _params(**changes: Any) -> dict[str, Any]:
     return {"name": "n", "url": URL, "event_types": ["batch.completed", "batch.failed"], **changes}
 
 
 async def _made(caller: Caller, **changes: Any) -> dict[str, Any]:
-    answer = await caller.http.post("/v1/webhook_endpoints", json=_wish(**changes))
+    answer = await caller.http.post("/v1/webhook_endpoints", json=_params(**changes))
     assert answer.status_code == 200, answer.text
     made: dict[str, Any] = answer.json()
     return made

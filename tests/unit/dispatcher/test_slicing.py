@@ -28,13 +28,13 @@ def test_a_slice_ends_at_its_row_limit() -> None:
 def test_a_slice_ends_before_its_token_limit_is_passed() -> None:
     slices = cut([1, 1, 1], [60, 60, 10], SliceLimits(tokens=100))
 
-    assert [1, 2] == [piece.rows for piece in slices]
+    assert [1, 2] == [slice_.rows for slice_ in slices]
 
 
 def test_a_row_larger_than_every_limit_is_a_slice_of_its_own() -> None:
     slices = cut([1, 900, 1], [1, 9000, 1], SliceLimits(tokens=100, bytes=100))
 
-    assert [1, 1, 1] == [piece.rows for piece in slices]
+    assert [1, 1, 1] == [slice_.rows for slice_ in slices]
 
 
 @given(
@@ -49,13 +49,13 @@ def test_slices_cover_every_row_once_in_order(
 
     slices = cut(widths, tokens, SliceLimits(rows=most_rows, tokens=most_tokens))
 
-    assert sum(widths) == sum(piece.end - piece.start for piece in slices)
-    assert sum(tokens) == sum(piece.tokens for piece in slices)
+    assert sum(widths) == sum(slice_.end - slice_.start for slice_ in slices)
+    assert sum(tokens) == sum(slice_.tokens for slice_ in slices)
     next_row = next_byte = 0
-    for piece in slices:
-        assert (next_row, next_byte) == (piece.first_row, piece.start)
-        assert 0 < piece.rows <= most_rows
-        next_row, next_byte = next_row + piece.rows, piece.end
+    for slice_ in slices:
+        assert (next_row, next_byte) == (slice_.first_row, slice_.start)
+        assert 0 < slice_.rows <= most_rows
+        next_row, next_byte = next_row + slice_.rows, slice_.end
     assert next_row == len(rows)
 
 
@@ -63,9 +63,9 @@ def test_lanes_that_take_turns_have_a_slice_each_in_every_stretch() -> None:
     slicer = Slicer(SliceLimits(rows=2))
 
     slices = [
-        piece
+        slice_
         for row, lane in enumerate([0, 1, 1, 0, 1, 0, 0])
-        for piece in slicer.add(row * 10, row * 10 + 10, 5, lane)
+        for slice_ in slicer.add(row * 10, row * 10 + 10, 5, lane)
     ]
     slices += slicer.finish()
 
@@ -82,9 +82,9 @@ def test_a_stretch_of_one_lane_needs_no_mask() -> None:
     slicer = Slicer(SliceLimits(rows=2))
 
     slices = [
-        piece
+        slice_
         for row, lane in enumerate([1, 1, 1])
-        for piece in slicer.add(row * 10, row * 10 + 10, 5, lane)
+        for slice_ in slicer.add(row * 10, row * 10 + 10, 5, lane)
     ]
 
     assert slices == [Slice(0, 20, 0, 2, 10, 1)]
@@ -108,20 +108,20 @@ def test_slices_of_several_lanes_cover_every_row_once_within_the_limits(
         start += width
     slices += slicer.finish()
 
-    covered = [number for piece in slices for number in piece.row_numbers]
+    covered = [number for slice_ in slices for number in slice_.row_numbers]
     assert sorted(covered) == list(range(len(rows)))
-    for piece in slices:
-        numbers = piece.row_numbers
-        assert {rows[number][2] for number in numbers} == {piece.lane}
-        assert (piece.start, piece.end) == (places[numbers[0]][0], places[numbers[-1]][1])
-        assert piece.rows == len(numbers) <= most_rows
-        assert piece.tokens == sum(rows[number][1] for number in numbers)
-        assert piece.tokens <= most_tokens or piece.rows == 1
-        assert piece.end - piece.start <= most_bytes or piece.rows == 1
+    for slice_ in slices:
+        numbers = slice_.row_numbers
+        assert {rows[number][2] for number in numbers} == {slice_.lane}
+        assert (slice_.start, slice_.end) == (places[numbers[0]][0], places[numbers[-1]][1])
+        assert slice_.rows == len(numbers) <= most_rows
+        assert slice_.tokens == sum(rows[number][1] for number in numbers)
+        assert slice_.tokens <= most_tokens or slice_.rows == 1
+        assert slice_.end - slice_.start <= most_bytes or slice_.rows == 1
     # Stretches follow each other, and no lane has two slices in one.
-    firsts = [piece.first_row for piece in slices]
+    firsts = [slice_.first_row for slice_ in slices]
     assert firsts == sorted(firsts)
-    assert len({(piece.first_row, piece.lane) for piece in slices}) == len(slices)
-    for before, piece in pairwise(slices):
-        if before.first_row != piece.first_row:
-            assert max(before.row_numbers) < piece.first_row
+    assert len({(slice_.first_row, slice_.lane) for slice_ in slices}) == len(slices)
+    for before, slice_ in pairwise(slices):
+        if before.first_row != slice_.first_row:
+            assert max(before.row_numbers) < slice_.first_row

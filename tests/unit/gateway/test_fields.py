@@ -26,7 +26,7 @@ ANY_JSON = st.recursive(
 
 @unhurried
 @given(
-    wish=st.fixed_dictionaries(
+    params=st.fixed_dictionaries(
         {},
         optional={
             name: ANY_JSON
@@ -35,9 +35,9 @@ ANY_JSON = st.recursive(
         },
     )
 )
-def test_any_body_is_taken_or_refused_with_a_reason(wish: dict[str, object]) -> None:
+def test_any_body_is_taken_or_refused_with_a_reason(params: dict[str, object]) -> None:
     try:
-        parsed(json.dumps(wish).encode(), CreateBatch)
+        parsed(json.dumps(params).encode(), CreateBatch)
     except InvalidInputError as error:
         refusal = error
     else:
@@ -61,13 +61,13 @@ def test_a_long_value_is_not_repeated_in_full() -> None:
 
 
 def test_the_same_wish_has_the_same_fingerprint_however_it_was_written() -> None:
-    wishes = [
+    bodies = [
         b'{"input_file_id":"f","endpoint":"e","completion_window":"24h","metadata":{"a":"1","b":"2"}}',
         b'{"metadata":{"b":"2","a":"1"},"priority":5,"completion_window":"24h","endpoint":"e",'
         b'"input_file_id":"f"}',
     ]
 
-    assert len({fingerprint(parsed(wish, CreateBatch), 1) for wish in wishes}) == 1
+    assert len({fingerprint(parsed(params, CreateBatch), 1) for params in bodies}) == 1
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_the_same_wish_has_the_same_fingerprint_however_it_was_written() -> None
     ],
 )
 def test_another_wish_has_another_fingerprint(change: dict[str, object]) -> None:
-    wish = CreateBatch(input_file_id="f", endpoint="e", completion_window="24h")
+    params = CreateBatch(input_file_id="f", endpoint="e", completion_window="24h")
 
-    assert fingerprint(wish, 1) != fingerprint(wish.model_copy(update=change), 1)
-    assert fingerprint(wish, 1) != fingerprint(wish, 2)
+    assert fingerprint(params, 1) != fingerprint(params.model_copy(update=change), 1)
+    assert fingerprint(params, 1) != fingerprint(params, 2)
 
 
 @pytest.mark.parametrize(

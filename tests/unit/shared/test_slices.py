@@ -13,9 +13,9 @@ def test_a_slice_alone_in_its_stretch_is_kept_as_five_numbers() -> None:
 @given(st.sets(st.integers(0, 300), min_size=1), st.integers(0, 9), st.integers(0, 10**6))
 def test_a_mask_names_rows_and_survives_redis(rows: set[int], lane: int, first_row: int) -> None:
     mask = sum(1 << row for row in rows)
-    piece = to_slice(Slice(5, 6, first_row, len(rows), 1, lane, f"{mask:x}").to_text())
+    slice_ = to_slice(Slice(5, 6, first_row, len(rows), 1, lane, f"{mask:x}").to_text())
 
-    assert piece.row_numbers == [first_row + row for row in sorted(rows)]
+    assert slice_.row_numbers == [first_row + row for row in sorted(rows)]
     # Its bytes begin with its first row and end with its last one.
-    between = range(piece.row_numbers[0], piece.row_numbers[-1] + 1)
-    assert piece.pick(between) == piece.row_numbers
+    between = range(slice_.row_numbers[0], slice_.row_numbers[-1] + 1)
+    assert slice_.pick(between) == slice_.row_numbers
