@@ -1,1 +1,1 @@
-"""The `batchyard` command: the fleet on one machine, and both doors from a terminal."""
+"""The `batchyard` command: runs the fleet on one machine, and administers it from a terminal."""

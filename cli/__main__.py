@@ -84,7 +84,7 @@ def demo(
         ),
     ] = False,
 ) -> None:
-    """Start the fleet, send it two batches of support tickets, and show what comes back."""
+    """Start the fleet, send it two batches of support tickets, and show their results."""
     from cli.demo import run, run_here
 
     run_here() if here else run(run_dir)

@@ -14,7 +14,7 @@ from shared.storage import DEFAULT_REGION, Storage
 
 
 class S3Options(NamedTuple):
-    """What a command was told about the S3 server; the run directory knows its own."""
+    """The S3 server named on the command line. Without one, the run directory's own is used."""
 
     s3_endpoint: Annotated[
         str | None,

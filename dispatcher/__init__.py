@@ -1,1 +1,1 @@
-"""Decides: validates, cuts slices, orders them, keeps lane jobs running, closes batches."""
+"""The dispatcher: validates, slices and orders batches, keeps lane jobs running, ends batches."""

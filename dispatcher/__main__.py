@@ -20,7 +20,7 @@ async def _main(settings: DispatcherSettings) -> None:
 
 
 def main() -> int:
-    """Exit code 2 for a setting or service that the operator must mend."""
+    """Exit code 2 for a setting or service that the operator must fix."""
     try:
         settings = DispatcherSettings()
     except ValidationError as error:

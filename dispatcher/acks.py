@@ -29,13 +29,13 @@ class _Row:
 
 
 class Acks:
-    """Settles all deliveries of its channels; nobody else may settle any of them."""
+    """Settles all deliveries of its channels. Nothing else may settle any of them."""
 
     def __init__(self) -> None:
         self._rows: WeakKeyDictionary[AbstractChannel, _Row] = WeakKeyDictionary()
 
     async def ack(self, message: AbstractIncomingMessage) -> None:
-        """Ack the delivery, together with all others that are acked at this moment."""
+        """Ack the delivery, in one frame with others that are being acked."""
         row = self._row(message)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         row.waiting[message.delivery_tag or 0] = (message, done)

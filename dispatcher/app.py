@@ -40,9 +40,9 @@ from shared.tasks import end
 
 log = structlog.get_logger()
 
-#: For one lookup of an object that a tenant names.
+#: Seconds for one lookup of an object that a tenant names.
 _LOOKUP_SECONDS = 5.0
-#: For everything to end after a signal, before it is cancelled again.
+#: Seconds for everything to end after a signal, before it is cancelled again.
 _STOP_SECONDS = 3.0
 
 
@@ -64,11 +64,11 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
 
 @dataclass(frozen=True)
 class Services:
-    """The outside things of the process."""
+    """The connections of the process to other services."""
 
     state: State
     storage: Storage
-    #: For objects that tenants name: these may be slow, so it has its own threads and gives up.
+    #: For objects that tenants name. They may be slow, so it has its own threads and time limit.
     lookups: Storage
     #: Signs URLs for subscribers; None if the deployment gives none.
     signer: Storage | None
@@ -79,7 +79,7 @@ class Services:
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """The parts that run."""
+    """The running parts of the process."""
 
     intake: Intake
     relays: tuple[Relay, ...]

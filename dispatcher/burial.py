@@ -1,4 +1,4 @@
-"""What becomes a dead letter, and with which words."""
+"""Decides which messages become dead letters, and publishes them with their reasons."""
 
 import time
 import traceback
@@ -76,6 +76,6 @@ def place_of(error: Exception) -> str:
 
 
 def _is_dead(reason: Reason) -> bool:
-    # An input may be too large while its message is a good one.
+    # A valid message may name an input that is too large.
     is_of_input = (reason.param or "").startswith("input.")
     return reason.param in _DEAD_PARAMS or (reason.code in _DEAD_CODES and not is_of_input)

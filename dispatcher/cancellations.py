@@ -25,7 +25,7 @@ class Cancellations:
         try:
             is_new = await cancel(self._state, self._storage, record.id)
         except InvalidTransitionError as error:
-            # Asking again for what has happened is no error.
+            # Repeating a cancellation is no error.
             if error.status != Status.CANCELLED:
                 text = f"batch_id: Cannot cancel a batch with status '{error.status}'."
                 raise RejectedError([Reason("batch_ended", text, "batch_id")]) from error
@@ -34,7 +34,7 @@ class Cancellations:
         await self._replies.accept(envelope, body, record, is_duplicate=not is_new)
 
     async def _own_batch(self, tenant: str | None, batch_id: str) -> BatchRecord:
-        """The tenant's batch; that of another tenant does not exist."""
+        """The tenant's batch. Another tenant's batch counts as missing."""
         # First, because a batch that is missing during a restore may still come back.
         await self._state.restore.raise_if_under_way()
         try:

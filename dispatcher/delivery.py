@@ -1,4 +1,4 @@
-"""A message as the broker hands it out: whose it is, how often it came, and a copy of it."""
+"""A delivered message: its tenant, its delivery count, and copies of it."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -10,7 +10,7 @@ from dispatcher.envelope import Envelope, header_bytes
 from shared.bus.dead_letters import REPLAY, own_headers, replayed, sent_properties
 from shared.bus.received import MAX_HEADER_BYTES
 
-#: A message that came back more often may be what kills us.
+#: A message that was delivered more often may be what kills the dispatcher.
 _TRUSTED_DELIVERIES = 3
 
 
@@ -47,7 +47,7 @@ class Delivery:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the message came back so often that it may be what kills us."""
+        """Whether the message was delivered so often that it may be what kills the dispatcher."""
         return self.count > _TRUSTED_DELIVERIES
 
     @property
@@ -73,6 +73,6 @@ class Delivery:
 
     @property
     def log_fields(self) -> Mapping[str, str | None]:
-        """What log lines say of the message."""
+        """The fields of the message that log lines show."""
         message = self.message
         return {"message_id": message.message_id, "type": message.type, "user": message.user_id}

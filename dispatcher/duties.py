@@ -1,4 +1,4 @@
-"""Duties: work that may be repeated or abandoned at any point, and whose failures are outlived."""
+"""Duties: work that may be repeated or abandoned at any point. A failed duty is retried."""
 
 import asyncio
 from collections import defaultdict
@@ -16,7 +16,7 @@ log = structlog.get_logger()
 Duty = Callable[[], Awaitable[object]]
 
 _MAX_PAUSE_SECONDS = 60.0
-#: Shorter, because an outage ends for all duties in the same moment.
+#: Shorter, because an outage ends for all duties at once.
 _MAX_OUTAGE_PAUSE_SECONDS = 4.0
 
 
@@ -38,7 +38,7 @@ class Duties:
             self._running[name] = asyncio.create_task(self._run(name, duty, slots))
 
     async def end(self) -> None:
-        """Cancel what is under way."""
+        """Cancel all running duties."""
         await end(*self._running.values())
         # A task that had not begun could not remove itself.
         self._running.clear()
@@ -69,7 +69,7 @@ async def repeat(duty: Duty, *, every_seconds: float) -> None:
 
 
 async def survive(duty: Duty, name: str, **fields: str) -> Exception | None:
-    """Run the duty once. Whatever it raises is logged and returned."""
+    """Run the duty once. Log and return any exception."""
     try:
         await duty()
     except TransientError as error:

@@ -1,4 +1,4 @@
-"""Election: of all dispatchers, the one that holds the lease leads."""
+"""Election: the dispatcher that holds the lease leads."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ log = structlog.get_logger()
 
 
 class Election:
-    """Holds the lease whenever it can, and leads meanwhile.
+    """Holds the lease whenever it can, and leads while it holds it.
 
     The duties are compare-and-set in Redis and create-only in S3. So a leader that was frozen for
     longer than its lease does no harm in the moment before it notices.
@@ -41,12 +41,12 @@ class Election:
     async def _is_elected(self) -> bool:
         try:
             return await asyncio.wait_for(self._lease.hold(), self._lease.seconds / 2) > 0
-        except Exception as error:  # noqa: BLE001  # without Redis nobody leads
+        except Exception as error:  # noqa: BLE001  # without Redis there is no leader
             log.warning("dispatcher.lease_unknown", reason=str(error) or type(error).__name__)
             return False
 
     async def _follow(self, *, is_elected: bool) -> None:
-        """Begin or end the duties as the election says."""
+        """Begin or end the duties, depending on the election."""
         if self._leading is not None and self._leading.done():
             log.warning("dispatcher.duties_ended", reason=str(self._leading.exception()))
             self._leading = None

@@ -54,7 +54,7 @@ def new_commit(
         output=output,
         error=error,
         files=files,
-        # Even if no part was committed: a job may have written one and then died.
+        # Even if no part was committed: a job may have died after writing one.
         garbage=parts if "plan" in record.fields and not is_part else None,
         garbage_later=list(_overtaken(record)),
         **pin._asdict(),
@@ -91,7 +91,7 @@ def _place(written: Assembled, bucket: str) -> str:
 
 
 def _overtaken(record: BatchRecord) -> Sequence[str]:
-    """What another finaliser may have written before a cancellation changed how the batch ends."""
+    """Files that another finaliser may have written before the batch was cancelled."""
     if record.status is not Status.CANCELLING or "finalizing_at" not in record.fields:
         return ()
     event = _end_of_running(record)

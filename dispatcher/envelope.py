@@ -62,7 +62,7 @@ class Envelope(NamedTuple):
 
     @property
     def reply_to(self) -> str | None:
-        """Where an answer may go; None for nowhere, or for a queue that is not the sender's."""
+        """The queue for the reply; None if there is none, or if it is not the sender's."""
         address = self.text("reply_to")
         is_own = self.tenant and may_receive(self.tenant, address, *_kind(self).queues)
         return address if is_own else None
@@ -97,7 +97,7 @@ def header_bytes(headers: Mapping[str, Any]) -> int:
 
 
 def unauthorised(envelope: Envelope) -> Iterator[Reason]:
-    """Why the message is not proved to be the tenant's."""
+    """Reasons why the message does not prove to be from the tenant."""
     tenant = envelope.tenant
     if tenant is None:
         yield Reason(
@@ -123,7 +123,7 @@ def unauthorised(envelope: Envelope) -> Iterator[Reason]:
 
 
 def decoded(envelope: Envelope, body: bytes, decode: Callable[..., T]) -> T:
-    """What the body says. Raises RejectedError for all that is wrong with it or its envelope."""
+    """The parsed body. Raises RejectedError with every problem of the body and the envelope."""
     reasons = [*unauthorised(envelope), *malformed(envelope)]
     try:
         value = decode(body, content_encoding=envelope.text("content_encoding"))
@@ -172,7 +172,7 @@ def _malformed_delivery(envelope: Envelope) -> Iterator[Reason]:
     if len(envelope.text("correlation_id")) > MAX_CORRELATION_ID:
         yield _invalid("correlation_id", f"at most {MAX_CORRELATION_ID} characters.")
     address = envelope.text("reply_to")
-    # Without a tenant, nobody can own the queue.
+    # Without a tenant, the queue has no owner.
     if address and envelope.tenant and envelope.reply_to is None:
         own = "' or '".join(f"{kind}.{envelope.tenant}.*" for kind in _kind(envelope).queues)
         yield Reason(

@@ -49,7 +49,7 @@ class Finaliser:
             is_ours = await carry_out(self._state, self._storage, commit)
             crash.point("finaliser.concluded")
         except InvalidTransitionError as late:
-            # It was cancelled meanwhile, for example. The next round ends it as what it is now.
+            # For example, it has been cancelled. The next round ends it by its new status.
             log.warning("batch.finish_late", batch_id=batch_id, status=late.status)
         else:
             if is_ours:
@@ -59,7 +59,7 @@ class Finaliser:
         try:
             results = await self._files.make(record, event)
         except InputLostError:
-            # The input is the sender's own object, and may go before rows of it have run.
+            # The input is the sender's own object, which may be deleted before its rows have run.
             log.warning("batch.input_lost", batch_id=record.id)
             results = await self._files.make(record, event, has_names=False)
         if self._tag_results:

@@ -28,7 +28,7 @@ from shared.state import State
 T = TypeVar("T")
 log = structlog.get_logger()
 
-#: For an answer of the event loop. If the loop is stuck, only a restart helps.
+#: Seconds for an answer of the event loop. If the loop is stuck, only a restart helps.
 _PATIENCE_SECONDS = 5.0
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
@@ -147,7 +147,7 @@ def reports(
 
 
 async def _unless_gone(answer: Awaitable[T], patience_seconds: float) -> T | None:
-    """The answer; None if the service gives none in time."""
+    """The answer; None if the service does not answer in time."""
     try:
         async with asyncio.timeout(patience_seconds):
             return await answer

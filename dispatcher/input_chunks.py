@@ -1,4 +1,4 @@
-"""Reads a batch's input out of its object, once and in pieces."""
+"""Reads a batch's input from its object, once and in chunks."""
 
 import asyncio
 import hashlib
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from shared.state import BatchRecord
 from shared.storage import ChangedError, Storage
 
-#: Up to this size, one call to the store replaces one for the head and one for each piece.
+#: Up to this size, one call to S3 replaces one for the metadata and one for each chunk.
 _SMALL_BYTES = 1024 * 1024
 
 

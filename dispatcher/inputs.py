@@ -1,4 +1,4 @@
-"""Where the input of a batch from the bus is, and whether its tenant may read it."""
+"""Locates the input of a batch from the bus, and checks that its tenant may read it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,14 +15,14 @@ from shared.storage import ForbiddenError, Storage, Stored
 
 #: Lookups in S3 for one tenant at once: its slow objects must not hold up other tenants.
 _LOOKUPS_PER_TENANT = 8
-#: Seconds that a message may wait for one of them.
+#: Seconds that a message may wait for a lookup.
 _TURN_SECONDS = 0.2
 #: Seconds between the lookups of an object that S3 fails to answer for.
 _PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
 
 
 class CrowdedError(BatchyardError):
-    """So many lookups of this tenant are under way that others are to be served first."""
+    """The tenant has too many lookups under way; other tenants go first."""
 
 
 class Inputs:

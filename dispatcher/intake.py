@@ -81,7 +81,7 @@ class Intake:
             is_settled = await self._settlement.settle(delivery, outcome, error)
 
     async def _handle(self, delivery: Delivery) -> tuple[Outcome, Exception | None]:
-        """Handle the message, and say what became of it."""
+        """Handle the message; returns the outcome."""
         try:
             if delivery.is_suspect:
                 async with self._alone():
@@ -93,7 +93,7 @@ class Intake:
         except TransientError as error:
             log.warning("message.delayed", reason=str(error), **delivery.log_fields)
             return Outcome.SUSPECT_OUTAGE if delivery.is_suspect else Outcome.OUTAGE, None
-        except Exception as error:  # noqa: BLE001  # the loop must outlive a bug; its words may quote a prompt
+        except Exception as error:  # noqa: BLE001  # the loop must outlive a bug; its message may quote a prompt
             fault = {"error": type(error).__name__, "where": place_of(error)}
             log.error("message.broke", **fault, **delivery.log_fields)  # noqa: TRY400  # as above
             return Outcome.BROKEN_FOR_GOOD if delivery.is_suspect else Outcome.BROKEN, error
@@ -101,7 +101,7 @@ class Intake:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """One suspect at a time, so that a message that kills us drags no other one along."""
+        """One suspect at a time, so that a message that kills the dispatcher affects no other."""
         await asyncio.sleep(random.uniform(0, _SHUFFLE_SECONDS))
         try:
             await asyncio.wait_for(self._one_at_a_time.acquire(), _PATIENCE_SECONDS)
@@ -130,7 +130,7 @@ class Intake:
             await self._obey(delivery)
         except RejectedError as error:
             codes = sorted({reason.code for reason in error.reasons})
-            # Not the reasons: they name fields, and a sender may call a field anything.
+            # The reasons are left out: they name fields, and a sender may name a field anything.
             log.info("message.rejected", codes=codes, count=error.count, **delivery.log_fields)
             if is_dead(error) or not envelope.can_be_answered:
                 await self._burial.bury(delivery, error)

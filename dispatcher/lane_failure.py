@@ -1,4 +1,4 @@
-"""Failing the batches of a lane whose engine cannot run them, so that the lane does not spin."""
+"""Fails the batches of a lane whose engine cannot run them, so that it does not retry forever."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a lane's job needs next. Decides only; whoever asks does it. Time is an argument."""
+"""Decides what a lane's job needs next. The caller does it; time is an argument."""
 
 from collections import defaultdict
 from enum import Enum, auto
@@ -6,20 +6,20 @@ from enum import Enum, auto
 from dispatcher.cluster import JobStatus
 from shared.state import JobRecord
 
-#: A job may need this long from its submission to its first sign of life.
+#: Seconds that a job may need from its submission to its first report.
 START_SECONDS = 180.0
 _MAX_PAUSE_SECONDS = 60.0
 
 
 class Step(Enum):
-    """What is to be done about a lane's job."""
+    """The next action for a lane's job."""
 
     NOTHING = auto()
-    #: Hand it to Ray, which does not know it: it was never submitted, or Ray has started anew.
+    #: Submit it to Ray, which does not know it: it was never submitted, or Ray was restarted.
     SUBMIT = auto()
     #: It is dead: take its claims back, and open another one if there is work.
     BURY = auto()
-    #: It gives no sign of life: have Ray stop it.
+    #: It has stopped reporting: have Ray stop it.
     STOP = auto()
 
 
@@ -31,7 +31,7 @@ def next_step(
     now: float,
     silence_seconds: float,
 ) -> Step:
-    """What a lane's job needs that Ray reports like this; None if Ray does not know the job."""
+    """The next action for a job with this status in Ray; None if Ray does not know the job."""
     if status is None:
         return Step.SUBMIT if has_batches and not job.beat_at else Step.BURY
     if status.is_over:
@@ -41,7 +41,7 @@ def next_step(
 
 
 class FruitlessJobs:
-    """Counts the jobs of each lane that ended in a row without a result. Each delays the next."""
+    """Counts consecutive jobs of each lane that ended without a result. Each delays the next."""
 
     def __init__(self, max_in_a_row: int) -> None:
         self._max_in_a_row = max_in_a_row
@@ -53,20 +53,20 @@ class FruitlessJobs:
         return self._counts[lane] + 1 >= self._max_in_a_row
 
     def add(self, lane: str, now: float) -> None:
-        """One more has ended, at `now`."""
+        """Note that one more job has ended, at `now`."""
         self._counts[lane] += 1
         pause = min(_MAX_PAUSE_SECONDS, 2.0 ** self._counts[lane])
         self._not_before[lane] = now + pause
 
     def may_open(self, lane: str, now: float) -> bool:
-        """Whether the pause after the last one is over."""
+        """Whether the pause after the last failed job has passed."""
         return now >= self._not_before[lane]
 
     def forgive(self, lane: str) -> None:
-        """Count anew; the pause that has begun goes on."""
+        """Reset the count; a pause that has begun continues."""
         self._counts.pop(lane, None)
 
     def forget(self, lane: str) -> None:
-        """The lane starts afresh."""
+        """Forget the count and the pause."""
         self._counts.pop(lane, None)
         self._not_before.pop(lane, None)

@@ -1,4 +1,4 @@
-"""What a batch has for each of its lanes: one share as a rule. Pure."""
+"""The share of a batch on each of its lanes; most batches have one. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class LaneShares:
         return sum(share.slices for share in self.all)
 
     def cut(self, slicer: Slicer, rows: Iterable[Row]) -> list[Slice]:
-        """Put each row into its lane's slice; returns the slices that are complete with it."""
+        """Put each row into its lane's slice; returns the slices that this completes."""
         complete: list[Slice] = []
         for row in rows:
             share = self._by_model.get(row.model) or self._add(row.model)
@@ -54,7 +54,7 @@ class LaneShares:
             self.all[slice_.lane].slices += 1
 
     def fields(self) -> dict[str, str | int]:
-        """What a batch's record says of its lanes."""
+        """The fields of a batch's record about its lanes."""
         several = self.all if len(self.all) > 1 else []
         return {
             "lane": " ".join(self.lanes),

@@ -1,6 +1,6 @@
 """Keeps one lane job running for each lane with work, and the lane's ready list short and in order.
 
-What a lane needs is decided in `ordering` and `lane_jobs`; here it is done.
+`ordering` and `lane_jobs` decide what a lane needs; this module does it.
 """
 
 import secrets
@@ -84,7 +84,7 @@ class LaneKeeper:
                 await self._open(lane)
         elif time.monotonic() - self._looked_at[lane] >= _LOOK_SECONDS:
             self._looked_at[lane] = time.monotonic()
-            # Nobody waits for an idle lane's job, so it may be looked at again later.
+            # Nothing waits for an idle lane's job, so it can be checked later.
             with nullcontext() if has_work else suppress(TransientError):
                 await self._look_after(lane, job)
 
@@ -101,7 +101,7 @@ class LaneKeeper:
             await self._state.claims.reap(lane, all_claims=True)
 
     async def _rest(self, lane: str) -> None:
-        """Nothing waits for the lane: no tenant is owed a share, and the next batch starts anew."""
+        """Forget the tenants' shares, because nothing waits for the lane."""
         self._fruitless.forget(lane)
         if lane not in self._idle:
             self._idle.add(lane)
@@ -129,10 +129,10 @@ class LaneKeeper:
                 pass
 
     async def _bury(self, lane: str, job: JobRecord) -> None:
-        """Give back at once what the dead job held, and open another one."""
+        """Give back the dead job's claims at once, and open another job."""
         is_last = not job.rows and self._fruitless.would_be_last(lane)
         message = await self._cluster.message(job.id) if is_last else ""
-        # First, and by one dispatcher only: one that was frozen must not take a later job's claims.
+        # First, and by one dispatcher only: a frozen one must not take back a later job's claims.
         if await self._state.lanes.open_job(lane, job.id, ""):
             return
         crash.point("lanes.buried")

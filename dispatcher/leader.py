@@ -29,7 +29,7 @@ class Leader:
             asyncio.create_task(duty)
             for duty in (
                 self._rounds.run(),
-                # These two return only by losing Redis.
+                # These two return only when Redis is lost.
                 repeat(self._windows.watch, every_seconds=1),
                 repeat(self._deliverer.deliver, every_seconds=1),
                 repeat(self._reaper.release_claims, every_seconds=1),

@@ -16,10 +16,10 @@ MAX_READY = 100
 _URGENT_SECONDS = 900
 #: Waiting this long is worth one turn.
 _TURN_SECONDS = 60
-#: A tenant that was idle may be this many predicted tokens behind the others: it gets its share
-#: soon, but not all that it never asked for.
+#: A tenant that was idle may be this many predicted tokens behind the others. It gets its share
+#: soon, but not the share of its idle time.
 _MAX_CREDIT = 200_000
-#: Rows of a slice, at a guess.
+#: The assumed rows of a slice.
 _ROWS_PER_SLICE = 32
 
 
@@ -33,7 +33,7 @@ def ready_list(
     chosen = order(slices, served, now=now, rows=rows)
     picked = set(chosen)
     chosen += [slice_ for slice_ in slices if slice_.is_ready and slice_ not in picked]
-    # No more than are put in order together: the others would keep a place of their own.
+    # Not more than are ordered together: the others would keep their old places.
     space = max(0, MAX_READY - sum(slice_.is_ready for slice_ in chosen))
     added = set([slice_ for slice_ in chosen if not slice_.is_ready][:space])
     return [slice_ for slice_ in chosen if slice_.is_ready or slice_ in added] if added else []

@@ -79,7 +79,7 @@ class Packer:
         await done
 
     async def make_alone(self, batch: InlineBatch) -> None:
-        """Do what `make` does in a separate pack, for a message that may be what kills us."""
+        """Like `make`, but in a separate pack, for a message that may kill the dispatcher."""
         [error] = await self._commit([batch])
         if error is not None:
             raise error
@@ -95,7 +95,7 @@ class Packer:
             self._working -= 1
 
     def _next(self) -> list[_Waiting]:
-        """The batches for the next pack. One whose batch is in hand already comes after that."""
+        """The batches for the next pack. A batch that is being packed waits for the one after."""
         group, later, size = list[_Waiting](), list[_Waiting](), 0
         while self._waiting and len(group) < _MAX_BATCHES:
             batch, _ = one = self._waiting[0]
@@ -119,7 +119,7 @@ class Packer:
         elif isinstance(outcomes, BaseException) and len(group) == 1:
             outcomes = [outcomes]
         elif isinstance(outcomes, BaseException):
-            # A fault of ours. The batch that causes it must not take the others along.
+            # A bug. The batch that causes it must not fail the others.
             for one in group:
                 await self._settle([one])
             return
@@ -127,7 +127,7 @@ class Packer:
             resolve(done, error)
 
     async def _commit(self, batches: Sequence[InlineBatch]) -> Sequence[BaseException | None]:
-        """For each batch, why it was not made, or None."""
+        """For each batch, the error if it was not made, else None."""
         prefix = pack_prefix()
         wanted = [(one.manifest.tenant, one.manifest.id, one.manifest.endpoint) for one in batches]
         reserved, _ = await asyncio.gather(
@@ -197,7 +197,7 @@ class Packer:
             case "gone":
                 return TransientError("A pack took longer than its reservation.")
             case "conflict":
-                # This pack, or one from before a crash, may have it with another body.
+                # This pack, or one from before a crash, may contain it with another body.
                 with suppress(NotFoundError):
                     await unpack_manifest(self._state, self._storage, batch.id)
                 [message_id] = [

@@ -96,7 +96,7 @@ class Planner:
                 await self._start(record, check, plan, shares, slices)
             crash.point("planner.applied")
         except InvalidTransitionError as error:
-            # It was cancelled meanwhile, or another planner was first: nothing is left to do.
+            # It has been cancelled, or another planner was first: nothing is left to do.
             log.warning("plan.late", batch_id=batch_id, status=error.status)
 
     def plan_inline(self, endpoint: str, body: bytes, *, offset: int) -> Start | None:
@@ -133,9 +133,9 @@ class Planner:
         written: list[Slice] = []
 
         async def write(min_slices: int) -> None:
-            """Store waiting slices for as long as there are this many."""
+            """Store waiting slices until fewer than this many are left."""
             if check.problems:
-                # The batch will be refused, so nobody needs its slices.
+                # The batch will be refused, so its slices are not needed.
                 waiting.clear()
             while len(waiting) >= min_slices:
                 some = waiting[:_SLICES_A_WRITE]

@@ -1,4 +1,4 @@
-"""Messages of our own gateway: a batch has its manifest and its record, and waits for its plan."""
+"""Messages from our own gateway: a batch has a manifest and a record, and needs a plan."""
 
 import json
 
@@ -35,7 +35,7 @@ class ReadyBatches:
 
 
 async def find_manifest(storage: Storage, batch_id: str) -> Manifest | None:
-    """The batch's manifest, which S3 keeps for ever; None if there is no such batch."""
+    """The batch's manifest, which S3 keeps forever; None if there is no such batch."""
     try:
         return await read_manifest(storage, batch_id)
     except NotFoundError:

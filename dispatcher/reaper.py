@@ -1,4 +1,4 @@
-"""Removes what expired: claims of dead jobs, files, uploads, and objects that nobody refers to."""
+"""Removes claims of dead jobs, expired files and uploads, and unreferenced objects."""
 
 from contextlib import suppress
 
@@ -71,7 +71,7 @@ class Reaper:
             crash.point("reaper.swept")
 
     async def sweep_abandoned(self, *, older_than_seconds: float = _ABANDONED_SECONDS) -> None:
-        """Delete what dead processes left in S3 and Redis does not know of."""
+        """Delete objects that dead processes left in S3 and that Redis does not know."""
         aborted = await self._storage.abort_older_than(older_than_seconds)
         parts = await self._storage.keys_older_than(older_than_seconds, "uploads/")
         probes = await self._storage.keys_older_than(older_than_seconds, "probes/")

@@ -1,6 +1,6 @@
-"""Sends a tenant's events again, with the same bytes as the first time, into a queue of its own.
+"""Sends a tenant's events again, with the same bytes as before, into a queue of the tenant.
 
-Nothing is recorded about a replay. If its end does not arrive, its sender asks again.
+Replays are not recorded. If the last message does not arrive, the tenant asks again.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Answers to messages. They go out by the outbox, so that none is lost."""
+"""Replies to messages. They go through the outbox, so that none is lost."""
 
 from dispatcher.envelope import Envelope
 from shared import ids
@@ -29,7 +29,7 @@ class Replies:
         await self._add(envelope, body, Reply(AcceptedReply(duplicate=is_duplicate, batch=batch)))
 
     async def refuse(self, envelope: Envelope, body: bytes, error: RejectedError) -> None:
-        """Say why the message was refused."""
+        """Reply with the reasons why the message was refused."""
         await self._add(envelope, body, Reply(RejectedReply.of(error)))
 
     async def _add(self, envelope: Envelope, body: bytes, answer: Reply) -> None:
@@ -38,7 +38,7 @@ class Replies:
 
 
 def address_of(envelope: Envelope, body: bytes) -> dict[str, str] | None:
-    """Where an answer goes, and under which ids; None if it can go nowhere."""
+    """The queue and the ids of the reply; None if the sender cannot be answered."""
     if envelope.reply_to is None:
         return None
     return {
@@ -51,12 +51,12 @@ def address_of(envelope: Envelope, body: bytes) -> dict[str, str] | None:
 def _name(envelope: Envelope, body: bytes) -> str:
     """The message id of the answer."""
     if not envelope.has_valid_id:
-        # It stands for no batch, so the answer names the dead letter.
+        # There is no batch, so the reply names the dead letter.
         letter = letter_id(envelope.user, envelope.routing_key, envelope.message_id, body)
         return f"{letter}.reply"
     match envelope.type:
         case messages.CANCEL:
-            # A cancellation has an id of its own, which names no batch.
+            # The message id of a cancellation names no batch.
             return f"{envelope.message_id}.cancel.reply"
         case replays.REPLAY:
             return f"{envelope.message_id}.replayed"

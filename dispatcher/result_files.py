@@ -1,4 +1,4 @@
-"""The output and the error file of a batch that ends: written to S3, or found there as its part."""
+"""The output and error file of an ending batch: written to S3, or an existing part of the batch."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ class Results(NamedTuple):
 
 
 class ResultFiles:
-    """Makes the files of batches whose parts are frozen: whoever makes them, they are the same."""
+    """Makes the files of batches whose parts are frozen, so every attempt gives the same bytes."""
 
     def __init__(self, state: State, storage: Storage) -> None:
         self._state = state

@@ -66,7 +66,7 @@ class ResultLines:
             streams = [self._lines(one, _error_section) for one in stretch]
             for planned, reason in zip(stretch, reasons, strict=True):
                 if reason is not None:
-                    # The check learns of these rows only when their lines are merged.
+                    # These rows are added to the check only when their lines are merged.
                     section = self._lines(planned, _error_section)
                     refused = {ids.row_of_result(line) async for line in section}
                     unrun = await self._unrun(

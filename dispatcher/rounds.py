@@ -1,4 +1,4 @@
-"""Rounds: look at every batch and lane, woken by doorbells, and start what each of them needs."""
+"""Rounds: look at every batch and lane, when a doorbell rings, and start what each needs."""
 
 import asyncio
 from contextlib import nullcontext
@@ -22,7 +22,7 @@ _SLOTS = 12
 
 
 class Rounds:
-    """Finds work by the status of batches alone, so whoever begins anew finds all of it."""
+    """Finds work by the status of batches alone, so a new leader finds all of it."""
 
     def __init__(
         self, state: State, *, planner: Planner, finaliser: Finaliser, lanes: LaneKeeper
@@ -56,5 +56,5 @@ class Rounds:
                 self._duties.start(batch_id, self._finaliser.finish, self._finishing)
         for lane in await self._state.lanes.names():
             await survive(partial(self._lanes.feed, lane), "feed", of=lane)
-            # Asynchronous, because Ray may not answer; batches go on meanwhile.
+            # In the background, because Ray may not answer, and batches must continue.
             self._duties.start(lane, self._lanes.keep, nullcontext())

@@ -20,14 +20,14 @@ class RowCheck:
         return bool(self._seen[row])
 
     def add(self, row: int) -> None:
-        """The row has a line."""
+        """Note that the row has a line."""
         if row >= self._total or self._seen[row]:
             self._repeated = row
         else:
             self._seen[row] = 1
 
     def add_lines(self, lines: bytes) -> None:
-        """The rows of these result lines have a line each."""
+        """Note the rows of these result lines."""
         for line in lines.split(b"\n"):
             if line:
                 self.add(ids.row_of_result(line))

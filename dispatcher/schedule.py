@@ -28,7 +28,7 @@ def next_attempt(
     retry_after: float = 0.0,
     delays: tuple[float, ...] = DELAYS,
 ) -> float | None:
-    """When to try again after `tries` failed attempts since `since`; None if there is no time left.
+    """When to try again after `tries` failed attempts since `since`; None if time is up.
 
     `chance` is between 0 and 1. The last attempt is made at the end of the 72 hours.
     """
@@ -40,7 +40,7 @@ def next_attempt(
 
 
 def pause(slow_answers: int, retry_after: float) -> float:
-    """Seconds without a call to an endpoint that has answered "slow down" so often in a row."""
+    """Seconds without a call to an endpoint after so many consecutive "slow down" answers."""
     own = min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(slow_answers - 1, 10))
     return max(own, min(retry_after, _MAX_REQUESTED_PAUSE_SECONDS))
 

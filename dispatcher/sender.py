@@ -12,7 +12,7 @@ import httpcore
 from dispatcher.schedule import retry_after_seconds
 from shared.outbound import Guard, RefusedAddressError, read_url
 
-#: How much of an answer's body is read, and thrown away, before the connection is closed.
+#: Bytes of an answer's body that are read and dropped before the connection is closed.
 _BODY_BYTES = 64 * 1024
 _BODY_SECONDS = 2.0
 #: Addresses of a host that are tried: each may be slow to refuse.
@@ -37,7 +37,7 @@ class Sender:
         self, guard: Guard, *, timeout_seconds: float, tls: ssl.SSLContext | None = None
     ) -> None:
         self._timeout = timeout_seconds
-        # No connection is kept: if the receiver closed it meanwhile, an attempt would be lost.
+        # Connections are not reused: if the receiver had closed one, an attempt would be lost.
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls or httpcore.default_ssl_context(),
             max_connections=None,
@@ -48,7 +48,7 @@ class Sender:
         self._limits = {"connect": timeout_seconds / 3}
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Send the body once. Whatever goes wrong is in the answer."""
+        """Send the body once. Failures are part of the answer."""
         answer: Answer | None = None
         try:
             target = read_url(url)

@@ -1,4 +1,4 @@
-"""How each delivery ends: one table from what became of it to what the broker is told.
+"""How each delivery ends: one table from its outcome to the action at the broker.
 
 Nothing else acks or rejects.
 """
@@ -21,24 +21,24 @@ log = structlog.get_logger()
 
 
 class Outcome(Enum):
-    """What became of a message that was taken in hand."""
+    """The outcome of handling a message."""
 
-    #: What it asks for is durable, or its refusal is.
+    #: Its effect or its refusal is durable.
     DONE = auto()
-    #: Its tenant has enough messages in hand.
+    #: Its tenant has too many messages in progress.
     CROWDED = auto()
     #: Redis, S3 or the broker was away for as long as a message may wait here.
     OUTAGE = auto()
-    #: The same, for a message that may be what kills us.
+    #: The same, for a message that may be what kills the dispatcher.
     SUSPECT_OUTAGE = auto()
-    #: A fault of ours, which may have been chance.
+    #: A bug of ours, which may not happen again.
     BROKEN = auto()
-    #: A fault of ours, time and again.
+    #: A bug of ours that happens every time.
     BROKEN_FOR_GOOD = auto()
 
 
 class Verb(Enum):
-    """What is done with a delivery."""
+    """The action for a delivery."""
 
     ACK = auto()
     #: A copy goes to the end of the queue, and no delivery limit counts it.
@@ -78,7 +78,7 @@ class Settlement:
     async def settle(
         self, delivery: Delivery, outcome: Outcome, error: Exception | None = None
     ) -> bool:
-        """Do what the table says; False if nothing of it works and the message is still in hand.
+        """Act as the table says; False if every action fails and the message is still unsettled.
 
         `error` is the fault that broke it.
         """
@@ -101,7 +101,7 @@ class Settlement:
         await _tell(self._acks.requeue(delivery.message))
 
     async def _send_to_back(self, delivery: Delivery, _: Exception | None) -> None:
-        """If we die before the ack, the message is there twice, which is harmless."""
+        """If the dispatcher dies before the ack, the message exists twice, which is harmless."""
         if self._bus.user != self._service_user or not delivery.has_small_headers:
             raise TransientError("A copy would not stand for the message.")
         await self._bus.publish(

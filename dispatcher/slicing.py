@@ -70,7 +70,7 @@ class Slicer:
 
 
 class _Share:
-    """What one lane has of a stretch."""
+    """The part of a stretch that one lane runs."""
 
     __slots__ = ("end", "mask", "rows", "start", "tokens")
 

@@ -34,7 +34,7 @@ from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
 
 
 class Submissions:
-    """Makes batches of messages, or meets the ones that they have made before."""
+    """Makes batches from messages, or finds the batches that they made before."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class Submissions:
         is found besides, and ConflictError.
         """
         batch_id = _batch_id(envelope)
-        # Looking into S3 costs most of all, and what Redis does not know is almost always new.
+        # A lookup in S3 is expensive, and a batch unknown to Redis is almost always new.
         if await self._state.batches.exists(batch_id):
             if reasons:
                 raise RejectedError(reasons)
-            # By now the input may be gone or `not_after` past, which changes nothing.
+            # A known batch stays valid even if its input is gone or `not_after` has passed.
             await meet(self._state, batch_id, envelope.message_id, fingerprint(submission), reply)
             return
         try:
@@ -122,7 +122,7 @@ class Submissions:
             match submission.input:
                 case FileInput() as file:
                     source = await self._inputs.find_file(tenant, file)
-                # What is refused anyway costs no lookup in S3.
+                # Do not look up the input of a message that is refused anyway.
                 case S3Input() as wanted if not found:
                     source = await self._inputs.find_object(tenant, batch_id, wanted)
         except RejectedError as error:
@@ -136,7 +136,7 @@ class Submissions:
 
 
 def unservable(submission: Submission, *, now: int) -> list[Reason]:
-    """What a schema cannot say is wrong."""
+    """Problems that a schema cannot express."""
     reasons = []
     if submission.endpoint not in ENDPOINTS:
         text = f"endpoint: '{submission.endpoint[:80]}' is not one of {', '.join(ENDPOINTS)}."

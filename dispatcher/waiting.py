@@ -1,4 +1,4 @@
-"""Futures of callers who wait for work that is done for several of them at once."""
+"""Futures of callers who wait for work that is done for several callers at once."""
 
 import asyncio
 

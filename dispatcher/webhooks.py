@@ -28,14 +28,14 @@ log = structlog.get_logger()
 _SWEEP_SECONDS = 1.0
 #: Between two rounds: bells may ring often.
 _PAUSE_SECONDS = 0.01
-#: For recording an attempt in Redis.
+#: Seconds for recording an attempt in Redis.
 _SETTLE_SECONDS = 5.0
 #: How much longer a claim lasts than its attempt may take.
 _LEASE_MARGIN_SECONDS = 10.0
 
 
 class Verdict(NamedTuple):
-    """What follows from an attempt. Times are seconds from now."""
+    """The consequence of an attempt. Times are seconds from now."""
 
     outcome: Outcome
     wait_seconds: float = 0.0

@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 #: Lane jobs look once a second whether a batch is closing, and then hand in what it has.
 GRACE_SECONDS = 1.2
-#: Windows are looked at this often even if no bell rings.
+#: Windows are checked this often even if no bell rings.
 _SWEEP_SECONDS = 1.0
 #: Bells may ring thousands of times a second.
 _PAUSE_SECONDS = 0.05
@@ -33,7 +33,7 @@ class Windows:
     def __init__(self, state: State, *, grace_seconds: float = GRACE_SECONDS) -> None:
         self._state = state
         self._grace_seconds = grace_seconds
-        #: When the lane jobs' time with each closing batch is up, on the monotonic clock.
+        #: The lane jobs' deadline for each closing batch, on the monotonic clock.
         self._grace_ends: dict[str, float] = {}
 
     async def watch(self) -> None:
@@ -47,7 +47,7 @@ class Windows:
     async def close(self) -> float:
         """Close what has passed. Returns the seconds until there is more to do.
 
-        A batch that is validating is closed as soon as it runs; until then nobody knows its rows.
+        A batch that is validating is closed as soon as it runs; until then its rows are unknown.
         """
         passed = 0
         closing: set[str] = set()

@@ -1,1 +1,1 @@
-"""The HTTP door: OpenAI's Files, Batches and Models API. Knows neither Ray nor vLLM."""
+"""The HTTP API: OpenAI's Files, Batches and Models API. Knows neither Ray nor vLLM."""

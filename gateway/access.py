@@ -1,6 +1,6 @@
 """Around every HTTP call: its id, OpenAI's response headers, and its log line.
 
-The line's level says whether an operator has to see it: most calls are clients that poll.
+Most calls are clients that poll, so the line's level says whether an operator needs to see it.
 """
 
 import logging
@@ -76,7 +76,7 @@ def _line(scope: Scope, status: int) -> dict[str, str | int | None]:
     return {
         "status": status,
         "method": scope["method"],
-        # The template: a path may hold ids, and what never matched may hold anything.
+        # The route's template: a path may contain ids, and an unknown path may contain anything.
         "route": getattr(scope.get("route"), "path", None),
         "ms": _milliseconds(scope),
         "tenant": scope["state"].get("tenant"),

@@ -141,7 +141,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
 
 
 def end_streams(app: FastAPI) -> None:
-    """End the answers that would go on for as long as a batch runs."""
+    """End the event streams, which would otherwise last as long as their batches."""
     if (watchers := getattr(app.state, "watchers", None)) is not None:
         watchers.close()
 

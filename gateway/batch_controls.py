@@ -1,4 +1,4 @@
-"""What a client may do to a running batch besides cancelling it: pause, resume, change it."""
+"""Controls of a running batch besides cancelling: pause, resume and change."""
 
 import json
 

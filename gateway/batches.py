@@ -67,7 +67,7 @@ async def create_batch(
             endpoint=params.endpoint,
             completion_window=params.completion_window,
         )
-    # Without a key every call makes a batch of its own, named after the call.
+    # Without a key, every call creates a new batch, whose id derives from the call.
     key = idempotency_key or params.idempotency_key or request.state.request_id
     message_id = HTTP_KEY + key
     batch_id = ids.batch_id(tenant, message_id)

@@ -27,7 +27,7 @@ TEMPLATE_ERRORS = (
     ValueError,
     RecursionError,
 )
-#: Characters that are rendered at most: enough for the text that is tokenized, and for a template
+#: The limit of rendered characters: enough for the text that is tokenized, and for a template
 #: that writes much around it.
 _MAX_RENDERED = 4 * 1024 * 1024 + 200_000
 
@@ -35,7 +35,7 @@ Render = Callable[[Mapping[str, Any]], str]
 
 
 def load_template(model: Model, files: ModelFiles) -> Render | None:
-    """What turns messages into a prompt; None if the model has no template that can be read."""
+    """The function that renders messages into a prompt; None without a readable template."""
     config = files.read_json("tokenizer_config.json")
     text = _template_text(model, files, config)
     if text is None:

@@ -1,4 +1,4 @@
-"""A dry run: what would become of a batch, without making one. Runs nothing and keeps nothing.
+"""A dry run: what would happen to a batch, without creating it. Runs and stores nothing.
 
 It checks lines as the dispatcher does, and forecasts from what Redis knows of the lane.
 """
@@ -24,9 +24,9 @@ from shared.openai.shapes import BatchError, BatchErrors
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
 
-#: Up to this size, every row of an input is tokenized; of a larger one about as many rows are.
+#: Up to this size, every row of an input is tokenized; larger inputs are sampled.
 _COUNTED_BYTES = 8 * 1024 * 1024
-#: Dry runs at a time, since one may read and tokenize for seconds.
+#: Dry runs at a time: each may read and tokenize for seconds.
 _MAX_AT_ONCE = 2
 
 
@@ -89,7 +89,7 @@ class DryRuns:
         self._counters: dict[str, asyncio.Task[Counter]] = {}
 
     async def run(self, file: FileRecord, *, endpoint: str, completion_window: str) -> DryRun:
-        """Say what a batch of this file would be. Raises TransientError."""
+        """Report what a batch over this file would do. Raises TransientError."""
         check, tally = self._check(endpoint), Tally(every=1 + file.bytes // _COUNTED_BYTES)
         errors = None
         async with self._slots:
@@ -98,7 +98,7 @@ class DryRuns:
             except NotFoundError as error:
                 why = why_unreadable(error)
                 errors = [unreadable(file.id, tenant=file.tenant, why=why)]
-                # What was read before the object went is not said of it.
+                # Do not report what was read before the object disappeared.
                 check, tally = self._check(endpoint), Tally(every=1)
         if errors is None:
             errors = check.problems[: self._limits.problems]
@@ -155,7 +155,7 @@ class DryRuns:
         if task is None or (task.done() and not task.result().has_tokenizer):
             task = asyncio.create_task(asyncio.to_thread(load_counter, model))
             self._counters[model.name] = task
-        # Whoever asked first may hang up.
+        # The first caller may hang up.
         return await asyncio.shield(task)
 
     def _rows_by_lane(self, check: InputCheck, tally: Tally) -> dict[str, int]:

@@ -59,7 +59,7 @@ def install(app: FastAPI) -> None:
 
 
 def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case per class, as flat as a table
-    """What the caller gets to see of an exception."""
+    """The error that the caller sees for an exception."""
     match error:
         case RequestValidationError():
             # The first step of a location says whether it was the query, the path or a header.
@@ -72,7 +72,7 @@ def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case per class, 
         case NotFoundError():
             return Answer(404, _body(str(error), param=error.param, code=error.code))
         case ConflictError() | InvalidTransitionError():
-            # Clients retry a 409 by themselves, which does not help here.
+            # Clients retry a 409 on their own, which does not help here.
             return Answer(409, _body(str(error)), {"x-should-retry": "false"})
         case TooLargeError():
             return Answer(413, _body(str(error)))
@@ -86,7 +86,7 @@ def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case per class, 
 
 
 def _waiting(seconds: float | None) -> dict[str, str]:
-    """When to try again. Clients do so by themselves only if the wait is short."""
+    """When to try again. Clients retry on their own only if the wait is short."""
     if seconds is None or seconds > _MAX_WAIT_SECONDS:
         return {"retry-after": str(_MAX_WAIT_SECONDS), "x-should-retry": "false"}
     return {

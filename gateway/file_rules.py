@@ -1,4 +1,4 @@
-"""What a file may be called, be for and how long it is kept; and its name in a download. Pure."""
+"""Rules for a file's name, purpose and expiry, and its name in a download. Pure."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from shared.errors import InvalidInputError
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MAX_NAME_CHARACTERS = 512
-#: The names of batch inputs: ending in .jsonl, or without any ending. As JSON schemas have it.
+#: The names of batch inputs, as a JSON schema pattern: ending in .jsonl, or without an extension.
 BATCH_NAME_PATTERN = r"^([\s\S]*/)?([^./]*|\.[^./]*|[^/]*\.|[^/]*\.[jJ][sS][oO][nN][lL])/*$"
 #: What a form says besides its file. `expires_after` comes as one JSON part, in the SDKs' spelling
 #: or in that of Azure's examples.
@@ -72,7 +72,7 @@ def expires_after(fields: Mapping[str, str]) -> ExpiresAfter | None:
 
 
 def seconds_kept(expiry: ExpiresAfter | None, purpose: str, *, batch_seconds: int) -> int | None:
-    """How long a file is kept; None for ever. Only batch inputs expire of themselves."""
+    """How long a file is kept; None means forever. Only batch inputs expire by default."""
     if expiry:
         return expiry.seconds
     return batch_seconds if purpose == "batch" else None

@@ -1,4 +1,4 @@
-"""How a file comes to be: reserved, stored with its record beside it, and then seen by all."""
+"""Creates a file in steps: reserve it, store it with its record, then make it visible."""
 
 import json
 
@@ -38,13 +38,13 @@ async def reserve(services: Services, key: str, *, file_id: str = "") -> bool:
 
 
 async def write_record(services: Services, file: FileRecord) -> None:
-    """Put beside the file's object what a rebuild of Redis needs."""
+    """Store beside the file's object the record that a rebuild of Redis needs."""
     await services.storage.put(file.record_key, json.dumps(file.to_fields()).encode())
     crash.point("files.recorded")
 
 
 async def keep(services: Services, file: FileRecord) -> None:
-    """Let everybody see a file whose object is stored.
+    """Make a stored file visible.
 
     Raises TransientError if its reservation has ended.
     """

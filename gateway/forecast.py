@@ -1,7 +1,7 @@
 """When a batch would be done if it were created now. Pure.
 
 A lane's load is known exactly only as far as it is the tenant's own: a forecast sees the others as
-a class, and a rounded rate, so that nobody can measure them.
+a class, and a rounded rate, so that no tenant can measure another.
 """
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -1,6 +1,6 @@
-"""Where a batch stands on its lanes, and what follows from it: what it waits for, and when it ends.
+"""A batch's position on its lanes: what the batch waits for, and when it will end.
 
-Pure. A position knows the load of other tenants only as a class, so no answer can tell more.
+Pure. A position knows the load of other tenants only as a class, so no answer can reveal more.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class LaneJob(NamedTuple):
     opened_at: float
     beat_at: float
     rate: float
-    #: The pool whose engine runs the rows now, the pools without room, and when the next is asked.
+    #: The pool whose engine runs the rows now, the full pools, and when the next pool is tried.
     runs_on: str
     full_pools: tuple[str, ...]
     spills_at: float
@@ -42,7 +42,7 @@ class LanePosition:
     lane: str
     status: Status
     is_paused: bool
-    #: Whether any row of the batch has run or runs, on any lane.
+    #: Whether any row of the batch has run or is running, on any lane.
     has_begun: bool
     rows_left: int
     #: Slices of the batch on this lane.
@@ -53,7 +53,7 @@ class LanePosition:
     claimed: int
     ahead: OwnAhead
     others_ahead: Load
-    #: Whether any slice runs on the lane, of whatever batch.
+    #: Whether any slice of any batch runs on the lane.
     is_lane_busy: bool
     own_batches: int
     own_rows: int

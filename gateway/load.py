@@ -1,4 +1,4 @@
-"""How much other tenants have on a lane, told in classes only. Pure.
+"""The load of other tenants on a lane, as a class only. Pure.
 
 No tenant may measure another, so nothing here distinguishes two loads of the same class.
 """
@@ -27,7 +27,7 @@ _CLASSES: tuple[tuple[Load, float, int], ...] = (
     ("under 1,000,000", 1_000_000, 300_000),
     ("1,000,000 or more", float("inf"), 3_000_000),
 )
-#: Up to how many other tenants, and how many sharers of the lane predictions assume for them.
+#: Up to this many other tenants, predictions assume this many sharers of the lane.
 _SHARERS = ((0, 1), (3, 3), (float("inf"), 8))
 
 
@@ -43,7 +43,7 @@ def typical_rows(load: Load) -> int:
 
 def assumed_sharers(other_tenants: int) -> int:
     """Into how many shares a prediction divides the lane."""
-    return next(sharers for most, sharers in _SHARERS if other_tenants <= most)
+    return next(sharers for max_tenants, sharers in _SHARERS if other_tenants <= max_tenants)
 
 
 def rounded_rate(rate: float) -> float:

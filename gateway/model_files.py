@@ -61,7 +61,7 @@ class ModelFiles:
 
 
 def max_model_len(model: Model) -> int | None:
-    """The maximum of prompt and output tokens together; None if this machine cannot know it."""
+    """The maximum of prompt and output tokens together; None if it is not known here."""
     configured = _count(model.engine.get("max_model_len"))
     return configured or _derived(ModelFiles(model.source, model.revision), model.runner)
 

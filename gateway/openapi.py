@@ -1,7 +1,7 @@
 """Completes FastAPI's OpenAPI document with what routes have in common.
 
 These are errors, headers, examples and links, added by rules and from the tables of the
-`openapi_*` modules. What is special about one route is said at the route, by `route_docs.py`.
+`openapi_*` modules. What is specific to one route is declared at the route, with `route_docs.py`.
 """
 
 from collections.abc import Iterator
@@ -148,7 +148,7 @@ def _complete_response(status: str, operation: Json, response: Json, schemas: Js
 
 
 def _statuses(method: str, operation: Json) -> set[str]:
-    """The statuses of its errors, by what the operation takes."""
+    """The statuses of the errors that the operation can answer with, from its parameters."""
     places = {parameter["in"] for parameter in operation.get("parameters", ())}
     found = {401, 429, 500, 503}
     if "path" in places:

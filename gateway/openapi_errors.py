@@ -1,4 +1,4 @@
-"""Tables of the OpenAPI document: the errors of all operations, and of some alone. Pure."""
+"""Tables of the OpenAPI document: errors of all operations and of single ones. Pure."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of bodies as this gateway is set."""
+"""The parts of the OpenAPI document that depend on this gateway's settings."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from shared.openai.endpoints import ENDPOINTS
 
 
 def body_schemas(settings: GatewaySettings) -> Mapping[str, Json]:
-    """By operation, what replaces or completes its body's own schema."""
+    """By operation, the changes to the schema of its body."""
     limits = settings.metadata_limits
     window = {"type": "string", "enum": list(settings.completion_windows)}
     metadata = _nullable(

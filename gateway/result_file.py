@@ -10,7 +10,7 @@ from shared import ids
 from shared.state import FileRecord
 from shared.storage import Storage
 
-#: A search for a row stops once its place is known this closely, and reads this much at a time.
+#: A search for a row stops within this many bytes of its place, and reads this much at a time.
 _NEAR_BYTES = 128 * 1024
 _PROBE_BYTES = 16 * 1024
 #: Enough of a result line to hold its id.
@@ -45,7 +45,7 @@ class ResultFile:
                     yield line + b"\n"
 
     async def seek(self, row: int) -> int:
-        """Where a line begins that is at the row's or shortly before it."""
+        """The offset of a line at, or shortly before, the row's line."""
         low, high = 0, self._file.bytes
         while row and high - low > _NEAR_BYTES:
             middle = (low + high) // 2
@@ -80,5 +80,5 @@ class _Response(msgspec.Struct):
 
 
 def has_run(line: bytes) -> bool:
-    """Whether the row of an error file's line was run: if not, the line has no response."""
+    """Whether the row of an error line was run. If it was not, the line has no response."""
     return bytes(msgspec.json.decode(line, type=_Response).response) != b"null"

@@ -1,4 +1,4 @@
-"""A new batch of those requests of an ended one that failed or were never run."""
+"""Retries an ended batch: a new batch of the requests that failed or never ran."""
 
 import json
 import time

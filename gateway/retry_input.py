@@ -1,4 +1,4 @@
-"""The input file of a retry: the lines of those requests that failed or were never run."""
+"""The input file of a retry: the lines of the requests that failed or never ran."""
 
 import time
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def retry_input(
         raise file_gone(batch.id, "error", file_id) from error
     new_file_id = ids.retry_file_id(new_id)
     with suppress(NotFoundError):
-        # An earlier call may have come this far.
+        # An earlier call may have got this far.
         return await live_file(services.state, batch.tenant, new_file_id)
     key = f"files/{batch.tenant}/{new_file_id}"
     rows = _rows(ResultFile(services.storage, errors), wanted)

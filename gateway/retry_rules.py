@@ -1,4 +1,4 @@
-"""What may be retried of an ended batch, and the errors where nothing can be. Pure."""
+"""Which requests of an ended batch may be retried, and the errors if none can be. Pure."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ def linked_metadata(
 ) -> dict[str, str]:
     """The new batch's metadata: what the call gives, else what the batch had, and the link to it.
 
-    Raises InvalidInputError if there is no room for the link.
+    Raises InvalidInputError if the metadata is full.
     """
     kept = before if given is None else given
     metadata = {**kept, _LINK: batch_id}

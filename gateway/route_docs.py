@@ -26,7 +26,7 @@ def form_body(properties: Mapping[str, Json], *, required: tuple[str, ...]) -> J
 
 
 def addition(words: str | Mapping[str, str]) -> Json:
-    """The operation, or the fields named, are not in OpenAI's API; `words` say what they do."""
+    """Mark the operation, or its named fields, as not in OpenAI's API; `words` describe them."""
     return {"x-batchyard": words if isinstance(words, str) else dict(words)}
 
 

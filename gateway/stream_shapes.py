@@ -23,7 +23,7 @@ class WatchedBatch(BatchState):
 def stream_schemas(ref_template: str) -> dict[str, Any]:
     """`BatchStreamEvent`, which is one event of the stream, and the schemas that it needs."""
     watched = WatchedBatch.model_json_schema(mode="serialization", ref_template=ref_template)
-    # Streams do not say where objects lie, and the SDKs take a key `error` for a broken stream.
+    # Streams hide where objects are stored, and SDKs treat a key `error` as a broken stream.
     for name in ("errors", "output", "error"):
         watched["properties"].pop(name, None)
     definitions = watched.pop("$defs", {})

@@ -10,13 +10,14 @@ from shared.input.rows import Row
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.shapes import BatchError
 
-#: How long a tally tokenizes the rows of its sample, and again long rows outside of it, in seconds.
+#: Seconds that a tally spends on tokenizing its sample, and again on long rows outside the sample.
 _COUNT_SECONDS = 3.0
 #: Rows that are listed, of each kind.
 _MAX_LISTED = 1000
-#: Every request for a text has at least one token as its output.
+#: Every request that generates text has at least one output token.
 _MIN_OUTPUT = 1
-#: What each way of counting says about itself, the least exact first: of several, that one is said.
+#: The description of each way of counting, the least exact first. If several were used, the least
+#: exact one is reported.
 _NOTES: dict[Method, str] = {
     "bytes": "The model's tokenizer is not on this machine, so every 4 bytes of a line count as "
     "one token.",
@@ -149,7 +150,7 @@ class Tally:
         )
 
     def _add_refused(self, row: Row) -> None:
-        assert row.refusal is not None  # noqa: S101  # the caller has looked
+        assert row.refusal is not None  # noqa: S101  # the caller has checked
         self.refused_count += 1
         if len(self.refused) < _MAX_LISTED:
             param, message = row.refusal
@@ -216,13 +217,13 @@ def _may_be_long(row: Row, counter: Counter) -> bool:
 
 
 def _needed_output(row: Row) -> int:
-    """The output that the engine wants room for."""
+    """The output tokens that the engine reserves."""
     return (row.limit or _MIN_OUTPUT) if ENDPOINTS[row.url].has_output else 0
 
 
 def _output_in_context(row: Row, counted: Counted | None, counter: Counter) -> int:
-    """The predicted output, as far as the context has room for it beside the prompt."""
+    """The predicted output, limited to what the context leaves after the prompt."""
     if counter.max_model_len is None:
         return row.output
-    room = counter.max_model_len - (counted.at_least if counted else 0)
-    return min(row.output, row.choices * room)
+    left = counter.max_model_len - (counted.at_least if counted else 0)
+    return min(row.output, row.choices * left)

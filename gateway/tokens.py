@@ -28,7 +28,7 @@ Method = Literal["tokenizer", "tokenizer_without_template", "bytes"]
 
 #: Bytes of JSON that stand for about one token.
 _BYTES_PER_TOKEN = 4
-#: Of a longer prompt only the beginning is tokenized.
+#: Only the first characters of a longer prompt are tokenized.
 _MAX_CHARACTERS = 200_000
 
 
@@ -90,11 +90,11 @@ class Counter:
             text, is_whole = self._conversation(endpoint, body)
             found = [self._count_text(text, special=False)]
         total = sum(count for count, _ in found)
-        is_exact = is_whole and all(count == least for count, least in found)
+        is_exact = is_whole and all(count == fewest for count, fewest in found)
         if body.get("truncate_prompt_tokens") is not None:
             # The engine shortens the prompt itself, so it fits however long it is.
             return Counted(total, 0, is_exact=is_exact)
-        return Counted(total, max((least for _, least in found), default=0), is_exact=is_exact)
+        return Counted(total, max((fewest for _, fewest in found), default=0), is_exact=is_exact)
 
     def _count_prompts(self, prompt: object) -> list[tuple[int, int]]:
         """The tokens of each prompt of a completion or embedding, in any of its forms."""
@@ -104,13 +104,13 @@ class Counter:
             case [int(), *_]:
                 return [(len(prompt), len(prompt))]
             case list():
-                room, found = _MAX_CHARACTERS, []
+                left, found = _MAX_CHARACTERS, []
                 for one in prompt:
-                    if isinstance(one, str) and room > 0:
+                    if isinstance(one, str) and left > 0:
                         found.append(self._count_text(one, special=True))
-                        room -= len(one)
+                        left -= len(one)
                     elif isinstance(one, str):
-                        # A row with many long prompts: the last ones are not worth the time.
+                        # In a row with many long prompts, the last ones are not worth the time.
                         found.append((1 + len(one) // _BYTES_PER_TOKEN, 0))
                     elif isinstance(one, list):
                         found.append((len(one), len(one)))
@@ -153,15 +153,15 @@ def load_counter(model: Model) -> Counter:
     files = ModelFiles(model.source, model.revision)
     if own := model.engine.get("tokenizer"):
         files = ModelFiles(str(own), model.engine.get("tokenizer_revision"))
-    most = max_model_len(model)
+    max_len = max_model_len(model)
     path = files.find("tokenizer.json")
     if path is None or model.engine.get("tokenizer_mode", "auto") not in ("auto", "hf", "slow"):
-        return Counter(None, None, max_model_len=most)
+        return Counter(None, None, max_model_len=max_len)
     try:
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        return Counter(tokenizer, load_template(model, files), max_model_len=most)
+        return Counter(tokenizer, load_template(model, files), max_model_len=max_len)
     except Exception as error:  # noqa: BLE001  # tokenizers raises nothing narrower
         log.warning("tokenizer.unreadable", model=model.name, reason=str(error)[:300])
-        return Counter(None, None, max_model_len=most)
+        return Counter(None, None, max_model_len=max_len)

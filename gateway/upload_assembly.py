@@ -1,4 +1,4 @@
-"""Puts the parts of an upload together, once, however often and by whomever it is asked for."""
+"""Assembles the parts of an upload once, even if several calls ask for it."""
 
 import asyncio
 import hashlib
@@ -21,7 +21,7 @@ _COMPLETION_SECONDS = 3600
 async def complete(
     upload: UploadRecord, params: CompleteUpload, services: Services
 ) -> UploadRecord:
-    """Put the parts together, unless another call ends the upload first.
+    """Assemble the parts, unless another call ends the upload first.
 
     Raises InvalidInputError for parts that are not the file.
     """
@@ -34,7 +34,7 @@ async def complete(
             await _require_md5(params.md5.lower(), parts, services)
         file = await _assembled(upload, parts, services)
     except (InvalidInputError, NotFoundError) as error:
-        # The parts of an upload go with its end: what is missing may have been there before it.
+        # Parts are deleted when the upload ends, so a missing part may have existed until then.
         current = await uploads.get(upload.tenant, upload.id)
         if current.status != "pending":
             return current

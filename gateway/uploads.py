@@ -38,7 +38,7 @@ async def create_upload(request: Request, tenant: Tenant, services: Use) -> Uplo
     require_purpose(params.purpose, params.filename, "filename")
     max_bytes = settings.max_assembled_bytes
     if params.purpose == "batch":
-        # No batch takes more, and it is better to hear so before gigabytes are sent.
+        # No batch accepts more, so refuse the upload before gigabytes are sent.
         max_bytes = min(max_bytes, settings.max_upload_bytes)
     require_size(params.bytes, params.purpose, max_bytes=max_bytes)
     now = int(time.time())

@@ -25,7 +25,7 @@ from shared.state.webhooks import trial_bell
 
 router = APIRouter()
 
-#: One attempt takes 30 seconds at most.
+#: One attempt takes at most 30 seconds.
 _TEST_SECONDS = 35.0
 
 

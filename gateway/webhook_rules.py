@@ -1,4 +1,4 @@
-"""What a webhook endpoint may be: the bodies of its calls, and the errors for bad ones. Pure."""
+"""Rules for webhook endpoints: the bodies of their calls, and the errors for bad ones. Pure."""
 
 from typing import Annotated
 

@@ -1,6 +1,6 @@
 """Rows that were given up because engines died of them: what is kept of one. Pure.
 
-No request and no answer stands in it: only where the request lies.
+It holds no request and no answer, only where the request is stored.
 """
 
 import msgspec

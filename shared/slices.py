@@ -153,7 +153,7 @@ class ReadySlice:
 
 
 def part_label(output_bytes: int, rows: int, usage: SliceUsage) -> str:
-    """What Redis knows about a part and S3 cannot tell from the object; stored as its label."""
+    """The facts about a part that S3 does not derive from the object; stored as its label."""
     return " ".join(map(str, (output_bytes, rows, *usage)))
 
 

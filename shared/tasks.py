@@ -5,7 +5,7 @@ from typing import Any
 
 
 async def end(*tasks: "asyncio.Task[Any]", patience_seconds: float = 1) -> None:
-    """Cancel the tasks until all are over; what they raised is left to whoever asks for it.
+    """Cancel the tasks and wait until all have ended; their exceptions stay in the tasks.
 
     Once is not enough: redis-py and aiormq wait through `asyncio.wait_for`, which in Python 3.11
     takes a cancellation for itself when what it waits for is done in the same moment.

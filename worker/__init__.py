@@ -1,1 +1,1 @@
-"""The code inside Ray: engines, lane jobs, waves. The only room that imports ray or vllm."""
+"""The code inside Ray: engines, lane jobs, waves. The only package that imports ray or vllm."""

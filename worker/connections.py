@@ -48,7 +48,7 @@ def run_with_stores(work: Callable[[State, Storage], Awaitable[T]]) -> T:
 
 @cache
 def _stores() -> tuple[asyncio.AbstractEventLoop, State, Storage]:
-    # Ray runs one task after another in a process, and gives tasks no place to keep anything.
+    # Ray runs one task after another in a process, and has no place where tasks can keep state.
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="stores").start()
     settings = read_settings()

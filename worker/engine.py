@@ -32,7 +32,7 @@ from worker.progress import Progress
 
 log = structlog.get_logger()
 
-#: The environment variable that tells a replica its model's `hang_seconds`.
+#: The environment variable that holds the model's `hang_seconds` for a replica.
 HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
 
 #: How often the engine's progress is checked, in seconds.
@@ -117,7 +117,7 @@ class BatchServer(LLMServer):
                 code="streaming_unsupported",
             )
         if not (isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()):
-            request_id = None  # it could not be a header
+            request_id = None  # it would not be a valid header
         async with self._rows:
             return await self._openai.answer(url, body, request_id)
 
@@ -139,7 +139,7 @@ class BatchServer(LLMServer):
         while not progress.has_stalled(self._unfinished()):
             await asyncio.sleep(_CHECK_SECONDS)
             if self._client.errored:
-                # It died by itself. Its last rows stay unfinished for ever.
+                # It died on its own. Its last rows never finish.
                 return
         log.error("engine.hung", seconds=hang_seconds, rows=self._unfinished())
         self._is_hung = True

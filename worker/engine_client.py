@@ -91,7 +91,7 @@ class EngineClient:
             )
             if any(call.done() and call.exception() is not None for call in calls):
                 break
-            # A call that waits for a first replica would wait for ever if none can start.
+            # Without this, a call would wait forever for a first replica that cannot start.
             if waiting and (failure := await self._engine_failure()) is not None:
                 raise EngineFailedError(failure)
             if waiting and self._patience_seconds is not None and await self._is_gone():
@@ -111,7 +111,7 @@ class EngineClient:
         async with self._asking:
             now = asyncio.get_running_loop().time()
             if self._seen_at is None or now - self._state_asked_at > 2 * CHECK_SECONDS:
-                # Nobody was waiting until now.
+                # No call was waiting until now.
                 self._seen_at = now
             if now - self._state_asked_at >= CHECK_SECONDS:
                 state = await asyncio.to_thread(engine_state, self._app_name)
@@ -141,7 +141,7 @@ class EngineClient:
         except (RayActorError, WorkerCrashedError, OutOfMemoryError):
             raise EngineGoneError("The engine's replica died with these lines in it.") from None
         except RayTaskError:
-            # A bug in the replica, which no retry would mend.
+            # A bug in the replica, which no retry would fix.
             raise
         except (RayServeException, RayError) as error:
             raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error

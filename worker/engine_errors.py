@@ -1,4 +1,4 @@
-"""What an engine gives: results, or the reason why there are none. Pure.
+"""What an engine returns: results, or the error that explains why there are none. Pure.
 
 Replicas of an older version raise these errors to a newer lane job: they keep their names and this
 module.

@@ -48,8 +48,8 @@ def _report_nothing(**_: object) -> None:
 def register_model_classes(source: str, engine_arguments: dict[str, Any]) -> None:
     """Import the model's classes here, so that vLLM needs no process to look at them.
 
-    vLLM reads a model's properties in a process of its own, to keep CUDA out of this one. That
-    process imports vLLM once more, which takes ten seconds of a core.
+    vLLM reads a model's properties in a separate process, to keep CUDA out of this one. That
+    process imports vLLM again, which takes ten seconds of a core.
     """
     from transformers import PretrainedConfig
     from vllm.model_executor.models.registry import ModelRegistry
@@ -60,5 +60,5 @@ def register_model_classes(source: str, engine_arguments: dict[str, Any]) -> Non
         for name in config.get("architectures") or ():
             if (model := ModelRegistry.models.get(name)) is not None:
                 ModelRegistry.register_model(name, model.load_model_cls())
-    except Exception as error:  # noqa: BLE001  # vLLM finds the words for a model it cannot load
+    except Exception as error:  # noqa: BLE001  # vLLM itself reports a model that it cannot load
         log.info("engine.classes_not_registered", reason=type(error).__name__)

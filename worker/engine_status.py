@@ -1,6 +1,6 @@
 """What Ray Serve knows of an engine: whether it is deployed, its replicas, why it cannot start.
 
-Every engine is one deployment in a Serve application of its own. Imports ray and nothing heavier.
+Every engine is one deployment in its own Serve application. Imports ray and nothing heavier.
 """
 
 import re
@@ -37,7 +37,7 @@ def stale_apps(lane: Lane, current: str) -> list[str]:
 def engine_failure(app_name: str) -> str | None:
     """Why the engine cannot start, in its own words; None while it works, starts or sleeps.
 
-    Serve gives up after three failed starts in a row, which takes a few minutes at most. A failed
+    Serve gives up after three failed starts in a row, which takes at most a few minutes. A failed
     engine stays failed until it is deployed again.
     """
     app = serve.status().applications.get(app_name)
@@ -52,7 +52,7 @@ def engine_failure(app_name: str) -> str | None:
 
 
 class EngineState(NamedTuple):
-    """How many replicas an engine has, by what they do."""
+    """How many replicas an engine has, by state."""
 
     running: int
     starting: int

@@ -136,7 +136,7 @@ class LaneJob:
         """Start what may run now; returns how many slices."""
         engine = await self._choose_engine()
         if engine is None:
-            # Nothing is claimed, and claiming is how a job learns that another has its place.
+            # Nothing is claimed, and claiming is how a job learns that it was replaced.
             await self._work.require_job()
             return 0
         return await self._work.start(engine, self._meter.rate)
@@ -189,5 +189,5 @@ class LaneJob:
             rate=self._meter.rate,
             **self._pools.report(),
         )
-        # A job with no room for more claims nothing, and learns nowhere else that it was replaced.
+        # A full job claims nothing, and claiming is how a job learns that it was replaced.
         self._is_superseded = not is_ours

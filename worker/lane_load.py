@@ -1,4 +1,4 @@
-"""What a lane job has claimed, by how it runs, and how many rows more may start. Pure."""
+"""The claims of a lane job by the way they run, and how many more rows may start. Pure."""
 
 from shared.slices import Claim
 from worker.engine_sizes import with_queue
@@ -20,7 +20,7 @@ class LaneLoad:
 
     @property
     def claims(self) -> list[Claim]:
-        """Those that may still be ours: not yet settled, as far as we know."""
+        """Claims that may still be ours: not known to be settled."""
         return list(self._held.values())
 
     def hold(self, claims: list[Claim]) -> None:
@@ -43,9 +43,9 @@ class LaneLoad:
         self._waves.remove(claims)
 
     def free_direct_rows(self) -> int:
-        """How many rows more may run directly.
+        """How many more rows may run directly.
 
-        There is always room for small slices, and for large ones while no wave feeds the engine.
+        Small slices may always start, and large ones while no wave feeds the engine.
         """
         unused = 2 * self.rows_in_engine() - sum(map(self._flowing_rows, self._waves))
         return max(self._max_direct_rows, unused) - self._direct_rows

@@ -1,4 +1,4 @@
-"""The running work of a lane job: claims slices, runs them, and gives back what did not end."""
+"""The running work of a lane job: claims slices, runs them, and gives back unfinished ones."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 #: What failed is not tried again sooner than after this.
 _PAUSE_SECONDS = 1.0
-#: One wave works and one starts meanwhile, so that the engine never idles.
+#: While one wave works, the next one starts, so that the engine never idles.
 _MAX_WAVES = 2
 _MAX_SLICES = 100
 
@@ -56,13 +56,13 @@ class LaneWork:
         self._waves: set[asyncio.Task[None]] = set()
         self._directs: set[asyncio.Task[None]] = set()
         self._trials: set[asyncio.Task[None]] = set()
-        #: Until then others have their turn.
+        #: Until then other slices have their turn.
         self._no_trial_before = 0.0
 
     async def start(self, engine: Lane, rate: float) -> int:
         """Start what may run now; returns how many slices.
 
-        Suspects run while nothing else does, and at most half of the time if others wait. Raises
+        Suspects run alone, and at most half of the time if other slices wait. Raises
         SupersededError when the lane has another job.
         """
         if self._trials:
@@ -160,7 +160,7 @@ class LaneWork:
             result = await self._engines.slice_runner(engine).run(claim, body)
             await self._settle(claim, result)
             if result.outcome is not Outcome.DONE:
-                # Its rows stay counted meanwhile, so that a restarting engine is not asked at once.
+                # Its rows stay counted during the pause, so that a restarting engine gets no calls.
                 await asyncio.sleep(_PAUSE_SECONDS)
         except Exception:
             await asyncio.sleep(_PAUSE_SECONDS)

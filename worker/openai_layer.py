@@ -32,7 +32,7 @@ class OpenAILayer:
             headers.append((b"x-request-id", request_id.encode()))
         try:
             return await self._answer(url, body, headers)
-        except Exception as error:  # noqa: BLE001  # a row's failure is its result
+        except Exception as error:  # noqa: BLE001  # the failure of a row is its result
             return _failure_of(error)
 
     async def _answer(self, url: str, body: Any, headers: _Headers) -> Result:
@@ -41,7 +41,7 @@ class OpenAILayer:
             return await self._answer_by_app(url, body, headers)
         try:
             request = handler.parse(body)
-        except Exception:  # noqa: BLE001  # the app finds the words for what is wrong
+        except Exception:  # noqa: BLE001  # the app reports what is wrong
             return await self._answer_by_app(url, body, headers)
         scope = {"type": "http", "method": "POST", "path": url, "headers": headers}
         return _result_of(await handler.answer(request, Request(scope)))

@@ -24,11 +24,11 @@ class Outcome(StrEnum):
 
 
 class SliceResult(NamedTuple):
-    """What a run gave."""
+    """The result of a run."""
 
     outcome: Outcome
     body: PartBody
-    #: The engine's own words, when it died or cannot start.
+    #: The engine's own message, if it died or cannot start.
     reason: str = ""
     #: With STRUCK: all rows that were ever in an engine when it died.
     strike_ranges: tuple[StrikeRange, ...] = ()
@@ -61,7 +61,7 @@ def worst(errors: list[Exception]) -> Exception:
 
 
 def public_reason(error: Exception) -> str:
-    """What may be said of the error: the text of a foreign one may hold anything, even prompts."""
+    """A safe description of the error: the text of a foreign one may contain prompts."""
     if isinstance(error, EngineFailedError | EngineGoneError | EngineUnavailableError):
         return str(error)
     return f"The engine could not answer: {type(error).__name__}."

@@ -1,4 +1,4 @@
-"""Steps that several processes take at once in a fresh cluster, and Ray allows to one only."""
+"""Steps that several processes try at once in a fresh cluster, but Ray allows only one to take."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,6 +1,6 @@
 """How fast a lane runs. Pure."""
 
-#: How much one measurement counts. Measured once a second, the rate is that of about five seconds.
+#: The weight of one measurement. Measured once a second, the rate covers about five seconds.
 _WEIGHT = 0.2
 
 

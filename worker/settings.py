@@ -11,7 +11,7 @@ class WorkerSettings(SharedSettings):
 
     #: A claim that is not renewed for this long goes back to its lane.
     claim_seconds: float = 30.0
-    #: How long a lane job stays when its lane has no work. What comes meanwhile starts at once.
+    #: How long a lane job stays when its lane has no work. Until then new work starts at once.
     linger_seconds: float = 300.0
     #: How many rows the lane job runs itself, because a Ray Data execution takes seconds to start.
     direct_rows: int = 64

@@ -1,4 +1,4 @@
-"""Both ends of a slice's run: its bytes out of S3, and its results into S3 and Redis."""
+"""Input and output of a slice: reads its bytes from S3, and writes its results to S3 and Redis."""
 
 import json
 
@@ -101,7 +101,7 @@ async def _commit(
     crash.point("sink.part_written")
     if stored is None:
         log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)
-        # If that part was not committed, the next claim writes under a key of its own.
+        # If that part was not committed, the next claim writes under another key.
         await state.claims.release(claim)
         return
     part = Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage)

@@ -1,6 +1,6 @@
-"""Which of a model's pools runs its rows: the first one with room for an engine. Pure.
+"""Chooses the pool that runs a model's rows: the first one that can place an engine. Pure.
 
-The work stays in the lane of the first pool. Only the engine is another pool's.
+The work stays in the lane of the first pool. Only the engine runs on another pool.
 """
 
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ class Choice(NamedTuple):
     runs_on: int | None
     #: For how many pools, from the first on, an engine is requested.
     requested: int
-    #: When one more is requested; None while the last one loads, or when there are no more.
+    #: When another pool is tried; None while the last one loads, or if no pool is left.
     next_request_at: float | None
     #: Why no pool's engine can ever start.
     failure: str | None = None
 
 
 class Spill:
-    """Requests an engine on one more pool whenever the last one has had no room for too long."""
+    """Requests an engine on another pool when the last one could not place it in time."""
 
     def __init__(self, wait_seconds: float) -> None:
         self._wait_seconds = wait_seconds

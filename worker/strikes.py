@@ -1,4 +1,4 @@
-"""Which rows of a slice may be killing engines, and how they are told apart. Pure.
+"""Which rows of a slice may be killing engines, and how the guilty ones are found. Pure.
 
 A row gets a strike from each engine that dies with it. The more strikes it has, the fewer other
 rows run with it. A row that kills therefore gets its last strikes alone, and no other row gets

@@ -134,7 +134,7 @@ def _close(
     calls: Sequence[_Call],
     tasks: "Sequence[asyncio.Task[list[Result]]]",
 ) -> None:
-    """Stop what runs of a suspect whose batch has closed."""
+    """Stop the calls of a suspect whose batch has closed."""
     suspect.is_closed = True
     for call, task in zip(calls, tasks, strict=True):
         if any(other == number for other, _ in call):

@@ -51,7 +51,7 @@ _LIMIT = 100
 def ls(
     *,
     limit: Annotated[
-        int, typer.Option(min=1, help="Show this many at most, the oldest first.")
+        int, typer.Option(min=1, help="Show at most this many, the oldest first.")
     ] = _LIMIT,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     run_dir: RunDir = HERE,
@@ -128,7 +128,7 @@ def replay(
     amqp_url: AmqpUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish messages again as they were sent, and remove them once the broker has them."""
+    """Publish messages again as they were sent, and remove them once the broker confirms them."""
     wanted = _wanted(letter_ids, every=every)
 
     async def send(bus: Bus, message: AbstractIncomingMessage, letter: DeadLetter) -> None:
@@ -161,11 +161,11 @@ def drop(
     amqp_url: AmqpUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove messages for ever."""
+    """Remove messages permanently."""
     wanted = _wanted(letter_ids, every=every)
     if not yes:
         what = "all dead letters" if wanted is None else f"{len(wanted)} dead letters"
-        typer.confirm(f"Remove {what} for ever?", abort=True, err=True)
+        typer.confirm(f"Remove {what} permanently?", abort=True, err=True)
 
     async def remove(_: Bus, message: AbstractIncomingMessage, __: DeadLetter) -> None:
         await message.ack()

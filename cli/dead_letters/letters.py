@@ -34,7 +34,7 @@ async def each(bus: Bus, wanted: Collection[str] | None, act: Act) -> list[str]:
     done: list[str] = []
     async with aclosing(held(bus)) as letters:
         async for message, letter in letters:
-            # A letter that dies again meanwhile is left: it would come round for ever.
+            # A letter that is rejected again in the meantime is left, or this would never end.
             if (wanted is None or letter.id in wanted) and letter.id not in done:
                 await act(bus, message, letter)
                 done.append(letter.id)
@@ -66,14 +66,14 @@ def with_bus(work: Callable[[Bus], Awaitable[T]], run_dir: Path, url: str | None
 
 
 def to_json(letter: DeadLetter) -> dict[str, Any]:
-    """The letter without its body, as values that JSON has."""
+    """The letter without its body, as JSON values."""
     fields = {**letter._asdict(), "reasons": [reason._asdict() for reason in letter.reasons]}
     del fields["body"]
     return {name: _plain(value) for name, value in fields.items()}
 
 
 def to_text(body: bytes) -> str:
-    """The bytes as text; those that are no text in base64, after `base64:`."""
+    """The bytes as text; bytes that are not UTF-8 in base64, after `base64:`."""
     try:
         return body.decode()
     except UnicodeDecodeError:

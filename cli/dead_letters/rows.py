@@ -34,7 +34,7 @@ app = typer.Typer(
 
 Tenant = Annotated[str | None, typer.Option(help="Only this tenant's.")]
 OfBatch = Annotated[str | None, typer.Option("--batch", help="Only this batch's.")]
-Limit = Annotated[int, typer.Option(min=1, help="Show this many at most, the oldest first.")]
+Limit = Annotated[int, typer.Option(min=1, help="Show at most this many, the oldest first.")]
 _LIMIT = 100
 _SHOWN_BY = "batchyard dead-letters rows ls"
 _NOTHING = "There are no dead rows."

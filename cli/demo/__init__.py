@@ -1,4 +1,4 @@
-"""`batchyard demo`: the whole fleet, two batches of support tickets, and what comes back."""
+"""`batchyard demo`: the whole fleet, two batches of support tickets, and their results."""
 
 from cli.demo.tour import run, run_here
 

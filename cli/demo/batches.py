@@ -26,7 +26,7 @@ class Job:
     name: str
     batch: Batch
     rows: int
-    #: What to say while there is no result yet.
+    #: What the screen shows while there is no result yet.
     first_wait: str
     created_at: float = field(default_factory=time.monotonic)
     first_result_at: float | None = None

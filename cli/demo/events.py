@@ -45,7 +45,7 @@ class Listener:
 
     @contextmanager
     def listening(self) -> Iterator["Listener"]:
-        """Listen while the context is open; nothing is missed meanwhile."""
+        """Listen while the context is open; no event is missed."""
         self._thread.start()
         try:
             self._listening.wait(_START_SECONDS)
@@ -59,7 +59,7 @@ class Listener:
         try:
             self._loop.run_until_complete(self._listen())
         except (OSError, aio_pika.exceptions.AMQPError) as error:
-            # The batches run all the same.
+            # The batches run without the subscriber.
             self._screen.line("events", f"cannot be shown: {error!r}", "red")
         finally:
             self._listening.set()

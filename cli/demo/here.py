@@ -19,7 +19,7 @@ _PORT = "8000"
 
 @contextmanager
 def fleet_here() -> Iterator[dict[str, str]]:
-    """What scripts need to use it; its API key is valid while the context is open.
+    """The variables that scripts need; the API key is valid while the context is open.
 
     Raises SetupError that says what is missing.
     """

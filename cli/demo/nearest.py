@@ -10,7 +10,7 @@ Vector = Sequence[float]
 def nearest(
     question: Vector, vectors: Mapping[str, Vector], *, limit: int
 ) -> list[tuple[float, str]]:
-    """The names of the most similar vectors with their similarity, the nearest first."""
+    """The names of the most similar vectors with their similarity, most similar first."""
     found = ((similarity(question, vector), name) for name, vector in vectors.items())
     return sorted(found, reverse=True)[:limit]
 

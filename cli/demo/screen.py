@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-#: In a plain log, a batch without progress is mentioned this often.
+#: Seconds between two lines about a batch without progress, in a plain log.
 _REMINDER_SECONDS = 15.0
 _LABEL_WIDTH = 11
 

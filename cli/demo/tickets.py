@@ -192,13 +192,13 @@ _NAMES = (
 )  # fmt: skip
 _MONTHS = ("January", "March", "April", "June", "August", "September", "November")
 _DAYS = ("Monday", "Tuesday", "Thursday", "Saturday", "Sunday")
-#: Of ten tickets, so many are about the product itself.
+#: This many of ten tickets are about the product itself.
 _ABOUT_PRODUCT = 0.55
 
 
 def tickets(count: int) -> list[Ticket]:
     """The first `count` tickets, no two of the same text."""
-    dice = random.Random(2026)  # sameness is wanted, not secrecy
+    dice = random.Random(2026)  # the tickets must be the same each time, not secret
     made: list[Ticket] = []
     seen: set[str] = set()
     while len(made) < count:

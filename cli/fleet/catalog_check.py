@@ -43,6 +43,6 @@ class CatalogCheck:
 
 
 def _installed() -> str:
-    """Identifies the vLLM and Ray that would check it; changes when they are installed anew."""
+    """Identifies the vLLM and Ray that would check it; changes when they are reinstalled."""
     files = [spec.origin for name in ("vllm", "ray") if (spec := find_spec(name)) and spec.origin]
     return " ".join(f"{file} {Path(file).stat().st_mtime_ns}" for file in files)

@@ -1,4 +1,4 @@
-"""A Ray cluster of one node as a child process, on ports of its own, closed by a token."""
+"""A Ray cluster of one node as a child process, on its own ports, protected by a token."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ _LOGICAL_CPUS = 16
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 _NICENESS = "5"
 _END_SECONDS = 20.0
-#: By default Ray listens on every network of the machine, and shows its metrics to anybody.
+#: By default Ray listens on every network interface, and serves its metrics without a password.
 _CLOSED = {
     # Ray replaces 127.0.0.1 by the machine's own address unless this machine is its whole cluster.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -86,7 +86,7 @@ class RayNode:
     def launch(self) -> None:
         """Start it, after ending what an earlier one of this run directory left."""
         self._end_marked()
-        # Ray keeps every session's logs for ever; the last one is enough.
+        # Ray keeps every session's logs forever; the last one is enough.
         shutil.rmtree(self._private, ignore_errors=True)
         make_private_directory(self._private)
         self._files.mkdir()

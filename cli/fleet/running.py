@@ -19,7 +19,7 @@ def redis_url(run_dir: Path, given: str | None) -> str:
     if (run_dir / "credentials.json").exists() and (folder / "ports.json").exists():
         return Redis(folder, read_credentials(run_dir).redis_password).url
     raise SetupError(
-        f"{run_dir} holds no fleet with a Redis of its own. Name the folder of one by --run-dir, "
+        f"{run_dir} holds no fleet with its own Redis. Name the folder of one by --run-dir, "
         "or set BATCHYARD_REDIS_URL to the URL that its gateway has under the same name."
     )
 
@@ -43,7 +43,7 @@ def s3_place(
         server = CephS3(folder, made.s3_access_key, made.s3_secret_key)
         return server.endpoint, made.s3_access_key, made.s3_secret_key
     raise SetupError(
-        f"{run_dir} holds no fleet with an S3 of its own. Name the folder of one by --run-dir, or "
+        f"{run_dir} holds no fleet with its own S3. Name the folder of one by --run-dir, or "
         "set BATCHYARD_S3_ENDPOINT, BATCHYARD_S3_ACCESS_KEY and BATCHYARD_S3_SECRET_KEY to what "
         "its gateway has under these names."
     )
@@ -54,7 +54,7 @@ def ceph(run_dir: Path) -> CephS3:
     folder = run_dir / "s3"
     if not (run_dir / "credentials.json").exists() or not (folder / "ports.json").exists():
         raise SetupError(
-            f"{run_dir} holds no fleet with an S3 of its own. Name the folder of one by --run-dir; "
+            f"{run_dir} holds no fleet with its own S3. Name the folder of one by --run-dir; "
             "for an S3 server of your own, `--print policy` shows the rights to give a user there."
         )
     made = read_credentials(run_dir)
@@ -72,7 +72,7 @@ def rabbitmq(run_dir: Path) -> RabbitMQ:
     folder = run_dir / "rabbitmq"
     if not (folder / "ports.json").exists():
         raise SetupError(
-            f"{run_dir} holds no fleet with a RabbitMQ of its own. Name the folder of one by "
+            f"{run_dir} holds no fleet with its own RabbitMQ. Name the folder of one by "
             "--run-dir; for a broker of your own, --print shows how to create the user there."
         )
     return RabbitMQ(folder, [])
@@ -94,6 +94,6 @@ def amqp_url(run_dir: Path, given: str | None) -> str:
         password = read_credentials(run_dir).service_password
         return RabbitMQ(folder, []).url(User(SERVICE_USER, password, tenant=False))
     raise SetupError(
-        f"{run_dir} holds no fleet with a RabbitMQ of its own. Name the folder of one by "
+        f"{run_dir} holds no fleet with its own RabbitMQ. Name the folder of one by "
         "--run-dir, or set BATCHYARD_AMQP_URL to the URL that its dispatcher has under that name."
     )

@@ -71,7 +71,7 @@ def _move_into_place(made: Path, target: Path) -> None:
     try:
         made.rename(target)
     except OSError:
-        # Another process has made the same model meanwhile.
+        # Another process has made the same model in the meantime.
         if not _is_complete(target):
             raise
 

@@ -33,7 +33,7 @@ Act = Callable[[list[BatchObjects]], Coroutine[None, None, None]]
 
 
 class BatchRestore:
-    """Makes Redis's batches follow from S3. Numbers of events and epochs begin at `base`."""
+    """Makes the batches in Redis match S3. Numbers of events and epochs begin at `base`."""
 
     def __init__(self, state: State, storage: Storage, report: Report, *, base: int) -> None:
         self._state = state
@@ -46,9 +46,9 @@ class BatchRestore:
         """Restore all batches."""
         last = await self._read_packs()
         await self._for_each_group(self._restore)
-        # Packs that were on their way, whose acceptance was refused meanwhile.
+        # Packs that were being written, whose acceptance was refused during the rebuild.
         await self._read_packs(after=last)
-        # The rest has nothing in S3 but its line in a pack.
+        # Other batches only have their line in a pack in S3.
         while batch_ids := await self._state.restore.some_packed(limit=_GROUP_SIZE):
             await self._restore([BatchObjects(batch_id) for batch_id in batch_ids])
 
@@ -90,7 +90,7 @@ class BatchRestore:
         async with aclosing(pages), aclosing(grouped(pages, size=_GROUP_SIZE)) as groups:
             async for group in groups:
                 await act(group)
-                # Ids are digests: the place of the last one tells how much has been listed.
+                # Ids are digests, so the last one shows how much has been listed.
                 digits = group[-1].batch_id.removeprefix(f"batch_{shard}")[:6]
                 self._show_progress(shard, int(digits or "0", 16) / 16 ** len(digits or "0"))
         self._show_progress(shard, 1.0)
@@ -132,7 +132,7 @@ class BatchRestore:
         await restore.drop_packed([found.batch_id for found in group])
 
     async def _keep(self, group: list[BatchObjects]) -> None:
-        """Batches that have ended in Redis too lack at most what a client changed afterwards."""
+        """Batches that have ended in Redis too can only lack what a client changed afterwards."""
         if not group:
             return
         self._report.counts["batches_kept"] += len(group)
@@ -166,7 +166,7 @@ class BatchRestore:
         if manifest is None and packed is not None:
             manifest = packed.manifest
         if manifest is None:
-            # Its sender got no answer: the folder holds an input at most.
+            # Its sender got no answer: the folder holds at most an input.
             self._report.add_problem(f"{found.batch_id} has no manifest")
             return None
         plan = await self._plan(found, packed, manifest)

@@ -19,7 +19,7 @@ _YOUNG_SECONDS = 60
 
 
 class FileRestore:
-    """Makes Redis's files follow from S3."""
+    """Makes the files in Redis match S3."""
 
     def __init__(self, state: State, storage: Storage, report: Report) -> None:
         self._state = state
@@ -41,7 +41,7 @@ class FileRestore:
                     self._report.progress("files", 0.5)
         async for files in self._state.restore.unseen_files():
             for file in files:
-                # It was deleted after the state that Redis has.
+                # It was deleted after the last state that Redis knows.
                 if file.created_at < began - _YOUNG_SECONDS:
                     await self._delete(file.tenant, file.id)
         self._report.progress("files", 1.0)
@@ -71,7 +71,7 @@ class FileRestore:
             fields = [msgspec.json.decode(body, type=dict[str, str | int]) for body in bodies]
             files = [FileRecord.from_fields(_texts(one)) for one in fields]
             made = await self._state.restore.files(files)
-            # Not in one statement with the await: other pages count meanwhile.
+            # Not in one statement with the await: other pages add to the counts during it.
             self._report.counts["files_made"] += made
 
     async def _delete(self, tenant: str, file_id: str) -> None:

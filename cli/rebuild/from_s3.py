@@ -1,4 +1,4 @@
-"""What a batch is, from the names of its objects in S3 and from what they hold."""
+"""The state of a batch, from the names and contents of its objects in S3."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The steps of a rebuild, in order. Each may be repeated; memory stays small whatever S3 holds."""
+"""The steps of a rebuild, in order. Each may be repeated; memory does not grow with S3."""
 
 import asyncio
 from collections import Counter
@@ -19,15 +19,15 @@ from shared.storage import Listed, Storage
 
 #: Each rebuild takes a number that none before it had, so that it gives out new numbers only.
 NUMBERS = "rebuilds/"
-#: Numbers of events and epochs begin anew at a multiple of this.
+#: Numbers of events and epochs restart at a multiple of this.
 STRIDE = 1_000_000
 _OBJECTS_AT_ONCE = 100
-#: Longer than any dispatcher keeps its lease, which it cannot renew meanwhile.
+#: Longer than any dispatcher can hold a lease that it cannot renew.
 _LEASE_SECONDS = 60.0
 
 
 class Rebuild:
-    """Makes what Redis knows follow from what lies in S3, wherever they differ."""
+    """Makes Redis match S3 wherever they differ."""
 
     def __init__(self, state: State, storage: Storage, *, progress: Progress) -> None:
         self._state = state
@@ -45,7 +45,7 @@ class Rebuild:
         return self._report.problems
 
     async def run(self) -> None:
-        """Do all of it. Raises SetupError while a dispatcher leads."""
+        """Run all steps. Raises SetupError while a dispatcher leads."""
         restore = self._state.restore
         base = STRIDE * await self._take_number()
         batches = BatchRestore(self._state, self._storage, self._report, base=base)
@@ -53,7 +53,7 @@ class Rebuild:
         await restore.begin()
         crash.point("rebuild.begun")
         await self._wait_until_nobody_leads()
-        # What lane jobs hold is taken from them.
+        # Lane jobs lose their claims.
         await restore.take_lanes()
         await restore.forget_notes()
         await self._restore_keys()
@@ -122,7 +122,7 @@ class Rebuild:
         self._report.progress("webhooks", 1.0)
 
     async def _bodies(self, page: list[Listed]) -> AsyncIterator[tuple[str, bytes]]:
-        """The keys of the objects with what they hold."""
+        """The keys of the objects with their contents."""
         for first in range(0, len(page), _OBJECTS_AT_ONCE):
             keys = [listed.key for listed in page[first : first + _OBJECTS_AT_ONCE]]
             bodies = await asyncio.gather(*map(self._storage.get, keys))

@@ -1,4 +1,4 @@
-"""What a rebuild says about its work: counts, problems, and how far each step is."""
+"""The report of a rebuild: counts, problems and the progress of each step."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,9 +14,9 @@ class Report:
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
-        #: How many objects of each kind there were, and what became of them.
+        #: How many objects of each kind there were, by outcome.
         self.counts: Counter[str] = Counter()
-        #: The first batches that S3 has too little of, each with the reason.
+        #: The first batches whose objects in S3 are incomplete, each with the reason.
         self.problems: list[str] = []
 
     def add_problem(self, text: str) -> None:

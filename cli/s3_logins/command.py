@@ -139,9 +139,9 @@ def _put(server: CephS3, tenant: str) -> S3User:
 
 
 def _apply_policy(server: CephS3, run_dir: Path, bucket: str, tenant_prefix: str) -> None:
-    """Let the bucket's policy follow from the logins that there are.
+    """Make the bucket's policy match the existing logins.
 
-    A command that died before this is made good by the next one.
+    If a command dies before this, the next one repairs the policy.
     """
     from cli.fleet.running import s3_place
 
@@ -177,7 +177,7 @@ def _require_login(server: CephS3, tenant: str) -> None:
 
 
 def _require_own(tenant_prefix: str) -> None:
-    """Raise SetupError unless every tenant has a prefix of its own."""
+    """Raise SetupError unless every tenant has its own prefix."""
     if "{tenant}/" not in tenant_prefix or set("*?$") & set(tenant_prefix):
         raise SetupError(
             f"--tenant-prefix {tenant_prefix}: it has to contain '{{tenant}}/' and none of * ? $. "

@@ -56,7 +56,7 @@ mon_max_pg_per_osd = 2000
 mon_data_avail_warn = 3
 mon_data_avail_crit = 1
 # Days instead of 16 s. After a pause longer than its read lease, a lone storage daemon never
-# answers what was asked meanwhile: only another daemon could wake it.
+# answers requests from before: only another daemon could wake it.
 osd_pool_default_read_lease_ratio = 50000
 mon_min_osdmap_epochs = 50
 # Four waits that are meant for clusters of many machines; here each costs seconds at every start:
@@ -86,7 +86,7 @@ osd_max_object_namespace_len = 64
 [client.rgw]
 rgw_frontends = beast endpoint=127.0.0.1:{gateway_port} tcp_nodelay=1
 rgw_data = {directory}/rgw
-# Without Swift, the admin API and the others that nobody calls here.
+# Without Swift, the admin API and other APIs that are not used here.
 rgw_enable_apis = s3
 rgw_thread_pool_size = 64
 rgw_enable_usage_log = false

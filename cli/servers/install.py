@@ -13,7 +13,7 @@ from pathlib import Path
 from cli.servers.rabbitmq import rabbitmq_programs
 from shared.errors import SetupError
 
-#: Program → package. RabbitMQ has a search of its own: its programs are not on the PATH.
+#: Program → package. RabbitMQ is searched for separately: its programs are not on the PATH.
 _PACKAGES: Mapping[str, Mapping[str, str]] = {
     "rabbitmq": {"epmd": "erlang-base"},
     "redis": {"redis-server": "redis-server"},

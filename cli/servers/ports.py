@@ -14,7 +14,7 @@ from shared.errors import SetupError
 
 #: Above the ports that another Ray cluster gives to its workers.
 _LOWEST = 20_000
-#: Each process picks from a share of its own if one is left, so that no other process takes a port
+#: Each process picks from its own share if one is left, so that no other process takes a port
 #: between its choice and the start of its server.
 _SHARES = 16
 #: The socket whose name claims the share; the kernel frees it when the process ends.
@@ -40,7 +40,7 @@ def free_port() -> int:
 
 @functools.cache
 def _share() -> tuple[int, Iterator[int]]:
-    """How many ports this process picks from, and the ports in random order, repeated for ever."""
+    """How many ports this process picks from, and the ports in random order, repeated forever."""
     ports = range(_LOWEST, _first_outgoing_port())
     for number in random.sample(range(_SHARES), _SHARES):
         try:

@@ -230,7 +230,7 @@ def _marked_members(session: int, mark: bytes) -> list[int]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        # Processes come and go meanwhile, and other users' environments cannot be read.
+        # Processes start and end during the scan, and other users' environments cannot be read.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             # The name in brackets may hold spaces, so fields are counted from the last bracket.
             state, _, _, owner = (entry / "stat").read_text().rpartition(")")[2].split()[:4]

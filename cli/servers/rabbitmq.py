@@ -24,7 +24,7 @@ from shared.errors import SetupError
 _PORTS = ("rabbitmq", "rabbitmq-distribution", "rabbitmq-epmd")
 _NODE = "batchyard@localhost"
 _LOOPBACK = "-kernel inet_dist_use_interface {127,0,0,1}"
-# Erlang starts no epmd of its own, and its schedulers sleep instead of spinning.
+# Erlang starts no epmd itself, and its schedulers sleep instead of spinning.
 _ERLANG_ARGUMENTS = f"{_LOOPBACK} -start_epmd false +S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
 _CONFIGURATION = """\
 listeners.tcp.1 = 127.0.0.1:{port}
@@ -170,7 +170,7 @@ class RabbitMQ:
         }
         return inherited | {
             "HOME": str(own),
-            # A crash dump has passwords, so it belongs into the private folder.
+            # A crash dump contains passwords, so it is written to the private folder.
             "ERL_CRASH_DUMP": str(own / "erl_crash.dump"),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(self._ports.get("rabbitmq-epmd")),

@@ -1,4 +1,4 @@
-"""submit.py REQUESTS.jsonl [MESSAGE_ID]: publishes a batch, and again until it is answered."""
+"""submit.py REQUESTS.jsonl [MESSAGE_ID]: publishes a batch, repeatedly until it is answered."""
 
 import asyncio
 import json

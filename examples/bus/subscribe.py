@@ -1,4 +1,4 @@
-"""subscribe.py STATE.sqlite: keeps the newest state of each batch of the tenant, for ever."""
+"""subscribe.py STATE.sqlite: keeps the newest state of each of the tenant's batches, forever."""
 
 import asyncio
 import json

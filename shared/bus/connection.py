@@ -111,7 +111,7 @@ class Bus:
             raise TransientError("RabbitMQ is not connected.")
         try:
             with foreign_cancellation_as(TransientError("RabbitMQ was lost before its confirm.")):
-                # Without a limit, aio-pika waits for ever for the next connection.
+                # Without a limit, aio-pika waits forever for the next connection.
                 async with asyncio.timeout(_RECONNECT_SECONDS):
                     # Its declared type lacks `wait`.
                     channel = cast("Channel", await self._channel.get_underlay_channel())
@@ -164,7 +164,7 @@ class Bus:
     async def holding(self, queue: str) -> AsyncIterator[AsyncIterator[AbstractIncomingMessage]]:
         """The messages in a queue, one by one. Afterwards all that were not acked return to it.
 
-        Meanwhile nobody else sees them. Raises TransientError.
+        Until then no other consumer sees them. Raises TransientError.
         """
         try:
             connection = await aio_pika.connect(self._url, timeout=PATIENCE)

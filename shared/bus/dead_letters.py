@@ -1,6 +1,6 @@
 """Dead letters: messages that could not be accepted, with the reason, to be read and replayed.
 
-One queue holds two kinds. The dispatcher writes a table into a header of those that it gives up.
+One queue holds two kinds. The dispatcher writes a table into a header of its dead letters.
 The broker adds its own history to those that were delivered too often, or that expired.
 """
 

@@ -51,7 +51,7 @@ class DirectReplies:
                 raise TransientError("RabbitMQ did not confirm a direct reply.") from error
             except CONNECTION_ERRORS as error:
                 await self.close()
-                # If the broker died at this moment, nobody waits for the answer any more.
+                # If the broker died at this moment, the sender no longer waits for the answer.
                 raise RefusedError(f"RabbitMQ: {error!r}") from error
             except (RefusedError, asyncio.CancelledError):
                 await self.close()

@@ -60,7 +60,7 @@ def watched_state(
 ) -> dict[str, Any]:
     """A record or snapshot as watchers over HTTP get it: OpenAI's batch object and more.
 
-    Nothing of where objects lie, and no key `error`: the SDKs take that for a broken stream.
+    Leaves out where objects are stored, and a key `error`, which SDKs treat as a broken stream.
     """
     return {
         "type": kind,

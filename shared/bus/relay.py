@@ -34,7 +34,7 @@ _MAX_PROGRESS = 100
 #: Seconds between offers of an event to a queue that refuses it. A broker that is shutting down
 #: refuses as well, until it is down.
 _OFFER_PAUSES = (0.2, 1.0, 4.0)
-#: After a queue has refused all offers, nobody's events wait for the longer pauses for this time.
+#: For this time after a queue refused all offers, no tenant's events wait for longer pauses.
 _REFUSALS_KNOWN_SECONDS = 60.0
 
 
@@ -132,7 +132,7 @@ class Relay:
             if time.monotonic() < self._progress_due:
                 continue
             began = time.monotonic()
-            # The rest of a full round comes after the changes of state written meanwhile.
+            # The rest of a full round comes after the newly written changes of state.
             if await self.relay_progress() < _MAX_PROGRESS:
                 self._progress_due = began + self._progress_seconds
 

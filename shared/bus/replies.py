@@ -1,4 +1,4 @@
-"""What whoever submits is answered, as types. Does no I/O."""
+"""The replies to senders of messages, as types. Does no I/O."""
 
 from typing import Literal, Self
 

@@ -1,4 +1,4 @@
-"""The subscription to batch messages, on a connection of its own."""
+"""The subscription to batch messages, on its own connection."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -37,7 +37,7 @@ class Subscription:
         self._keeping = asyncio.create_task(self._keep(lost))
 
     async def close(self) -> None:
-        """Stop consuming."""
+        """Stop consuming, and close the connection."""
         if self._keeping is not None:
             await end(self._keeping)
         await self._disconnect()

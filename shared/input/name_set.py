@@ -2,7 +2,7 @@
 
 A small set keeps the names themselves. A large one keeps 128 bits of a keyed hash for each, in a
 table with open addressing: 24 to 48 bytes a name. The chance that any two of a million names share
-their 128 bits is 10**12 / 2**129, about 1.5e-27. Nobody can aim at it: each set has a new key.
+their 128 bits is 10**12 / 2**129, about 1.5e-27. It cannot be provoked: each set has a new key.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _WORD = 2**64 - 1
 
 
 class NameSet:
-    """A set of names that only grows. Whoever chooses the names must not know the `salt`."""
+    """A set of names that only grows. The author of the names must not know the `salt`."""
 
     def __init__(self, salt: str | None = None, *, max_plain: int = _MAX_PLAIN) -> None:
         self._salt = salt or secrets.token_hex(8)

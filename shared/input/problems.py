@@ -8,7 +8,7 @@ from shared.openai.shapes import BatchError
 
 #: What decoding a line can raise, whatever the line holds.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-#: Characters of a client's own text that a message quotes at most.
+#: The maximum characters of a client's own text that a message quotes.
 _MAX_QUOTED = 80
 _KINDS: dict[type, str] = {
     str: "a string",

@@ -38,7 +38,7 @@ class Row(msgspec.Struct, gc=False):
 
 
 def predicted_output(endpoint: Endpoint, limit: int | None, choices: int) -> int:
-    """The tokens that the engine writes for a request, at most or by guess."""
+    """The output tokens of a request: the maximum if it has one, else an estimate."""
     return choices * (limit or _DEFAULT_OUTPUT_TOKENS) if endpoint.has_output else 0
 
 

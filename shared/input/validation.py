@@ -66,7 +66,7 @@ class InputCheck:
     #: By each model's name, the endpoints that it serves.
     models: Mapping[str, AbstractSet[str]]
     limits: Limits = field(default_factory=Limits)
-    #: Whether each line may name a model and an endpoint of its own.
+    #: Whether each line may name its own model and endpoint.
     is_mixed: bool = False
     #: Lines that are requests, good or bad.
     rows: int = 0
@@ -164,7 +164,7 @@ class InputCheck:
         url, model = self._last
         try:
             for line in lines:
-                # The decoder does not look into strings that nobody asked for.
+                # The decoder does not check strings that it was not asked to decode.
                 if not line.isascii():
                     line.decode()
             requests = list(map(plain_decoder(url, model).decode, lines))

@@ -17,9 +17,9 @@ THREADS = 24
 
 
 class Calls:
-    """Runs calls in threads of its own and raises our errors.
+    """Runs calls in its own threads and raises our errors.
 
-    A call has `attempts`, and `patience_seconds` all in all, if that is given.
+    A call has `attempts`, and `patience_seconds` in total, if given.
     """
 
     def __init__(self, *, attempts: int, patience_seconds: float | None) -> None:
@@ -44,7 +44,7 @@ class Calls:
         return await loop.run_in_executor(self._pool, translated, function)
 
     def close(self) -> None:
-        """Give up the threads."""
+        """Release the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _try(self, function: Callable[[], T]) -> T:

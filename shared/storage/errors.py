@@ -70,7 +70,7 @@ def why_unreadable(error: NotFoundError) -> Literal["changed", "forbidden", "mis
 
 
 class Place(NamedTuple):
-    """Where an object lies; the newest version if none is named."""
+    """The location of an object; the newest version if none is named."""
 
     bucket: str
     key: str

@@ -21,7 +21,7 @@ from shared.storage.errors import StorageRefusedError
 
 #: The size of a part, above S3's minimum of 5 MiB. One upload keeps a few parts in memory.
 PART_BYTES = 8 * 1024 * 1024
-#: The most memory that an upload takes: a part on its way, a copy of it, and the next part.
+#: The maximum memory of an upload: a part being sent, a copy of it, and the next part.
 UPLOAD_BYTES = 3 * PART_BYTES
 #: S3's limits: the size of every part but the last, and the number of parts.
 MIN_PART_BYTES = 5 * 1024 * 1024
@@ -60,7 +60,7 @@ class MultipartUploads:
         try:
             await send(upload, sending)
             etags = [task.result() for task in sending]
-            # Once only: if the answer is lost, a repeat cannot tell what happened.
+            # Called once: after a lost answer, a repeat could not tell what happened.
             return await self._calls.in_thread(lambda: self._complete(key, upload, etags))
         except BaseException:
             # Also if cancelled. A part still on its way would outlive the abort.

@@ -13,7 +13,7 @@ from shared.errors import SetupError, TransientError
 from shared.storage.errors import Place, errors_of
 from shared.storage.multipart import PART_BYTES, Stored
 
-#: Objects in one answer to a listing; S3 gives no more.
+#: The maximum of objects in one answer to a listing, as S3 defines it.
 MAX_LISTED = 1000
 LABEL_HEADER = "x-amz-meta-label"
 #: The codes of Ceph, AWS and MinIO for a bucket in an unknown region.

@@ -40,7 +40,7 @@ from shared.storage.requests import LABEL_HEADER, MAX_LISTED, BucketRequests, Li
 DEFAULT_REGION = "us-east-1"
 _READ_SECONDS = 60.0
 _CHUNK_BYTES = 1024 * 1024
-#: A key that nobody writes: it is under none of our prefixes.
+#: A key that is never written: it is under none of our prefixes.
 _PROBE = "probes/never"
 
 
@@ -146,7 +146,7 @@ class Storage:
         try:
             return await self.stat(key) if await self.get(key) == body else None
         except NotFoundError:
-            # It was removed meanwhile, together with its owner.
+            # It has been removed, together with its owner.
             return None
 
     async def get(
@@ -338,7 +338,7 @@ class Storage:
     def signed_url(self, key: str, *, at: int, seconds: int) -> str:
         """A URL that reads the object without a key, from `at` (Unix seconds) for `seconds`.
 
-        The same arguments give the same URL. S3 allows a week at most.
+        The same arguments give the same URL. S3 allows at most a week.
         """
         return self._client.get_presigned_url(
             "GET",

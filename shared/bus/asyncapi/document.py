@@ -28,7 +28,7 @@ def files() -> dict[str, str]:
 
 
 def write(docs: Path) -> None:
-    """Write all files, and remove the schemas of messages that are no more."""
+    """Write all files, and remove the schemas of messages that no longer exist."""
     made = files()
     (docs / "schemas").mkdir(exist_ok=True)
     for old in (docs / "schemas").glob("*.json"):
