@@ -3,7 +3,8 @@
 An index that can be rebuilt from S3: what must outlive Redis lies there as well.
 """
 
-from shared.state.batches import Acceptance, BatchRecord, NewBatch, PackedAcceptance, Pin, Start
+from shared.state.batch_record import BatchRecord
+from shared.state.batches import Acceptance, NewBatch, PackedAcceptance, Pin, Start
 from shared.state.files import FileRecord
 from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord

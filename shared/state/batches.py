@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from shared.errors import NotFoundError, TransientError
-from shared.lifecycle import FINAL, PAUSABLE, Status
-from shared.openai.shapes import Batch
+from shared.lifecycle import Status
 from shared.slices import Slice
+from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Quota
 from shared.state.scripts import Scripts, pairs
@@ -18,28 +18,6 @@ from shared.state.scripts import Scripts, pairs
 Acceptance = Literal["accepted", "duplicate", "conflict"]
 #: `started` has begun to run as well; `gone` is not made, for its pack is to be swept.
 PackedAcceptance = Literal["accepted", "started", "duplicate", "conflict", "gone"]
-#: OpenAI's fields that the record keeps under the same name.
-_TEXTS = (
-    "id",
-    "endpoint",
-    "input_file_id",
-    "completion_window",
-    "status",
-    "created_at",
-    "expires_at",
-)
-_NULLABLE = (
-    "model",
-    "output_file_id",
-    "error_file_id",
-    "in_progress_at",
-    "finalizing_at",
-    "completed_at",
-    "failed_at",
-    "expired_at",
-    "cancelling_at",
-    "cancelled_at",
-)
 
 
 class Pin(NamedTuple):
@@ -68,93 +46,6 @@ class NewBatch(NamedTuple):
     input_file: Mapping[str, str | int] | None = None
     reply: Mapping[str, str] | None = None
     start: Start | None = None
-
-
-class BatchRecord(NamedTuple):
-    """All that Redis knows of a batch, as text."""
-
-    fields: Mapping[str, str]
-
-    @classmethod
-    def from_flat(cls, flat: Sequence[str]) -> "BatchRecord":
-        """From names and values in turn, as scripts return a hash."""
-        return cls(dict(zip(flat[::2], flat[1::2], strict=True)))
-
-    @property
-    def id(self) -> str:
-        return self.fields["id"]
-
-    @property
-    def tenant(self) -> str:
-        return self.fields["tenant"]
-
-    @property
-    def status(self) -> Status:
-        return Status(self.fields["status"])
-
-    @property
-    def lanes(self) -> list[str]:
-        """Where it runs; none before it has a plan, and as a rule one."""
-        return self.fields.get("lane", "").split()
-
-    @property
-    def input_range(self) -> tuple[int, int | None]:
-        """The bytes [start, end) of its object that are its input; for an empty one, all of it."""
-        start = self.number("start")
-        return start, start + self.number("size") or None
-
-    @property
-    def file_ids(self) -> list[str]:
-        """Of its input, and of the results that it has."""
-        names = ("input_file_id", "output_file_id", "error_file_id")
-        return [self.fields[name] for name in names if name in self.fields]
-
-    @property
-    def ended_at(self) -> int | None:
-        """When it ended (Unix seconds); None while it lives."""
-        return self.number(f"{self.status}_at") if self.status in FINAL else None
-
-    def number(self, field: str) -> int:
-        """A counter or time; 0 when it was never set."""
-        return int(self.fields.get(field, 0))
-
-    def to_openai(self) -> Batch:
-        """The batch as HTTP shows it."""
-        return to_openai(self.fields)
-
-
-def to_openai(fields: Mapping[str, str]) -> Batch:
-    """OpenAI's batch object from a record, or from the snapshot in an event."""
-
-    def number(field: str) -> int:
-        return int(fields.get(field, 0))
-
-    errors = fields.get("errors")
-    metadata = fields.get("metadata")
-    tokens_in, tokens_out = number("input_tokens"), number("output_tokens")
-    # Validated as one: a model for each of its parts would cost several times as much.
-    return Batch.model_validate(
-        {
-            **{name: fields[name] for name in _TEXTS},
-            **{name: fields.get(name) for name in _NULLABLE},
-            "errors": {"data": json.loads(errors)} if errors else None,
-            "request_counts": {
-                "total": number("total"),
-                "completed": number("completed"),
-                # Rows of a lane that failed have their error lines only at the end.
-                "failed": number("failed") + number("given_up"),
-            },
-            "usage": {
-                "input_tokens": tokens_in,
-                "input_tokens_details": {"cached_tokens": number("cached_tokens")},
-                "output_tokens": tokens_out,
-                "output_tokens_details": {"reasoning_tokens": number("reasoning_tokens")},
-                "total_tokens": tokens_in + tokens_out,
-            },
-            "metadata": json.loads(metadata) if metadata else None,
-            "paused": "paused" in fields and fields["status"] in PAUSABLE,
-        }
-    )
 
 
 class Batches:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from shared import ids
 from shared.errors import NotFoundError
-from shared.state.batches import BatchRecord
+from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Rate, RateStatus
 from shared.state.scripts import Scripts
