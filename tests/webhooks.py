@@ -35,7 +35,9 @@ class Endpoint(NamedTuple):
 
     async def deliveries(self) -> list[WebhookDelivery]:
         """All of them, newest first."""
-        found, _ = await self.state.webhooks.deliveries(self.tenant, self.id, after=None, limit=100)
+        found, _ = await self.state.webhook_deliveries.page(
+            self.tenant, self.id, after=None, limit=100
+        )
         return found
 
     async def only(self) -> WebhookDelivery:

@@ -31,6 +31,8 @@ from shared.state.scripts import Scripts, pairs
 from shared.state.slices import Slices
 from shared.state.uploads import Uploads
 from shared.state.watch import Watch
+from shared.state.webhook_deliveries import WebhookDeliveries
+from shared.state.webhook_trials import WebhookTrials
 from shared.state.webhooks import Webhooks
 
 #: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
@@ -82,6 +84,8 @@ class State:
         self.outbox = Outbox(self._redis, namespace)
         self.events = Events(self._redis, scripts, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
+        self.webhook_deliveries = WebhookDeliveries(self._redis, scripts, namespace, self.webhooks)
+        self.webhook_trials = WebhookTrials(self._redis, scripts, namespace)
         unhindered = Scripts(self._redis, namespace, for_rebuild=True)
         self.restore = Restore(self._redis, unhindered, namespace)
         self.census = Census(self._redis, namespace)

@@ -839,12 +839,12 @@ async def test_an_end_is_delivered_again_under_the_same_id(
 ) -> None:
     await _endpoint(yards, "we_1")
     await yards.complete("ended")
-    [before], _ = await yards.state.webhooks.claim(most=9, each=9, lease_seconds=9)
+    [before], _ = await yards.state.webhook_deliveries.claim(most=9, each=9, lease_seconds=9)
     await _empty(redis_server)
 
     await _rebuild(yards)
 
-    [after], _ = await yards.state.webhooks.claim(most=9, each=9, lease_seconds=9)
+    [after], _ = await yards.state.webhook_deliveries.claim(most=9, each=9, lease_seconds=9)
     assert (after.id, after.event, after.url) == (before.id, before.event, before.url)
 
 
