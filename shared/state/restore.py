@@ -212,7 +212,7 @@ class Restore:
 
     async def webhooks(self) -> AsyncIterator[tuple[str, str]]:
         """Tenant and id of every endpoint that Redis has."""
-        async for key in self._names("webhooks"):
+        async for key in self._redis.scan_iter(match=f"{self._namespace}webhooks:*", count=1000):
             for endpoint_id in await self._redis.zrange(key, 0, -1):
                 yield key.rpartition(":")[2], endpoint_id
 
@@ -223,67 +223,6 @@ class Restore:
     async def delete_file(self, tenant: str, file_id: str) -> bool:
         """Let the file be gone, as in S3; False when it is."""
         return bool(await self._scripts.run("delete_file", tenant, file_id))
-
-    async def see_files(self, file_ids: Sequence[str]) -> None:
-        """Note that S3 has the records of these files."""
-        if file_ids:
-            await self._redis.sadd(f"{self._namespace}rebuilding:files", *file_ids)
-
-    async def unseen_files(self) -> AsyncIterator[list[FileRecord]]:
-        """Files that have a record in S3 as long as they live, and were not noted."""
-        async for key in self._names("files"):
-            async for page in self._file_pages(key):
-                async with self._redis.pipeline(transaction=False) as pipe:
-                    for file_id in page:
-                        pipe.sismember(f"{self._namespace}rebuilding:files", file_id)
-                        pipe.hgetall(f"{self._namespace}file:{file_id}")
-                    answers = await pipe.execute()
-                found = [
-                    FileRecord.from_fields(fields)
-                    for is_seen, fields in zip(answers[::2], answers[1::2], strict=True)
-                    if fields and not is_seen
-                ]
-                yield [file for file in found if file.has_record]
-
-    async def keep_packed(self, batches: Mapping[str, str]) -> None:
-        """Lay texts by for batches; the first one of each counts."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for batch_id, text in batches.items():
-                pipe.hsetnx(f"{self._namespace}rebuilding:packed", batch_id, text)
-            await pipe.execute()
-
-    async def packed(self, batch_id: str) -> str | None:
-        """What was laid by for the batch."""
-        return await self._redis.hget(f"{self._namespace}rebuilding:packed", batch_id)
-
-    async def drop_packed(self, batch_ids: Sequence[str]) -> None:
-        """Forget what was laid by for these batches: they are dealt with."""
-        if batch_ids:
-            await self._redis.hdel(f"{self._namespace}rebuilding:packed", *batch_ids)
-
-    async def some_packed(self, *, limit: int) -> list[str]:
-        """Batches for which something lies by."""
-        found = await self._redis.hrandfield(f"{self._namespace}rebuilding:packed", limit)
-        return found or []
-
-    async def forget_notes(self) -> None:
-        """Drop what `see_files` and `keep_packed` have noted."""
-        await self._redis.unlink(
-            f"{self._namespace}rebuilding:files", f"{self._namespace}rebuilding:packed"
-        )
-
-    async def _names(self, what: str) -> AsyncIterator[str]:
-        """The keys `what:<tenant>`."""
-        async for key in self._redis.scan_iter(match=f"{self._namespace}{what}:*", count=1000):
-            yield key
-
-    async def _file_pages(self, index: str) -> AsyncIterator[list[str]]:
-        last = "-inf"
-        while page := await self._redis.zrange(
-            index, last, "+inf", byscore=True, offset=0, num=_MANY, withscores=True
-        ):
-            yield [file_id for file_id, _ in page]
-            last = f"({page[-1][1]:.0f}"
 
     async def _slices(self, batch: LiveBatch, base: int) -> dict[str, list[int]]:
         """Write slices, parts and epochs. Returns the slices that are to be run, by lane."""

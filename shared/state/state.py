@@ -26,6 +26,7 @@ from shared.state.leases import Lease
 from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.outbox import Outbox
 from shared.state.positions import Positions
+from shared.state.rebuild_notes import RebuildNotes
 from shared.state.restore import Restore
 from shared.state.scripts import Scripts, pairs
 from shared.state.slices import Slices
@@ -88,6 +89,7 @@ class State:
         self.webhook_trials = WebhookTrials(self._redis, scripts, namespace)
         unhindered = Scripts(self._redis, namespace, for_rebuild=True)
         self.restore = Restore(self._redis, unhindered, namespace)
+        self.rebuild_notes = RebuildNotes(self._redis, namespace)
         self.census = Census(self._redis, namespace)
         self.dead_rows = DeadRows(self._redis, namespace)
 
