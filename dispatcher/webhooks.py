@@ -81,13 +81,15 @@ class Deliverer:
 
     async def _round(self) -> float:
         """Start what is due. Returns the seconds until there may be more."""
-        trials = await self._state.webhook_trials.take(most=self._free_attempts())
+        trials = await self._state.webhook_trials.take(limit=self._free_attempts())
         for trial in trials:
             self._start(self._try(trial))
         if not self._free_attempts():
             return _SWEEP_SECONDS
         found, wait = await self._state.webhook_deliveries.claim(
-            most=self._free_attempts(), each=self._per_endpoint, lease_seconds=self._lease_seconds
+            limit=self._free_attempts(),
+            per_endpoint=self._per_endpoint,
+            lease_seconds=self._lease_seconds,
         )
         for due in found:
             self._start(self._attempt(due))
@@ -109,7 +111,7 @@ class Deliverer:
                     attempt,
                     wait_seconds=verdict.wait_seconds,
                     pause_seconds=verdict.pause_seconds,
-                    each=self._per_endpoint,
+                    per_endpoint=self._per_endpoint,
                 )
         log.info(
             "webhook.attempted",

@@ -65,7 +65,7 @@ async def an_endpoint(
             "secret": secret,
             "hint": secret_hint(secret),
         },
-        most=50,
+        max_endpoints=50,
     )
     return Endpoint(state, tenant, endpoint_id, secret)
 

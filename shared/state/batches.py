@@ -90,8 +90,8 @@ class Batches:
         One with a plan starts at once, if its tenant's queue has room. The pack is kept from now on
         if a new batch is in it, and garbage if none is.
         """
-        wishes = [msgspec.json.encode(_wish(batch)) for batch in batches]
-        outcomes: list[PackedAcceptance] = await self._scripts.run("accept_pack", prefix, *wishes)
+        params = [msgspec.json.encode(_accept_params(batch)) for batch in batches]
+        outcomes: list[PackedAcceptance] = await self._scripts.run("accept_pack", prefix, *params)
         return outcomes
 
     async def get(self, batch_id: str) -> BatchRecord:
@@ -187,26 +187,26 @@ class Batches:
         await self._scripts.run("forget_batches", *batch_ids)
 
 
-def _wish(batch: NewBatch) -> dict[str, Any]:
+def _accept_params(batch: NewBatch) -> dict[str, Any]:
     """As `accept_pack.lua` takes it; what is not there is left out."""
-    wish: dict[str, Any] = {
+    params: dict[str, Any] = {
         "id": batch.id,
         "fingerprint": batch.fingerprint,
         "fields": pairs(batch.fields),
     }
     if batch.input_file:
-        wish["file"] = batch.input_file
+        params["file"] = batch.input_file
     if batch.reply:
-        wish["reply"] = batch.reply
+        params["reply"] = batch.reply
     if batch.start:
         start = batch.start
         tokens = (start.quota.tokens, *start.quota.more_tokens)
-        wish["start"] = {
+        params["start"] = {
             "plan": start.plan,
             "lane": start.lane,
-            "slices": [piece.to_text() for piece in start.slices],
+            "slices": [slice_.to_text() for slice_ in start.slices],
             "fields": pairs({"plan": start.plan, **start.fields}),
             "requests": start.quota.requests,
             "tokens": " ".join(map(str, tokens)),
         }
-    return wish
+    return params

@@ -27,7 +27,7 @@ class LaneCount(NamedTuple):
     has_failed: bool
 
 
-class Counted(NamedTuple):
+class FleetCounts(NamedTuple):
     """All of it, as of `at` on Redis's clock (Unix seconds)."""
 
     at: float
@@ -52,7 +52,7 @@ class Census:
         self._redis = redis
         self._namespace = namespace
 
-    async def take(self) -> Counted:
+    async def take(self) -> FleetCounts:
         """Count now."""
         ns = self._namespace
         statuses = [status for status in Status if status not in FINAL]
@@ -76,7 +76,7 @@ class Census:
         live = {status: Waiting(next(answers), _first(next(answers))) for status in statuses}
         outboxes = {box: Waiting(next(answers), _written(next(answers))) for box in boxes}
         due_ms = _first(due)
-        return Counted(
+        return FleetCounts(
             at=seconds + micros / 1e6,
             live=live,
             ended={status: int(ended.get(status, 0)) for status in Status if status in FINAL},

@@ -27,7 +27,7 @@ class Events:
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in batch_ids:
                 pipe.lrange(f"{self._namespace}events:{batch_id}", 0, -1)
-            return [[Entry.told(text) for text in texts] for texts in await pipe.execute()]
+            return [[Entry.from_text(text) for text in texts] for texts in await pipe.execute()]
 
     async def changes(self, tenant: str, *, after: int, limit: int) -> list[Change]:
         """The tenant's batches that changed after a time (Unix microseconds), that long ago first.
@@ -51,4 +51,4 @@ class Events:
         Of a batch whose changes of state are still in the outbox, none.
         """
         taken = await self._scripts.run("take_progress", limit)
-        return [Entry.told(text) for text in taken[1::2]]
+        return [Entry.from_text(text) for text in taken[1::2]]

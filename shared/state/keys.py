@@ -12,9 +12,9 @@ from shared.state.limits import Rate, RateStatus
 from shared.state.scripts import Scripts
 
 #: Of a key's beginning, after what all keys begin with, so many characters are kept to be shown.
-_SHOWN = 4
+_SHOWN_CHARACTERS = 4
 #: Of shorter keys even a beginning would tell too much.
-_SHORTEST_SHOWN = 32
+_MIN_SHOWN_LENGTH = 32
 
 
 class KeyRecord(NamedTuple):
@@ -149,4 +149,6 @@ def _record(key_id: str, fields: Mapping[str, str]) -> KeyRecord:
 
 def shown_prefix(key: str) -> str:
     """So much of a key as may be shown."""
-    return key[: len(ids.API_KEY_PREFIX) + _SHOWN] if len(key) >= _SHORTEST_SHOWN else ""
+    return (
+        key[: len(ids.API_KEY_PREFIX) + _SHOWN_CHARACTERS] if len(key) >= _MIN_SHOWN_LENGTH else ""
+    )

@@ -141,7 +141,7 @@ class Lanes:
             status, _, tenant, priority, created_at, expires_at, _ = batches[batch_id]
             if text is None or status != Status.IN_PROGRESS:
                 continue
-            piece = to_slice(text)
+            slice_ = to_slice(text)
             found.append(
                 ReadySlice(
                     batch_id=batch_id,
@@ -150,8 +150,8 @@ class Lanes:
                     priority=int(priority),
                     created_at=int(created_at),
                     expires_at=int(expires_at),
-                    tokens=piece.tokens,
-                    rows=piece.rows,
+                    tokens=slice_.tokens,
+                    rows=slice_.rows,
                     is_ready=is_ready,
                 )
             )

@@ -19,6 +19,6 @@ class Lease:
         )
         return number
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         """End it now, so that the next holder need not wait."""
         await self._scripts.run("lease", self._name, self._holder, 0)

@@ -30,8 +30,8 @@ class Entry:
         return snapshot
 
     @classmethod
-    def told(cls, text: str) -> "Entry":
-        """From an event as watchers hear it; it lies in no box."""
+    def from_text(cls, text: str) -> "Entry":
+        """Parse an event as watchers receive it. Such an entry is in no box."""
         sequence, at_ms, kind, snapshot = text.split(" ", 3)
         return cls("", {"type": kind, "sequence": sequence, "at_ms": at_ms, "snapshot": snapshot})
 

@@ -163,13 +163,13 @@ class Restore:
         pending = await self._slices(batch, base)
         left = {
             lane: sum(
-                piece.lane == number and index not in (batch.parts or {})
-                for index, piece in enumerate(batch.slices)
+                slice_.lane == number and index not in (batch.parts or {})
+                for index, slice_ in enumerate(batch.slices)
                 if index not in batch.given_up
             )
             for number, lane in enumerate(batch.lanes)
         }
-        told = {
+        params = {
             "status": batch.status,
             "stages": [
                 {"fields": pairs(stage.fields), "kind": stage.kind, **stage.pin._asdict()}
@@ -182,7 +182,7 @@ class Restore:
             "left": left or {"": 0},
             "pending": {lane: len(pending[lane]) for lane in batch.lanes} or {"": 0},
         }
-        return await self._scripts.run("restore_batch", batch.id, json.dumps(told))
+        return await self._scripts.run("restore_batch", batch.id, json.dumps(params))
 
     async def files(self, files: Sequence[FileRecord]) -> int:
         """Make files; returns how many Redis did not know."""
@@ -235,12 +235,12 @@ class Restore:
             async with self._redis.pipeline(transaction=False) as pipe:
                 numbered = list(enumerate(batch.slices[first : first + _MANY], start=first))
                 plan = f"{ns}plan:{batch.id}:{batch.plan}"
-                pipe.hset(plan, mapping={str(i): piece.to_text() for i, piece in numbered})
+                pipe.hset(plan, mapping={str(i): slice_.to_text() for i, slice_ in numbered})
                 pipe.expire(plan, UNUSED_PLAN_SECONDS)
                 epochs: dict[str, int] = {}
                 commits: dict[str, int] = {}
-                for index, piece in numbered:
-                    lane = batch.lanes[piece.lane]
+                for index, slice_ in numbered:
+                    lane = batch.lanes[slice_.lane]
                     if index in parts:
                         part, epochs[str(index)] = parts[index]
                         commits[str(index)] = before

@@ -39,7 +39,7 @@ from shared.state.webhooks import Webhooks
 #: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
 NAMESPACE = "{batchyard}:"
 #: Of one process; each takes a file descriptor, of which processes often have 1024.
-_MOST_CONNECTIONS = 500
+_MAX_CONNECTIONS = 500
 
 
 class MovedError(BatchyardError):
@@ -63,7 +63,7 @@ class State:
             socket_connect_timeout=min(5.0, patience_seconds),
             health_check_interval=15,
             # At redis-py's own limit of 100, the 101st call of the same moment would be an error.
-            max_connections=_MOST_CONNECTIONS,
+            max_connections=_MAX_CONNECTIONS,
             retry=BoundedRetry(ExponentialBackoff(cap=1.0, base=0.05), 6),
             # The last one is uvloop's word for a connection that was reset.
             retry_on_error=[RedisConnectionError, RedisTimeoutError, RuntimeError],

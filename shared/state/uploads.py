@@ -99,7 +99,7 @@ class Uploads:
         )
 
     async def add_part(
-        self, upload_id: str, part: PartRecord, *, most_bytes: int, most_parts: int
+        self, upload_id: str, part: PartRecord, *, max_bytes: int, max_parts: int
     ) -> str:
         """Record a part whose object is there; a repeat changes nothing.
 
@@ -112,8 +112,8 @@ class Uploads:
             part.id,
             json.dumps(part[1:]),
             part.size,
-            most_bytes,
-            most_parts,
+            max_bytes,
+            max_parts,
         )
 
     async def parts(self, upload_id: str, part_ids: Sequence[str]) -> list[PartRecord | None]:

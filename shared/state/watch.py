@@ -11,8 +11,8 @@ from shared.errors import TransientError
 from shared.state.client import translated
 
 _PATIENCE_SECONDS = 5.0
-#: Messages handed over together, however many more are there.
-_MOST_AT_ONCE = 500
+#: Messages that one call of `next` returns.
+_MAX_MESSAGES = 500
 
 
 class Heard(NamedTuple):
@@ -67,7 +67,7 @@ class Watch:
             while not messages and (left := deadline - time.monotonic()) > 0:
                 if (message := await self._pubsub.get_message(timeout=left)) is not None:
                     messages.append(message)
-            while len(messages) < _MOST_AT_ONCE:
+            while len(messages) < _MAX_MESSAGES:
                 if (message := await self._pubsub.get_message(timeout=0)) is None:
                     break
                 messages.append(message)

@@ -104,14 +104,16 @@ class WebhookDeliveries:
                 return
 
     async def claim(
-        self, *, most: int, each: int, lease_seconds: float
+        self, *, limit: int, per_endpoint: int, lease_seconds: float
     ) -> tuple[list[Due], float | None]:
-        """Deliveries whose time has come, and the seconds until there may be more, if known.
+        """Claim due deliveries. Also returns the seconds until more may be due, if known.
 
-        At most `most`, and so many that no endpoint has more than `each` claimed at once.
+        Claims up to `limit`, and keeps each endpoint at no more than `per_endpoint` at once.
         """
         answer = json.loads(
-            await self._scripts.run("claim_webhooks", most, each, int(lease_seconds * 1000))
+            await self._scripts.run(
+                "claim_webhooks", limit, per_endpoint, int(lease_seconds * 1000)
+            )
         )
         wait: float = answer["wait_ms"] / 1000
         return [_due(*one) for one in answer["granted"]], None if wait < 0 else wait
@@ -124,7 +126,7 @@ class WebhookDeliveries:
         *,
         wait_seconds: float,
         pause_seconds: float,
-        each: int,
+        per_endpoint: int,
     ) -> bool:
         """Record an attempt and what follows from it; False if the claim is another's by now.
 
@@ -139,7 +141,7 @@ class WebhookDeliveries:
             attempt.model_dump_json(),
             int(wait_seconds * 1000),
             int(pause_seconds * 1000),
-            each,
+            per_endpoint,
         )
         return bool(done)
 

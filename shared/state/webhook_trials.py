@@ -36,9 +36,9 @@ class WebhookTrials:
             await self._scripts.run("try_webhook", endpoint_id, trial_id, event_type, _TEST_SECONDS)
         )
 
-    async def take(self, *, most: int) -> list[Trial]:
+    async def take(self, *, limit: int) -> list[Trial]:
         """Test deliveries that nobody has begun; whoever reads them has to make them."""
-        taken = await self._redis.lpop(f"{self._namespace}webhook-tests", most) if most else None
+        taken = await self._redis.lpop(f"{self._namespace}webhook-tests", limit) if limit else None
         wanted = [json.loads(text) for text in taken or ()]
         seconds, _ = await self._redis.time()
         found: list[Trial] = []

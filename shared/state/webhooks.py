@@ -56,16 +56,18 @@ class Webhooks:
         endpoint_id: str,
         fields: Mapping[str, str],
         *,
-        most: int,
+        max_endpoints: int,
     ) -> None:
         """Make the endpoint; a repeat changes nothing.
 
         `fields` are name, url, event_types (with commas), secret and hint. Raises
-        InvalidInputError if the tenant has `most` already.
+        InvalidInputError if the tenant already has `max_endpoints`.
         """
-        if not await self._scripts.run("create_webhook", tenant, endpoint_id, most, *pairs(fields)):
+        if not await self._scripts.run(
+            "create_webhook", tenant, endpoint_id, max_endpoints, *pairs(fields)
+        ):
             raise InvalidInputError(
-                f"You have {most} webhook endpoints, and no more are allowed. Delete one first.",
+                f"You have {max_endpoints} webhook endpoints, which is the maximum. Delete one first.",
                 code="webhook_endpoint_limit_reached",
             )
 
@@ -127,12 +129,21 @@ class Webhooks:
         async with self._redis.pipeline(transaction=False) as pipe:
             for endpoint_id in endpoint_ids:
                 # Not all: secrets stay where they are.
-                pipe.hmget(f"{self._namespace}webhook:{endpoint_id}", *_SHOWN)
+                pipe.hmget(f"{self._namespace}webhook:{endpoint_id}", *_PUBLIC_FIELDS)
             found = zip(endpoint_ids, await pipe.execute(), strict=True)
         return [_endpoint(endpoint_id, fields) for endpoint_id, fields in found if fields[0]]
 
 
-_SHOWN = ("tenant", "name", "url", "event_types", "created_at", "updated_at", "hint", "disabled_at")
+_PUBLIC_FIELDS = (
+    "tenant",
+    "name",
+    "url",
+    "event_types",
+    "created_at",
+    "updated_at",
+    "hint",
+    "disabled_at",
+)
 
 
 def _endpoint(endpoint_id: str, fields: Sequence[str | None]) -> EndpointRecord:

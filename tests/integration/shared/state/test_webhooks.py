@@ -102,13 +102,13 @@ async def test_endpoints_take_turns_however_much_waits_for_one(state: State) -> 
     busy = await an_endpoint(state, URL, event_types=("batch.completed",))
     for _ in range(4):
         await in_status(state, Status.COMPLETED)
-    (first,) = await _claim(state, most=1)
+    (first,) = await _claim(state, limit=1)
     other = await an_endpoint(state, URL, event_types=("batch.failed",))
     await in_status(state, Status.FAILED)
     await _settle(state, first, "delivered")
 
     # What became due later is second, not fifth.
-    found = [(await _claim(state, most=1))[0].endpoint for _ in range(3)]
+    found = [(await _claim(state, limit=1))[0].endpoint for _ in range(3)]
 
     assert first.endpoint == busy.id
     assert other.id in found[:2]
@@ -136,7 +136,7 @@ async def test_a_pause_holds_back_everything_for_the_endpoint(state: State) -> N
     endpoint = await an_endpoint(state, URL)
     for _ in range(2):
         await in_status(state, Status.COMPLETED)
-    (due,) = await _claim(state, most=1)
+    (due,) = await _claim(state, limit=1)
 
     await _settle(state, due, "retry", pause=60.0)
 
@@ -154,7 +154,7 @@ async def test_a_retry_waits_and_the_claim_says_for_how_long(state: State) -> No
     (due,) = await _claim(state)
     await _settle(state, due, "retry", wait=30.0)
 
-    found, wait = await state.webhook_deliveries.claim(most=10, each=4, lease_seconds=30)
+    found, wait = await state.webhook_deliveries.claim(limit=10, per_endpoint=4, lease_seconds=30)
 
     assert found == []
     assert wait is not None
@@ -195,7 +195,7 @@ async def test_a_deleted_endpoint_leaves_nothing_to_send(
     endpoint = await an_endpoint(state, URL)
     for _ in range(2):
         await in_status(state, Status.COMPLETED)
-    (due,) = await _claim(state, most=1)
+    (due,) = await _claim(state, limit=1)
 
     await state.webhooks.delete("acme", endpoint.id)
 
@@ -256,12 +256,12 @@ async def test_pages_of_deliveries_skip_those_whose_time_is_over(
 async def test_a_tenant_has_no_more_endpoints_than_it_may(state: State) -> None:
     fields = {"name": "n", "url": URL, "event_types": "batch.failed", "secret": "s", "hint": "h"}
     for number in (1, 2, 2):
-        await state.webhooks.create("acme", f"we_{number}", fields, most=2)
+        await state.webhooks.create("acme", f"we_{number}", fields, max_endpoints=2)
 
     with pytest.raises(InvalidInputError, match="You have 2 webhook endpoints"):
-        await state.webhooks.create("acme", "we_3", fields, most=2)
+        await state.webhooks.create("acme", "we_3", fields, max_endpoints=2)
 
-    await state.webhooks.create("globex", "we_3", fields, most=2)
+    await state.webhooks.create("globex", "we_3", fields, max_endpoints=2)
 
 
 async def test_a_change_is_noted_and_none_is_not(
@@ -363,22 +363,26 @@ async def test_one_test_of_an_endpoint_at_a_time(state: State) -> None:
     assert await state.webhook_trials.start(endpoint.id, "wh_1", "batch.failed")
     assert await state.webhook_trials.start(endpoint.id, "wh_1", "batch.failed")
     assert not await state.webhook_trials.start(endpoint.id, "wh_2", "batch.failed")
-    (trial,) = await state.webhook_trials.take(most=9)
+    (trial,) = await state.webhook_trials.take(limit=9)
     assert (trial.id, trial.event.type, trial.url) == ("wh_1", "batch.failed", URL)
     await state.webhook_trials.finish(trial, _attempt(None))
 
     assert await state.webhook_trials.start(endpoint.id, "wh_2", "batch.failed")
 
 
-async def _claim(state: State, *, most: int = 10, each: int = 4, lease: float = 30.0) -> list[Due]:
-    found, _ = await state.webhook_deliveries.claim(most=most, each=each, lease_seconds=lease)
+async def _claim(state: State, *, limit: int = 10, each: int = 4, lease: float = 30.0) -> list[Due]:
+    found, _ = await state.webhook_deliveries.claim(
+        limit=limit, per_endpoint=each, lease_seconds=lease
+    )
     return found
 
 
 async def _claimed_soon(state: State, *, each: int = 4) -> list[Due]:
     """What is claimed as soon as there is something."""
     while True:
-        found, wait = await state.webhook_deliveries.claim(most=10, each=each, lease_seconds=30)
+        found, wait = await state.webhook_deliveries.claim(
+            limit=10, per_endpoint=each, lease_seconds=30
+        )
         if found:
             return found
         await asyncio.sleep(min(wait or 0.01, 0.01))
@@ -394,7 +398,7 @@ async def _settle(
     each: int = 4,
 ) -> bool:
     return await state.webhook_deliveries.settle(
-        due, outcome, _attempt(500), wait_seconds=wait, pause_seconds=pause, each=each
+        due, outcome, _attempt(500), wait_seconds=wait, pause_seconds=pause, per_endpoint=each
     )
 
 
@@ -405,4 +409,4 @@ def _attempt(status: int | None) -> WebhookAttempt:
 async def _secrets(state: State) -> tuple[str, ...]:
     """What the next delivery to the only endpoint would be signed with."""
     await in_status(state, Status.COMPLETED)
-    return (await _claim(state, most=1))[0].secrets
+    return (await _claim(state, limit=1))[0].secrets
