@@ -32,13 +32,13 @@ _NULLABLE = (
 
 
 class BatchRecord(NamedTuple):
-    """All that Redis knows of a batch, as text."""
+    """Everything that Redis knows about a batch, as text."""
 
     fields: Mapping[str, str]
 
     @classmethod
     def from_flat(cls, flat: Sequence[str]) -> "BatchRecord":
-        """From names and values in turn, as scripts return a hash."""
+        """Build the record from alternating names and values, as scripts return a hash."""
         return cls(dict(zip(flat[::2], flat[1::2], strict=True)))
 
     @property
@@ -55,32 +55,32 @@ class BatchRecord(NamedTuple):
 
     @property
     def lanes(self) -> list[str]:
-        """Where it runs; none before it has a plan, and as a rule one."""
+        """The lanes it runs on: usually one, and none before it has a plan."""
         return self.fields.get("lane", "").split()
 
     @property
     def input_range(self) -> tuple[int, int | None]:
-        """The bytes [start, end) of its object that are its input; for an empty one, all of it."""
+        """The bytes [start, end) of the object that are its input; None as end if it is empty."""
         start = self.number("start")
         return start, start + self.number("size") or None
 
     @property
     def file_ids(self) -> list[str]:
-        """Of its input, and of the results that it has."""
+        """The ids of its input file and of its result files, as far as they exist."""
         names = ("input_file_id", "output_file_id", "error_file_id")
         return [self.fields[name] for name in names if name in self.fields]
 
     @property
     def ended_at(self) -> int | None:
-        """When it ended (Unix seconds); None while it lives."""
+        """When it ended (Unix seconds); None while it is live."""
         return self.number(f"{self.status}_at") if self.status in FINAL else None
 
     def number(self, field: str) -> int:
-        """A counter or time; 0 when it was never set."""
+        """A counter or time; 0 if it was never set."""
         return int(self.fields.get(field, 0))
 
     def to_openai(self) -> Batch:
-        """The batch as HTTP shows it."""
+        """The batch as the HTTP API shows it."""
         return to_openai(self.fields)
 
 
@@ -93,7 +93,7 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
     errors = fields.get("errors")
     metadata = fields.get("metadata")
     tokens_in, tokens_out = number("input_tokens"), number("output_tokens")
-    # Validated as one: a model for each of its parts would cost several times as much.
+    # One validation of nested dicts is several times faster than a model for each part.
     return Batch.model_validate(
         {
             **{name: fields[name] for name in _TEXTS},
@@ -102,7 +102,7 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
             "request_counts": {
                 "total": number("total"),
                 "completed": number("completed"),
-                # Rows of a lane that failed have their error lines only at the end.
+                # Rows of a failed lane get their error lines only when the batch ends.
                 "failed": number("failed") + number("given_up"),
             },
             "usage": {

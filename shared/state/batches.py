@@ -1,4 +1,4 @@
-"""Batch records: made once, read often; their status is changed elsewhere."""
+"""Batch records: created once and read often. `State` changes their status."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,19 @@ from shared.state.limits import Quota
 from shared.state.scripts import Scripts, pairs
 
 Acceptance = Literal["accepted", "duplicate", "conflict"]
-#: `started` has begun to run as well; `gone` is not made, for its pack is to be swept.
+#: `started` means created and running. `gone` means not created, because the pack is being swept.
 PackedAcceptance = Literal["accepted", "started", "duplicate", "conflict", "gone"]
 
 
 class Pin(NamedTuple):
-    """The number of an event and its time (Unix milliseconds), given to it before it happens."""
+    """An event's number and time (Unix milliseconds), fixed before it happens."""
 
     sequence: int
     at_ms: int
 
 
 class Start(NamedTuple):
-    """A batch's whole plan under its name, on one lane, and the other fields of INPUT_ACCEPTED."""
+    """A batch's whole plan on one lane, named `plan`, and the other fields of INPUT_ACCEPTED."""
 
     plan: str
     lane: str
@@ -38,7 +38,7 @@ class Start(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """What `accept` takes, and a plan if there is one."""
+    """The arguments of `accept`, and the plan if there is one."""
 
     id: str
     fingerprint: str
@@ -66,12 +66,12 @@ class Batches:
         submission: str | None,
         reply: Mapping[str, str] | None = None,
     ) -> Acceptance:
-        """Make the batch as `validating`, with its first event and the message to publish, if any.
+        """Create the batch as `validating`, with its first event and the message to publish.
 
-        `reply` is who is to be told, in the same step: `to`, `message_id` and `correlation_id`.
-
-        `fields` need at least id, tenant, input_file_id, created_at and expires_at. Repeating it is
-        harmless: the same fingerprint is a `duplicate`, another one a `conflict`.
+        `reply` says where the reply goes, which is written in the same step: `to`, `message_id` and
+        `correlation_id`. `fields` must have at least id, tenant, input_file_id, created_at and
+        expires_at. A repeat is harmless: with the same fingerprint it is a `duplicate`, with
+        another one a `conflict`.
         """
         outcome: Acceptance = await self._scripts.run(
             "accept",
@@ -85,10 +85,10 @@ class Batches:
         return outcome
 
     async def accept_pack(self, prefix: str, batches: Sequence[NewBatch]) -> list[PackedAcceptance]:
-        """`accept` for the batches of a pack that was reserved under `prefix`, in one step.
+        """Accept the batches of a pack that was reserved under `prefix`, in one step.
 
-        One with a plan starts at once, if its tenant's queue has room. The pack is kept from now on
-        if a new batch is in it, and garbage if none is.
+        A batch with a plan starts at once if its tenant's queue has room. The pack is kept if it
+        contains a new batch; otherwise it becomes garbage.
         """
         params = [msgspec.json.encode(_accept_params(batch)) for batch in batches]
         outcomes: list[PackedAcceptance] = await self._scripts.run("accept_pack", prefix, *params)
@@ -102,9 +102,9 @@ class Batches:
         return BatchRecord(fields)
 
     async def pinned(self, batch_id: str) -> tuple[BatchRecord, Pin]:
-        """The record, and the number and time that its next event would have if it happened now.
+        """The record, and the number and time that its next event would get now.
 
-        Raises NotFoundError, and TransientError during a rebuild: the record may be an old one.
+        Raises NotFoundError, and TransientError during a rebuild, when the record may be outdated.
         """
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.exists(f"{self._namespace}rebuilding")
@@ -112,7 +112,7 @@ class Batches:
             pipe.time()
             is_rebuilding, fields, (seconds, micros) = await pipe.execute()
         if is_rebuilding:
-            raise TransientError("The index of this fleet is being rebuilt.")
+            raise TransientError("Redis is being rebuilt from S3. Try again later.")
         if not fields:
             raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
         record = BatchRecord(fields)
@@ -142,21 +142,21 @@ class Batches:
     ) -> tuple[list[BatchRecord], bool]:
         """A tenant's batches, newest first, after the cursor; and whether there are more.
 
-        With `changed_after` (Unix microseconds) only those with an event since then, the last
-        changed first. An unknown cursor gives an empty page.
+        `changed_after` (Unix microseconds) selects batches with an event since then, the most
+        recently changed first. An unknown cursor gives an empty page.
         """
         since = "" if changed_after is None else changed_after
         has_more, *found = await self._scripts.run("page", tenant, after or "", limit, since)
         return [BatchRecord.from_flat(flat) for flat in found], has_more == "1"
 
     async def in_status(self, status: Status, *, limit: int = 1000) -> list[str]:
-        """Ids of batches in a status that is not final, the longest there first."""
+        """Ids of batches in a status that is not final, starting with the longest in it."""
         return await self._redis.zrange(f"{self._namespace}status:{status}", 0, limit - 1)
 
     async def past_window(self, *, first: int = 0, limit: int = 500) -> list[str]:
-        """Ids of live batches whose completion window has closed, the longest ago first.
+        """Ids of live batches whose completion window has closed, earliest first.
 
-        They stay among them until they have ended; `first` are passed over.
+        A batch is listed until it ends. The first `first` ids are skipped.
         """
         seconds, _ = await self._redis.time()
         return await self._redis.zrangebyscore(
@@ -164,7 +164,7 @@ class Batches:
         )
 
     async def seconds_to_next_window(self) -> float:
-        """Until the next completion window of a live batch closes; infinite without one."""
+        """Seconds until the next completion window of a live batch closes; infinite without one."""
         seconds, micros = await self._redis.time()
         found = await self._redis.zrangebyscore(
             f"{self._namespace}deadlines", f"({seconds}", "+inf", start=0, num=1, withscores=True
@@ -172,23 +172,23 @@ class Batches:
         return found[0][1] - seconds - micros / 1e6 if found else inf
 
     async def ended_before(self, seconds: float, *, limit: int = 100) -> list[str]:
-        """Ids of batches that ended before this time (Unix seconds), the longest ago first."""
+        """Ids of batches that ended before this time (Unix seconds), earliest first."""
         return await self._redis.zrangebyscore(
             f"{self._namespace}endings", "-inf", seconds, start=0, num=limit
         )
 
     async def look_again(self, batch_ids: Sequence[str], *, after: float) -> None:
-        """Let `ended_before` pass them over for times before `after` (Unix seconds)."""
+        """Leave the batches out of `ended_before` for times up to `after` (Unix seconds)."""
         places = dict.fromkeys(batch_ids, after)
         await self._redis.zadd(f"{self._namespace}endings", places, xx=True, gt=True)
 
     async def forget(self, batch_ids: Sequence[str]) -> None:
-        """Let batches that have ended never have been; their ids and message ids are free again."""
+        """Remove every trace of ended batches. Their ids and message ids can be used again."""
         await self._scripts.run("forget_batches", *batch_ids)
 
 
 def _accept_params(batch: NewBatch) -> dict[str, Any]:
-    """As `accept_pack.lua` takes it; what is not there is left out."""
+    """The batch as `accept_pack.lua` takes it. Missing values are left out."""
     params: dict[str, Any] = {
         "id": batch.id,
         "fingerprint": batch.fingerprint,

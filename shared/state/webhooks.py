@@ -67,7 +67,7 @@ class Webhooks:
             "create_webhook", tenant, endpoint_id, max_endpoints, *pairs(fields)
         ):
             raise InvalidInputError(
-                f"You have {max_endpoints} webhook endpoints, which is the maximum. Delete one first.",
+                f"You have {max_endpoints} webhook endpoints, the maximum. Delete one first.",
                 code="webhook_endpoint_limit_reached",
             )
 
