@@ -37,7 +37,7 @@ class Entry:
 
 
 class Outbox:
-    """The noun `outbox` of State. Entries are read in order, and removed once they are published."""
+    """The noun `outbox` of State. Entries are read in order and removed once published."""
 
     def __init__(self, redis: Client, namespace: str) -> None:
         self._redis = redis

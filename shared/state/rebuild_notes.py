@@ -1,4 +1,4 @@
-"""What a rebuild notes in Redis while it runs: the files it found in S3, and the lines of packs."""
+"""Notes that a rebuild keeps in Redis while it runs: files found in S3, and lines of packs."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -22,7 +22,7 @@ class RebuildNotes:
             await self._redis.sadd(f"{self._namespace}rebuilding:files", *file_ids)
 
     async def files_without_note(self) -> AsyncIterator[list[FileRecord]]:
-        """Files that have a record in S3 as long as they live, and were not noted."""
+        """Files that should have a record in S3 but were not noted."""
         async for key in self._redis.scan_iter(match=f"{self._namespace}files:*", count=1000):
             async for page in self._file_pages(key):
                 async with self._redis.pipeline(transaction=False) as pipe:
@@ -38,28 +38,28 @@ class RebuildNotes:
                 yield [file for file in found if file.has_record]
 
     async def add_packed(self, batches: Mapping[str, str]) -> None:
-        """Lay texts by for batches; the first one of each counts."""
+        """Store the text of each batch, unless it already has one."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id, text in batches.items():
                 pipe.hsetnx(f"{self._namespace}rebuilding:packed", batch_id, text)
             await pipe.execute()
 
     async def packed(self, batch_id: str) -> str | None:
-        """What was laid by for the batch."""
+        """The stored text of the batch."""
         return await self._redis.hget(f"{self._namespace}rebuilding:packed", batch_id)
 
     async def drop_packed(self, batch_ids: Sequence[str]) -> None:
-        """Forget what was laid by for these batches: they are dealt with."""
+        """Remove the texts of batches that are done."""
         if batch_ids:
             await self._redis.hdel(f"{self._namespace}rebuilding:packed", *batch_ids)
 
     async def sample_packed(self, *, limit: int) -> list[str]:
-        """Batches for which something lies by."""
+        """Ids of some batches that have a stored text."""
         found = await self._redis.hrandfield(f"{self._namespace}rebuilding:packed", limit)
         return found or []
 
     async def clear(self) -> None:
-        """Drop what `add_files` and `add_packed` have noted."""
+        """Remove all notes."""
         await self._redis.unlink(
             f"{self._namespace}rebuilding:files", f"{self._namespace}rebuilding:packed"
         )

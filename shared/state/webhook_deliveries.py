@@ -17,24 +17,24 @@ from shared.state.client import Client
 from shared.state.scripts import Scripts
 from shared.state.webhooks import Webhooks, no_endpoint
 
-#: How an attempt ended: taken, to be tried again, given up, or refused for ever (410).
+#: How an attempt ended: delivered, to be retried, given up, or refused for ever (410).
 Outcome = Literal["delivered", "retry", "failed", "gone"]
 
 
 class Due(NamedTuple):
-    """A claimed delivery with all that an attempt needs; times are Unix seconds."""
+    """A claimed delivery with everything that an attempt needs. Times are Unix seconds."""
 
     endpoint: str
     id: str
-    #: Fences whoever comes back later than the claim lasted.
+    #: A fencing number: an attempt that outlives its claim cannot be settled.
     claim: int
     url: str
     secrets: tuple[str, ...]
     event: WebhookEvent
     since: float
-    #: Attempts since then that have failed.
+    #: Failed attempts since then.
     tries: int
-    #: How often in a row the endpoint has asked to slow down.
+    #: How many times in a row the endpoint has asked to slow down.
     slow: int
 
 
@@ -73,7 +73,7 @@ class WebhookDeliveries:
                 return [], False
             position = rank + 1
         found: list[WebhookDelivery] = []
-        # Some have reached the end of their time, so pages are read on until the answer is full.
+        # Expired deliveries are skipped, so this reads on until the page is full.
         while len(found) <= limit:
             batch = await self._redis.zrevrange(index, position, position + max(limit, 100))
             if not batch:
@@ -83,7 +83,7 @@ class WebhookDeliveries:
         return found[:limit], len(found) > limit
 
     async def redeliver(self, tenant: str, endpoint_id: str, delivery_id: str) -> None:
-        """Send a delivery now, and for 72 hours from now if need be.
+        """Send a delivery again now, with retries for 72 hours.
 
         Raises NotFoundError, and ConflictError for a disabled endpoint.
         """
@@ -97,7 +97,7 @@ class WebhookDeliveries:
                 raise _no_delivery(delivery_id)
             case "disabled":
                 raise ConflictError(
-                    f"The webhook endpoint '{endpoint_id}' has answered 410 and is disabled. "
+                    f"The webhook endpoint '{endpoint_id}' answered 410 and is disabled. "
                     "Update it to enable it again."
                 )
             case _:
@@ -128,9 +128,9 @@ class WebhookDeliveries:
         pause_seconds: float,
         per_endpoint: int,
     ) -> bool:
-        """Record an attempt and what follows from it; False if the claim is another's by now.
+        """Record an attempt and its consequences. Returns False if the claim has been lost.
 
-        `wait_seconds` counts only for a retry. No call is made to the endpoint for `pause_seconds`.
+        `wait_seconds` only applies to a retry. The endpoint is not called for `pause_seconds`.
         """
         done = await self._scripts.run(
             "settle_webhook",

@@ -8,12 +8,12 @@ from shared.openai.webhooks import SAMPLE_BATCH, WebhookAttempt, WebhookEvent, W
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
-#: A test that nobody has begun by then is not made any more; whoever asked has gone.
+#: A test that has not started by then is dropped, because its client has gone.
 _TEST_SECONDS = 40
 
 
 class Trial(NamedTuple):
-    """A test delivery: one attempt, whose answer somebody waits for."""
+    """A test delivery: one attempt, whose answer a client waits for."""
 
     id: str
     endpoint: str
@@ -31,13 +31,13 @@ class WebhookTrials:
         self._namespace = namespace
 
     async def start(self, endpoint_id: str, trial_id: str, event_type: str) -> bool:
-        """Have a sample event sent; False while another test of the endpoint is under way."""
+        """Request a test. Returns False while another test of the endpoint is running."""
         return bool(
             await self._scripts.run("try_webhook", endpoint_id, trial_id, event_type, _TEST_SECONDS)
         )
 
     async def take(self, *, limit: int) -> list[Trial]:
-        """Test deliveries that nobody has begun; whoever reads them has to make them."""
+        """Take requested tests. The caller must carry them out."""
         taken = await self._redis.lpop(f"{self._namespace}webhook-tests", limit) if limit else None
         wanted = [json.loads(text) for text in taken or ()]
         seconds, _ = await self._redis.time()
@@ -58,7 +58,7 @@ class WebhookTrials:
         return found
 
     async def finish(self, trial: Trial, attempt: WebhookAttempt) -> None:
-        """Tell whoever waits for it."""
+        """Store the answer and wake the client that waits for it."""
         async with self._redis.pipeline(transaction=False) as pipe:
             answer = f"{self._namespace}webhook-test-answer:{trial.id}"
             pipe.set(answer, attempt.model_dump_json(), ex=_TEST_SECONDS)
@@ -67,13 +67,13 @@ class WebhookTrials:
             await pipe.execute()
 
     async def answer(self, trial_id: str) -> WebhookAttempt | None:
-        """What came of a test; None while nothing has."""
+        """The result of a test; None while there is none."""
         answer = await self._redis.get(f"{self._namespace}webhook-test-answer:{trial_id}")
         return WebhookAttempt.model_validate_json(answer) if answer else None
 
 
 def trial_bell(trial_id: str) -> str:
-    """The doorbell that rings when a test is over."""
+    """The doorbell that rings when a test has finished."""
     return f"webhook-test:{trial_id}"
 
 

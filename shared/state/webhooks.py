@@ -1,7 +1,7 @@
 """Webhook endpoints.
 
-Signing secrets lie here as they are: they are needed to sign with, and whoever can read them here
-can also change what is signed.
+Signing secrets are stored in plain text, because they are needed for signing. Whoever can read them
+in Redis could also change what is signed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class EndpointRecord(NamedTuple):
     disabled_at: int | None
 
     def to_openai(self) -> WebhookEndpoint:
-        """The endpoint as HTTP shows it."""
+        """The endpoint as the HTTP API shows it."""
         return WebhookEndpoint(
             id=self.id,
             name=self.name,
@@ -58,9 +58,9 @@ class Webhooks:
         *,
         max_endpoints: int,
     ) -> None:
-        """Make the endpoint; a repeat changes nothing.
+        """Create the endpoint. A repeat changes nothing.
 
-        `fields` are name, url, event_types (with commas), secret and hint. Raises
+        `fields` are name, url, event_types (separated by commas), secret and hint. Raises
         InvalidInputError if the tenant already has `max_endpoints`.
         """
         if not await self._scripts.run(
@@ -72,14 +72,14 @@ class Webhooks:
             )
 
     async def get(self, tenant: str, endpoint_id: str) -> EndpointRecord:
-        """The tenant's endpoint. Raises NotFoundError, for another tenant's as for none."""
+        """The tenant's endpoint. Raises NotFoundError, also for another tenant's endpoint."""
         found = await self._many([endpoint_id])
         if not found or found[0].tenant != tenant:
             raise no_endpoint(endpoint_id)
         return found[0]
 
     async def update(self, tenant: str, endpoint_id: str, fields: Mapping[str, str]) -> None:
-        """Change name, url or event types, and take up a disabled endpoint again.
+        """Change name, url or event types, and enable the endpoint again if it was disabled.
 
         Raises NotFoundError.
         """
@@ -89,7 +89,7 @@ class Webhooks:
     async def rotate(
         self, tenant: str, endpoint_id: str, *, secret: str, hint: str, keep_old: bool
     ) -> None:
-        """Sign with a new secret; with the old ones as well for a day, or not at all any more.
+        """Sign with a new secret. With `keep_old`, the old ones also sign for another day.
 
         Raises NotFoundError.
         """
@@ -100,16 +100,16 @@ class Webhooks:
             raise no_endpoint(endpoint_id)
 
     async def delete(self, tenant: str, endpoint_id: str) -> None:
-        """Forget the endpoint, its secrets and its deliveries. Raises NotFoundError."""
+        """Delete the endpoint, its secrets and its deliveries. Raises NotFoundError."""
         if not await self._scripts.run("delete_webhook", tenant, endpoint_id):
             raise no_endpoint(endpoint_id)
 
     async def fields(self, endpoint_id: str) -> dict[str, str]:
-        """All that S3 keeps of the endpoint, its secrets too; nothing when there is none."""
+        """The fields that S3 keeps, secrets included; empty if there is no such endpoint."""
         fields: dict[str, str] = await self._redis.hgetall(
             f"{self._namespace}webhook:{endpoint_id}"
         )
-        # What its receiver has asked for passes.
+        # The receiver's requests to slow down are temporary.
         return {name: fields[name] for name in fields if name not in ("slow", "paused_until_ms")}
 
     async def page(
@@ -119,7 +119,7 @@ class Webhooks:
 
         An unknown cursor gives an empty page.
         """
-        # A tenant has few of them.
+        # A tenant has few endpoints, so reading all of them is cheap.
         found = await self._redis.zrevrange(f"{self._namespace}webhooks:{tenant}", 0, -1)
         if after is not None:
             found = found[found.index(after) + 1 :] if after in found else []
@@ -128,7 +128,7 @@ class Webhooks:
     async def _many(self, endpoint_ids: Sequence[str]) -> list[EndpointRecord]:
         async with self._redis.pipeline(transaction=False) as pipe:
             for endpoint_id in endpoint_ids:
-                # Not all: secrets stay where they are.
+                # Only these fields, so that secrets are never read here.
                 pipe.hmget(f"{self._namespace}webhook:{endpoint_id}", *_PUBLIC_FIELDS)
             found = zip(endpoint_ids, await pipe.execute(), strict=True)
         return [_endpoint(endpoint_id, fields) for endpoint_id, fields in found if fields[0]]
