@@ -90,11 +90,11 @@ class Counter:
             text, is_whole = self._conversation(endpoint, body)
             found = [self._count_text(text, special=False)]
         total = sum(count for count, _ in found)
-        is_exact = is_whole and all(count == fewest for count, fewest in found)
+        is_exact = is_whole and all(count == minimum for count, minimum in found)
         if body.get("truncate_prompt_tokens") is not None:
             # The engine shortens the prompt itself, so it fits however long it is.
             return Counted(total, 0, is_exact=is_exact)
-        return Counted(total, max((fewest for _, fewest in found), default=0), is_exact=is_exact)
+        return Counted(total, max((minimum for _, minimum in found), default=0), is_exact=is_exact)
 
     def _count_prompts(self, prompt: object) -> list[tuple[int, int]]:
         """The tokens of each prompt of a completion or embedding, in any of its forms."""

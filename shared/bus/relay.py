@@ -78,7 +78,7 @@ class Relay:
         finally:
             # It expires on its own as well.
             with suppress(TransientError):
-                await asyncio.shield(self._lease.let_go())
+                await asyncio.shield(self._lease.release())
 
     async def relay_some(self, *, wait_seconds: float) -> int:
         """Publish the oldest entries, or wait for one. Returns how many were published."""
