@@ -31,9 +31,9 @@ def inline(
     message_id: str, body: bytes, *, reply: Mapping[str, str] | None = None, **changes: Any
 ) -> InlineBatch:
     """As the intake makes it of a message, with an input that is still to be packed."""
-    told: dict[str, Any] = {"door": "bus", "is_foreign": True, **today(), **changes}
+    fields: dict[str, Any] = {"door": "bus", "is_foreign": True, **today(), **changes}
     unplaced: dict[str, Any] = {"bucket": "", "key": "", "etag": "", "size": 0}
-    manifest = a_manifest(message_id, **unplaced, **told)
+    manifest = a_manifest(message_id, **unplaced, **fields)
     file_id = ids.input_file_id(manifest.id)
     return InlineBatch(msgspec.structs.replace(manifest, input_file_id=file_id), body, reply)
 

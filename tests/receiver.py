@@ -32,7 +32,7 @@ Reply = tuple[int, Mapping[str, str]]
 
 
 class Receiver:
-    """Keeps what came. `answer` says what comes back; while `gate` is closed, nothing does."""
+    """Keeps what it receives. `answer` chooses answers; a closed `gate` holds them back."""
 
     def __init__(self, answer: Callable[[Call], Reply | int]) -> None:
         self.calls: list[Call] = []
@@ -58,8 +58,8 @@ class Receiver:
             await self.gate.wait()
             reply = self._answer(call)
             status, more = reply if isinstance(reply, tuple) else (reply, {})
-            told = "".join(f"{name}: {value}\r\n" for name, value in more.items())
-            writer.write(f"HTTP/1.1 {status} X\r\n{told}content-length: 2\r\n\r\nok".encode())
+            more_head = "".join(f"{name}: {value}\r\n" for name, value in more.items())
+            writer.write(f"HTTP/1.1 {status} X\r\n{more_head}content-length: 2\r\n\r\nok".encode())
             await writer.drain()
             self.answered += 1
         writer.close()

@@ -35,9 +35,7 @@ def main() -> int:
         metavar="N",
         help="first die at each named point N times: on the first passage, on the second, …",
     )
-    parser.add_argument(
-        "--kills", type=int, default=0, help="end before the minutes are over, after so many"
-    )
+    parser.add_argument("--kills", type=int, default=0, help="end early, after this many kills")
     parser.add_argument("--gap", type=float, help="seconds between faults, on average: 2, or 10")
     parser.add_argument(
         "--armed", action="store_true", help="every process dies at a named point, again and again"

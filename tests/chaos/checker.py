@@ -121,8 +121,8 @@ def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
             case "accepted" if entry["batch"] in by_key[entry["key"]]:
                 accepted.add(entry["batch"])
             case "accepted":
-                told = f"was answered with {entry['batch']}"
-                found.append(Violation("other_id", entry["key"], told))
+                detail = f"was answered with {entry['batch']}"
+                found.append(Violation("other_id", entry["key"], detail))
             case "cancelled":
                 [batch] = by_key[entry["key"]]
                 cancels[batch] = entry["status"]
@@ -168,7 +168,7 @@ def _check_replies(evidence: Evidence) -> Iterator[Violation]:
             allowed.add(("rejected", "batch_ended"))
         answers = said[entry["message"]]
         if not answers:
-            yield Violation("reply_missing", entry["message"], "nobody has answered it")
+            yield Violation("reply_missing", entry["message"], "it was not answered")
         elif len(answers) > 1 or not answers <= allowed:
             yield Violation("reply_contradicts", entry["message"], f"it was told {sorted(answers)}")
 
@@ -191,8 +191,8 @@ def _check_letters(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator
     expiring = {one.intent["key"] for one in batches.values() if one.intent["kind"] == "expiring"}
     for letter in evidence.letters:
         if letter["key"] not in expiring or letter["codes"] != ["expired"]:
-            told = f"was refused: {', '.join(letter['codes'])}"
-            yield Violation("dead_letter", str(letter["key"]), told)
+            detail = f"was refused: {', '.join(letter['codes'])}"
+            yield Violation("dead_letter", str(letter["key"]), detail)
 
 
 def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
@@ -252,8 +252,8 @@ def _check_results(
     counts = {"total": len(wanted), "completed": len(answered), "failed": len(failed)}
     for name, count in counts.items():
         if int(record.get(name, 0)) != count:
-            told = f"{name} is {record.get(name)}, and it has {count}"
-            yield Violation("wrong_counts", batch.id, told)
+            detail = f"{name} is {record.get(name)}, and it has {count}"
+            yield Violation("wrong_counts", batch.id, detail)
     usage = [sum(tokens) for tokens in zip(*map(_tokens, output), strict=True)] or [0] * 4
     if usage != [int(record.get(name, 0)) for name in _USAGE]:
         says = f"its lines say {usage}, and it {[record.get(name) for name in _USAGE]}"
@@ -298,16 +298,16 @@ def _file(
     """A result file's bytes, as its return value."""
     if (file_id := record.get(f"{kind}_file_id")) is None:
         return b""
-    told = json.loads(record[f"{kind}_object"])
+    stored = json.loads(record[f"{kind}_object"])
     file = evidence.redis.get(f"file:{file_id}")
-    body = evidence.bodies.get(told["key"])
+    body = evidence.bodies.get(stored["key"])
     if file is None or body is None:
         missing = "record" if file is None else "object"
         yield Violation("file_missing", batch.id, f"the {kind} file has no {missing}")
         return b""
-    sizes = {len(body), int(file["bytes"]), told["size"], evidence.objects[told["key"]]}
+    sizes = {len(body), int(file["bytes"]), stored["size"], evidence.objects[stored["key"]]}
     digest = hashlib.sha256(body).hexdigest()
-    if len(sizes) > 1 or digest != told["sha256"] or file["key"] != told["key"]:
+    if len(sizes) > 1 or digest != stored["sha256"] or file["key"] != stored["key"]:
         yield Violation("file_differs", batch.id, f"the {kind} file is not what its records say")
     commits = [
         json.loads(text)
@@ -352,13 +352,13 @@ def _check_given_up(batches: Mapping[str, Batch], evidence: Evidence) -> Iterato
         and ids.row_of_result(line) != batches[batch_id].intent.get("deadly")
     ]
     for batch_id, row in rows[hits // _DEATHS_OF_A_ROW :]:
-        told = f"row {row} is one of {len(rows)}, and {hits} faults have hit engines"
-        yield Violation("row_given_up", batch_id, told)
+        detail = f"row {row} is one of {len(rows)}, and {hits} faults have hit engines"
+        yield Violation("row_given_up", batch_id, detail)
 
 
 def _error_body(batch_id: str, evidence: Evidence) -> bytes:
-    told = evidence.redis.get(f"batch:{batch_id}", {}).get("error_object")
-    return evidence.bodies.get(json.loads(told)["key"], b"") if told else b""
+    stored = evidence.redis.get(f"batch:{batch_id}", {}).get("error_object")
+    return evidence.bodies.get(json.loads(stored)["key"], b"") if stored else b""
 
 
 def _is_given_up(response: Mapping[str, Any] | None) -> bool:
@@ -382,7 +382,7 @@ def _invented(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Viol
         # A retry is known by its answer only, which may be late for the end of the run.
         link = json.loads(evidence.redis.get(f"batch:{batch_id}", {}).get("metadata", "{}"))
         if link.get("retry_of") not in batches:
-            yield Violation("invented", batch_id, "nobody has asked for it")
+            yield Violation("invented", batch_id, "no client asked for it")
 
 
 def _run_again(evidence: Evidence) -> Iterator[Violation]:
@@ -396,8 +396,8 @@ def _run_again(evidence: Evidence) -> Iterator[Violation]:
         text = evidence.redis.get(f"parts:{batch_id}", {}).get(index)
         committed = _epoch_of(json.loads(text)[0]) if text else epoch
         if epoch > committed:
-            told = f"slice {index} was claimed as {epoch}, committed as {committed}"
-            yield Violation("committed_row_run_again", batch_id, told)
+            detail = f"slice {index} was claimed as {epoch}, committed as {committed}"
+            yield Violation("committed_row_run_again", batch_id, detail)
 
 
 def _epoch_of(part: str) -> int:
@@ -412,8 +412,8 @@ def _check_events(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[
             batch_id = event["data"]["id"]
             first = of[batch_id].setdefault(event["id"], event)
             if any(first[name] != event[name] for name in ("type", "sequence", "data")):
-                told = f"{event['id']} to {queue} says two things"
-                yield Violation("event_contradicts", batch_id, told)
+                detail = f"{event['id']} to {queue} says two things"
+                yield Violation("event_contradicts", batch_id, detail)
         for batch_id, batch in batches.items():
             record = evidence.redis.get(f"batch:{batch_id}")
             if batch.intent["tenant"] == tenant and record and record["status"] in FINAL:
@@ -429,8 +429,8 @@ def _check_ends(
         return
     end = max(ends, key=lambda event: event["sequence"])
     if len(ends) > 1 or end["type"] != f"batch.{record['status']}":
-        told = f"{queue} got {[event['type'] for event in ends]}, it is {record['status']}"
-        yield Violation("event_contradicts", batch_id, told)
+        detail = f"{queue} got {[event['type'] for event in ends]}, it is {record['status']}"
+        yield Violation("event_contradicts", batch_id, detail)
     if any(event["sequence"] > end["sequence"] for event in events):
         yield Violation("event_contradicts", batch_id, f"{queue} got an event after the end")
     counts = end["data"]["request_counts"]
@@ -462,8 +462,8 @@ def _check_watchers(evidence: Evidence) -> Iterator[Violation]:
         batch_id = entry["batch"]
         if entry["what"] == "downloaded":
             record = evidence.redis.get(f"batch:{batch_id}", {})
-            told = json.loads(record.get(f"{entry['kind']}_object", "{}"))
-            if entry["status"] != _OK or entry["bytes"] != told.get("size"):
+            stored = json.loads(record.get(f"{entry['kind']}_object", "{}"))
+            if entry["status"] != _OK or entry["bytes"] != stored.get("size"):
                 yield Violation("download_differs", batch_id, f"{entry}")
             continue
         # A stream may repeat what was seen by asking, since both run on their own.
@@ -471,14 +471,14 @@ def _check_watchers(evidence: Evidence) -> Iterator[Violation]:
             continue
         before = last.get(batch_id, INITIAL)
         if Status(entry["status"]) not in later[Status(before)]:
-            told = f"seen as {entry['status']} after {before}"
-            yield Violation("went_back", batch_id, told)
+            detail = f"seen as {entry['status']} after {before}"
+            yield Violation("went_back", batch_id, detail)
         last[batch_id] = entry["status"]
     for batch_id, status in last.items():
         record = evidence.redis.get(f"batch:{batch_id}", {})
         if status in FINAL and status != record.get("status"):
-            told = f"seen as {status}, and it is {record.get('status')}"
-            yield Violation("went_back", batch_id, told)
+            detail = f"seen as {status}, and it is {record.get('status')}"
+            yield Violation("went_back", batch_id, detail)
 
 
 def _later() -> dict[Status, set[Status]]:
@@ -508,7 +508,7 @@ def _left_in_redis(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
-    """Objects that nothing refers to, and that nobody will remove."""
+    """Objects that nothing refers to and nothing will remove."""
     wanted = {name for name in evidence.objects if name.startswith(NUMBERS)}
     waiting = {name for name, _ in evidence.redis.get("garbage", [])}
     waiting |= {f"uploads/{name}/" for name, _ in evidence.redis.get("uploads", [])}

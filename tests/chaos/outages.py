@@ -84,16 +84,16 @@ class OutageFleet(ChaosFleet):
 
     def environment(self, client: str) -> dict[str, str]:
         """Of dispatchers, with a port to be asked at."""
-        told = super().environment(client)
+        variables = super().environment(client)
         if client in DISPATCHERS:
-            told["BATCHYARD_HEALTH_HOST"] = self.host
-            told["BATCHYARD_HEALTH_PORT"] = str(self.ports.get(f"{client}-health"))
-            told["BATCHYARD_METRICS_TOKEN"] = _METRICS_TOKEN
-        return told
+            variables["BATCHYARD_HEALTH_HOST"] = self.host
+            variables["BATCHYARD_HEALTH_PORT"] = str(self.ports.get(f"{client}-health"))
+            variables["BATCHYARD_METRICS_TOKEN"] = _METRICS_TOKEN
+        return variables
 
     @asynccontextmanager
     async def unguarded(self) -> AsyncIterator[None]:
-        """What ends meanwhile is started again afterwards."""
+        """Start again whatever ends during the block."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -159,9 +159,9 @@ class Found:
         """Whether all was seen that has to be."""
         for room, services in self._outage.amiss.items():
             for service, word in services.items():
-                told = Counter(report.get(service) for report in self._reports[room])
-                if word not in told:
-                    self.broken("not_named", f"{room}: {service} was {dict(told)}")
+                reports = Counter(report.get(service) for report in self._reports[room])
+                if word not in reports:
+                    self.broken("not_named", f"{room}: {service} was {dict(reports)}")
         for name in _CALLS:
             codes = {code for call, code in self.answers if call == name}
             if name in self._outage.refused:
@@ -184,7 +184,7 @@ class Outage(NamedTuple):
     happening: Callable[[OutageFleet, Found], AbstractAsyncContextManager[None]]
     #: What `/readyz` has to say of which service, by the room that is asked.
     amiss: Mapping[str, Mapping[str, str]] = {}
-    #: The calls that cannot be served meanwhile, and those that only sometimes can; all others are.
+    #: The calls that always fail during the outage, and those that sometimes fail.
     refused: Sequence[str] = ()
     either: Sequence[str] = ()
     least_seconds: float = 0.0
@@ -446,7 +446,7 @@ async def redis_disk_full(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def rabbitmq_disk_full(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
-    """The broker's own alarm: it blocks whoever publishes."""
+    """The broker's own alarm, which blocks publishers."""
     await asyncio.to_thread(fleet.rabbitmq.ctl, "set_disk_free_limit", "1000000GB")
     try:
         yield

@@ -68,7 +68,7 @@ class Options(NamedTuple):
     always_armed: bool = False
     #: On a real Ray and a real engine.
     is_real: bool = False
-    #: Once so many processes were killed, it is enough.
+    #: The run ends after this many kills.
     kills: int = 0
 
 
@@ -118,10 +118,10 @@ async def run(options: Options, report: Report) -> Outcome:
     finally:
         fleet.stop()
     evidence = load(options.run_dir)
-    violations = [Violation("point_missed", name, "nobody died there") for name in missed]
+    violations = [Violation("point_missed", name, "no process died there") for name in missed]
     if stalled:
-        told = f"nothing moved for {fleet.stall_seconds} s"
-        violations.append(Violation("stalled", "the run", told))
+        detail = f"nothing moved for {fleet.stall_seconds} s"
+        violations.append(Violation("stalled", "the run", detail))
     violations += check(evidence)
     counts |= {
         "seconds of faults": round(broken),
@@ -141,7 +141,7 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
     times: int,
     report: Report,
 ) -> list[str]:
-    """Let our processes die at every named point; returns those that nobody came by."""
+    """Let our processes die at every named point; returns those that no process reached."""
     everywhere = {name for names in POINTS.values() for name in names}
 
     def arming(process: str) -> str:

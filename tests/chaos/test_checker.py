@@ -73,10 +73,10 @@ def in_order() -> Evidence:
     for kind in results:
         key = f"{FOLDER}/output_committed/{kind}.jsonl"
         body = bodies[key]
-        told = {"key": key, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
-        record |= {f"{kind}_file_id": f"file-{kind}", f"{kind}_object": json.dumps(told)}
+        stored = {"key": key, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+        record |= {f"{kind}_file_id": f"file-{kind}", f"{kind}_object": json.dumps(stored)}
         redis[f"file:file-{kind}"] = {"key": key, "bytes": str(len(body))}
-        commit[kind] = told
+        commit[kind] = stored
     bodies[f"{FOLDER}/commit-output_committed.json"] = json.dumps(commit).encode()
     bodies[f"{FOLDER}/manifest.json"] = b"{}"
     bodies["files/acme/file-in"] = lines(KEY, ROWS, MODEL)
@@ -490,12 +490,12 @@ def _rewrite(
     key = f"{FOLDER}/output_committed/{kind}.jsonl"
     found = change(evidence.bodies[key].split(b"\n")[:-1])
     body = b"".join(line + b"\n" for line in found)
-    told = {"key": key, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+    stored = {"key": key, "size": len(body), "sha256": hashlib.sha256(body).hexdigest()}
     counter = "completed" if kind == "output" else "failed"
-    _record(evidence, **{f"{kind}_object": json.dumps(told), counter: str(len(found))})
+    _record(evidence, **{f"{kind}_object": json.dumps(stored), counter: str(len(found))})
     evidence.redis[f"file:file-{kind}"]["bytes"] = str(len(body))
     evidence.objects[key], evidence.bodies[key] = len(body), body
     commit = f"{FOLDER}/commit-output_committed.json"
     evidence.bodies[commit] = json.dumps(
-        {**json.loads(evidence.bodies[commit]), kind: told}
+        {**json.loads(evidence.bodies[commit]), kind: stored}
     ).encode()

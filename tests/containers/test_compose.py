@@ -134,7 +134,7 @@ def test_a_planted_error_is_found(
 
 def test_all_files_are_valid() -> None:
     for file in (compose.FILE, compose.GPU_FILE, compose.S3_FILE):
-        assert _told_by_schema(compose.load(file.read_text())) == ""
+        assert _schema_problem(compose.load(file.read_text())) == ""
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_planted_error_is_found_by_the_schema(
     fleet = json.loads(json.dumps(fleet))
     change(fleet)
 
-    assert complaint in _told_by_schema(fleet)
+    assert complaint in _schema_problem(fleet)
 
 
 def test_a_key_that_stands_twice_is_found() -> None:
@@ -218,8 +218,8 @@ def test_with_an_s3_elsewhere_none_is_started_and_all_are_told_of_that_one(fleet
     assert services["s3"]["command"] == ["sleep", "infinity"]
     assert services["s3"]["environment"]["BATCHYARD_S3_ENDPOINT"] == "https://s3.example"
     for name in ("gateway", "dispatcher", "ray-head", "worker"):
-        told = services[name]["environment"]
-        assert {key: told[f"BATCHYARD_{key}"] for key in place} == place
+        environment = services[name]["environment"]
+        assert {key: environment[f"BATCHYARD_{key}"] for key in place} == place
 
 
 def test_an_s3_elsewhere_without_an_address_is_refused() -> None:
@@ -278,7 +278,7 @@ def _wrong_names(fleet: Compose) -> list[str]:
     ]
 
 
-def _told_by_schema(document: Any) -> str:
+def _schema_problem(document: Any) -> str:
     if not compose.SCHEMA.is_file():
         pytest.skip(f"no schema at {compose.SCHEMA}")
     validator = Draft7Validator(json.loads(compose.SCHEMA.read_text()))

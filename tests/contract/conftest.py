@@ -253,7 +253,7 @@ def yard_on(
 
 @pytest.fixture
 def acme(yard: ServiceYard) -> Iterator[Caller]:
-    """A tenant whom nobody has seen before."""
+    """A new tenant."""
     yield from calling(yard, f"t{secrets.token_hex(4)}")
 
 

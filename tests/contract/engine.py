@@ -33,7 +33,7 @@ Result = tuple[int, bytes]
 
 
 class ScriptedEngine:
-    """Runs in a thread with an event loop of its own, so that tests may block."""
+    """Runs in a thread with its own event loop, so that tests may block."""
 
     def __init__(
         self, make_state: Callable[[], State], make_storage: Callable[[], Storage]

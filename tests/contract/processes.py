@@ -14,7 +14,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """`python -m <room>`; its log stays for whoever asks why."""
+    """`python -m <room>`; its log is kept for failures."""
 
     def __init__(self, room: str, environment: Mapping[str, str], folder: Path) -> None:
         self._room = room

@@ -13,7 +13,7 @@ class Delivery(NamedTuple):
 
 
 class Receiver:
-    """Takes events, and answers with the statuses it is told, then with 200."""
+    """Takes events, and answers with the given statuses, then with 200."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []

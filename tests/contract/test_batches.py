@@ -510,11 +510,11 @@ def test_killed_processes_lose_and_double_no_row_in_any_status(
 
 
 def _until_done(caller: Caller, batch_id: str, count: int) -> None:
-    """Return when so many rows have a result that counts."""
+    """Return when this many rows have a result."""
     wait_until(lambda: caller.batch(batch_id)["request_counts"]["completed"] >= count)
 
 
 def _until_claimed(yard: ServiceYard, batch_id: str, *, slices: int) -> None:
-    """Return when the engine holds, or has run, so many of the batch's slices."""
+    """Return when the engine holds, or has run, this many of the batch's slices."""
     key = f"{{batchyard}}:epochs:{batch_id}"
     wait_until(lambda: int(yard.redis.hlen(key)) >= slices)

@@ -294,8 +294,8 @@ class _Door:
     @property
     def answers(self) -> set[tuple[str | None, Any]]:
         """What the replies say, each once: they come in any order, and perhaps again."""
-        told = [message for message in self.sent if message.type == "batch.reply.v1"]
-        bodies = [(message.correlation_id, json.loads(message.body)) for message in told]
+        replies = [message for message in self.sent if message.type == "batch.reply.v1"]
+        bodies = [(message.correlation_id, json.loads(message.body)) for message in replies]
         return {(name, body.get("duplicate", body["status"])) for name, body in bodies}
 
     async def take(self, message: AbstractIncomingMessage) -> None:

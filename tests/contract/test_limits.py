@@ -40,7 +40,7 @@ def test_every_answer_tells_where_the_caller_stands(acme: Caller) -> None:
     for path in ("/v1/models", "/v1/files", "/v1/batches/none"):
         answer = acme.http.get(path)
 
-        assert [name for name in LIMIT_HEADERS if not _is_told(answer, name)] == []
+        assert [name for name in LIMIT_HEADERS if not _is_named(answer, name)] == []
 
 
 def test_too_many_calls_are_told_when_to_come_back(acme: Caller, narrow: str) -> None:
@@ -51,7 +51,7 @@ def test_too_many_calls_are_told_when_to_come_back(acme: Caller, narrow: str) ->
     refused = answers[-1]
     assert 0 < int(refused.headers["retry-after"]) <= 60
     assert refused.headers.get("x-should-retry") != "false"
-    assert [name for name in LIMIT_HEADERS if not _is_told(refused, name)] == []
+    assert [name for name in LIMIT_HEADERS if not _is_named(refused, name)] == []
     error = refused.json()["error"]
     assert (error["type"], error["code"]) == ("requests", "rate_limit_exceeded")
     assert "Limit 5" in error["message"]
@@ -70,5 +70,5 @@ def test_what_waiting_does_not_mend_is_not_tried_again(acme: Caller, narrow: str
     assert response.request.headers["x-stainless-retry-count"] == "0"
 
 
-def _is_told(answer: httpx.Response, name: str) -> bool:
+def _is_named(answer: httpx.Response, name: str) -> bool:
     return re.fullmatch(LIMIT_HEADERS[name], answer.headers.get(name, "")) is not None

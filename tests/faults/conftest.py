@@ -98,18 +98,18 @@ class BrokerYard:
 
         await eventually(are, 90)
 
-    async def until_told(self) -> None:
+    async def until_published(self) -> None:
         """Return once nothing waits to be published."""
-        await eventually(self.is_told, 90)
+        await eventually(self.is_published, 90)
 
-    async def is_told(self) -> bool:
+    async def is_published(self) -> bool:
         """Whether nothing waits to be published."""
         boxes: tuple[Box, ...] = ("submissions", "events", "replies")
         return not any([await self.state.outbox.length(box) for box in boxes])
 
     async def is_idle(self) -> bool:
         """Whether nothing waits in the outboxes and in the broker."""
-        return await self.is_told() and await self.count(topology.SUBMIT_QUEUE) == 0
+        return await self.is_published() and await self.count(topology.SUBMIT_QUEUE) == 0
 
     async def count(self, queue: str) -> int:
         """How many messages wait there."""

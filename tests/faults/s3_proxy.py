@@ -101,11 +101,11 @@ class _Call(BaseHTTPRequestHandler):
         status, headers, answer = 0, list[tuple[str, str]](), b""
         if refusal is None or refusal.after_the_work:
             try:
-                told = proxy.forward(self.command, self.path, body, dict(self.headers.items()))
+                forwarded = proxy.forward(self.command, self.path, body, dict(self.headers.items()))
             except (OSError, http.client.HTTPException):
                 self.close_connection = True
                 return
-            status, headers, answer = told
+            status, headers, answer = forwarded
         if refusal is not None:
             status, headers = refusal.status, [("content-type", "application/xml")]
             answer = _ERROR.format(refusal.code).encode()

@@ -50,14 +50,14 @@ async def test_a_broker_killed_under_load_loses_nothing_and_doubles_nothing(
 
     assert len(set(made)) == len(made)
     await yard.until_planned(made)
-    await yard.until_told()
-    told = [json.loads(message.body) for message in await yard.taken(events)]
+    await yard.until_published()
+    published = [json.loads(message.body) for message in await yard.taken(events)]
     # A repeat, if any, has the id of the first; of each batch there are these two and no more.
-    first = {event["id"]: event for event in told}
+    first = {event["id"]: event for event in published}
     kinds = Counter((event["subject"], event["type"]) for event in first.values())
     expected = [(one, kind) for one in made for kind in ("batch.accepted", "batch.in_progress")]
     assert [event for event in expected if kinds[event] != 1] == []
-    assert {event["subject"] for event in told} == set(made)
+    assert {event["subject"] for event in published} == set(made)
     assert await yard.count(topology.DEAD_QUEUE) == 0
 
 
@@ -92,7 +92,7 @@ async def test_while_disk_or_memory_is_full_http_answers_and_messages_in_the_que
         yard.rabbitmq.ctl(*end_alarm.split())
 
     await yard.until_planned([await publishing])
-    await yard.until_told()
+    await yard.until_published()
 
 
 async def test_a_dispatcher_killed_before_its_ack_makes_the_batch_once_and_replies(
@@ -115,7 +115,7 @@ async def test_a_dispatcher_killed_before_its_ack_makes_the_batch_once_and_repli
 
     yard.dispatcher.start()
     await yard.until_planned([batch_id])
-    await yard.until_told()
+    await yard.until_published()
 
     replies: list[AbstractIncomingMessage] = []
 
@@ -127,8 +127,8 @@ async def test_a_dispatcher_killed_before_its_ack_makes_the_batch_once_and_repli
     await eventually(are_both, 60)
     assert {json.loads(message.body)["batch"]["id"] for message in replies} == {batch_id}
     assert {message.message_id for message in replies} == {f"{batch_id}.reply"}
-    told = [json.loads(message.body) for message in await yard.taken(events)]
-    assert len({event["id"] for event in told if event["type"] == "batch.accepted"}) == 1
+    published = [json.loads(message.body) for message in await yard.taken(events)]
+    assert len({event["id"] for event in published if event["type"] == "batch.accepted"}) == 1
 
 
 async def test_a_message_that_kills_the_dispatcher_each_time_ends_with_the_dead_letters(
@@ -187,12 +187,12 @@ async def test_a_flood_of_ten_thousand_messages_in_bounded_memory(yard: BrokerYa
 
 async def _says_that_it_is_blocked(yard: BrokerYard) -> bool:
     ready = await yard.http.get("/readyz")
-    told = ready.json()["rabbitmq"]
-    return ready.status_code == 503 and told == "takes no messages: its alarm is on"
+    report = ready.json()["rabbitmq"]
+    return ready.status_code == 503 and report == "takes no messages: its alarm is on"
 
 
 async def _flood(yard: BrokerYard, *, messages: int) -> dict[str, float]:
-    """Publish so many at once, and call HTTP until all of them are batches."""
+    """Publish `messages` at once, and call HTTP until all of them are batches."""
     run = secrets.token_hex(4)
     dispatcher = psutil.Process(yard.dispatcher.child.pid)
     before = most = dispatcher.memory_info().rss

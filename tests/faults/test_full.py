@@ -30,7 +30,7 @@ _SOME = 5
 
 @pytest.fixture(scope="module")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a Redis that nobody else uses."""
+    """The URL of a Redis for this test alone."""
     with own_redis(tmp_path_factory.mktemp("full-redis")) as server:
         yield server.url
 
@@ -89,9 +89,9 @@ class Load:
             if self.enough.is_set():
                 return
 
-    async def _until_done(self, name: str, path: str, **told: object) -> httpx.Response:
+    async def _until_done(self, name: str, path: str, **arguments: object) -> httpx.Response:
         while True:
-            answer = await self._yard.http.post(path, **told)  # type: ignore[arg-type]  # httpx's own names
+            answer = await self._yard.http.post(path, **arguments)  # type: ignore[arg-type]  # httpx's own names
             self.answers[name, answer.status_code] += 1
             if answer.status_code == HTTPStatus.OK:
                 return answer
@@ -116,7 +116,7 @@ async def _load(yard: BrokerYard) -> AsyncIterator[Load]:
     batches = [*load.batches, *load.published]
     assert len(set(batches)) == len(batches)
     await yard.until_planned(batches)
-    await yard.until_told()
+    await yard.until_published()
     for file_id in load.files:
         content = await yard.http.get(f"/v1/files/{file_id}/content")
         assert (content.status_code, content.content) == (HTTPStatus.OK, b"{}\n")

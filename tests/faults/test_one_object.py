@@ -1,4 +1,4 @@
-"""S3 fails for some objects and not for others: their messages are answered, and hold up nobody."""
+"""S3 fails for some objects only: their messages are answered, and delay no others."""
 
 import json
 import secrets

@@ -1,4 +1,4 @@
-"""Messages that nobody can read, that break the contract, or the dispatcher, among good ones."""
+"""Unreadable messages, and ones that break the contract or the dispatcher, among good ones."""
 
 import asyncio
 import json

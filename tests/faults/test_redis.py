@@ -123,14 +123,14 @@ async def _whole_batches(url: str, made: list[str]) -> int:
     try:
         keys = [key async for key in redis.scan_iter(match=f"{NAMESPACE}batch:*")]
         assert {key.rpartition(":")[2] for key in keys} == set(made[: len(keys)])
-        told = Counter(
+        published = Counter(
             entry["snapshot"].partition('"id":"')[2].partition('"')[0]
             for _, entry in await redis.xrange(f"{NAMESPACE}outbox:events")
         )
         for batch_id in made[: len(keys)]:
             record = await redis.hgetall(f"{NAMESPACE}batch:{batch_id}")
             events = await redis.llen(f"{NAMESPACE}events:{batch_id}")
-            assert int(record["sequence"]) == events == told[batch_id]
+            assert int(record["sequence"]) == events == published[batch_id]
             statuses = [
                 status
                 for status in Status

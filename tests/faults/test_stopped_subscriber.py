@@ -125,16 +125,16 @@ async def _look(yard: BrokerYard, name: str) -> tuple[int, int]:
     """Messages that wait in the queue, and its bytes of memory; once all that may go have gone."""
     seen = 0, 0, 0
 
-    async def are_told() -> bool:
+    async def are_delivered() -> bool:
         nonlocal seen
         columns = ("name", "messages_ready", "messages_unacknowledged", "memory")
-        told = await asyncio.to_thread(yard.rabbitmq.ctl, "list_queues", *columns)
-        [row] = [line.split() for line in told.splitlines() if line.startswith(name)]
+        listing = await asyncio.to_thread(yard.rabbitmq.ctl, "list_queues", *columns)
+        [row] = [line.split() for line in listing.splitlines() if line.startswith(name)]
         seen = int(row[1]), int(row[2]), int(row[3])
         return seen[1] == _PREFETCH
 
     # The broker counts every few seconds.
-    await eventually(are_told, 60)
+    await eventually(are_delivered, 60)
     return seen[0], seen[2]
 
 
@@ -180,9 +180,9 @@ async def _resync(
         while message.type != REPLAYED:
             returned.take(message)
             message = await next_message(queue, 120)
-        told = json.loads(message.body)
-        assert told["status"] == "replayed", told
-        after = told["next_since"]
+        reply = json.loads(message.body)
+        assert reply["status"] == "replayed", reply
+        after = reply["next_since"]
     return pages
 
 

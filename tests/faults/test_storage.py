@@ -35,7 +35,7 @@ async def proxy(s3: S3) -> AsyncIterator[FaultProxy]:
 
 @pytest.fixture
 async def storage(s3: S3, proxy: FaultProxy) -> AsyncIterator[Storage]:
-    """A bucket of its own behind the proxy."""
+    """A separate bucket behind the proxy."""
     keys = s3.access_key, s3.secret_key
     storage = Storage(
         f"http://127.0.0.1:{await proxy.start()}", *keys, f"cut-{secrets.token_hex(6)}"
@@ -100,7 +100,7 @@ async def _put(storage: Storage, key: str, body: bytes) -> None:
 
 
 async def _create(storage: Storage, key: str, body: bytes) -> None:
-    # Whoever is told that it was there already reads what it is: `body`, as is asserted of all.
+    # A caller who learns that it exists reads `body`, as is asserted for all.
     assert not await storage.create(key, body)
 
 

@@ -28,7 +28,7 @@ _LARGE_EVERY = 50
 
 @pytest.fixture
 def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.CephS3]:
-    """A Ceph that nobody else uses."""
+    """A Ceph for this test alone."""
     if servers.missing(("ceph",)):
         absent("Ceph's programs", "PATH")
     server = servers.CephS3(tmp_path_factory.mktemp("mortal-s3"), *_KEYS)
@@ -91,7 +91,7 @@ def _turns(ceph: servers.CephS3) -> list[Callable[[], None]]:
 
 
 async def _some(confirmed: Confirmed, more: int) -> None:
-    """Return once so many more are there."""
+    """Return once this many more are there."""
     goal = len(confirmed) + more
     await eventually(lambda: len(confirmed) >= goal, 600)
 

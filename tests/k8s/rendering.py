@@ -66,10 +66,10 @@ def render(
 
 def is_old() -> bool:
     """Whether kubectl has the kustomize of before 2021, which patches nothing by its kind alone."""
-    told = subprocess.run(
+    version_call = subprocess.run(
         ["kubectl", "version", "--client", "-o", "json"], capture_output=True, text=True, check=True
     )
-    version = json.loads(told.stdout)["clientVersion"]
+    version = json.loads(version_call.stdout)["clientVersion"]
     return (int(version["major"]), int(version["minor"].rstrip("+"))) < (1, 21)
 
 

@@ -161,14 +161,14 @@ def test_each_alert_fires_on_what_it_is_for(promtool: str, tmp_path: Path) -> No
         for planted in cases
     ]
 
-    assert _told_by(promtool, tmp_path, tests) == ""
+    assert _promtool_output(promtool, tmp_path, tests) == ""
 
 
 def test_no_alert_fires_while_all_is_well(promtool: str, tmp_path: Path) -> None:
     fired = 'max_over_time(ALERTS{alertstate="firing"}[6h])'
     question = {"expr": fired, "eval_time": "6h", "exp_samples": []}
 
-    assert _told_by(promtool, tmp_path, [_test(WELL, promql_expr_test=[question])]) == ""
+    assert _promtool_output(promtool, tmp_path, [_test(WELL, promql_expr_test=[question])]) == ""
 
 
 def _test(series: Mapping[str, str | None], **questions: list[dict[str, Any]]) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _fired(alert: str, labels: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _told_by(promtool: str, folder: Path, tests: list[dict[str, Any]]) -> str:
+def _promtool_output(promtool: str, folder: Path, tests: list[dict[str, Any]]) -> str:
     """What promtool complains of; nothing if all tests hold."""
     (folder / "rules.yaml").write_text(yaml.safe_dump(_RULES))
     plan = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}

@@ -423,13 +423,13 @@ def test_a_planted_error_is_found_by_the_rules(fleet: Fleet, plant: Plant) -> No
 
 @pytest.mark.parametrize("plant", BY_SCHEMA.values(), ids=BY_SCHEMA.keys())
 def test_a_planted_error_is_found_by_the_schemas(fleet: Fleet, plant: Plant) -> None:
-    assert plant.complaint in _told_by_schemas(fleet, plant)
+    assert plant.complaint in _schema_problems(fleet, plant)
 
 
 @pytest.mark.skipif(not schemas.CRDS.is_dir(), reason=f"no schemas in {schemas.CRDS}")
 @pytest.mark.parametrize("plant", BY_DEFINITION.values(), ids=BY_DEFINITION.keys())
 def test_a_planted_error_is_found_by_the_operators_schemas(fleet: Fleet, plant: Plant) -> None:
-    assert plant.complaint in _told_by_schemas(fleet, plant)
+    assert plant.complaint in _schema_problems(fleet, plant)
 
 
 @pytest.mark.parametrize(
@@ -475,7 +475,7 @@ def test_without_the_denial_strangers_come_in(fleet: Fleet) -> None:
     assert ("stranger", "redis", "any") in flows(list(fleet.values()))
 
 
-def _told_by_schemas(fleet: Fleet, plant: Plant) -> str:
+def _schema_problems(fleet: Fleet, plant: Plant) -> str:
     before = copy.deepcopy(fleet)
     plant.change(fleet)
     changed = [document for name, document in fleet.items() if document != before[name]]

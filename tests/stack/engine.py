@@ -94,7 +94,7 @@ class ContainerEngine:
         """By the machine's own network: where it has a package index, the build has it as well."""
         began = time.monotonic()
         self.run("build", "--network=host", f"--tag={tag}", *options, str(context))
-        told(f"built {tag} in {time.monotonic() - began:.0f} s")
+        show(f"built {tag} in {time.monotonic() - began:.0f} s")
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def _remove_left_over(engine: ContainerEngine) -> None:
     engine.run("network", "prune", "--force")
 
 
-def told(text: str) -> None:
+def show(text: str) -> None:
     """Say it at once, whatever pytest does with the output of tests."""
     print(f"stack      {text}", file=sys.__stderr__, flush=True)
 
@@ -174,6 +174,6 @@ def told(text: str) -> None:
 def _install() -> None:
     missing = [package for program, package in _PACKAGES.items() if not shutil.which(program)]
     try:
-        install(missing, report=told)
+        install(missing, report=show)
     except SetupError as error:
         raise NoEngineError(str(error)) from error

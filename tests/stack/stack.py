@@ -25,7 +25,7 @@ from cli.servers import free_port
 from shared.state import State
 from tests.containers import compose
 from tests.eventually import wait_until
-from tests.stack.engine import ContainerEngine, told
+from tests.stack.engine import ContainerEngine, show
 
 CHAT, EMBED = "tiny-chat", "all-MiniLM-L6-v2"
 TENANT = "demo"
@@ -131,7 +131,7 @@ class Stack(DockerCompose):
         began = time.monotonic()
         for service in services or self.services_named():
             wait_until(lambda: self.health(service) == "healthy", timeout=seconds)  # noqa: B023  # it is called before the next turn
-        told(f"well: {' '.join(services) or 'all'} after {time.monotonic() - began:.0f} s")
+        show(f"well: {' '.join(services) or 'all'} after {time.monotonic() - began:.0f} s")
 
     def services_named(self) -> list[str]:
         """The services of all files."""
@@ -238,14 +238,14 @@ class Stack(DockerCompose):
             explained = self.explain(batch)
             if (words := re.sub(r"\d+", "", explained["summary"])) != said:
                 said = words
-                told(f"{batch.id[-6:]}: {explained['status']}: {explained['summary']}")
+                show(f"{batch.id[-6:]}: {explained['status']}: {explained['summary']}")
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {explained}"
             time.sleep(0.3)
 
     def explain(self, batch: Batch) -> dict[str, Any]:
         """Why it waits, and where it runs."""
-        told: Any = self.client.get(f"/batches/{batch.id}/explain", cast_to=object)
-        return dict(told)
+        explained: Any = self.client.get(f"/batches/{batch.id}/explain", cast_to=object)
+        return dict(explained)
 
     def results(self, batch: Batch) -> list[dict[str, Any]]:
         """The parsed lines of the batch's output file."""
@@ -271,7 +271,7 @@ def running(stack: Stack) -> Iterator[Stack]:
     began = time.monotonic()
     try:
         bring_up(stack)
-        told(f"up after {time.monotonic() - began:.0f} s")
+        show(f"up after {time.monotonic() - began:.0f} s")
         yield stack
     finally:
         stack.down()
@@ -290,7 +290,7 @@ def bring_up(stack: Stack) -> None:
             said = error.stderr.decode(errors="replace")
             if "unhealthy" not in said or time.monotonic() > deadline:
                 raise AssertionError(said[-2000:]) from error
-            told("Compose has lost patience, and is asked again")
+            show("Compose has lost patience, and is asked again")
         else:
             break
     stack.wait_well(seconds=_START_SECONDS)

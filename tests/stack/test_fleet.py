@@ -24,7 +24,7 @@ from tests.eventually import wait_until
 from tests.examples import assert_runs, examples
 from tests.k8s.rendering import ROOT
 from tests.stack.doors import BY_COMMAND, BY_PORT, GIVEN, doors
-from tests.stack.engine import ContainerEngine, told
+from tests.stack.engine import ContainerEngine, show
 from tests.stack.images import VERSION, build
 from tests.stack.stack import (
     CHAT,
@@ -261,7 +261,7 @@ def _upgrade(stack: Stack, version: str) -> None:
         began = time.monotonic()
         stack.up("--no-build", "--no-deps", "gateway", "dispatcher", TAG=version)
         sent = [stack.submit(chat_lines(10), "/v1/chat/completions") for _ in range(5)]
-        told(f"{version} took its first batches after {time.monotonic() - began:.0f} s")
+        show(f"{version} took its first batches after {time.monotonic() - began:.0f} s")
         stack.wait_well("gateway", "dispatcher")
         for service in ("gateway", "dispatcher"):
             assert _version(stack, service) == version

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.k8s.rendering import ROOT
-from tests.stack.engine import ContainerEngine, told
+from tests.stack.engine import ContainerEngine, show
 from tests.stack.images import build
 from tests.stack.standins import PYTHON
 
@@ -100,6 +100,6 @@ def _checked_catalog(engine: ContainerEngine, image: str) -> str:
 def _assert_size(engine: ContainerEngine, image: str, name: str) -> None:
     kept = json.loads(_SIZES.read_text())["megabytes_above_base"]
     size = (engine.image_bytes(image) - engine.image_bytes(PYTHON)) / _MEGABYTE
-    told(f"{name}: {size:.0f} MB above its base")
+    show(f"{name}: {size:.0f} MB above its base")
 
     assert size == pytest.approx(kept[name], rel=0.05), f"write {size:.0f} into {_SIZES.name}"

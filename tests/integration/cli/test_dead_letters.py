@@ -90,9 +90,9 @@ def test_a_letter_of_the_broker_is_read_by_the_same_command(broker_dir: Path, se
 def test_no_body_is_shown_unasked(arguments: list[str], broker_dir: Path, service: str) -> None:
     _bury(service)
     wanted = letter_id(TENANT, _KEY, "m-1", _SECRET.encode())
-    told = [wanted if word == "ID" else word for word in arguments]
+    command = [wanted if word == "ID" else word for word in arguments]
 
-    assert _SECRET not in _run(*told, run_dir=broker_dir).output
+    assert _SECRET not in _run(*command, run_dir=broker_dir).output
     assert _json("show", wanted, "--body", run_dir=broker_dir)["body"] == _SECRET
 
 

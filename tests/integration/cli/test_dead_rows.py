@@ -53,8 +53,8 @@ def test_rows_are_listed_and_shown_with_their_place_and_without_their_text(
 
     assert [row["id"] for row in listed] == [first, second]
     assert shown == listed[0]
-    told = ("tenant", "line", "custom_id", "deaths", "reason", "place")
-    assert [shown[name] for name in told] == ["acme", 2, "b", 4, "The engine died.", 1]
+    names = ("tenant", "line", "custom_id", "deaths", "reason", "place")
+    assert [shown[name] for name in names] == ["acme", 2, "b", 4, "The engine died.", 1]
     assert [row["id"] for row in _json("ls", "--tenant", "globex", environment=environment)] == [
         second
     ]
@@ -102,15 +102,15 @@ def test_of_all_rows_those_that_cannot_be_replayed_are_named_and_hold_up_no_othe
     asyncio.run(storage.remove(["files/gone"]))
 
     result = _invoke("replay", "--all", "--json", environment=environment)
-    told = json.loads(result.stdout)
+    report = json.loads(result.stdout)
     again = _invoke("replay", "--all", environment=environment)
 
     assert (result.exit_code, again.exit_code) == (1, 1)
-    assert list(told["replayed"]) == [first, last]
-    assert list(told["failed"]) == [second, third]
-    assert lost in told["failed"][second]
-    assert "was deleted or changed" in told["failed"][third]
-    assert all("drop" in reason for reason in told["failed"].values())
+    assert list(report["replayed"]) == [first, last]
+    assert list(report["failed"]) == [second, third]
+    assert lost in report["failed"][second]
+    assert "was deleted or changed" in report["failed"][third]
+    assert all("drop" in reason for reason in report["failed"].values())
     assert [row["id"] for row in _json("ls", environment=environment)] == [second, third]
     assert again.stdout == ""
     assert [line.split()[:2] for line in again.stderr.splitlines()] == [
@@ -126,10 +126,10 @@ def test_with_s3_away_what_was_made_is_told_and_the_rest_waits(
 
     result = _invoke("replay", "--all", "--json", environment=nowhere)
 
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["replayed"]) == (1, {})
-    assert list(told["failed"]) == given_up[:1]
-    assert "not tried" in told["failed"][given_up[0]]
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["replayed"]) == (1, {})
+    assert list(report["failed"]) == given_up[:1]
+    assert "not tried" in report["failed"][given_up[0]]
     assert len(_json("ls", environment=environment)) == 2
 
 

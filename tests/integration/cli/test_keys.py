@@ -38,8 +38,8 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _bucket(monkeypatch: pytest.MonkeyPatch, s3: S3) -> None:
     """No Redis but the folder's, and a bucket where the keys are kept."""
     monkeypatch.delenv("BATCHYARD_REDIS_URL", raising=False)
-    told = zip(("ENDPOINT", "ACCESS_KEY", "SECRET_KEY"), s3, strict=True)
-    for name, text in (*told, ("BUCKET", "keys")):
+    options = zip(("ENDPOINT", "ACCESS_KEY", "SECRET_KEY"), s3, strict=True)
+    for name, text in (*options, ("BUCKET", "keys")):
         monkeypatch.setenv(f"BATCHYARD_S3_{name}", text)
 
 

@@ -126,8 +126,8 @@ class BatchYard:
         source = await self.storage.get(claim.key, start=claim.slice.start, end=claim.slice.end)
         body = assemble(claim.batch_id, claim.slice, requests(claim.slice, source), results)
         key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        told = part_label(len(body.output), body.rows, body.usage)
-        stored = await self.storage.put_once(key, body.output + body.error, label=told)
+        label = part_label(len(body.output), body.rows, body.usage)
+        stored = await self.storage.put_once(key, body.output + body.error, label=label)
         assert stored is not None
         etag = stored.etag
         part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)

@@ -306,6 +306,6 @@ async def _assert_ended(
     names = [f"row-{row}" if has_names else None for row in unrun]
     assert [one["custom_id"] for one in errors] == names
     assert {one["error"]["code"] for one in errors} <= {code}
-    told = Counter(await yard.events(batch_id))
-    assert told[f"batch.{status}"] == 1
+    published = Counter(await yard.events(batch_id))
+    assert published[f"batch.{status}"] == 1
     assert await yard.state.batches.past_window() == []

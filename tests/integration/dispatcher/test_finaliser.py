@@ -516,10 +516,14 @@ async def _assert_completed_once(yard: BatchYard, batch_id: str, *, rows: int) -
     ):
         found = await yard.parsed(file_id)
         assert [result["custom_id"] for result in found] == [f"row-{row}" for row in expected]
-        told = json.loads(record.fields[f"{kind}_object"])
-        assert await yard.storage.stat(told["key"]) == (told["key"], told["etag"], told["size"])
+        file = json.loads(record.fields[f"{kind}_object"])
+        assert await yard.storage.stat(file["key"]) == (
+            file["key"],
+            file["etag"],
+            file["size"],
+        )
     [commit] = [key for key in await yard.storage.keys(f"batches/{batch_id}/") if "/commit-" in key]
-    told = json.loads(await yard.storage.get(commit))
-    assert told["output"]["etag"] == json.loads(record.fields["output_object"])["etag"]
+    content = json.loads(await yard.storage.get(commit))
+    assert content["output"]["etag"] == json.loads(record.fields["output_object"])["etag"]
     files, _ = await yard.state.files.page("acme", after=None, limit=99, purpose="batch_output")
     assert len([file for file in files if batch_id in file.filename]) == 2

@@ -92,7 +92,7 @@ class Door:
     async def send(self, body: bytes, *, key: str | None = None, **properties: Any) -> str:
         """Publish; returns the id of the batch that the message stands for."""
         message_id = f"m-{secrets.token_hex(4)}"
-        told = {
+        properties = {
             "message_id": message_id,
             "type": SUBMIT,
             "user_id": self.tenant,
@@ -103,9 +103,9 @@ class Door:
         }
         exchange = await self._channel.get_exchange(topology.SUBMIT_EXCHANGE)
         await exchange.publish(
-            aio_pika.Message(body, **told), key or f"submit.v1.{self.tenant}", mandatory=True
+            aio_pika.Message(body, **properties), key or f"submit.v1.{self.tenant}", mandatory=True
         )
-        return ids.batch_id(self.tenant, told["message_id"] or "")
+        return ids.batch_id(self.tenant, properties["message_id"] or "")
 
     async def send_bare(
         self, body: bytes, *, swap: tuple[bytes, bytes] = (b"", b""), **properties: Any
@@ -132,7 +132,7 @@ class Door:
         await self.send(body, key=key or f"cancel.v1.{self.tenant}", type=CANCEL)
 
     async def settle(self, count: int = 1) -> None:
-        """Return when so many deliveries were acked or rejected."""
+        """Return when this many deliveries were acked or rejected."""
         await eventually(lambda: len(self.settled) >= count, timeout=30)
 
     async def reply(self) -> tuple[dict[str, Any], AbstractIncomingMessage]:
@@ -708,8 +708,8 @@ async def test_a_message_on_which_the_dispatcher_breaks_ends_with_the_place_and_
     assert letter.where.endswith(" in bug")
     assert letter.body == _body(custom_id=_SECRET)
     assert letter.deliveries == 4
-    told = [entry for entry in logs if entry["event"] == "message.broke"]
-    assert len(told) == 4
+    breaks = [entry for entry in logs if entry["event"] == "message.broke"]
+    assert len(breaks) == 4
     assert _SECRET not in str(logs) + str(reason)
     assert await acme.count(topology.SUBMIT_QUEUE) == 0
 
@@ -750,14 +750,14 @@ async def test_a_direct_reply_comes_to_whoever_asked(acme: Door, amqp_url: str) 
         direct = await channel.get_queue("amq.rabbitmq.reply-to", ensure=False)
         await direct.consume(hear, no_ack=True)
         exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE)
-        told = {"type": SUBMIT, "user_id": acme.tenant, "content_type": "application/json"}
+        properties = {"type": SUBMIT, "user_id": acme.tenant, "content_type": "application/json"}
         await exchange.publish(
             aio_pika.Message(
                 _body(),
                 message_id="direct",
                 reply_to="amq.rabbitmq.reply-to",
                 delivery_mode=2,
-                **told,  # type: ignore[arg-type]  # texts all of them
+                **properties,  # type: ignore[arg-type]  # texts all of them
             ),
             f"submit.v1.{acme.tenant}",
         )
@@ -1002,8 +1002,8 @@ async def test_our_own_replay_stands_for_its_sender_and_a_tenants_header_for_not
 ) -> None:
     own = door.tenant
     await bus.consume(door.serve(_intake(state, storage, bus, service_user=own)))
-    told = {"message_id": "m-1", "type": SUBMIT, "content_type": "application/json"}
-    replay = {"user": "globex", "properties": {**told, "delivery_mode": 2}}
+    properties = {"message_id": "m-1", "type": SUBMIT, "content_type": "application/json"}
+    replay = {"user": "globex", "properties": {**properties, "delivery_mode": 2}}
 
     await door.send(_body(), key="submit.v1.globex", headers={"x-replay": replay})
     await door.settle()

@@ -84,8 +84,8 @@ async def test_a_good_input_starts_at_once_and_runs(starter: Packer, yard: Batch
         assert ended.status == "completed"
         results = await yard.parsed(ended.output_file_id)
         assert [result["custom_id"] for result in results] == [f"row-{row}" for row in range(5)]
-    told = await yard.state.outbox.read("replies", limit=9, wait_seconds=0.001)
-    assert {json.loads(one.fields["body"])["batch"]["status"] for one in told} == {"validating"}
+    replies = await yard.state.outbox.read("replies", limit=9, wait_seconds=0.001)
+    assert {json.loads(one.fields["body"])["batch"]["status"] for one in replies} == {"validating"}
 
 
 async def test_what_starts_at_once_is_planned_as_by_the_planner(
@@ -148,8 +148,8 @@ async def test_messages_that_come_again_in_other_company_are_the_same_batches(
     assert await state.batches.many(ids_[:2]) == before
     assert sorted(await state.batches.in_status(Status.VALIDATING)) == sorted(ids_)
     assert sorted([one.id async for one in every_manifest(storage)]) == sorted(ids_)
-    told = await state.outbox.read("replies", limit=99, wait_seconds=0.001)
-    duplicates = [json.loads(one.fields["body"])["duplicate"] for one in told]
+    replies = await state.outbox.read("replies", limit=99, wait_seconds=0.001)
+    duplicates = [json.loads(one.fields["body"])["duplicate"] for one in replies]
     assert (duplicates.count(False), duplicates.count(True)) == (4, 5)
     assert await state.outbox.length("events") == 4
     # Packs of known batches alone are not even written.

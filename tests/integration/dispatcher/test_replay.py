@@ -52,11 +52,11 @@ class Late:
         *,
         reply_to: str | None = None,
         key: str = topology.replay_key(TENANT.name),
-        told: Mapping[str, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
         exchange: AbstractExchange | None = None,
         **fields: Any,
     ) -> None:
-        """Publish a replay request; `told` are other properties than those that are right."""
+        """Publish a replay request; `properties` replace correct ones."""
         exchange = exchange or await self._channel.get_exchange(
             topology.SUBMIT_EXCHANGE, ensure=False
         )
@@ -68,7 +68,7 @@ class Late:
             "reply_to": self.queue.name if reply_to is None else reply_to,
             "content_type": "application/json",
             "delivery_mode": aio_pika.DeliveryMode.PERSISTENT,
-            **(told or {}),
+            **(properties or {}),
         }
         await exchange.publish(aio_pika.Message(_body(**fields), **properties), key, mandatory=True)
 
@@ -133,11 +133,11 @@ async def test_a_batchs_events_come_again_as_they_were(
         await _relay(state, service).relay_some(wait_seconds=0)
         first = [await next_message(live, 60) for _ in range(4)]
 
-    again, told = await acme.answered(batch_id=only.batch_id)
+    again, reply = await acme.answered(batch_id=only.batch_id)
 
     assert [_whole(message) for message in again] == [_whole(message) for message in first]
     assert again[-1].type == "batch.completed"
-    assert told == {"status": "replayed", "batches": 1, "events": 4, "next_since": None}
+    assert reply == {"status": "replayed", "batches": 1, "events": 4, "next_since": None}
 
 
 async def test_all_that_changed_since_a_time_comes_in_pages(
@@ -153,10 +153,10 @@ async def test_all_that_changed_since_a_time_comes_in_pages(
     pages = 0
     ask: str | None = since
     while ask is not None:
-        events, told = await acme.answered(since=ask)
+        events, reply = await acme.answered(since=ask)
         found += [(json.loads(m.body)["subject"], m.type or "") for m in events]
-        assert told["events"] == len(events)
-        ask, pages = told["next_since"], pages + 1
+        assert reply["events"] == len(events)
+        ask, pages = reply["next_since"], pages + 1
 
     types = ("batch.accepted", "batch.in_progress")
     assert sorted(found) == sorted((batch_id, kind) for batch_id in batches for kind in types)
@@ -174,33 +174,33 @@ async def test_another_tenants_batch_is_as_none(state: State, acme: Late) -> Non
     answers = [await acme.answered(batch_id=batch_id) for batch_id in (foreign, none)]
 
     assert [events for events, _ in answers] == [[], []]
-    told = [
+    reply = [
         json.dumps(answer).replace(batch_id, "")
         for (_, answer), batch_id in zip(answers, (foreign, none), strict=True)
     ]
-    assert told[0] == told[1]
+    assert reply[0] == reply[1]
     assert answers[0][1]["error"]["code"] == "unknown_batch"
 
 
 async def test_a_wrong_request_is_told_what_is_wrong(acme: Late) -> None:
-    events, told = await acme.answered(batch_id="batch_1")
+    events, reply = await acme.answered(batch_id="batch_1")
 
     assert events == []
-    assert (told["status"], told["error"]["param"]) == ("rejected", "batch_id")
+    assert (reply["status"], reply["error"]["param"]) == ("rejected", "batch_id")
 
 
 async def test_a_request_keeps_the_rules_of_every_message(acme: Late) -> None:
-    events, told = await acme.answered(
+    events, reply = await acme.answered(
         batch_id="batch_1",
         more=1,
         key=topology.submit_key(TENANT.name),
-        told={"delivery_mode": aio_pika.DeliveryMode.NOT_PERSISTENT, "expiration": 3600},
+        properties={"delivery_mode": aio_pika.DeliveryMode.NOT_PERSISTENT, "expiration": 3600},
     )
 
     assert events == []
-    params = [error["param"] for error in told["errors"]]
+    params = [error["param"] for error in reply["errors"]]
     assert params == ["routing_key", "delivery_mode", "expiration", "batch_id", "more"]
-    assert (told["error"], told["error_count"]) == (told["errors"][0], 5)
+    assert (reply["error"], reply["error_count"]) == (reply["errors"][0], 5)
 
 
 async def test_a_request_out_of_the_dead_letters_is_its_senders(
@@ -227,9 +227,9 @@ async def test_a_request_out_of_the_dead_letters_is_its_senders(
         mandatory=True,
     )
 
-    events, told = await acme.answer()
+    events, reply = await acme.answer()
     assert [event.type for event in events] == ["batch.accepted"]
-    assert told["status"] == "replayed"
+    assert reply["status"] == "replayed"
 
 
 async def test_nothing_goes_to_a_queue_of_another(
@@ -311,11 +311,11 @@ async def test_of_one_tenant_one_replay_runs_at_a_time(
     await acme.ask(batch_id=batch_id)
     await begun.wait()
 
-    events, told = await acme.answered(batch_id=batch_id)
+    events, reply = await acme.answered(batch_id=batch_id)
     go_on.set()
     await acme.is_settled(2)
 
-    assert (events, told["error"]["code"]) == ([], "replay_in_progress")
+    assert (events, reply["error"]["code"]) == ([], "replay_in_progress")
 
 
 async def test_a_tenant_may_not_ask_in_anothers_name(

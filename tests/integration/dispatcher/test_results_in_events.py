@@ -43,7 +43,7 @@ async def test_results_do_not_travel_unasked_or_too_large(
 
     data = await _data(EventMessages(storage=yard.storage, content_bytes=size + room), last)
 
-    # Where they are is told all the same.
+    # The event names their location anyway.
     assert [data["output"], data["error"]] == objects
 
 

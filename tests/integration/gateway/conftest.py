@@ -1,4 +1,4 @@
-"""The whole gateway on a port of its own, over real servers, and tenants who call it."""
+"""The whole gateway on its own port, with real servers, and tenants who call it."""
 
 import contextlib
 import secrets
@@ -125,7 +125,7 @@ async def bucket(gateway: Gateway) -> AsyncIterator[Storage]:
 
 @contextlib.asynccontextmanager
 async def calling(gateway: Gateway, state: State) -> AsyncIterator[Caller]:
-    """A tenant whom nobody has seen before."""
+    """A new tenant."""
     tenant = f"t{secrets.token_hex(4)}"
     key = await state.keys.create(tenant)
     async with (

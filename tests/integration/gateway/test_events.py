@@ -152,13 +152,13 @@ async def test_an_ended_batch_is_told_once_and_then_no_more(
     await gateway_state.apply(batch_id, Event.INPUT_REJECTED, {"first_error": "empty"})
 
     async with _watching(acme, batch_id) as events:
-        told = [event async for event in events]
+        received = [event async for event in events]
     again = await acme.http.get(
-        f"/v1/batches/{batch_id}/events", headers={"last-event-id": told[-1]["id"]}
+        f"/v1/batches/{batch_id}/events", headers={"last-event-id": received[-1]["id"]}
     )
 
-    assert [event["event"] for event in told] == ["batch.failed"]
-    assert told[0]["data"]["first_error"] == "empty"
+    assert [event["event"] for event in received] == ["batch.failed"]
+    assert received[0]["data"]["first_error"] == "empty"
     assert (again.status_code, again.content) == (204, b"")
 
 
@@ -174,8 +174,8 @@ async def test_the_last_event_is_never_missed_whenever_the_watcher_comes(
 
     async def last(batch_id: str) -> str:
         async with _watching(acme, batch_id) as events:
-            told = [event async for event in events]
-        return str(told[-1]["event"])
+            received = [event async for event in events]
+        return str(received[-1]["event"])
 
     found = await asyncio.wait_for(
         asyncio.gather(
@@ -278,8 +278,8 @@ async def test_events_go_on_after_redis_has_cut_the_connection(
     await redis.client_kill_filter(_type="pubsub")
     await state.controls.pause(batch_id)
 
-    told = _parsed((await asyncio.wait_for(anext(stream), 60)).decode())
-    assert (told["data"]["sequence"], told["data"]["paused"]) == (2, True)
+    received = _parsed((await asyncio.wait_for(anext(stream), 60)).decode())
+    assert (received["data"]["sequence"], received["data"]["paused"]) == (2, True)
     await watchers.end()
 
 

@@ -1,4 +1,4 @@
-"""How many uploads a gateway takes at once: as many as it has memory for."""
+"""A gateway limits concurrent uploads by their memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -21,7 +21,7 @@ from tests.receiver import answers, receiving
 from tests.webhooks import delivering
 
 #: Nobody has this address, and no name server is asked for it.
-#: Nobody may be called from a test; a name that leads nowhere is taken all the same.
+#: Tests call no outside host; a name that does not resolve is accepted anyway.
 URL = "https://hooks.invalid/hook"
 SHOWN = {
     *("id", "object", "name", "url", "event_types"),

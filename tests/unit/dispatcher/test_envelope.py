@@ -11,14 +11,14 @@ _PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 def _envelope(
     *, user: str | None = "acme", key: str = "submit.v1.acme", headers: Any = None, **changes: Any
 ) -> Envelope:
-    told = {
+    defaults = {
         "message_id": "m-1",
         "type": "batch.submit.v1",
         "content_type": "application/json",
         "delivery_mode": 2,
         **changes,
     }
-    properties = {name: value for name, value in told.items() if value is not None}
+    properties = {name: value for name, value in defaults.items() if value is not None}
     return Envelope(user, "batch.submit", key, properties, headers or {})
 
 
@@ -61,13 +61,13 @@ def test_an_answer_goes_to_the_senders_own_queues_only(address: str, is_ours: bo
 
 
 def test_events_may_be_asked_for_into_a_subscribers_queue_too() -> None:
-    told: dict[str, Any] = {"type": "batch.replay.v1", "key": "replay.v1.acme"}
+    replay: dict[str, Any] = {"type": "batch.replay.v1", "key": "replay.v1.acme"}
     headers = {"x-schema": "batch.replay/1"}
 
-    asked = _envelope(**told, reply_to="sub.acme.orders", headers=headers)
+    asked = _envelope(**replay, reply_to="sub.acme.orders", headers=headers)
     submitted = _envelope(reply_to="sub.acme.orders")
-    elsewhere = _envelope(**told, reply_to="sub.globex.orders")
-    nowhere = _envelope(**told)
+    elsewhere = _envelope(**replay, reply_to="sub.globex.orders")
+    nowhere = _envelope(**replay)
 
     assert [*unauthorised(asked), *malformed(asked)] == []
     assert (asked.can_be_answered, submitted.can_be_answered) == (True, False)

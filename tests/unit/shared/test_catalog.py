@@ -1,4 +1,4 @@
-"""The catalog: what a good file means, and what each bad one is told."""
+"""The catalog: the meaning of a good file, and the error of each bad one."""
 
 import re
 from pathlib import Path

@@ -29,10 +29,10 @@ def test_a_process_goes_on_where_it_does_not_come_by(at: str, tmp_path: Path) ->
 
 
 def passing(at: str, folder: Path) -> "subprocess.CompletedProcess[str]":
-    told = {"BATCHYARD_CRASH_AT": at, "BATCHYARD_CRASH_LOG": str(folder / "crashed")}
+    variables = {"BATCHYARD_CRASH_AT": at, "BATCHYARD_CRASH_LOG": str(folder / "crashed")}
     return subprocess.run(
         [sys.executable, "-c", PASSES],
-        env={**os.environ, **told},
+        env={**os.environ, **variables},
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,

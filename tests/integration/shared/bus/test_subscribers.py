@@ -65,7 +65,7 @@ async def test_the_rules_give_the_right_states_whatever_dies_in_the_middle(
                 assert await relay.relay_progress() == _BATCHES
                 late = await stack.enter_async_context(_bound(amqp_url))
         await _drain(state, relay)
-        first, second = await _told(early), await _told(late)
+        first, second = await _subscriber(early), await _subscriber(late)
 
     histories = await state.events.history(batches)
     kept = {
@@ -73,11 +73,11 @@ async def test_the_rules_give_the_right_states_whatever_dies_in_the_middle(
         for batch_id, history in zip(batches, histories, strict=True)
         for entry in history
     }
-    for told in (first, second):
-        assert {_batch_of(source) for source in told.states} == set(batches)
-        for source, last in told.states.items():
+    for subscriber in (first, second):
+        assert {_batch_of(source) for source in subscriber.states} == set(batches)
+        for source, last in subscriber.states.items():
             assert (last["status"], last["request_counts"]["completed"]) == ("completed", 30)
-            assert told.sequences(source) == sorted(told.sequences(source))
+            assert subscriber.sequences(source) == sorted(subscriber.sequences(source))
     assert kept <= {event_id for _, event_id in first.bodies}
     # Each crash before a removal repeats at least one event of each batch.
     assert first.repeats >= 3 * _BATCHES
@@ -112,12 +112,12 @@ async def test_a_relay_that_cannot_reach_the_broker_drops_progress_and_keeps_sta
         waiting = await state.outbox.read("events", limit=99, wait_seconds=0)
         proxy.is_down = False
         await _drain(state, relay)
-        told = await _told(queue)
+        subscriber = await _subscriber(queue)
         await doomed.close()
 
     assert lost == 1
     assert [entry.fields["type"] for entry in waiting] == ["slice.committed", "batch.paused"]
-    [types] = told.applied.values()
+    [types] = subscriber.applied.values()
     assert types == [
         "batch.accepted",
         "batch.in_progress",
@@ -146,9 +146,9 @@ async def test_progress_comes_no_more_often_than_the_deployment_wants(
             await eventually(lambda: _is_empty(state))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        told = await _told(queue)
+        subscriber = await _subscriber(queue)
 
-    assert [types.count("batch.progress") for types in told.applied.values()] == [1, 0, 0, 0]
+    assert [types.count("batch.progress") for types in subscriber.applied.values()] == [1, 0, 0, 0]
     assert not await _has_no_progress(redis, namespace)
 
 
@@ -169,11 +169,13 @@ async def test_a_tenant_binds_to_all_one_type_or_one_batch_of_its_own(
         for claimed in await claim(state, slices=9):
             await state.claims.commit(claimed, part(claimed), announced=True)
         await _drain(state, relay)
-        told = [await _told(queue) for queue in queues]
+        all_read = [await _subscriber(queue) for queue in queues]
     await bus.close()
 
-    found = [{(_batch_of(source), types[0]) for source, types in t.applied.items()} for t in told]
-    counts = [[len(types) for types in t.applied.values()] for t in told]
+    found = [
+        {(_batch_of(source), types[0]) for source, types in t.applied.items()} for t in all_read
+    ]
+    counts = [[len(types) for types in t.applied.values()] for t in all_read]
     assert found == [
         {(one, "batch.accepted"), (other, "batch.accepted")},
         {(one, "batch.accepted"), (other, "batch.accepted")},
@@ -321,7 +323,7 @@ async def _bound(amqp_url: str, key: str = "#") -> AsyncIterator[AbstractQueue]:
             await (await connection.channel()).queue_delete(queue.name)
 
 
-async def _told(queue: AbstractQueue) -> Subscriber:
+async def _subscriber(queue: AbstractQueue) -> Subscriber:
     """What a subscriber makes of all that is in the queue."""
     subscriber = Subscriber()
     while message := await queue.get(fail=False):

@@ -158,11 +158,11 @@ async def test_only_the_end_has_a_url(kind: str, signer: Storage) -> None:
 
 
 async def test_an_event_of_a_slice_says_which() -> None:
-    told = entry("slice.committed", status="in_progress")
+    committed = entry("slice.committed", status="in_progress")
     slice_ = {"index": 1, "first_row": 10, "rows": 10, "completed": 9, "failed": 1}
 
     message = await EventMessages().of(
-        Entry("", {**told.fields, "slice": json.dumps(slice_)}),
+        Entry("", {**committed.fields, "slice": json.dumps(slice_)}),
     )
 
     assert message.routing_key == f"slice.committed.acme.{BATCH}"
