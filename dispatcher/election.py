@@ -36,7 +36,7 @@ class Election:
                 await end(self._leading)
             # Without this, the lease ends by itself.
             with suppress(TransientError):
-                await asyncio.shield(self._lease.let_go())
+                await asyncio.shield(self._lease.release())
 
     async def _is_elected(self) -> bool:
         try:

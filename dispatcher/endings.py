@@ -7,6 +7,7 @@ from shared.ledger.commits import Assembled, Commit, commit_key
 from shared.lifecycle import Event, Status
 from shared.state import BatchRecord, FileRecord
 from shared.state.batches import Pin
+from shared.storage import Stored
 
 
 def ending_event(record: BatchRecord) -> Event:
@@ -64,18 +65,15 @@ def new_commit(
 def _file(
     record: BatchRecord, kind: str, written: Assembled, bucket: str, seconds: int
 ) -> FileRecord:
-    created_at = record.number(f"{record.status}_at")
-    return FileRecord(
-        id=written.file_id,
-        tenant=record.tenant,
-        bytes=written.size,
-        created_at=created_at,
-        expires_at=created_at + seconds,
+    return FileRecord.stored(
+        written.file_id,
+        record.tenant,
+        Stored(written.key, written.etag, written.size),
+        bucket=bucket,
+        created_at=record.number(f"{record.status}_at"),
+        seconds=seconds,
         filename=f"{record.id}_{kind}.jsonl",
         purpose="batch_output",
-        bucket=bucket,
-        key=written.key,
-        etag=written.etag,
     )
 
 

@@ -14,7 +14,7 @@ from dispatcher.unrun_rows import UnrunReason, error_line, reason_for
 from shared import ids
 from shared.errors import BatchyardError, NotFoundError
 from shared.input.request_lines import custom_id_of, split
-from shared.ledger.merging import chunked, given, merged, read_lines, stretches
+from shared.ledger.merging import as_stream, chunked, merged, read_lines, stretches
 from shared.slices import Part, PlannedSlice, Slice
 from shared.state import BatchRecord, State
 from shared.storage import Storage
@@ -72,7 +72,7 @@ class ResultLines:
                     unrun = await self._unrun(
                         planned.slice, reason, other_than=refused, has_names=has_names
                     )
-                    streams.append(given(unrun.values()))
+                    streams.append(as_stream(unrun.values()))
             async for chunk in self._merge(streams):
                 yield chunk
 
@@ -158,7 +158,7 @@ class ResultLines:
 
     def _lines(self, planned: PlannedSlice, section: _Section) -> AsyncGenerator[bytes, None]:
         if planned.part is None:
-            return given(())
+            return as_stream(())
         return read_lines(self._storage, planned.part.key, *section(planned.part))
 
     async def _merge(

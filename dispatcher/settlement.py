@@ -12,7 +12,8 @@ from dispatcher.acks import Acks
 from dispatcher.burial import Burial, place_of
 from dispatcher.delivery import Delivery
 from shared import crash
-from shared.bus.connection import CONNECTION_ERRORS, Bus
+from shared.bus.broker_errors import CONNECTION_ERRORS
+from shared.bus.connection import Bus
 from shared.bus.messages import Reason, RejectedError
 from shared.errors import TransientError
 

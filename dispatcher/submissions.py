@@ -29,7 +29,7 @@ from shared.ledger.manifests import Manifest
 from shared.openai.endpoints import ENDPOINTS
 from shared.state import RateStatus, State
 from shared.storage import Storage
-from shared.submission.accept import accept, meet
+from shared.submission.accept import accept, accept_known
 from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
 
 
@@ -98,7 +98,9 @@ class Submissions:
             if reasons:
                 raise RejectedError(reasons)
             # By now the input may be gone or `not_after` past, which changes nothing.
-            await meet(self._state, batch_id, envelope.message_id, fingerprint(submission), reply)
+            await accept_known(
+                self._state, batch_id, envelope.message_id, fingerprint(submission), reply
+            )
             return
         try:
             source = await self._source(envelope, submission, reasons)

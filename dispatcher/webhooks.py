@@ -19,7 +19,8 @@ from shared import crash
 from shared.errors import TransientError
 from shared.openai.webhooks import WebhookAttempt, headers
 from shared.state import State
-from shared.state.webhooks import Due, Outcome, Trial
+from shared.state.webhook_deliveries import Due, Outcome
+from shared.state.webhook_trials import Trial
 from shared.tasks import end
 
 log = structlog.get_logger()
@@ -80,13 +81,15 @@ class Deliverer:
 
     async def _round(self) -> float:
         """Start what is due. Returns the seconds until there may be more."""
-        trials = await self._state.webhooks.trials(most=self._free_attempts())
+        trials = await self._state.webhook_trials.take(limit=self._free_attempts())
         for trial in trials:
             self._start(self._try(trial))
         if not self._free_attempts():
             return _SWEEP_SECONDS
-        found, wait = await self._state.webhooks.claim(
-            most=self._free_attempts(), each=self._per_endpoint, lease_seconds=self._lease_seconds
+        found, wait = await self._state.webhook_deliveries.claim(
+            limit=self._free_attempts(),
+            per_endpoint=self._per_endpoint,
+            lease_seconds=self._lease_seconds,
         )
         for due in found:
             self._start(self._attempt(due))
@@ -102,13 +105,13 @@ class Deliverer:
             on=TransientError, attempts=None, timeout=_SETTLE_SECONDS, wait_max=1
         ):
             with repeat:
-                await self._state.webhooks.settle(
+                await self._state.webhook_deliveries.settle(
                     due,
                     verdict.outcome,
                     attempt,
                     wait_seconds=verdict.wait_seconds,
                     pause_seconds=verdict.pause_seconds,
-                    each=self._per_endpoint,
+                    per_endpoint=self._per_endpoint,
                 )
         log.info(
             "webhook.attempted",
@@ -125,7 +128,7 @@ class Deliverer:
         signed = headers(trial.id, at, body, trial.secrets)
         answer = await self._sender.post(trial.url, signed, body)
         attempt = WebhookAttempt(attempted_at=at, status_code=answer.status, error=answer.error)
-        await self._state.webhooks.finish_trial(trial, attempt)
+        await self._state.webhook_trials.finish(trial, attempt)
 
     def _free_attempts(self) -> int:
         return self._attempts - len(self._running)

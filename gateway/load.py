@@ -43,7 +43,7 @@ def typical_rows(load: Load) -> int:
 
 def assumed_sharers(other_tenants: int) -> int:
     """Into how many shares a prediction divides the lane."""
-    return next(sharers for most, sharers in _SHARERS if other_tenants <= most)
+    return next(sharers for tenants, sharers in _SHARERS if other_tenants <= tenants)
 
 
 def rounded_rate(rate: float) -> float:

@@ -90,11 +90,11 @@ class Counter:
             text, is_whole = self._conversation(endpoint, body)
             found = [self._count_text(text, special=False)]
         total = sum(count for count, _ in found)
-        is_exact = is_whole and all(count == least for count, least in found)
+        is_exact = is_whole and all(count == minimum for count, minimum in found)
         if body.get("truncate_prompt_tokens") is not None:
             # The engine shortens the prompt itself, so it fits however long it is.
             return Counted(total, 0, is_exact=is_exact)
-        return Counted(total, max((least for _, least in found), default=0), is_exact=is_exact)
+        return Counted(total, max((minimum for _, minimum in found), default=0), is_exact=is_exact)
 
     def _count_prompts(self, prompt: object) -> list[tuple[int, int]]:
         """The tokens of each prompt of a completion or embedding, in any of its forms."""
@@ -153,15 +153,15 @@ def load_counter(model: Model) -> Counter:
     files = ModelFiles(model.source, model.revision)
     if own := model.engine.get("tokenizer"):
         files = ModelFiles(str(own), model.engine.get("tokenizer_revision"))
-    most = max_model_len(model)
+    max_len = max_model_len(model)
     path = files.find("tokenizer.json")
     if path is None or model.engine.get("tokenizer_mode", "auto") not in ("auto", "hf", "slow"):
-        return Counter(None, None, max_model_len=most)
+        return Counter(None, None, max_model_len=max_len)
     try:
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        return Counter(tokenizer, load_template(model, files), max_model_len=most)
+        return Counter(tokenizer, load_template(model, files), max_model_len=max_len)
     except Exception as error:  # noqa: BLE001  # tokenizers raises nothing narrower
         log.warning("tokenizer.unreadable", model=model.name, reason=str(error)[:300])
-        return Counter(None, None, max_model_len=most)
+        return Counter(None, None, max_model_len=max_len)

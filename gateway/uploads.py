@@ -88,8 +88,8 @@ async def create_upload_part(
         upload_id,
         PartRecord(part_id, stored.key, stored.etag, stored.size),
         # Clients send a part again if its answer was lost.
-        most_bytes=2 * upload.bytes + MAX_PART_BYTES,
-        most_parts=MAX_PARTS,
+        max_bytes=2 * upload.bytes + MAX_PART_BYTES,
+        max_parts=MAX_PARTS,
     )
     crash.point("uploads.part_added")
     if outcome != "ok":

@@ -21,7 +21,7 @@ from shared.openai.webhooks import (
     WebhookEndpointTest,
 )
 from shared.state import State
-from shared.state.webhooks import trial_bell
+from shared.state.webhook_trials import trial_bell
 
 router = APIRouter()
 
@@ -70,7 +70,7 @@ async def list_webhook_deliveries(
 
     A delivery that succeeded, or was given up after 72 hours, is listed for 7 more days.
     """
-    found, has_more = await services.state.webhooks.deliveries(
+    found, has_more = await services.state.webhook_deliveries.page(
         tenant, webhook_endpoint_id, after=after, limit=limit or PAGE
     )
     return CursorPage.of(found, has_more=has_more)
@@ -87,21 +87,21 @@ async def redeliver_webhook(
 
     A delivery that is being sent at this moment is left alone.
     """
-    await services.state.webhooks.redeliver(tenant, webhook_endpoint_id, delivery_id)
-    return await services.state.webhooks.delivery(tenant, webhook_endpoint_id, delivery_id)
+    await services.state.webhook_deliveries.redeliver(tenant, webhook_endpoint_id, delivery_id)
+    return await services.state.webhook_deliveries.get(tenant, webhook_endpoint_id, delivery_id)
 
 
 async def _trial(state: State, endpoint_id: str, event_type: str) -> WebhookAttempt:
     trial_id = ids.new_webhook_test_id()
     deadline = time.monotonic() + _TEST_SECONDS
     async with state.bells(trial_bell(trial_id)) as bells:
-        if not await state.webhooks.ask_for_trial(endpoint_id, trial_id, event_type):
+        if not await state.webhook_trials.start(endpoint_id, trial_id, event_type):
             raise ConflictError(
                 f"Another test of the webhook endpoint '{endpoint_id}' is running: wait for its "
                 "end."
             )
         while (left := deadline - time.monotonic()) > 0:
             await bells.wait(min(left, 1.0))
-            if attempt := await state.webhooks.trial_answer(trial_id):
+            if attempt := await state.webhook_trials.answer(trial_id):
                 return attempt
     raise TransientError("No dispatcher has sent the test.")

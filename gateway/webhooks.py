@@ -58,7 +58,7 @@ async def create_webhook_endpoint(
             "secret": secret,
             "hint": secret_hint(secret),
         },
-        most=services.settings.max_webhook_endpoints,
+        max_endpoints=services.settings.max_webhook_endpoints,
     )
     await save_webhook(services.state, services.storage, tenant, endpoint_id)
     return await _with_secret(services.state, tenant, endpoint_id, secret)

@@ -35,7 +35,9 @@ class Endpoint(NamedTuple):
 
     async def deliveries(self) -> list[WebhookDelivery]:
         """All of them, newest first."""
-        found, _ = await self.state.webhooks.deliveries(self.tenant, self.id, after=None, limit=100)
+        found, _ = await self.state.webhook_deliveries.page(
+            self.tenant, self.id, after=None, limit=100
+        )
         return found
 
     async def only(self) -> WebhookDelivery:
@@ -63,7 +65,7 @@ async def an_endpoint(
             "secret": secret,
             "hint": secret_hint(secret),
         },
-        most=50,
+        max_endpoints=50,
     )
     return Endpoint(state, tenant, endpoint_id, secret)
 

@@ -49,7 +49,7 @@ class BatchRestore:
         # Packs that were on their way, whose acceptance was refused meanwhile.
         await self._read_packs(after=last)
         # The rest has nothing in S3 but its line in a pack.
-        while batch_ids := await self._state.restore.some_packed(limit=_GROUP_SIZE):
+        while batch_ids := await self._state.rebuild_notes.sample_packed(limit=_GROUP_SIZE):
             await self._restore([BatchObjects(batch_id) for batch_id in batch_ids])
 
     async def count(self) -> None:
@@ -77,7 +77,7 @@ class BatchRestore:
                     if after is not None:
                         for known in await self._state.batches.statuses(list(texts)):
                             del texts[known]
-                    await self._state.restore.keep_packed(texts)
+                    await self._state.rebuild_notes.add_packed(texts)
         return last
 
     async def _for_each_group(self, act: Act) -> None:
@@ -129,7 +129,7 @@ class BatchRestore:
                 counts["slices"] += len(batch.slices)
                 counts["parts"] += len(batch.parts or {})
                 crash.point("rebuild.live_made")
-        await restore.drop_packed([found.batch_id for found in group])
+        await self._state.rebuild_notes.drop_packed([found.batch_id for found in group])
 
     async def _keep(self, group: list[BatchObjects]) -> None:
         """Batches that have ended in Redis too lack at most what a client changed afterwards."""
@@ -160,7 +160,7 @@ class BatchRestore:
 
     async def _read_live(self, found: BatchObjects) -> LiveBatch | None:
         packed = None
-        if text := await self._state.restore.packed(found.batch_id):
+        if text := await self._state.rebuild_notes.packed(found.batch_id):
             packed = msgspec.json.decode(text, type=PackedBatch)
         manifest = await self._manifest(found)
         if manifest is None and packed is not None:

@@ -122,7 +122,7 @@ async def _alone(state: State, rebuild: Rebuild) -> None:
         await rebuild.run()
     finally:
         await end(holding)
-        await lease.let_go()
+        await lease.release()
 
 
 async def _take(lease: Lease) -> None:

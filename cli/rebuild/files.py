@@ -39,7 +39,7 @@ class FileRestore:
                     await self._state.restore.orphans([(_file_id(key), key) for key in orphans])
                     self._report.counts["objects_orphaned"] += len(orphans)
                     self._report.progress("files", 0.5)
-        async for files in self._state.restore.unseen_files():
+        async for files in self._state.rebuild_notes.files_without_note():
             for file in files:
                 # It was deleted after the state that Redis has.
                 if file.created_at < began - _YOUNG_SECONDS:
@@ -62,7 +62,7 @@ class FileRestore:
 
     async def _make(self, records: Sequence[str]) -> None:
         file_ids = [_file_id(key) for key in records]
-        await self._state.restore.see_files(file_ids)
+        await self._state.rebuild_notes.add_files(file_ids)
         known = await self._state.restore.known_files(file_ids)
         missing = [key for key, is_known in zip(records, known, strict=True) if not is_known]
         for first in range(0, len(missing), _RECORDS_AT_ONCE):

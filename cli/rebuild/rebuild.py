@@ -55,14 +55,14 @@ class Rebuild:
         await self._wait_until_nobody_leads()
         # What lane jobs hold is taken from them.
         await restore.take_lanes()
-        await restore.forget_notes()
+        await self._state.rebuild_notes.clear()
         await self._restore_keys()
         await self._restore_webhooks()
         await batches.run()
         crash.point("rebuild.batches_done")
         await files.run()
         await files.delete_deleted()
-        await restore.forget_notes()
+        await self._state.rebuild_notes.clear()
         crash.point("rebuild.files_done")
         await restore.end()
 

@@ -12,7 +12,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from shared import ids
 from shared.bus.topology import event_key
-from shared.state.batches import to_openai
+from shared.state.batch_record import to_openai
 from shared.state.outbox import Entry
 
 

@@ -15,7 +15,8 @@ from itertools import chain
 import structlog
 
 from shared import crash
-from shared.bus.connection import Bus, RefusedError, UnroutableError
+from shared.bus.broker_errors import RefusedError, UnroutableError
+from shared.bus.connection import Bus
 from shared.bus.event_messages import EventMessages
 from shared.bus.messages import READY, REPLY
 from shared.bus.topology import EVENTS_EXCHANGE, SUBMIT_EXCHANGE, submit_key
@@ -77,7 +78,7 @@ class Relay:
         finally:
             # It expires on its own as well.
             with suppress(TransientError):
-                await asyncio.shield(self._lease.let_go())
+                await asyncio.shield(self._lease.release())
 
     async def relay_some(self, *, wait_seconds: float) -> int:
         """Publish the oldest entries, or wait for one. Returns how many were published."""

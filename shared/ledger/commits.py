@@ -146,9 +146,9 @@ async def cancel(state: State, storage: Storage, batch_id: str) -> bool:
     """
     is_new = await state.apply(batch_id, Event.CANCEL_REQUESTED)
     crash.point("commits.cancelled")
-    told = Cancellation(await _cancelling_at(state, batch_id))
+    cancellation = Cancellation(await _cancelling_at(state, batch_id))
     # Also of a repeat: whoever was first may have died before this.
-    await storage.create(cancel_key(batch_id), msgspec.json.encode(told))
+    await storage.create(cancel_key(batch_id), msgspec.json.encode(cancellation))
     await state.restore.raise_if_under_way()
     # A whole rebuild may have gone by, and have looked before.
     await _cancelling_at(state, batch_id)

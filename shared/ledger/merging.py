@@ -21,8 +21,8 @@ async def read_lines(
     """The whole lines in bytes [start, end) of an object, each with its line feed."""
     rest = b""
     for place in range(start, end, _STEP_BYTES):
-        piece = await storage.get(key, start=place, end=min(end, place + _STEP_BYTES))
-        *whole, rest = (rest + piece).split(b"\n")
+        chunk = await storage.get(key, start=place, end=min(end, place + _STEP_BYTES))
+        *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line + b"\n"
 
@@ -41,7 +41,7 @@ async def stretches(
         yield stretch
 
 
-async def given(lines: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+async def as_stream(lines: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
     """Lines that are there already, to be merged with others."""
     for line in lines:
         yield line

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.state.census import Counted, LaneCount
+from shared.state.census import FleetCounts, LaneCount
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -54,7 +54,7 @@ class Calls:
 
 
 def fleet_exposition(
-    counted: Counted | None, *, up: Mapping[str, bool], dead_letters: int | None, leads: bool
+    counted: FleetCounts | None, *, up: Mapping[str, bool], dead_letters: int | None, leads: bool
 ) -> bytes:
     """The body of a scrape of a dispatcher. What could not be counted is left out."""
     families: list[Metric] = [
@@ -85,7 +85,7 @@ class _Once(Collector):
         yield from self._families
 
 
-def _families(counted: Counted) -> Iterator[Metric]:
+def _families(counted: FleetCounts) -> Iterator[Metric]:
     at = counted.at
     yield _gauge(
         "batchyard_batches",
@@ -142,7 +142,7 @@ def _families(counted: Counted) -> Iterator[Metric]:
     yield from _lane_families(counted)
 
 
-def _lane_families(counted: Counted) -> Iterator[Metric]:
+def _lane_families(counted: FleetCounts) -> Iterator[Metric]:
     for name, text, number in _LANE:
         values = [(lane, number(count)) for lane, count in counted.lanes.items()]
         yield _gauge(f"batchyard_lane_{name}", text, "lane", values)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Mapping
 
 import structlog
 
-from shared.bus.connection import BlockedError
+from shared.bus.broker_errors import BlockedError
 
 log = structlog.get_logger()
 

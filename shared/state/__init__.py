@@ -1,9 +1,10 @@
-"""Every state of the fleet, in Redis: one class, its nouns beside it, its scripts in Lua.
+"""The fleet's state in Redis: one class, one module per noun, and the scripts in Lua.
 
-An index that can be rebuilt from S3: what must outlive Redis lies there as well.
+Redis is an index that can be rebuilt from S3. Whatever must survive the loss of Redis is in S3 too.
 """
 
-from shared.state.batches import Acceptance, BatchRecord, NewBatch, PackedAcceptance, Pin, Start
+from shared.state.batch_record import BatchRecord
+from shared.state.batches import Acceptance, NewBatch, PackedAcceptance, Pin, Start
 from shared.state.files import FileRecord
 from shared.state.keys import KeyRecord
 from shared.state.lanes import JobRecord

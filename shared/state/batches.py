@@ -1,4 +1,4 @@
-"""Batch records: made once, read often; their status is changed elsewhere."""
+"""Batch records: created once and read often. `State` changes their status."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,49 +8,27 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from shared.errors import NotFoundError, TransientError
-from shared.lifecycle import FINAL, PAUSABLE, Status
-from shared.openai.shapes import Batch
+from shared.lifecycle import Status
 from shared.slices import Slice
+from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Quota
 from shared.state.scripts import Scripts, pairs
 
 Acceptance = Literal["accepted", "duplicate", "conflict"]
-#: `started` has begun to run as well; `gone` is not made, for its pack is to be swept.
+#: `started` means created and running. `gone` means not created, because the pack is being swept.
 PackedAcceptance = Literal["accepted", "started", "duplicate", "conflict", "gone"]
-#: OpenAI's fields that the record keeps under the same name.
-_TEXTS = (
-    "id",
-    "endpoint",
-    "input_file_id",
-    "completion_window",
-    "status",
-    "created_at",
-    "expires_at",
-)
-_NULLABLE = (
-    "model",
-    "output_file_id",
-    "error_file_id",
-    "in_progress_at",
-    "finalizing_at",
-    "completed_at",
-    "failed_at",
-    "expired_at",
-    "cancelling_at",
-    "cancelled_at",
-)
 
 
 class Pin(NamedTuple):
-    """The number of an event and its time (Unix milliseconds), given to it before it happens."""
+    """An event's number and time (Unix milliseconds), fixed before it happens."""
 
     sequence: int
     at_ms: int
 
 
 class Start(NamedTuple):
-    """A batch's whole plan under its name, on one lane, and the other fields of INPUT_ACCEPTED."""
+    """A batch's whole plan on one lane, named `plan`, and the other fields of INPUT_ACCEPTED."""
 
     plan: str
     lane: str
@@ -60,7 +38,7 @@ class Start(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """What `accept` takes, and a plan if there is one."""
+    """The arguments of `accept`, and the plan if there is one."""
 
     id: str
     fingerprint: str
@@ -68,93 +46,6 @@ class NewBatch(NamedTuple):
     input_file: Mapping[str, str | int] | None = None
     reply: Mapping[str, str] | None = None
     start: Start | None = None
-
-
-class BatchRecord(NamedTuple):
-    """All that Redis knows of a batch, as text."""
-
-    fields: Mapping[str, str]
-
-    @classmethod
-    def from_flat(cls, flat: Sequence[str]) -> "BatchRecord":
-        """From names and values in turn, as scripts return a hash."""
-        return cls(dict(zip(flat[::2], flat[1::2], strict=True)))
-
-    @property
-    def id(self) -> str:
-        return self.fields["id"]
-
-    @property
-    def tenant(self) -> str:
-        return self.fields["tenant"]
-
-    @property
-    def status(self) -> Status:
-        return Status(self.fields["status"])
-
-    @property
-    def lanes(self) -> list[str]:
-        """Where it runs; none before it has a plan, and as a rule one."""
-        return self.fields.get("lane", "").split()
-
-    @property
-    def input_range(self) -> tuple[int, int | None]:
-        """The bytes [start, end) of its object that are its input; for an empty one, all of it."""
-        start = self.number("start")
-        return start, start + self.number("size") or None
-
-    @property
-    def file_ids(self) -> list[str]:
-        """Of its input, and of the results that it has."""
-        names = ("input_file_id", "output_file_id", "error_file_id")
-        return [self.fields[name] for name in names if name in self.fields]
-
-    @property
-    def ended_at(self) -> int | None:
-        """When it ended (Unix seconds); None while it lives."""
-        return self.number(f"{self.status}_at") if self.status in FINAL else None
-
-    def number(self, field: str) -> int:
-        """A counter or time; 0 when it was never set."""
-        return int(self.fields.get(field, 0))
-
-    def to_openai(self) -> Batch:
-        """The batch as HTTP shows it."""
-        return to_openai(self.fields)
-
-
-def to_openai(fields: Mapping[str, str]) -> Batch:
-    """OpenAI's batch object from a record, or from the snapshot in an event."""
-
-    def number(field: str) -> int:
-        return int(fields.get(field, 0))
-
-    errors = fields.get("errors")
-    metadata = fields.get("metadata")
-    tokens_in, tokens_out = number("input_tokens"), number("output_tokens")
-    # Validated as one: a model for each of its parts would cost several times as much.
-    return Batch.model_validate(
-        {
-            **{name: fields[name] for name in _TEXTS},
-            **{name: fields.get(name) for name in _NULLABLE},
-            "errors": {"data": json.loads(errors)} if errors else None,
-            "request_counts": {
-                "total": number("total"),
-                "completed": number("completed"),
-                # Rows of a lane that failed have their error lines only at the end.
-                "failed": number("failed") + number("given_up"),
-            },
-            "usage": {
-                "input_tokens": tokens_in,
-                "input_tokens_details": {"cached_tokens": number("cached_tokens")},
-                "output_tokens": tokens_out,
-                "output_tokens_details": {"reasoning_tokens": number("reasoning_tokens")},
-                "total_tokens": tokens_in + tokens_out,
-            },
-            "metadata": json.loads(metadata) if metadata else None,
-            "paused": "paused" in fields and fields["status"] in PAUSABLE,
-        }
-    )
 
 
 class Batches:
@@ -175,12 +66,12 @@ class Batches:
         submission: str | None,
         reply: Mapping[str, str] | None = None,
     ) -> Acceptance:
-        """Make the batch as `validating`, with its first event and the message to publish, if any.
+        """Create the batch as `validating`, with its first event and the message to publish.
 
-        `reply` is who is to be told, in the same step: `to`, `message_id` and `correlation_id`.
-
-        `fields` need at least id, tenant, input_file_id, created_at and expires_at. Repeating it is
-        harmless: the same fingerprint is a `duplicate`, another one a `conflict`.
+        `reply` says where the reply goes, which is written in the same step: `to`, `message_id` and
+        `correlation_id`. `fields` must have at least id, tenant, input_file_id, created_at and
+        expires_at. A repeat is harmless: with the same fingerprint it is a `duplicate`, with
+        another one a `conflict`.
         """
         outcome: Acceptance = await self._scripts.run(
             "accept",
@@ -194,13 +85,13 @@ class Batches:
         return outcome
 
     async def accept_pack(self, prefix: str, batches: Sequence[NewBatch]) -> list[PackedAcceptance]:
-        """`accept` for the batches of a pack that was reserved under `prefix`, in one step.
+        """Accept the batches of a pack that was reserved under `prefix`, in one step.
 
-        One with a plan starts at once, if its tenant's queue has room. The pack is kept from now on
-        if a new batch is in it, and garbage if none is.
+        A batch with a plan starts at once if its tenant's queue has room. The pack is kept if it
+        contains a new batch; otherwise it becomes garbage.
         """
-        wishes = [msgspec.json.encode(_wish(batch)) for batch in batches]
-        outcomes: list[PackedAcceptance] = await self._scripts.run("accept_pack", prefix, *wishes)
+        params = [msgspec.json.encode(_accept_params(batch)) for batch in batches]
+        outcomes: list[PackedAcceptance] = await self._scripts.run("accept_pack", prefix, *params)
         return outcomes
 
     async def get(self, batch_id: str) -> BatchRecord:
@@ -211,9 +102,9 @@ class Batches:
         return BatchRecord(fields)
 
     async def pinned(self, batch_id: str) -> tuple[BatchRecord, Pin]:
-        """The record, and the number and time that its next event would have if it happened now.
+        """The record, and the number and time that its next event would get now.
 
-        Raises NotFoundError, and TransientError during a rebuild: the record may be an old one.
+        Raises NotFoundError, and TransientError during a rebuild, when the record may be outdated.
         """
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.exists(f"{self._namespace}rebuilding")
@@ -221,7 +112,7 @@ class Batches:
             pipe.time()
             is_rebuilding, fields, (seconds, micros) = await pipe.execute()
         if is_rebuilding:
-            raise TransientError("The index of this fleet is being rebuilt.")
+            raise TransientError("Redis is being rebuilt from S3. Try again later.")
         if not fields:
             raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
         record = BatchRecord(fields)
@@ -251,21 +142,21 @@ class Batches:
     ) -> tuple[list[BatchRecord], bool]:
         """A tenant's batches, newest first, after the cursor; and whether there are more.
 
-        With `changed_after` (Unix microseconds) only those with an event since then, the last
-        changed first. An unknown cursor gives an empty page.
+        `changed_after` (Unix microseconds) selects batches with an event since then, the most
+        recently changed first. An unknown cursor gives an empty page.
         """
         since = "" if changed_after is None else changed_after
         has_more, *found = await self._scripts.run("page", tenant, after or "", limit, since)
         return [BatchRecord.from_flat(flat) for flat in found], has_more == "1"
 
     async def in_status(self, status: Status, *, limit: int = 1000) -> list[str]:
-        """Ids of batches in a status that is not final, the longest there first."""
+        """Ids of batches in a status that is not final, starting with the longest in it."""
         return await self._redis.zrange(f"{self._namespace}status:{status}", 0, limit - 1)
 
     async def past_window(self, *, first: int = 0, limit: int = 500) -> list[str]:
-        """Ids of live batches whose completion window has closed, the longest ago first.
+        """Ids of live batches whose completion window has closed, earliest first.
 
-        They stay among them until they have ended; `first` are passed over.
+        A batch is listed until it ends. The first `first` ids are skipped.
         """
         seconds, _ = await self._redis.time()
         return await self._redis.zrangebyscore(
@@ -273,7 +164,7 @@ class Batches:
         )
 
     async def seconds_to_next_window(self) -> float:
-        """Until the next completion window of a live batch closes; infinite without one."""
+        """Seconds until the next completion window of a live batch closes; infinite without one."""
         seconds, micros = await self._redis.time()
         found = await self._redis.zrangebyscore(
             f"{self._namespace}deadlines", f"({seconds}", "+inf", start=0, num=1, withscores=True
@@ -281,41 +172,41 @@ class Batches:
         return found[0][1] - seconds - micros / 1e6 if found else inf
 
     async def ended_before(self, seconds: float, *, limit: int = 100) -> list[str]:
-        """Ids of batches that ended before this time (Unix seconds), the longest ago first."""
+        """Ids of batches that ended before this time (Unix seconds), earliest first."""
         return await self._redis.zrangebyscore(
             f"{self._namespace}endings", "-inf", seconds, start=0, num=limit
         )
 
     async def look_again(self, batch_ids: Sequence[str], *, after: float) -> None:
-        """Let `ended_before` pass them over for times before `after` (Unix seconds)."""
+        """Leave the batches out of `ended_before` for times up to `after` (Unix seconds)."""
         places = dict.fromkeys(batch_ids, after)
         await self._redis.zadd(f"{self._namespace}endings", places, xx=True, gt=True)
 
     async def forget(self, batch_ids: Sequence[str]) -> None:
-        """Let batches that have ended never have been; their ids and message ids are free again."""
+        """Remove every trace of ended batches. Their ids and message ids can be used again."""
         await self._scripts.run("forget_batches", *batch_ids)
 
 
-def _wish(batch: NewBatch) -> dict[str, Any]:
-    """As `accept_pack.lua` takes it; what is not there is left out."""
-    wish: dict[str, Any] = {
+def _accept_params(batch: NewBatch) -> dict[str, Any]:
+    """The batch as `accept_pack.lua` takes it. Missing values are left out."""
+    params: dict[str, Any] = {
         "id": batch.id,
         "fingerprint": batch.fingerprint,
         "fields": pairs(batch.fields),
     }
     if batch.input_file:
-        wish["file"] = batch.input_file
+        params["file"] = batch.input_file
     if batch.reply:
-        wish["reply"] = batch.reply
+        params["reply"] = batch.reply
     if batch.start:
         start = batch.start
         tokens = (start.quota.tokens, *start.quota.more_tokens)
-        wish["start"] = {
+        params["start"] = {
             "plan": start.plan,
             "lane": start.lane,
-            "slices": [piece.to_text() for piece in start.slices],
+            "slices": [slice_.to_text() for slice_ in start.slices],
             "fields": pairs({"plan": start.plan, **start.fields}),
             "requests": start.quota.requests,
             "tokens": " ".join(map(str, tokens)),
         }
-    return wish
+    return params

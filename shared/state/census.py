@@ -1,4 +1,4 @@
-"""The whole fleet in numbers, for those who watch over it."""
+"""Counts of the whole fleet, for monitoring."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, get_args
@@ -9,50 +9,50 @@ from shared.state.outbox import Box
 
 
 class Waiting(NamedTuple):
-    """How many there are, and since when the oldest waits (Unix seconds, None without any)."""
+    """How many there are, and since when the oldest waits (Unix seconds; None without any)."""
 
     number: int
     since: float | None
 
 
 class LaneCount(NamedTuple):
-    """What a lane has to do; times are Unix seconds, 0 when it never happened."""
+    """The work of a lane. Times are Unix seconds, 0 if it never happened."""
 
     batches: int
     ready_slices: int
     claimed_slices: int
-    #: Of its present lane job.
+    #: Rows finished by its current lane job.
     rows: int
     job_beat_at: float
     has_failed: bool
 
 
-class Counted(NamedTuple):
-    """All of it, as of `at` on Redis's clock (Unix seconds)."""
+class FleetCounts(NamedTuple):
+    """All counts, taken at `at` on Redis's clock (Unix seconds)."""
 
     at: float
     live: Mapping[Status, Waiting]
-    #: Since Redis holds this fleet.
+    #: Since Redis was first used for this fleet.
     ended: Mapping[Status, int]
     outboxes: Mapping[Box, Waiting]
     lanes: Mapping[str, LaneCount]
-    #: When the next completion window of a live batch closes; None without one.
+    #: When the next completion window of a live batch closes; None if there is none.
     next_window_at: float | None
-    #: When the first webhook delivery was due; None without one.
+    #: When the earliest webhook delivery is due; None if there is none.
     webhooks_due_at: float | None
-    #: What Redis holds, and at how much it refuses to take more: its own bound, else the machine's.
+    #: Memory that Redis uses, and its limit: its own `maxmemory`, or else the machine's memory.
     memory_bytes: int
     max_memory_bytes: int
 
 
 class Census:
-    """The noun `census` of State: two round trips, whatever there is."""
+    """The noun `census` of State. Always takes two round trips."""
 
     def __init__(self, redis: Client, namespace: str) -> None:
         self._redis = redis
         self._namespace = namespace
 
-    async def take(self) -> Counted:
+    async def take(self) -> FleetCounts:
         """Count now."""
         ns = self._namespace
         statuses = [status for status in Status if status not in FINAL]
@@ -76,7 +76,7 @@ class Census:
         live = {status: Waiting(next(answers), _first(next(answers))) for status in statuses}
         outboxes = {box: Waiting(next(answers), _written(next(answers))) for box in boxes}
         due_ms = _first(due)
-        return Counted(
+        return FleetCounts(
             at=seconds + micros / 1e6,
             live=live,
             ended={status: int(ended.get(status, 0)) for status in Status if status in FINAL},
@@ -118,5 +118,5 @@ def _first(found: list[tuple[str, float]]) -> float | None:
 
 
 def _written(entries: list[tuple[str, object]]) -> float | None:
-    # The id of an entry begins with when it was written.
+    # An entry's id begins with the time at which it was written.
     return int(entries[0][0].partition("-")[0]) / 1000 if entries else None

@@ -1,4 +1,4 @@
-"""redis-py with this project's errors: what a repeat may mend is a TransientError."""
+"""redis-py with this project's errors: whatever a retry may fix is a TransientError."""
 
 import asyncio
 import math
@@ -20,7 +20,7 @@ from shared.errors import TransientError
 
 T = TypeVar("T")
 
-#: Lost connections, a server that loads its AOF, a replica, and a full memory or disk.
+#: Lost connections, a server that is loading its data, a replica, and full memory.
 _BRIEF = (
     RedisConnectionError,
     RedisTimeoutError,
@@ -29,22 +29,21 @@ _BRIEF = (
     OutOfMemoryError,
 )
 _DISK_FULL = "MISCONF"
-#: What our scripts say while the index is made again.
+#: The error code of our scripts during a rebuild.
 REBUILDING = "REBUILDING"
-#: In a pipeline, redis-py puts the command before what the server says, and signs around it.
+#: In a pipeline, redis-py puts the command and punctuation before the server's message.
 _BRIEFLY_REFUSED = re.compile(rf"(?:^|caused error: \W*)(?:{_DISK_FULL}|{REBUILDING}) ")
-#: uvloop's words for a write to a connection that was reset a moment before; asyncio's own loop has
-#: a ConnectionError for it.
+#: uvloop's message for a write to a connection that has just been reset. asyncio's own loop raises
+#: a ConnectionError there.
 _RESET = "the handler is closed"
-#: Of the call under way, on the monotonic clock.
+#: The deadline of the current call, on the monotonic clock.
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
 
 class Client(Redis):
     """A Redis client whose pipelines and commands raise TransientError."""
 
-    #: How long a call is tried again and again; the one that is under way then may still take its
-    #: own timeout.
+    #: How long a call is retried. The last attempt may still take its own timeout after that.
     patience_seconds = 30.0
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -66,9 +65,10 @@ class _Pipeline(Pipeline):
 
 
 class BoundedRetry(Retry):
-    """redis-py's, which for one command counts the tries of each of its steps apart.
+    """redis-py's Retry with a deadline.
 
-    Where a server takes connections and says nothing, they multiply to minutes.
+    redis-py counts the attempts of each step of a command separately. With a server that accepts
+    connections and never answers, they add up to minutes.
     """
 
     async def call_with_retry(
@@ -93,10 +93,10 @@ def _trying_for(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn redis-py's errors that a repeat may mend into TransientError.
+    """Turn redis-py's errors that a retry may fix into TransientError.
 
-    On Python 3.11 redis-py loses most cancellations of a task that waits for it (its timeouts go
-    through `asyncio.wait_for`); what it has swallowed is raised here.
+    On Python 3.11 redis-py loses most cancellations of a task that waits for it, because its
+    timeouts use `asyncio.wait_for`. Lost cancellations are raised again here.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0

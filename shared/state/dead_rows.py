@@ -1,10 +1,10 @@
-"""Rows that killed engines, kept to be looked at and run again by an operator."""
+"""Rows that killed engines, kept so that an operator can inspect and rerun them."""
 
 from shared.dead_rows import DeadRow, to_dead_row
 from shared.errors import NotFoundError
 from shared.state.client import Client
 
-#: Rows of one round trip.
+#: Rows read in one round trip.
 _MANY = 100
 
 
@@ -19,7 +19,7 @@ class DeadRows:
     async def all(
         self, *, tenant: str | None = None, batch_id: str | None = None, limit: int = 100
     ) -> list[DeadRow]:
-        """At most so many, the oldest first; those of one tenant or batch where it is named."""
+        """Up to `limit` dead rows, oldest first, optionally of one tenant or batch."""
         found: list[DeadRow] = []
         first = 0
         while ids := await self._redis.zrange(self._since, first, first + _MANY - 1):
@@ -34,14 +34,14 @@ class DeadRows:
         return found
 
     async def get(self, row_id: str) -> DeadRow:
-        """One of them. Raises NotFoundError."""
+        """One dead row. Raises NotFoundError."""
         text = await self._redis.hget(self._rows, row_id)
         if text is None:
-            raise NotFoundError(f"There is no dead row {row_id}.")
+            raise NotFoundError(f"No dead row found with id '{row_id}'.")
         return to_dead_row(text)
 
     async def drop(self, row_id: str) -> bool:
-        """Forget one. False when it is not there."""
+        """Remove one. Returns False if it does not exist."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hdel(self._rows, row_id)
             pipe.zrem(self._since, row_id)

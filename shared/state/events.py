@@ -1,4 +1,4 @@
-"""Events besides the outbox: those that can be told again, and those that are told only now."""
+"""Events outside the outbox: the history of batches, and progress, which is sent only once."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from shared.state.scripts import Scripts
 
 
 class Change(NamedTuple):
-    """A batch and its last change of state, in Unix microseconds; no two of a tenant are alike."""
+    """A batch and the time of its last change of state (Unix microseconds), unique in a tenant."""
 
     batch_id: str
     at: int
@@ -23,16 +23,20 @@ class Events:
         self._namespace = namespace
 
     async def history(self, batch_ids: list[str]) -> list[list[Entry]]:
-        """Each batch's changes of state in order, in one round trip; none a week after its end."""
+        """Each batch's changes of state in order, in one round trip.
+
+        They are kept until a week after the end of the batch.
+        """
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in batch_ids:
                 pipe.lrange(f"{self._namespace}events:{batch_id}", 0, -1)
-            return [[Entry.told(text) for text in texts] for texts in await pipe.execute()]
+            return [[Entry.from_text(text) for text in texts] for texts in await pipe.execute()]
 
     async def changes(self, tenant: str, *, after: int, limit: int) -> list[Change]:
-        """The tenant's batches that changed after a time (Unix microseconds), that long ago first.
+        """The tenant's batches that changed after a time (Unix microseconds), earliest first.
 
-        Who goes on after the last one's time misses none: a batch that changes moves to the end.
+        A caller that continues after the last one's time misses none: a batch that changes again
+        moves to the end.
         """
         found = await self._redis.zrange(
             f"{self._namespace}changes:{tenant}",
@@ -46,9 +50,9 @@ class Events:
         return [Change(batch_id, int(at)) for batch_id, at in found]
 
     async def take_progress(self, *, limit: int) -> list[Entry]:
-        """The newest progress of running batches, each once; what is taken is gone.
+        """Take the newest progress of running batches, each once.
 
-        Of a batch whose changes of state are still in the outbox, none.
+        Skips batches whose changes of state are still in the outbox.
         """
         taken = await self._scripts.run("take_progress", limit)
-        return [Entry.told(text) for text in taken[1::2]]
+        return [Entry.from_text(text) for text in taken[1::2]]

@@ -1,4 +1,4 @@
-"""File records: where an uploaded or produced object lies, and whose it is."""
+"""File records: where an uploaded or produced object is stored, and who owns it."""
 
 import json
 import time
@@ -13,14 +13,14 @@ from shared.storage import Stored
 
 
 def deleted_key(tenant: str, file_id: str) -> str:
-    """Where it is kept that a file which only its batch knows of was deleted."""
+    """The S3 key that marks a file without a record of its own as deleted."""
     return f"deleted/{tenant}/{file_id}"
 
 
 class FileRecord(NamedTuple):
-    """A file and its object in S3; `owned` objects go when the file is deleted.
+    """A file and its object in S3. Deleting the file also deletes an `owned` object.
 
-    It is bytes [start, end) of the object: as a rule all of them.
+    The file is bytes [start, end) of the object, which usually is all of it.
     """
 
     id: str
@@ -49,9 +49,9 @@ class FileRecord(NamedTuple):
         filename: str,
         purpose: str,
     ) -> "FileRecord":
-        """A file whose object Batchyard wrote: uploaded, composed from parts, or made for a retry.
+        """A file whose object Batchyard wrote: an upload, the input of a retry, or a result.
 
-        `seconds` is how long it is kept; None for ever.
+        `seconds` is how long the file is kept; None for ever.
         """
         return cls(
             id=file_id,
@@ -84,31 +84,31 @@ class FileRecord(NamedTuple):
 
     @property
     def end(self) -> int | None:
-        """None for an empty file, so that its object is looked for all the same."""
+        """None for an empty file, so that reading it still checks that the object exists."""
         return self.start + self.bytes or None
 
     @property
     def record_key(self) -> str:
-        """Beside the object: what a rebuild of Redis needs."""
+        """The S3 key of the file's record, which a rebuild of Redis reads."""
         return f"{self.key}.json"
 
     @property
     def has_record(self) -> bool:
-        """Whether it is written beside the object; other files are known by their batch."""
+        """Whether S3 has a record of the file. Other files are found through their batch."""
         return self.owned and self.key.startswith("files/")
 
     @property
     def deleted_key(self) -> str:
-        """Where it is kept that a file without a record of its own was deleted."""
+        """The S3 key that marks the file as deleted if it has no record."""
         return deleted_key(self.tenant, self.id)
 
     @property
     def has_expired(self) -> bool:
-        """Whether its time is over; nobody gets to see it then."""
+        """Whether the file has expired. An expired file is hidden from everybody."""
         return self.expires_at is not None and self.expires_at <= time.time()
 
     def to_fields(self) -> dict[str, str | int]:
-        """What Redis keeps; an unset field is left out."""
+        """The hash in Redis. Unset fields are left out."""
         fields: dict[str, str | int] = {
             name: value for name, value in self._asdict().items() if value is not None
         }
@@ -135,7 +135,7 @@ class FileRecord(NamedTuple):
         )
 
     def to_openai(self) -> File:
-        """The file as HTTP shows it."""
+        """The file as the HTTP API shows it."""
         return File(
             id=self.id,
             bytes=self.bytes,
@@ -155,14 +155,14 @@ class Files:
         self._namespace = namespace
 
     async def reserve(self, *keys: str, seconds: int, file_id: str = "") -> bool:
-        """Let the sweeper remove these objects after `seconds`, unless a file keeps them before.
+        """Let the sweeper remove these objects after `seconds`, unless a file keeps them first.
 
-        False, and nothing has changed, where the file of this id has kept them.
+        Returns False, and changes nothing, if the file with this id has already kept them.
         """
         return bool(await self._scripts.run("reserve", seconds, file_id, *keys))
 
     async def unreserve(self, *keys: str) -> None:
-        """Say that the reserved objects never came to be."""
+        """Cancel a reservation whose objects were never written."""
         await self._redis.zrem(f"{self._namespace}garbage", *keys)
 
     async def create(self, file: FileRecord) -> None:
@@ -170,18 +170,18 @@ class Files:
         await self._scripts.run("create_file", json.dumps(file.to_fields()), "")
 
     async def keep(self, file: FileRecord) -> bool:
-        """`create` for reserved objects; False when the reservation is over and they are not."""
+        """`create` for reserved objects. Returns False if the reservation has expired."""
         return bool(await self._scripts.run("create_file", json.dumps(file.to_fields()), "1"))
 
     async def get(self, tenant: str, file_id: str) -> FileRecord:
-        """The tenant's file. Raises NotFoundError, for another tenant's as for none."""
+        """The tenant's file. Raises NotFoundError, also for another tenant's file."""
         fields = await self._redis.hgetall(f"{self._namespace}file:{file_id}")
         if not fields or fields["tenant"] != tenant:
             raise NotFoundError(f"No such File object: {file_id}", param="id")
         return FileRecord.from_fields(fields)
 
     async def delete(self, tenant: str, file_id: str) -> None:
-        """Forget the file; its object goes when no live batch reads it. Raises NotFoundError."""
+        """Delete the file, and its object once no live batch reads it. Raises NotFoundError."""
         if not await self._scripts.run("delete_file", tenant, file_id):
             raise NotFoundError(f"No such File object: {file_id}", param="id")
 
@@ -203,15 +203,15 @@ class Files:
     ) -> tuple[list[FileRecord], bool]:
         """A tenant's files after the cursor, and whether there are more of that purpose.
 
-        Files that come or go meanwhile move no other. A cursor that was deleted within a day still
-        has its place; an unknown one gives an empty page.
+        New and deleted files do not shift other pages. A cursor stays valid for a day after its
+        file is deleted. An unknown cursor gives an empty page.
         """
         index = f"{self._namespace}files:{tenant}"
         place = await self._place(tenant, after) if after is not None else ""
         if place is None:
             return [], False
         found: list[FileRecord] = []
-        # A purpose is filtered after reading, so pages are read on until the answer is full.
+        # Purposes are filtered after reading, so this reads on until the page is full.
         wanted = max(limit + 1, 100)
         while len(found) <= limit:
             start, end = (f"({place}" if place else "-inf"), "+inf"
@@ -238,7 +238,7 @@ class Files:
         return found[:limit], len(found) > limit
 
     async def expired(self, *, limit: int = 100) -> list[FileRecord]:
-        """Files whose time is over, the longest ago first."""
+        """Expired files, the longest expired first."""
         seconds, _ = await self._redis.time()
         return await self.many(
             await self._redis.zrangebyscore(
@@ -247,16 +247,16 @@ class Files:
         )
 
     async def garbage(self, *, limit: int = 100) -> list[str]:
-        """Keys of objects that nothing refers to any more, and of which no file can come to be."""
+        """Keys of objects that nothing refers to any more and no file can keep."""
         return await self._scripts.run("take_garbage", limit)
 
     async def swept(self, keys: list[str]) -> None:
-        """Forget garbage whose objects are gone."""
+        """Forget garbage whose objects were removed."""
         await self._redis.zrem(f"{self._namespace}doomed", *keys)
 
     async def _place(self, tenant: str, file_id: str) -> str | None:
-        """Where the file stands, or stood, among the tenant's; None for an unknown one."""
-        # In this order, one that is deleted meanwhile is found in either place.
+        """The file's position in the tenant's listing, also if it was deleted; None if unknown."""
+        # In this order, a file that is being deleted is found in one place or the other.
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.zscore(f"{self._namespace}files:{tenant}", file_id)
             pipe.get(f"{self._namespace}gone:{file_id}")
@@ -268,5 +268,5 @@ class Files:
 
 
 def _score(score: float) -> str:
-    """Exactly as it is: Redis may write a number of 16 digits with an exponent."""
+    """All digits of the score: Redis may write a number of 16 digits with an exponent."""
     return f"{score:.0f}"

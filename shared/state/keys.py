@@ -1,4 +1,4 @@
-"""API keys: which tenant a key stands for. Only a digest of a key is ever stored."""
+"""API keys and their tenants. Only a key's digest is stored."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -6,37 +6,37 @@ from typing import NamedTuple
 
 from shared import ids
 from shared.errors import NotFoundError
-from shared.state.batches import BatchRecord
+from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Rate, RateStatus
 from shared.state.scripts import Scripts
 
-#: Of a key's beginning, after what all keys begin with, so many characters are kept to be shown.
-_SHOWN = 4
-#: Of shorter keys even a beginning would tell too much.
-_SHORTEST_SHOWN = 32
+#: How many characters after the common prefix of all keys are kept for display.
+_SHOWN_CHARACTERS = 4
+#: Showing the start of a shorter key would reveal too much of it.
+_MIN_SHOWN_LENGTH = 32
 
 
 class KeyRecord(NamedTuple):
-    """What is known of a key, without the key. Times are Unix seconds."""
+    """What is known about a key, without the key. Times are Unix seconds."""
 
     id: str
     tenant: str
     name: str
-    #: How the key begins.
+    #: The first characters of the key.
     prefix: str
     created_at: int
-    #: To ten minutes; None before its first call.
+    #: Accurate to ten minutes; None before its first call.
     used_at: int | None
     revoked_at: int | None
 
 
 class Admission(NamedTuple):
-    """Whose call it is, and how that tenant stands with its limits."""
+    """The tenant of a call and its rate limit status."""
 
     tenant: str
     rate_status: RateStatus
-    #: The batch that was to be read on the way, if there is one.
+    #: The batch that was asked for, if it exists.
     batch: BatchRecord | None
 
 
@@ -51,7 +51,7 @@ class Keys:
     async def add(
         self, tenant: str, key: str, *, name: str = "", created_at: int | None = None
     ) -> str:
-        """Let `key` act for `tenant`; a key that is known stays as it is. Returns the key's id."""
+        """Let `key` act for `tenant` and return the key's id. A known key is not changed."""
         digest = ids.api_key_digest(key)
         key_id = ids.api_key_id(digest)
         fields = ["tenant", tenant, "name", name, "prefix", shown_prefix(key)]
@@ -61,13 +61,13 @@ class Keys:
         return key_id
 
     async def create(self, tenant: str, *, name: str = "") -> str:
-        """A new key for `tenant`; it cannot be read back."""
+        """Create a key for `tenant`. It cannot be read again."""
         key = ids.new_api_key()
         await self.add(tenant, key, name=name)
         return key
 
     async def tenant(self, key: str) -> str | None:
-        """Whose key it is; None for one that is unknown or revoked."""
+        """The key's tenant; None if the key is unknown or revoked."""
         tenant, revoked_at = await self._redis.hmget(
             self._key(ids.api_key_digest(key)), "tenant", "revoked_at"
         )
@@ -76,10 +76,10 @@ class Keys:
     async def admit(
         self, key: str, rates: Sequence[Rate], *, batch_id: str = ""
     ) -> Admission | None:
-        """Whose call it is, counted if all `rates` leave room for it, in one round trip.
+        """Identify the tenant of a call, and count the call if all `rates` allow it.
 
-        The batch that the call is about, of whichever tenant, is read in the same. None for a key
-        that is unknown or revoked. Raises TransientError while Redis is made again from S3.
+        The same round trip reads the batch that the call is about, whichever tenant owns it.
+        Returns None for an unknown or revoked key. Raises TransientError during a rebuild.
         """
         arguments = [part for rate in rates for part in (rate.name, *rate.arguments)]
         digest = ids.api_key_digest(key)
@@ -91,15 +91,15 @@ class Keys:
         return Admission(tenant, RateStatus(rates[place - 1], wait, left, reset), batch)
 
     async def get(self, key: str) -> KeyRecord:
-        """What is known of a key. Raises NotFoundError."""
+        """The record of a key. Raises NotFoundError."""
         digest = ids.api_key_digest(key)
         fields = await self._redis.hgetall(self._key(digest))
         if not fields:
-            raise NotFoundError("There is no such key.")
+            raise NotFoundError("This API key does not exist.")
         return _record(ids.api_key_id(digest), fields)
 
     async def find(self, key_id: str) -> KeyRecord:
-        """What is known of the key with this id. Raises NotFoundError."""
+        """The record of the key with this id. Raises NotFoundError."""
         fields = await self._redis.hgetall(self._key(await self.digest(key_id)))
         return _record(key_id, fields)
 
@@ -107,11 +107,11 @@ class Keys:
         """The digest of the key with this id. Raises NotFoundError."""
         digest: str | None = await self._redis.hget(f"{self._namespace}keys", key_id)
         if digest is None:
-            raise NotFoundError(f"There is no key with the id '{key_id}'.")
+            raise NotFoundError(f"No API key found with id '{key_id}'.")
         return digest
 
     async def revoke(self, key_id: str, *, at: int | None = None) -> bool:
-        """Refuse the key from now on, everywhere. Returns False when it was refused already.
+        """Refuse the key from now on. Returns False if it was revoked already.
 
         Raises NotFoundError.
         """
@@ -119,7 +119,7 @@ class Keys:
         return bool(await self._scripts.run("revoke_key", key_id, at or int(time.time())))
 
     async def all(self, tenant: str | None = None) -> list[KeyRecord]:
-        """All keys, or one tenant's, the oldest first; the revoked ones too."""
+        """All keys or one tenant's, revoked ones included, oldest first."""
         digests = await self._redis.hgetall(f"{self._namespace}keys")
         async with self._redis.pipeline(transaction=False) as pipe:
             for digest in digests.values():
@@ -148,5 +148,7 @@ def _record(key_id: str, fields: Mapping[str, str]) -> KeyRecord:
 
 
 def shown_prefix(key: str) -> str:
-    """So much of a key as may be shown."""
-    return key[: len(ids.API_KEY_PREFIX) + _SHOWN] if len(key) >= _SHORTEST_SHOWN else ""
+    """The start of the key that may be shown; empty for a short key."""
+    return (
+        key[: len(ids.API_KEY_PREFIX) + _SHOWN_CHARACTERS] if len(key) >= _MIN_SHOWN_LENGTH else ""
+    )

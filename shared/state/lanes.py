@@ -1,4 +1,4 @@
-"""Lanes: their ready lists, and the one lane job that each has while there is work."""
+"""Lanes: their ready lists, and the lane job that each has while there is work."""
 
 from itertools import chain
 from typing import NamedTuple
@@ -11,23 +11,22 @@ from shared.state.slices import pending_key
 
 #: Batches whose records are read in one round trip.
 _BATCHES = 500
-#: Where more than these wait, those whose windows close next and the oldest are looked at besides
-#: the next ones of so many tenants.
+#: If more than `_BATCHES` wait, candidates are the `_CLOSING` batches whose windows close next, the
+#: `_OLDEST` ones, and the next batches of `_TENANTS` tenants.
 _CLOSING, _OLDEST, _TENANTS = 200, 50, 250
 
 
 class RowsAhead(NamedTuple):
-    """Rows of a lane without a result: one tenant's own, and those of all others."""
+    """Rows of a lane that have no result yet: one tenant's own, and those of all others."""
 
     own: int
     others: int
 
 
 class JobRecord(NamedTuple):
-    """What is known of a lane's job; times are Unix seconds, 0 when it never happened.
+    """What is known about a lane's job. Times are Unix seconds, 0 if it never happened.
 
-    `rate` is the lane's rows a second; it outlives the job. The last three are of a model with
-    several pools.
+    `rate` is the lane's rows per second. It outlives the job, and so does `deaths`.
     """
 
     id: str
@@ -37,13 +36,13 @@ class JobRecord(NamedTuple):
     rows: int
     executions: int
     rate: float
-    #: The pool whose engine takes the rows now; empty while none does.
+    #: For a model with several pools: the pool whose engine runs the rows; empty if there is none.
     runs_on: str = ""
     #: Pools that were asked for an engine and have no room for it.
     full: tuple[str, ...] = ()
-    #: When the next pool is asked.
+    #: When the next pool will be asked.
     spills_at: float = 0
-    #: How many engines in a row died of suspects, with no result between; outlives the job too.
+    #: How many engines in a row died of suspects, with no result in between.
     deaths: int = 0
 
 
@@ -60,7 +59,7 @@ class Lanes:
         return sorted(await self._redis.smembers(f"{self._namespace}lanes"))
 
     async def active(self, lane: str, *, limit: int = 500) -> list[str]:
-        """Ids of the lane's running batches, the oldest first."""
+        """Ids of the lane's running batches, oldest first."""
         return await self._redis.zrange(self._key(lane, "active"), 0, limit - 1)
 
     async def active_count(self, lane: str) -> int:
@@ -68,7 +67,7 @@ class Lanes:
         return await self._redis.zcard(self._key(lane, "active"))
 
     async def backlog(self, lane: str) -> tuple[int, int]:
-        """How many batches have slices that are neither ready nor claimed; and the ready slices."""
+        """How many batches have pending slices, and how many slices are ready."""
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.zcard(self._key(lane, "waiting"))
             pipe.zcard(self._key(lane, "ready"))
@@ -76,7 +75,7 @@ class Lanes:
         return batches, ready
 
     async def rows_ahead(self, lane: str, *, tenant: str) -> RowsAhead:
-        """Rows of the lane's running batches that have no result yet: the tenant's and others'."""
+        """Count the rows of the lane's running batches that have no result yet."""
         own, others, first = 0, 0, 0
         while ids := await self._redis.zrange(
             self._key(lane, "active"), first, first + _BATCHES - 1
@@ -102,13 +101,13 @@ class Lanes:
         return await self._redis.zcard(self._key(lane, "ready"))
 
     async def suspects_count(self, lane: str) -> int:
-        """How many slices wait to be run apart, because an engine died with them."""
+        """How many slices wait to be run alone because an engine died with them."""
         return await self._redis.zcard(self._key(lane, "suspects"))
 
     async def candidates(self, lane: str, *, slices_per_batch: int) -> list[ReadySlice]:
-        """The ready slices of the lane and the next pending ones of batches that wait.
+        """The ready slices of the lane, and the next pending slices of waiting batches.
 
-        However many wait, the most urgent ones of each tenant are among them, and those whose
+        However many batches wait, they include the most urgent ones of each tenant and those whose
         windows close soonest.
         """
         ready, waiting = await self._to_choose_from(lane)
@@ -141,7 +140,7 @@ class Lanes:
             status, _, tenant, priority, created_at, expires_at, _ = batches[batch_id]
             if text is None or status != Status.IN_PROGRESS:
                 continue
-            piece = to_slice(text)
+            slice_ = to_slice(text)
             found.append(
                 ReadySlice(
                     batch_id=batch_id,
@@ -150,15 +149,15 @@ class Lanes:
                     priority=int(priority),
                     created_at=int(created_at),
                     expires_at=int(expires_at),
-                    tokens=piece.tokens,
-                    rows=piece.rows,
+                    tokens=slice_.tokens,
+                    rows=slice_.rows,
                     is_ready=is_ready,
                 )
             )
         return found
 
     async def _to_choose_from(self, lane: str) -> tuple[list[str], list[str]]:
-        """The ready slices, and the ids of at most about `_BATCHES` batches that wait."""
+        """The ready slices, and the ids of about `_BATCHES` waiting batches at most."""
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrange(self._key(lane, "ready"), 0, -1)
             pipe.zrange(self._key(lane, "waiting"), 0, _BATCHES - 1)
@@ -166,7 +165,7 @@ class Lanes:
             ready, waiting, count = await pipe.execute()
         if count <= len(waiting):
             return ready, waiting
-        # Any of them, where there are too many: each has its turn within a few rounds.
+        # A random choice if there are too many: each gets its turn within a few rounds.
         tenants = await self._redis.srandmember(self._key(lane, "tenants"), _TENANTS)
         closing = await self._redis.zrange(f"{self._namespace}deadlines", 0, _CLOSING - 1)
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -176,25 +175,25 @@ class Lanes:
             pipe.zmscore(self._key(lane, "waiting"), closing or [""])
             *chosen, scores = await pipe.execute()
         urgent = [id_ for id_, score in zip(closing, scores, strict=False) if score is not None]
-        # Whatever else: the oldest of all have their turn.
+        # The oldest of all are always included.
         return ready, list(dict.fromkeys([*urgent, *waiting[:_OLDEST], *chain(*chosen)]))
 
     async def feed(self, lane: str, members: list[str]) -> int:
-        """Put the ready list (at most 100 members) in this order; returns how many came in."""
+        """Put the ready list into this order (at most 100 members). Returns how many were added."""
         fed: int = await self._scripts.run("feed", lane, *members)
         return fed
 
     async def served(self, lane: str) -> dict[str, int]:
-        """Predicted tokens claimed so far, by tenant: what fair share is measured in."""
+        """Predicted tokens claimed so far by each tenant, the measure of fair share."""
         served = await self._redis.hgetall(self._key(lane, "served"))
         return {tenant: int(tokens) for tenant, tokens in served.items()}
 
     async def forget_served(self, lane: str) -> None:
-        """Start the fair share anew; nobody is owed anything on an idle lane."""
+        """Reset the fair share, because nobody is owed anything on an idle lane."""
         await self._redis.delete(self._key(lane, "served"))
 
     async def job(self, lane: str) -> JobRecord:
-        """The lane's job; its id is empty when there is none."""
+        """The lane's job. Its id is empty if there is none."""
         fields = await self._redis.hgetall(self._key(lane, "job"))
         return JobRecord(
             id=fields.get("id", ""),
@@ -211,31 +210,31 @@ class Lanes:
         )
 
     async def open_job(self, lane: str, old: str, new: str) -> str:
-        """Make `new` the lane's job if `old` still is; returns whichever is."""
+        """Make `new` the lane's job if `old` still is. Returns the current job."""
         current: str = await self._scripts.run("open_job", lane, old, new)
         return current
 
     async def close_job(self, lane: str, job: str) -> bool:
-        """Let an idle lane job end; False while the lane has work."""
+        """Close an idle lane job. Returns False while the lane has work."""
         return bool(await self._scripts.run("close_job", lane, job))
 
     async def beat(self, lane: str, job: str, *, rows_wanted: int, **fields: float | str) -> bool:
-        """A lane job's sign of life and its appetite; False when it was superseded."""
+        """Record a lane job's heartbeat and the rows it wants. False if it was superseded."""
         return bool(await self._scripts.run("beat", lane, job, rows_wanted, *pairs(fields)))
 
     async def fail(self, lane: str, reason: str, *, job: str = "") -> bool:
-        """Say why the lane's engine cannot start; the dispatcher fails its batches with it.
+        """Record why the lane's engine cannot start. The dispatcher then fails its batches.
 
-        False when the lane has another job: it may have a mended catalog.
+        Returns False if the lane has another job, which may have a corrected catalog.
         """
         return bool(await self._scripts.run("fail_engine", lane, job, reason))
 
     async def failure(self, lane: str) -> str | None:
-        """The engine's own reason, while the dispatcher has not dealt with it."""
+        """Why the engine cannot start, until the dispatcher has handled it."""
         return await self._redis.hget(self._key(lane, "failure"), "reason")
 
     async def clear_failure(self, lane: str) -> None:
-        """The dispatcher has failed the lane's batches; what is tried next begins anew."""
+        """Clear the failure after failing the lane's batches, so that new ones are tried."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hdel(self._key(lane, "job"), "deaths")
             pipe.delete(self._key(lane, "failure"))
@@ -246,14 +245,14 @@ class Lanes:
 
 
 def rows_left_fields(lane: str) -> tuple[str, ...]:
-    """The fields of a batch's record out of which `rows_left` makes a number."""
+    """The fields of a batch's record that `rows_left` takes."""
     return "total", "completed", "failed", f"rows_left:{lane}"
 
 
 def rows_left(
     total: str | None, completed: str | None, failed: str | None, left: str | None
 ) -> int:
-    """How many rows a batch still has to run on a lane; `left` is of one that has several."""
+    """How many rows a batch still has to run on a lane. `left` is set if it has several lanes."""
     if left is not None:
         return int(left)
     return max(0, int(total or 0) - int(completed or 0) - int(failed or 0))

@@ -1,6 +1,6 @@
-"""A tenant's limits: calls in a time, new batches in a time, and what its running batches hold.
+"""A tenant's limits: the rates of calls and of new batches, and the quota of running batches.
 
-Calls are counted in memory only, by a leaky bucket; the queue is counted with the batches.
+Rates are leaky buckets that exist only in Redis. The quota is counted with the batches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ _MICROSECONDS = 1_000_000
 
 
 class Rate(NamedTuple):
-    """At most `calls` in `seconds`. They may come at once, and become free again evenly."""
+    """At most `calls` in `seconds`. They may come in one burst, and become free again evenly."""
 
     name: str
     calls: int
@@ -23,18 +23,18 @@ class Rate(NamedTuple):
 
     @property
     def arguments(self) -> tuple[int, int]:
-        """As scripts take it: the calls, and the time in microseconds."""
+        """The arguments of scripts: the calls, and the time in microseconds."""
         return self.calls, self.seconds * _MICROSECONDS
 
 
 class RateStatus(NamedTuple):
-    """The tightest limit of a caller, and how much of it is left; times in microseconds."""
+    """A caller's tightest limit and what is left of it. Times are in microseconds."""
 
     rate: Rate
-    #: Until the call may be tried again; 0 when it was admitted and counted.
+    #: Until the call may be retried; 0 if it was admitted and counted.
     wait: int
     left: int
-    #: Until all calls are free again.
+    #: Until the full rate is available again.
     reset: int
 
     @property
@@ -47,7 +47,7 @@ class RateStatus(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """How much the running batches of a tenant may hold: requests, and prompt tokens of one model.
+    """What a tenant's running batches may hold: requests, and prompt tokens of one model.
 
     For a batch of several models, `more_tokens` are the limits of the models after the first.
     """
@@ -73,7 +73,7 @@ class KnownBatch(NamedTuple):
 
 
 class NewBatchParams(NamedTuple):
-    """A new batch, and the limits that it counts against.
+    """A new batch and the limits that apply to it.
 
     `requests` is how many requests the tenant's running batches may hold, and `tokens` how many
     prompt tokens of each model that could run the batch.
@@ -87,7 +87,7 @@ class NewBatchParams(NamedTuple):
 
     @property
     def arguments(self) -> list[str | int]:
-        """As `reserve_batch.lua` takes it."""
+        """The arguments of `reserve_batch.lua`."""
         return [
             self.tenant,
             self.batch_id,
@@ -104,10 +104,11 @@ class Limits:
         self._scripts = scripts
 
     async def reserve(self, params: NewBatchParams) -> KnownBatch | QuotaKind | RateStatus | None:
-        """Count a new batch; None means that it may be created.
+        """Count a new batch. Returns None if it may be created.
 
-        Otherwise the quota that is used up (for tokens: that of every model that could run it), or
-        the rate limit and how long the tenant has to wait. A batch that exists is not counted.
+        Otherwise returns the exhausted quota (for tokens: that of every model that could run the
+        batch), or the rate limit and how long the tenant has to wait. An existing batch is not
+        counted.
         """
         return _outcome(params, await self._scripts.run("reserve_batch", *params.arguments))
 

@@ -1,4 +1,4 @@
-"""The outbox: what was written together with a state and is still to be published."""
+"""The outbox: messages written together with a state, which are still to be published."""
 
 import json
 from collections.abc import Mapping
@@ -8,14 +8,14 @@ from typing import Literal
 
 from shared.state.client import Client
 
-#: `submissions` are batch messages of the gateway; `events` go to subscribers, `replies` to
-#: whoever sent a message.
+#: `submissions` are the gateway's batch messages, `events` go to subscribers, and `replies` go to
+#: the sender of a message.
 Box = Literal["submissions", "events", "replies"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry; its id orders it within its box."""
+    """One entry. Ids give the order within a box."""
 
     id: str
     fields: Mapping[str, str]
@@ -30,28 +30,28 @@ class Entry:
         return snapshot
 
     @classmethod
-    def told(cls, text: str) -> "Entry":
-        """From an event as watchers hear it; it lies in no box."""
+    def from_text(cls, text: str) -> "Entry":
+        """Parse an event as watchers receive it. Such an entry is in no box."""
         sequence, at_ms, kind, snapshot = text.split(" ", 3)
         return cls("", {"type": kind, "sequence": sequence, "at_ms": at_ms, "snapshot": snapshot})
 
 
 class Outbox:
-    """The noun `outbox` of State: read in order, removed after the broker's confirm."""
+    """The noun `outbox` of State. Entries are read in order and removed once published."""
 
     def __init__(self, redis: Client, namespace: str) -> None:
         self._redis = redis
         self._namespace = namespace
 
     async def add(self, box: Box, fields: Mapping[str, str]) -> None:
-        """Write an entry that no state goes with."""
+        """Write an entry without changing any state."""
         await self._redis.xadd(self._key(box), dict(fields))
 
     async def read(self, box: Box, *, limit: int, wait_seconds: float) -> list[Entry]:
         """The oldest entries; waits for one if there is none."""
         key = self._key(box)
-        # Always from the start: what was published is removed, so a crash repeats and never skips.
-        # To Redis, 0 ms means for ever.
+        # Always from the start: published entries are removed, so a crash may repeat an entry but
+        # never skips one. Redis takes 0 ms for no limit, hence the None.
         patience = int(wait_seconds * 1000) or None
         answer = await self._redis.xread({key: "0"}, count=limit, block=patience)
         streams = answer.items() if isinstance(answer, dict) else answer or []

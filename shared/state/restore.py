@@ -1,6 +1,6 @@
-"""Puts back into Redis what S3 says: batches, files, keys and webhook endpoints.
+"""Restores batches, files, keys and webhook endpoints in Redis from what S3 says.
 
-Everything here may be repeated, and what is newer in Redis stays.
+Everything here may be repeated. Newer data in Redis is kept.
 """
 
 import json
@@ -23,12 +23,12 @@ from shared.state.slices import pending_key
 Restored = Literal["made", "mended", "ended"]
 #: Slices written in one command.
 _MANY = 500
-#: What is known of a batch's slices besides the plan, and is written anew.
+#: The keys about a batch's slices, besides its plan, that are rewritten.
 _OF_SLICES = ("parts", "commits", "epochs")
 
 
 class Stage(NamedTuple):
-    """What one change wrote into a record, and its event if that is to be told as it was."""
+    """The fields that one change wrote into a record, and its event if it is to be repeated."""
 
     fields: Mapping[str, str | int]
     kind: str = ""
@@ -37,26 +37,26 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class LiveBatch:
-    """A batch that has not ended, with as much of its plan as it has."""
+    """A batch that has not ended, with its plan if it has one."""
 
     id: str
     status: Status
     stages: Sequence[Stage]
-    #: What is told if the status is news to Redis.
+    #: The kind of event to publish if the status is new to Redis.
     last: str = ""
     input_file: FileRecord | None = None
     plan: str = ""
     lanes: Sequence[str] = ()
     slices: Sequence[Slice] = ()
-    #: Of each slice that has one: its part, and the epoch of that.
+    #: The part of each committed slice, and the part's epoch.
     parts: Mapping[int, tuple[Part, int]] | None = None
-    #: Slices that nobody runs any more.
+    #: Slices that will not be run any more.
     given_up: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class EndedBatch:
-    """A batch as its commit has it."""
+    """A batch that has ended, as its commit describes it."""
 
     id: str
     record: Mapping[str, str | int]
@@ -67,14 +67,14 @@ class EndedBatch:
     garbage: str
     garbage_later: Sequence[str]
     input_file: FileRecord | None
-    #: Whether it ended too long ago to be told again.
+    #: Whether it ended too long ago to be announced again.
     silent: bool
-    #: What a client made of it since (JSON; empty for none); None where that is nothing.
+    #: The metadata if a client has changed it since the end (JSON; empty if it was removed).
     metadata: str | None = None
 
 
 class Restore:
-    """What a rebuild does to State. `base` is more than any number that was given out before."""
+    """The changes that a rebuild makes. `base` is higher than any sequence number used before."""
 
     def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
         self._redis = redis
@@ -82,32 +82,33 @@ class Restore:
         self._namespace = namespace
 
     async def begin(self) -> None:
-        """Hold up who would work on what is not all there: callers, and whoever leads."""
+        """Mark the start of a rebuild, which pauses callers and the leading dispatcher."""
         await self._redis.set(f"{self._namespace}rebuilding", "1")
 
     async def is_under_way(self) -> bool:
-        """Whether a rebuild began that has not ended."""
+        """Whether a rebuild is in progress."""
         return bool(await self._redis.exists(f"{self._namespace}rebuilding"))
 
     async def raise_if_under_way(self) -> None:
-        """Raise TransientError where a rebuild began that has not ended.
+        """Raise TransientError if a rebuild is in progress.
 
-        For after a write to S3 that says what Redis was told: a rebuild may have looked before.
+        Call this after saving a change of Redis to S3: a running rebuild may already have read S3,
+        and would then undo the change.
         """
         if await self.is_under_way():
-            raise TransientError("The index of this fleet is being made again.")
+            raise TransientError("Redis is being rebuilt from S3. Try again later.")
 
     async def end(self) -> None:
-        """Let everybody go on."""
+        """Mark the end of the rebuild and wake the dispatcher."""
         await self._redis.delete(f"{self._namespace}rebuilding")
         await self._redis.publish(f"{self._namespace}bell:dispatcher", "1")
 
     async def has_leader(self) -> bool:
-        """Whether a dispatcher does its duties, or may still do so for a moment."""
+        """Whether a dispatcher holds the lease, and so may still be working."""
         return bool(await self._redis.exists(f"{self._namespace}lease:dispatcher"))
 
     async def take_lanes(self) -> None:
-        """Take from the lane jobs their lanes, and what they hold."""
+        """Take all lanes and claims away from their lane jobs."""
         lanes = Lanes(self._redis, self._scripts, self._namespace)
         claims = Claims(self._redis, self._scripts, self._namespace)
         for lane in await lanes.names():
@@ -116,14 +117,14 @@ class Restore:
             await claims.reap(lane, all_claims=True)
 
     async def raise_numbers(self, batch_ids: Sequence[str], base: int) -> None:
-        """Let the next event of batches that have ended have a number that none has had."""
+        """Give the next event of ended batches a number that was never used."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in batch_ids:
                 pipe.hset(f"{self._namespace}batch:{batch_id}", "sequence", base)
             await pipe.execute()
 
     async def set_metadata(self, batch_id: str, metadata: str) -> None:
-        """The metadata (JSON; empty for none) of a batch that has ended."""
+        """Set the metadata (JSON; empty for none) of an ended batch."""
         key = f"{self._namespace}batch:{batch_id}"
         if metadata:
             await self._redis.hset(key, "metadata", metadata)
@@ -131,7 +132,7 @@ class Restore:
             await self._redis.hdel(key, "metadata")
 
     async def ended(self, batches: Sequence[EndedBatch], *, base: int) -> list[Restored]:
-        """Let the batches have ended, in one round trip."""
+        """Restore ended batches, in one round trip."""
         return await self._scripts.run_all(
             "restore_ended",
             [
@@ -159,17 +160,17 @@ class Restore:
         )
 
     async def live(self, batch: LiveBatch, *, base: int) -> Restored:
-        """Make the batch what S3 says it is; what was claimed of it is not any more."""
+        """Restore a live batch from what S3 says. Its claims are dropped."""
         pending = await self._slices(batch, base)
         left = {
             lane: sum(
-                piece.lane == number and index not in (batch.parts or {})
-                for index, piece in enumerate(batch.slices)
+                slice_.lane == number and index not in (batch.parts or {})
+                for index, slice_ in enumerate(batch.slices)
                 if index not in batch.given_up
             )
             for number, lane in enumerate(batch.lanes)
         }
-        told = {
+        params = {
             "status": batch.status,
             "stages": [
                 {"fields": pairs(stage.fields), "kind": stage.kind, **stage.pin._asdict()}
@@ -178,137 +179,76 @@ class Restore:
             "last": batch.last,
             "base": base,
             "input_file": _file(batch.input_file),
-            # An empty object would become a list.
+            # Lua cannot tell an empty object from an empty list.
             "left": left or {"": 0},
             "pending": {lane: len(pending[lane]) for lane in batch.lanes} or {"": 0},
         }
-        return await self._scripts.run("restore_batch", batch.id, json.dumps(told))
+        return await self._scripts.run("restore_batch", batch.id, json.dumps(params))
 
     async def files(self, files: Sequence[FileRecord]) -> int:
-        """Make files; returns how many Redis did not know."""
+        """Create files. Returns how many were new to Redis."""
         calls = [(json.dumps(file.to_fields()),) for file in files]
         return sum(await self._scripts.run_all("restore_file", calls))
 
     async def known_files(self, file_ids: Sequence[str]) -> list[bool]:
-        """Whether Redis has each of the files."""
+        """For each file, whether Redis has it."""
         async with self._redis.pipeline(transaction=False) as pipe:
             for file_id in file_ids:
                 pipe.exists(f"{self._namespace}file:{file_id}")
             return [bool(found) for found in await pipe.execute()]
 
     async def orphans(self, files: Sequence[tuple[str, str]]) -> None:
-        """Have objects swept, as file id and key, that no file has."""
+        """Let the sweeper remove objects without a file, given as pairs of file id and key."""
         calls = [(file_id, key, RESERVED_SECONDS) for file_id, key in files]
         await self._scripts.run_all("restore_orphan", calls)
 
     async def key(self, key_id: str, digest: str, fields: Mapping[str, str | int]) -> bool:
-        """Make an API key; False when Redis knew it. One that is revoked in one place is so."""
+        """Create an API key. Returns False if Redis had it. A revocation on either side counts."""
         return bool(await self._scripts.run("restore_key", key_id, digest, *pairs(fields)))
 
     async def webhook(self, tenant: str, endpoint_id: str, fields: Mapping[str, str]) -> bool:
-        """Make a webhook endpoint; False when Redis had it."""
+        """Create a webhook endpoint. Returns False if Redis had it."""
         arguments = (tenant, endpoint_id, *pairs(fields))
         return bool(await self._scripts.run("restore_webhook", *arguments))
 
     async def webhooks(self) -> AsyncIterator[tuple[str, str]]:
-        """Tenant and id of every endpoint that Redis has."""
-        async for key in self._names("webhooks"):
+        """The tenant and id of every webhook endpoint in Redis."""
+        async for key in self._redis.scan_iter(match=f"{self._namespace}webhooks:*", count=1000):
             for endpoint_id in await self._redis.zrange(key, 0, -1):
                 yield key.rpartition(":")[2], endpoint_id
 
     async def delete_webhook(self, tenant: str, endpoint_id: str) -> None:
-        """Let the endpoint be gone, as in S3."""
+        """Delete an endpoint that S3 no longer has."""
         await self._scripts.run("delete_webhook", tenant, endpoint_id)
 
     async def delete_file(self, tenant: str, file_id: str) -> bool:
-        """Let the file be gone, as in S3; False when it is."""
+        """Delete a file that S3 no longer has. Returns False if Redis did not have it."""
         return bool(await self._scripts.run("delete_file", tenant, file_id))
 
-    async def see_files(self, file_ids: Sequence[str]) -> None:
-        """Note that S3 has the records of these files."""
-        if file_ids:
-            await self._redis.sadd(f"{self._namespace}rebuilding:files", *file_ids)
-
-    async def unseen_files(self) -> AsyncIterator[list[FileRecord]]:
-        """Files that have a record in S3 as long as they live, and were not noted."""
-        async for key in self._names("files"):
-            async for page in self._file_pages(key):
-                async with self._redis.pipeline(transaction=False) as pipe:
-                    for file_id in page:
-                        pipe.sismember(f"{self._namespace}rebuilding:files", file_id)
-                        pipe.hgetall(f"{self._namespace}file:{file_id}")
-                    answers = await pipe.execute()
-                found = [
-                    FileRecord.from_fields(fields)
-                    for is_seen, fields in zip(answers[::2], answers[1::2], strict=True)
-                    if fields and not is_seen
-                ]
-                yield [file for file in found if file.has_record]
-
-    async def keep_packed(self, batches: Mapping[str, str]) -> None:
-        """Lay texts by for batches; the first one of each counts."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for batch_id, text in batches.items():
-                pipe.hsetnx(f"{self._namespace}rebuilding:packed", batch_id, text)
-            await pipe.execute()
-
-    async def packed(self, batch_id: str) -> str | None:
-        """What was laid by for the batch."""
-        return await self._redis.hget(f"{self._namespace}rebuilding:packed", batch_id)
-
-    async def drop_packed(self, batch_ids: Sequence[str]) -> None:
-        """Forget what was laid by for these batches: they are dealt with."""
-        if batch_ids:
-            await self._redis.hdel(f"{self._namespace}rebuilding:packed", *batch_ids)
-
-    async def some_packed(self, *, limit: int) -> list[str]:
-        """Batches for which something lies by."""
-        found = await self._redis.hrandfield(f"{self._namespace}rebuilding:packed", limit)
-        return found or []
-
-    async def forget_notes(self) -> None:
-        """Drop what `see_files` and `keep_packed` have noted."""
-        await self._redis.unlink(
-            f"{self._namespace}rebuilding:files", f"{self._namespace}rebuilding:packed"
-        )
-
-    async def _names(self, what: str) -> AsyncIterator[str]:
-        """The keys `what:<tenant>`."""
-        async for key in self._redis.scan_iter(match=f"{self._namespace}{what}:*", count=1000):
-            yield key
-
-    async def _file_pages(self, index: str) -> AsyncIterator[list[str]]:
-        last = "-inf"
-        while page := await self._redis.zrange(
-            index, last, "+inf", byscore=True, offset=0, num=_MANY, withscores=True
-        ):
-            yield [file_id for file_id, _ in page]
-            last = f"({page[-1][1]:.0f}"
-
     async def _slices(self, batch: LiveBatch, base: int) -> dict[str, list[int]]:
-        """Write slices, parts and epochs. Returns the slices that are to be run, by lane."""
+        """Write slices, parts and epochs. Returns the slices still to be run, by lane."""
         parts, ns = batch.parts or {}, self._namespace
         pending: dict[str, list[int]] = {lane: [] for lane in batch.lanes}
         before = 0
-        # In an older state they may say more than S3, whose listing is the one that counts.
+        # An older state may have more than S3, but only the listing of S3 counts.
         await self._redis.unlink(*(f"{ns}{what}:{batch.id}" for what in _OF_SLICES))
         for first in range(0, len(batch.slices), _MANY):
             async with self._redis.pipeline(transaction=False) as pipe:
                 numbered = list(enumerate(batch.slices[first : first + _MANY], start=first))
                 plan = f"{ns}plan:{batch.id}:{batch.plan}"
-                pipe.hset(plan, mapping={str(i): piece.to_text() for i, piece in numbered})
+                pipe.hset(plan, mapping={str(i): slice_.to_text() for i, slice_ in numbered})
                 pipe.expire(plan, UNUSED_PLAN_SECONDS)
                 epochs: dict[str, int] = {}
                 commits: dict[str, int] = {}
-                for index, piece in numbered:
-                    lane = batch.lanes[piece.lane]
+                for index, slice_ in numbered:
+                    lane = batch.lanes[slice_.lane]
                     if index in parts:
                         part, epochs[str(index)] = parts[index]
                         commits[str(index)] = before
                         before += part.rows
                         pipe.hset(f"{ns}parts:{batch.id}", str(index), json.dumps(part))
                         continue
-                    # More than any claim has had: whoever still runs it comes too late.
+                    # Higher than the epoch of any claim, which fences jobs that still run it.
                     epochs[str(index)] = base
                     if index not in batch.given_up:
                         pending[lane].append(index)

@@ -15,7 +15,7 @@ from shared.state.script_texts import texts
 #: is in one step with the change itself, so that no change slips in between.
 _REFUSAL = f"""\
 if redis.call('EXISTS', KEYS[1] .. 'rebuilding') == 1 then
-  return redis.error_reply('{REBUILDING} The index of this fleet is being made again.')
+  return redis.error_reply('{REBUILDING} Redis is being rebuilt from S3. Try again later.')
 end
 """
 #: These are not refused. Some only repeat what is in S3 already, where the rebuild finds it or has

@@ -1,4 +1,4 @@
-"""The connection to Redis and the one writer of statuses."""
+"""The connection to Redis, and the only writer of statuses."""
 
 import json
 import time
@@ -26,43 +26,46 @@ from shared.state.leases import Lease
 from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.outbox import Outbox
 from shared.state.positions import Positions
+from shared.state.rebuild_notes import RebuildNotes
 from shared.state.restore import Restore
 from shared.state.scripts import Scripts, pairs
 from shared.state.slices import Slices
 from shared.state.uploads import Uploads
 from shared.state.watch import Watch
+from shared.state.webhook_deliveries import WebhookDeliveries
+from shared.state.webhook_trials import WebhookTrials
 from shared.state.webhooks import Webhooks
 
-#: A hash tag: all keys of one fleet lie in one slot, so every script may touch any of them.
+#: A hash tag puts all keys of a fleet into one slot, so that a script may use any of them.
 NAMESPACE = "{batchyard}:"
-#: Of one process; each takes a file descriptor, of which processes often have 1024.
-_MOST_CONNECTIONS = 500
+#: Per process. Each takes a file descriptor, and processes often have only 1024.
+_MAX_CONNECTIONS = 500
 
 
 class MovedError(BatchyardError):
-    """Another event of the batch has got the number that was pinned."""
+    """Another event of the batch has taken the pinned number."""
 
 
 class State:
-    """Redis as the fleet sees it; every status changes through `apply` or a script beside it.
+    """Redis as the fleet sees it. Statuses change only through `apply`, `fail_lane` and `conclude`.
 
-    A call that has found no answer for `patience_seconds` is not tried again.
+    A call that has had no answer for `patience_seconds` is not retried.
     """
 
     def __init__(
         self, url: str, *, namespace: str = NAMESPACE, patience_seconds: float = 30.0
     ) -> None:
-        # Every script may be repeated, so a lost answer is answered by calling again.
+        # Every script may be repeated, so a call whose answer is lost is simply retried.
         self._redis: Client = Client.from_url(
             url,
             decode_responses=True,
             socket_timeout=min(10.0, patience_seconds),
             socket_connect_timeout=min(5.0, patience_seconds),
             health_check_interval=15,
-            # At redis-py's own limit of 100, the 101st call of the same moment would be an error.
-            max_connections=_MOST_CONNECTIONS,
+            # With redis-py's default of 100, the 101st concurrent call would fail.
+            max_connections=_MAX_CONNECTIONS,
             retry=BoundedRetry(ExponentialBackoff(cap=1.0, base=0.05), 6),
-            # The last one is uvloop's word for a connection that was reset.
+            # RuntimeError is what uvloop raises for a connection that was reset.
             retry_on_error=[RedisConnectionError, RedisTimeoutError, RuntimeError],
         )
         self._redis.patience_seconds = patience_seconds
@@ -82,8 +85,11 @@ class State:
         self.outbox = Outbox(self._redis, namespace)
         self.events = Events(self._redis, scripts, namespace)
         self.webhooks = Webhooks(self._redis, scripts, namespace)
-        unhindered = Scripts(self._redis, namespace, for_rebuild=True)
-        self.restore = Restore(self._redis, unhindered, namespace)
+        self.webhook_deliveries = WebhookDeliveries(self._redis, scripts, namespace, self.webhooks)
+        self.webhook_trials = WebhookTrials(self._redis, scripts, namespace)
+        rebuild_scripts = Scripts(self._redis, namespace, for_rebuild=True)
+        self.restore = Restore(self._redis, rebuild_scripts, namespace)
+        self.rebuild_notes = RebuildNotes(self._redis, namespace)
         self.census = Census(self._redis, namespace)
         self.dead_rows = DeadRows(self._redis, namespace)
 
@@ -96,15 +102,15 @@ class State:
         quota: Quota | None = None,
         pin: Pin | None = None,
     ) -> bool:
-        """Let `event` happen to the batch: status, time, indexes and outbox entry in one step.
+        """Apply `event` to the batch: status, time, indexes and outbox entry change in one step.
 
-        `fields` are written only if it happens. A batch whose fields name `queued_model`, `total`
-        and `prompt_tokens` counts in its tenant's queue for as long as it is `in_progress`; several
-        models and their tokens stand there with blanks between, as do several lanes in `lane`.
-        Returns False when the batch is in the event's target status already. Raises
-        InvalidTransitionError when its status rules the event out, NotFoundError when there is no
-        such batch, QueueFullError when it would start and has no room within `quota`, and
-        MovedError when another event has the number of `pin`.
+        `fields` are written only if the event is applied. A batch with the fields `queued_model`,
+        `total` and `prompt_tokens` counts against its tenant's quota while it is `in_progress`.
+        Several models, their tokens, and several lanes in `lane` are separated by spaces. Returns
+        False if the batch already has the event's target status. Raises InvalidTransitionError if
+        its status does not allow the event, NotFoundError if the batch does not exist,
+        QueueFullError if starting it would exceed `quota`, and MovedError if another event has the
+        number of `pin`.
         """
         limits = (quota.tokens, *quota.more_tokens) if quota else (0,)
         tokens = " ".join(map(str, limits))
@@ -128,9 +134,9 @@ class State:
     async def fail_lane(
         self, lane: str, batch_id: str, reason: str, fields: Mapping[str, str | int]
     ) -> bool:
-        """LANE_FAILED with these fields; of a batch with other lanes, only this one's rows fail.
+        """Apply LANE_FAILED with these fields; with other lanes left, only this lane's rows fail.
 
-        Returns False when that has happened already. Raises as `apply` does.
+        Returns False if that has already happened. Raises like `apply`.
         """
         outcome = await self._scripts.run("fail_lane", lane, batch_id, reason, *pairs(fields))
         return self._judge(batch_id, Event.LANE_FAILED, outcome)
@@ -148,8 +154,8 @@ class State:
     ) -> bool:
         """`apply` for the end of a batch: its output files appear in the same step as its status.
 
-        `garbage` is the prefix of the objects that nobody needs after it; `garbage_later` are
-        objects and prefixes that are swept when a day has passed.
+        `garbage` is the prefix of objects that nobody needs any more. `garbage_later` are objects
+        and prefixes that are swept a day later.
         """
         outcome = await self._scripts.run(
             "conclude",
@@ -164,12 +170,12 @@ class State:
         return self._judge(batch_id, event, outcome)
 
     def lease(self, name: str, holder: str, *, seconds: float) -> Lease:
-        """A named right that one holder has at a time."""
+        """A named lease, which one holder has at a time."""
         return Lease(self._scripts, name, holder, seconds=seconds)
 
     @asynccontextmanager
     async def bells(self, *names: str) -> AsyncIterator["Bells"]:
-        """Hear the doorbells that scripts ring. Rings may be lost, so listeners sweep as well."""
+        """Listen to doorbells that scripts ring. Rings may be lost, so listeners must also poll."""
         async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
             with translated():
                 await pubsub.subscribe(*(f"{self._namespace}bell:{name}" for name in names))
@@ -177,26 +183,26 @@ class State:
 
     @asynccontextmanager
     async def watching(self, bell: str) -> AsyncIterator[Watch]:
-        """Hear the events of chosen batches, and `bell`, over one connection."""
+        """Receive the events of chosen batches, and the rings of `bell`, over one connection."""
         async with self._redis.pubsub() as pubsub:
             watch = Watch(pubsub, self._namespace, bell)
             await watch.open()
             yield watch
 
     async def ring(self, name: str) -> None:
-        """Wake whoever listens to `name`."""
+        """Wake the listeners of `name`."""
         await self._redis.publish(f"{self._namespace}bell:{name}", "1")
 
     async def ping(self) -> None:
-        """Raise TransientError when Redis cannot be reached."""
+        """Raise TransientError if Redis cannot be reached."""
         await self._redis.ping()
 
     async def ready(self) -> None:
-        """Raise TransientError when Redis cannot be reached, or takes no writes."""
+        """Raise TransientError if Redis cannot be reached or accepts no writes."""
         await self._redis.set(f"{self._namespace}ready", "1", px=60_000)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._redis.aclose()
 
     @staticmethod
@@ -207,7 +213,7 @@ class State:
             case "repeat":
                 return False
             case "moved":
-                raise MovedError(f"Batch {batch_id} has another event of this number.")
+                raise MovedError(f"Batch {batch_id} already has another event with this number.")
             case "missing":
                 raise NotFoundError(f"No batch found with id '{batch_id}'.", param="id")
             case _:
@@ -219,20 +225,21 @@ def _pin(pin: Pin | None) -> tuple[str | int, str | int]:
 
 
 class Bells:
-    """Doorbells as something to wait for."""
+    """A subscription to doorbells."""
 
     def __init__(self, pubsub: PubSub) -> None:
         self._pubsub = pubsub
 
     async def wait(self, seconds: float) -> bool:
-        """True as soon as one rings, False after `seconds`; takes all rings that piled up at once.
+        """Return True as soon as a bell rings, or False after `seconds`.
 
-        Raises TransientError while Redis cannot be reached; the subscription outlives that.
+        All rings that have piled up count as one. Raises TransientError while Redis cannot be
+        reached; the subscription survives that.
         """
         deadline = time.monotonic() + seconds
         rang = False
         with translated():
-            # A subscription's own confirmation reads as no message, before the time is up.
+            # The confirmation of a subscription reads as no message before the time is up.
             while not rang and (left := deadline - time.monotonic()) > 0:
                 rang = await self._pubsub.get_message(timeout=left) is not None
             while rang and await self._pubsub.get_message(timeout=0) is not None:

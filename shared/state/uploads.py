@@ -1,4 +1,4 @@
-"""Uploads: files that come in parts, until they are put together, cancelled, or too late."""
+"""Uploads: files that arrive in parts, until they are completed, cancelled or expired."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class PartRecord(NamedTuple):
 
 
 class UploadRecord(NamedTuple):
-    """An upload; its times are Unix seconds."""
+    """An upload. Times are Unix seconds."""
 
     id: str
     tenant: str
@@ -32,20 +32,20 @@ class UploadRecord(NamedTuple):
     expires_at: int
     filename: str
     purpose: str
-    #: How long its file will be kept; None for ever.
+    #: How long the file will be kept; None for ever.
     file_seconds: int | None = None
     status: UploadStatus = "pending"
     file_id: str | None = None
-    #: Of the parts that its file was made of, and of their order.
+    #: A digest of the parts of the file and of their order.
     fingerprint: str | None = None
 
     @property
     def prefix(self) -> str:
-        """Where the objects of its parts lie; all of them go at its end."""
+        """The prefix of its parts' objects, which are all removed when the upload ends."""
         return f"uploads/{self.id}/"
 
     def to_openai(self, file: File | None = None) -> Upload:
-        """The upload as HTTP shows it."""
+        """The upload as the HTTP API shows it."""
         return Upload(
             id=self.id,
             bytes=self.bytes,
@@ -59,7 +59,7 @@ class UploadRecord(NamedTuple):
 
 
 class Uploads:
-    """The noun `upload` of State. It knows one for a day after its end."""
+    """The noun `upload` of State. An upload is kept for a day after its end."""
 
     def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
         self._redis = redis
@@ -67,7 +67,7 @@ class Uploads:
         self._namespace = namespace
 
     async def create(self, upload: UploadRecord) -> None:
-        """Begin the upload."""
+        """Start the upload."""
         fields = {name: value for name, value in upload._asdict().items() if value is not None}
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hset(f"{self._namespace}upload:{upload.id}", mapping=fields)
@@ -75,7 +75,7 @@ class Uploads:
             await pipe.execute()
 
     async def get(self, tenant: str, upload_id: str) -> UploadRecord:
-        """The tenant's upload. Raises NotFoundError, for another tenant's as for none."""
+        """The tenant's upload. Raises NotFoundError, also for another tenant's upload."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._namespace}upload:{upload_id}")
             pipe.time()
@@ -99,12 +99,12 @@ class Uploads:
         )
 
     async def add_part(
-        self, upload_id: str, part: PartRecord, *, most_bytes: int, most_parts: int
+        self, upload_id: str, part: PartRecord, *, max_bytes: int, max_parts: int
     ) -> str:
-        """Record a part whose object is there; a repeat changes nothing.
+        """Record a part whose object is written. A repeat changes nothing.
 
-        Returns "ok", "full" when the parts would be more than given, "missing", or the status of
-        an upload that has ended.
+        Returns "ok", "full" if the parts would exceed a maximum, "missing", or the status of an
+        upload that has ended.
         """
         return await self._scripts.run(
             "add_part",
@@ -112,12 +112,12 @@ class Uploads:
             part.id,
             json.dumps(part[1:]),
             part.size,
-            most_bytes,
-            most_parts,
+            max_bytes,
+            max_parts,
         )
 
     async def parts(self, upload_id: str, part_ids: Sequence[str]) -> list[PartRecord | None]:
-        """The parts in the order asked for; None for each that the upload does not have."""
+        """The parts in the requested order; None for each part that does not exist."""
         if not part_ids:
             return []
         found = await self._redis.hmget(f"{self._namespace}upload_parts:{upload_id}", part_ids)
@@ -127,31 +127,31 @@ class Uploads:
         ]
 
     async def hold(self, upload_id: str, *, seconds: int) -> str:
-        """Let a pending upload live `seconds` longer, because it is being put together.
+        """Keep a pending upload from expiring for `seconds` while its file is assembled.
 
-        Returns its status, or "missing". To hold it twice is to hold it once.
+        Returns its status, or "missing". Holding it twice has the same effect as once.
         """
         return await self._scripts.run("hold_upload", upload_id, seconds)
 
     async def complete(self, upload_id: str, file: FileRecord, fingerprint: str) -> str:
-        """End a pending upload with its file, whose objects were reserved; the first one wins.
+        """End a pending upload with its file, whose objects were reserved. The first call wins.
 
-        Returns the status that it has now, "missing", or "swept" when the reservation is over.
+        Returns the upload's new status, "missing", or "swept" if the reservation has expired.
         """
         return await self._scripts.run(
             "end_upload", upload_id, "completed", json.dumps(file.to_fields()), fingerprint
         )
 
     async def cancel(self, upload_id: str) -> str:
-        """End a pending upload. Returns the status that it has now, or "missing"."""
+        """Cancel a pending upload. Returns its new status, or "missing"."""
         return await self._scripts.run("end_upload", upload_id, "cancelled", "", "")
 
     async def expire(self, upload_id: str) -> str:
-        """End an upload whose time is over. Returns the status that it has now, or "missing"."""
+        """End an overdue upload. Returns its new status, or "missing"."""
         return await self._scripts.run("end_upload", upload_id, "expired", "", "")
 
     async def overdue(self, *, limit: int = 100) -> list[str]:
-        """Ids of uploads whose time is over, the longest ago first."""
+        """Ids of overdue uploads, the longest overdue first."""
         seconds, _ = await self._redis.time()
         return await self._redis.zrangebyscore(
             f"{self._namespace}uploads", "-inf", seconds, start=0, num=limit

@@ -1,4 +1,4 @@
-"""Events as they happen: a subscription to chosen batches. What was missed is in their records."""
+"""Live events: a subscription to chosen batches. Missed events are in the batches' records."""
 
 import json
 import time
@@ -11,12 +11,12 @@ from shared.errors import TransientError
 from shared.state.client import translated
 
 _PATIENCE_SECONDS = 5.0
-#: Messages handed over together, however many more are there.
-_MOST_AT_ONCE = 500
+#: Messages that one call of `next` returns.
+_MAX_MESSAGES = 500
 
 
 class Heard(NamedTuple):
-    """An event of a batch; without one, the subscription to it has just begun, or begun again."""
+    """An event of a batch. Without an event, the subscription to the batch has just (re)started."""
 
     batch_id: str
     sequence: int = 0
@@ -26,7 +26,7 @@ class Heard(NamedTuple):
 
 
 class Watch:
-    """One subscription for any number of batches. For one task alone."""
+    """One subscription for any number of batches. Only one task may use it."""
 
     def __init__(self, pubsub: PubSub, namespace: str, bell: str) -> None:
         self._pubsub = pubsub
@@ -38,12 +38,12 @@ class Watch:
         """Listen to the bell. Raises TransientError if Redis does not confirm it."""
         with translated():
             await self._pubsub.subscribe(self._bell)
-            # Before that, a ring would be lost.
+            # A ring before the confirmation would be lost.
             if await self._pubsub.get_message(timeout=_PATIENCE_SECONDS) is None:
-                raise TransientError("Redis does not confirm a subscription.")
+                raise TransientError("Redis did not confirm a subscription.")
 
     async def choose(self, batch_ids: Iterable[str]) -> None:
-        """Hear these batches from now on, and no others."""
+        """Subscribe to exactly these batches."""
         wanted = set(batch_ids)
         fresh, left = wanted - self._chosen, self._chosen - wanted
         with translated():
@@ -55,19 +55,19 @@ class Watch:
                 self._chosen -= left
 
     async def next(self, seconds: float) -> list[Heard]:
-        """What was heard, as soon as there is anything; also when the bell rang or time is up.
+        """Wait for events. Returns early, perhaps with none, when the bell rings.
 
-        A batch's subscription that begins is heard before its first event. Raises TransientError
+        The start of a batch's subscription comes before its first event. Raises TransientError
         while Redis cannot be reached.
         """
         deadline = time.monotonic() + seconds
         messages: list[dict[str, Any]] = []
         with translated():
-            # A sign of life of the connection reads as no message, before the time is up.
+            # A health check of the connection reads as no message before the time is up.
             while not messages and (left := deadline - time.monotonic()) > 0:
                 if (message := await self._pubsub.get_message(timeout=left)) is not None:
                     messages.append(message)
-            while len(messages) < _MOST_AT_ONCE:
+            while len(messages) < _MAX_MESSAGES:
                 if (message := await self._pubsub.get_message(timeout=0)) is None:
                     break
                 messages.append(message)

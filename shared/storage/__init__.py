@@ -8,7 +8,8 @@ from shared.storage.errors import (
     why_unreadable,
 )
 from shared.storage.multipart import UPLOAD_BYTES, Stored
-from shared.storage.storage import DEFAULT_REGION, Listed, Storage
+from shared.storage.requests import Listed
+from shared.storage.storage import DEFAULT_REGION, Storage
 
 __all__ = [
     "DEFAULT_REGION",

@@ -4,23 +4,18 @@ The `minio` client is synchronous; every call runs in a thread of this class's o
 """
 
 import asyncio
-import io
 import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import islice
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import urllib3
 from minio import Minio
 from minio.commonconfig import Tags
-from minio.datatypes import Object
 from minio.deleteobjects import DeleteObject
-from minio.error import S3Error
 
 from shared.errors import NotFoundError, SetupError, TransientError
 from shared.storage.calls import THREADS, Calls
@@ -29,7 +24,6 @@ from shared.storage.errors import (
     LoginRefusedError,
     Place,
     StorageRefusedError,
-    errors_of,
 )
 from shared.storage.multipart import (
     COPIES_AT_ONCE,
@@ -40,31 +34,14 @@ from shared.storage.multipart import (
     Stored,
     parts_of,
 )
+from shared.storage.requests import LABEL_HEADER, MAX_LISTED, BucketRequests, Listed
 
 #: The default for servers without regions: AWS's first one.
 DEFAULT_REGION = "us-east-1"
 _READ_SECONDS = 60.0
 _CHUNK_BYTES = 1024 * 1024
-#: Objects in one answer to a listing; S3 gives no more.
-_LISTED = 1000
 #: A key that nobody writes: it is under none of our prefixes.
 _PROBE = "probes/never"
-_LABEL = "x-amz-meta-label"
-#: The codes of Ceph, AWS and MinIO for a bucket in an unknown region.
-_NO_SUCH_REGION = {
-    "InvalidLocationConstraint",
-    "IllegalLocationConstraintException",
-    "InvalidRegion",
-}
-
-
-class Listed(NamedTuple):
-    """An object as a listing names it; the time in Unix seconds."""
-
-    key: str
-    etag: str
-    size: int
-    modified_at: float
 
 
 class Storage:
@@ -88,7 +65,6 @@ class Storage:
     ) -> None:
         url = urlsplit(endpoint)
         self.bucket = bucket
-        self._region = region
         self._calls = Calls(attempts=attempts, patience_seconds=patience_seconds)
         self._connections = urllib3.PoolManager(
             maxsize=THREADS,
@@ -104,6 +80,7 @@ class Storage:
             region=region,
             http_client=self._connections,
         )
+        self._requests = BucketRequests(self._client, bucket, region=region)
         self._uploads = MultipartUploads(self._client, bucket, self._calls)
 
     async def prepare(self) -> None:
@@ -114,7 +91,7 @@ class Storage:
         other's result.
         """
         try:
-            await self._calls.call(self._make_bucket)
+            await self._calls.call(self._requests.make)
         except LoginRefusedError as error:
             raise SetupError(
                 f"{error} Check BATCHYARD_S3_ACCESS_KEY, BATCHYARD_S3_SECRET_KEY and what that "
@@ -142,7 +119,7 @@ class Storage:
         """
         place = Place(self.bucket, _PROBE, None)
         try:
-            await self._calls.call_once(lambda: self._get(place, 0, None, None))
+            await self._calls.call_once(lambda: self._requests.get(place, 0, None, None))
         except ForbiddenError as error:
             raise LoginRefusedError(f"{error}") from error
         except NotFoundError:
@@ -150,11 +127,11 @@ class Storage:
 
     async def put(self, key: str, body: bytes) -> Stored:
         """Write a small object, replacing what is there."""
-        return await self._calls.call(lambda: self._put(key, body))
+        return await self._calls.call(lambda: self._requests.put(key, body))
 
     async def create(self, key: str, body: bytes) -> bool:
         """Write a small object if the key is free; False when it is taken: the first one stays."""
-        return await self._calls.call(lambda: self._create(key, body)) is not None
+        return await self._calls.call(lambda: self._requests.create(key, body)) is not None
 
     async def put_once(self, key: str, body: bytes, *, label: str = "") -> Stored | None:
         """Write a small object that stays as it is; None when the key holds another one.
@@ -163,7 +140,7 @@ class Storage:
 
         An object of the same bytes is ours: the answer to an earlier attempt may have been lost.
         """
-        etag = await self._calls.call(lambda: self._create(key, body, label))
+        etag = await self._calls.call(lambda: self._requests.create(key, body, label))
         if etag is not None:
             return Stored(key, etag, len(body))
         try:
@@ -186,7 +163,7 @@ class Storage:
         if end is not None and end <= start:
             return b""
         place = Place(bucket or self.bucket, key, version_id or None)
-        return await self._calls.call(lambda: self._get(place, start, end, etag))
+        return await self._calls.call(lambda: self._requests.get(place, start, end, etag))
 
     async def stream(
         self,
@@ -202,7 +179,7 @@ class Storage:
         if end is not None and end <= start:
             return
         place = Place(bucket or self.bucket, key, version_id or None)
-        response = await self._calls.call(lambda: self._open(place, start, end, etag))
+        response = await self._calls.call(lambda: self._requests.open(place, start, end, etag))
         try:
             while chunk := await self._calls.in_thread(partial(response.read, _CHUNK_BYTES)):
                 yield chunk
@@ -290,15 +267,15 @@ class Storage:
 
     async def label(self, key: str) -> str:
         """The label of an object, empty for none. Raises NotFoundError."""
-        found = await self._calls.call(lambda: self._stat(Place(self.bucket, key, None)))
-        return (found.metadata or {}).get(_LABEL, "")
+        found = await self._calls.call(lambda: self._requests.stat(Place(self.bucket, key, None)))
+        return (found.metadata or {}).get(LABEL_HEADER, "")
 
     async def stat(
         self, key: str, *, bucket: str | None = None, version_id: str | None = None
     ) -> Stored:
         """Size and ETag. Raises NotFoundError."""
         place = Place(bucket or self.bucket, key, version_id or None)
-        found = await self._calls.call(lambda: self._stat(place))
+        found = await self._calls.call(lambda: self._requests.stat(place))
         return Stored(key, found.etag or "", found.size or 0)
 
     async def keys(self, prefix: str) -> list[str]:
@@ -314,10 +291,10 @@ class Storage:
         """The objects whose keys begin with `prefix`, in order, a thousand at a time."""
         after: str | None = None
         while True:
-            page = await self._calls.call(partial(self._page, prefix, after))
+            page = await self._calls.call(partial(self._requests.page, prefix, after))
             if page:
                 yield page
-            if len(page) < _LISTED:
+            if len(page) < MAX_LISTED:
                 return
             after = page[-1].key
 
@@ -381,87 +358,3 @@ class Storage:
             async with aclosing(self.stream(source.key, etag=source.etag)) as chunks:
                 async for chunk in chunks:
                     yield chunk
-
-    def _make_bucket(self) -> None:
-        if not self._client.bucket_exists(self.bucket):
-            try:
-                self._client.make_bucket(self.bucket)
-            except S3Error as error:
-                if error.code in _NO_SUCH_REGION:
-                    raise SetupError(
-                        f"The S3 server has no region '{self._region}' where bucket "
-                        f"'{self.bucket}' could be made. Set BATCHYARD_S3_REGION to one that it "
-                        "has, or make the bucket yourself."
-                    ) from error
-                if error.code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
-                    raise
-
-    def _page(self, prefix: str, after: str | None) -> list[Listed]:
-        found = self._client.list_objects(self.bucket, prefix, recursive=True, start_after=after)
-        return [
-            Listed(
-                item.object_name or "",
-                (item.etag or "").strip('"'),
-                item.size or 0,
-                item.last_modified.timestamp() if item.last_modified else 0.0,
-            )
-            # Without a limit, the client would fetch further pages, and start over after an error.
-            for item in islice(found, _LISTED)
-        ]
-
-    def _put(self, key: str, body: bytes) -> Stored:
-        # In one piece: Ceph does not name the ETag of a multipart upload.
-        written = self._client.put_object(
-            self.bucket, key, io.BytesIO(body), len(body), part_size=max(len(body), PART_BYTES)
-        )
-        return Stored(key, written.etag or "", len(body))
-
-    def _create(self, key: str, body: bytes, label: str = "") -> str | None:
-        """The new object's ETag; None if the key is taken."""
-        headers: dict[str, str | list[str] | tuple[str]] = {
-            "If-None-Match": "*",
-            "Content-Type": "application/octet-stream",
-        }
-        if label:
-            headers[_LABEL] = label
-        try:
-            # The client's put_object drops headers that it does not know.
-            answer = self._client._execute(  # noqa: SLF001  # the only way to send If-None-Match
-                "PUT",
-                bucket_name=self.bucket,
-                object_name=key,
-                body=body,
-                headers=headers,
-            )
-        except S3Error as error:
-            if error.code == "PreconditionFailed":
-                return None
-            if error.code == "ConditionalRequestConflict":
-                raise TransientError(f"S3: a race for {key}, to be run again") from error
-            raise
-        return str(answer.headers.get("etag", "")).strip('"')
-
-    def _stat(self, place: Place) -> Object:
-        with errors_of(place):
-            return self._client.stat_object(place.bucket, place.key, version_id=place.version_id)
-
-    def _get(self, place: Place, start: int, end: int | None, etag: str | None) -> bytes:
-        response = self._open(place, start, end, etag)
-        try:
-            return response.read()
-        finally:
-            response.close()
-            response.release_conn()
-
-    def _open(
-        self, place: Place, start: int, end: int | None, etag: str | None
-    ) -> urllib3.BaseHTTPResponse:
-        with errors_of(place):
-            return self._client.get_object(
-                place.bucket,
-                place.key,
-                offset=start,
-                length=0 if end is None else end - start,
-                request_headers={"If-Match": etag} if etag else None,
-                version_id=place.version_id,
-            )

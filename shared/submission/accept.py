@@ -54,7 +54,7 @@ async def accept(
     return Accepted(manifest.id, outcome == "duplicate")
 
 
-async def meet(
+async def accept_known(
     state: State,
     batch_id: str,
     message_id: str,

@@ -8,7 +8,7 @@ import yaml
 
 from shared.lifecycle import Status
 from shared.monitoring.metrics import Calls, fleet_exposition
-from shared.state.census import Counted, LaneCount, Waiting
+from shared.state.census import FleetCounts, LaneCount, Waiting
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs/operations.md").read_text()
@@ -61,7 +61,7 @@ def _exposed() -> set[str]:
 def _exposition() -> str:
     calls = Calls()
     calls.count("GET", "/v1/batches", 200, 0.1)
-    counted = Counted(
+    counted = FleetCounts(
         at=2.0,
         live={Status.VALIDATING: Waiting(1, 1.0)},
         ended={Status.FAILED: 1},

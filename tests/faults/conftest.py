@@ -20,7 +20,7 @@ from cli import servers
 from cli.servers import free_port
 from shared import ids
 from shared.bus import topology
-from shared.bus.connection import CONNECTION_ERRORS
+from shared.bus.broker_errors import CONNECTION_ERRORS
 from shared.bus.messages import SUBMIT
 from shared.state import State
 from shared.state.outbox import Box

@@ -7,7 +7,8 @@ from itertools import count
 
 from aio_pika.abc import AbstractIncomingMessage
 
-from shared.bus.connection import CONNECTION_ERRORS, Bus
+from shared.bus.broker_errors import CONNECTION_ERRORS
+from shared.bus.connection import Bus
 from shared.bus.messages import SUBMIT
 from shared.bus.topology import SUBMIT_EXCHANGE, submit_key
 from shared.errors import TransientError

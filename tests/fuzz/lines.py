@@ -66,7 +66,9 @@ def _hold(data: bytes, check: InputCheck, rows: list[Row]) -> None:
         assert (request["method"], request["url"]) == ("POST", CHAT)
         assert request["body"]["model"] == check.model
         assert "messages" in request["body"]
-        assert 0 < row.output <= row.tokens
+        # A request that the engine refuses has no output.
+        assert 0 <= row.output <= row.tokens
+        assert (row.output == 0) == (row.refusal is not None)
         ids.add(request["custom_id"])
     assert len(ids) == len(rows) <= LIMITS.rows
     assert len(check.problems) <= LIMITS.problems + 1

@@ -146,7 +146,7 @@ def test_rows_are_dropped_one_by_one_or_all(
 
 
 def test_what_is_missing_is_said(environment: dict[str, str], given_up: list[str]) -> None:
-    with pytest.raises(InvalidInputError, match="say --all"):
+    with pytest.raises(InvalidInputError, match="give --all"):
         _run("replay", environment=environment)
     with pytest.raises(NotFoundError, match="batch_req_x"):
         _run("show", "batch_req_x", environment=environment)

@@ -94,7 +94,7 @@ def test_the_url_goes_before_the_folder(run_dir: Path, tmp_path: Path) -> None:
         (["create", "--tenant", "No Spaces"], InvalidInputError, "--tenant No Spaces"),
         (["create", "--tenant", "acme", "--name", "a\nb"], InvalidInputError, "--name"),
         (["revoke", "key_none"], NotFoundError, "key_none"),
-        (["list", "--redis-url", "localhost"], SetupError, "no URL"),
+        (["list", "--redis-url", "localhost"], SetupError, "not a Redis URL"),
         (["list", "--redis-url", "redis://127.0.0.1:1/0"], SetupError, "does not answer"),
     ],
 )

@@ -437,7 +437,7 @@ async def test_it_waits_until_nobody_leads(yards: Yards) -> None:
     rebuilding = asyncio.create_task(_rebuild(yards))
     await eventually(yards.state.restore.is_under_way)
     can_renew = await leader.hold()
-    await leader.let_go()
+    await leader.release()
     await rebuilding
 
     assert can_renew == 0
@@ -567,7 +567,7 @@ async def test_a_change_whose_other_half_comes_too_late_is_to_be_asked_for_again
     running = await _half_done(yards, redis_server, tmp_path)
     # Redis has been told, and S3 has not.
     await state.controls.pause(running)
-    await state.webhooks.create(TENANT, "we_1", _ENDPOINT, most=9)
+    await state.webhooks.create(TENANT, "we_1", _ENDPOINT, max_endpoints=9)
 
     async def write() -> None:
         for late in (
@@ -830,7 +830,7 @@ async def test_keys_and_endpoints_come_back_and_what_was_revoked_or_deleted_does
 
 
 async def _endpoint(yards: Yards, endpoint_id: str) -> None:
-    await yards.state.webhooks.create(TENANT, endpoint_id, _ENDPOINT, most=9)
+    await yards.state.webhooks.create(TENANT, endpoint_id, _ENDPOINT, max_endpoints=9)
     await save_webhook(yards.state, yards.storage, TENANT, endpoint_id)
 
 
@@ -839,12 +839,16 @@ async def test_an_end_is_delivered_again_under_the_same_id(
 ) -> None:
     await _endpoint(yards, "we_1")
     await yards.complete("ended")
-    [before], _ = await yards.state.webhooks.claim(most=9, each=9, lease_seconds=9)
+    [before], _ = await yards.state.webhook_deliveries.claim(
+        limit=9, per_endpoint=9, lease_seconds=9
+    )
     await _empty(redis_server)
 
     await _rebuild(yards)
 
-    [after], _ = await yards.state.webhooks.claim(most=9, each=9, lease_seconds=9)
+    [after], _ = await yards.state.webhook_deliveries.claim(
+        limit=9, per_endpoint=9, lease_seconds=9
+    )
     assert (after.id, after.event, after.url) == (before.id, before.event, before.url)
 
 

@@ -168,7 +168,7 @@ class Lives:
         await state.uploads.create(upload)
         stored = await self._yard.storage.put(f"{upload.prefix}part_1", b"x")
         part = PartRecord("part_1", stored.key, stored.etag, 1)
-        await state.uploads.add_part(upload_id, part, most_bytes=9, most_parts=9)
+        await state.uploads.add_part(upload_id, part, max_bytes=9, max_parts=9)
 
     async def of_a_deleted_file(self) -> None:
         batch_id = await self._planned(1)

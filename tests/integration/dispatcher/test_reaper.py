@@ -188,7 +188,7 @@ async def _begun(state: State, storage: Storage, upload_id: str, *, parts: int) 
     for number in range(parts):
         stored = await storage.put(f"{upload.prefix}part_{number}", b"x")
         record = PartRecord(f"part_{number}", stored.key, stored.etag, 1)
-        await state.uploads.add_part(upload.id, record, most_bytes=100, most_parts=100)
+        await state.uploads.add_part(upload.id, record, max_bytes=100, max_parts=100)
     return upload
 
 

@@ -247,7 +247,7 @@ async def test_after_72_hours_a_delivery_has_failed_and_can_be_sent_once_more(
             assert 0 < await redis.ttl(key) <= 7 * 86_400
             assert (await endpoint.only()).next_attempt_at is None
 
-            await state.webhooks.redeliver("acme", endpoint.id, delivery_id)
+            await state.webhook_deliveries.redeliver("acme", endpoint.id, delivery_id)
 
             await eventually(lambda: endpoint.has("delivered"))
     assert receiver.ids == [delivery_id] * 2
@@ -260,7 +260,7 @@ async def test_what_was_delivered_can_be_delivered_again(state: State) -> None:
         await in_status(state, Status.COMPLETED)
         await eventually(lambda: endpoint.has("delivered"))
 
-        await state.webhooks.redeliver("acme", endpoint.id, receiver.ids[0])
+        await state.webhook_deliveries.redeliver("acme", endpoint.id, receiver.ids[0])
 
         await eventually(lambda: len(receiver.calls) == 2)
         await eventually(lambda: endpoint.has("delivered"))
@@ -273,13 +273,13 @@ async def test_a_test_is_sent_to_a_disabled_endpoint_too_and_only_once(state: St
         await in_status(state, Status.COMPLETED)
         await eventually(lambda: endpoint.has("failed"))
 
-        assert await state.webhooks.ask_for_trial(endpoint.id, "wh_t", "batch.expired")
+        assert await state.webhook_trials.start(endpoint.id, "wh_t", "batch.expired")
 
         async def is_answered() -> bool:
-            return await state.webhooks.trial_answer("wh_t") is not None
+            return await state.webhook_trials.answer("wh_t") is not None
 
         await eventually(is_answered)
-        answer = await state.webhooks.trial_answer("wh_t")
+        answer = await state.webhook_trials.answer("wh_t")
         assert answer is not None
         assert answer.status_code == 410
         assert receiver.ids[1:] == ["wh_t"]

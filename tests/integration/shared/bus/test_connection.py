@@ -8,9 +8,9 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
 from cli import servers
-from shared.bus import connection as bus_module
-from shared.bus import topology
-from shared.bus.connection import Bus, RefusedError, UnroutableError
+from shared.bus import connection, subscription, topology
+from shared.bus.broker_errors import RefusedError, UnroutableError
+from shared.bus.connection import Bus
 from shared.errors import TransientError
 from tests.eventually import eventually
 from tests.servers import SERVICE
@@ -288,7 +288,7 @@ async def test_a_publish_into_a_dead_broker_is_transient_and_works_when_it_is_ba
 async def test_a_blocked_publisher_is_told_and_acks_go_on(
     own_bus: Bus, rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bus_module, "_PATIENCE", 1.0)
+    monkeypatch.setattr(connection, "PATIENCE", 1.0)
     inbox = _Inbox(acks=False)
     await own_bus.consume(inbox.take)
     await _submit(own_bus, "m-1")
@@ -332,7 +332,7 @@ async def test_a_consumer_that_the_broker_gave_up_takes_messages_again(
 async def test_a_connection_that_went_deaf_is_transient_and_never_a_cancellation(
     rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bus_module, "_CONNECTION", "heartbeat=1&reconnect_interval=1")
+    monkeypatch.setattr(connection, "_CONNECTION", "heartbeat=1&reconnect_interval=1")
     async with _Proxy(rabbitmq.url(SERVICE)) as proxy:
         bus = Bus(proxy.url)
         await bus.connect()
@@ -352,9 +352,9 @@ async def test_a_connection_that_went_deaf_is_transient_and_never_a_cancellation
 async def test_a_consumer_that_went_deaf_takes_messages_again(
     rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bus_module, "_CONNECTION", "heartbeat=1&reconnect_interval=1")
+    monkeypatch.setattr(connection, "_CONNECTION", "heartbeat=1&reconnect_interval=1")
     # One look after the other: one of them is under way when the heartbeat gives the line up.
-    monkeypatch.setattr(bus_module, "_LISTEN_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(subscription, "_LISTEN_CHECK_SECONDS", 0.01)
     inbox = _Inbox()
     async with _Proxy(rabbitmq.url(SERVICE)) as proxy:
         bus = Bus(proxy.url)
@@ -373,7 +373,7 @@ async def test_it_closes_while_it_looks_whether_anybody_listens(
     amqp_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One look after the other: one of them is under way, and may take the cancellation for itself.
-    monkeypatch.setattr(bus_module, "_LISTEN_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(subscription, "_LISTEN_CHECK_SECONDS", 0.001)
     for number in range(20):
         bus = Bus(amqp_url)
         await bus.connect()

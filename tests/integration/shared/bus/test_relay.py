@@ -276,7 +276,7 @@ async def test_a_relay_that_lost_its_lease_stops_publishing(
     await validating(state)
     async with _running(_relay(state, bus, amqp_url, holder="a", seconds=0.4)):
         await began.wait()
-        await state.lease("relay:events", "a", seconds=1).let_go()
+        await state.lease("relay:events", "a", seconds=1).release()
         assert await state.lease("relay:events", "b", seconds=60).hold()
 
         async with asyncio.timeout(60):

@@ -31,7 +31,7 @@ async def test_each_new_holding_has_a_higher_number(state: State) -> None:
     second = state.lease("leader", "b", seconds=30)
     await first.hold()
 
-    await first.let_go()
+    await first.release()
 
     assert await second.hold() == 2
 
@@ -41,7 +41,7 @@ async def test_nobody_lets_go_of_anothers(state: State) -> None:
     second = state.lease("leader", "b", seconds=30)
     await first.hold()
 
-    await second.let_go()
+    await second.release()
 
     assert await second.hold() == 0
 

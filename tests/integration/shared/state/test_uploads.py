@@ -51,7 +51,7 @@ async def test_a_repeated_part_changes_nothing(
     assert await contents(redis, namespace) == before
 
 
-@pytest.mark.parametrize("limits", [{"most_bytes": 25}, {"most_parts": 2}])
+@pytest.mark.parametrize("limits", [{"max_bytes": 25}, {"max_parts": 2}])
 async def test_parts_have_a_limit(limits: dict[str, int], state: State) -> None:
     upload = await _begun(state)
 
@@ -189,7 +189,7 @@ async def _begun(state: State, **changes: Any) -> UploadRecord:
 
 async def _add(state: State, upload: UploadRecord, part: PartRecord, **limits: int) -> str:
     return await state.uploads.add_part(
-        upload.id, part, **{"most_bytes": 1000, "most_parts": 100, **limits}
+        upload.id, part, **{"max_bytes": 1000, "max_parts": 100, **limits}
     )
 
 

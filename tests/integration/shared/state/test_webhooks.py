@@ -10,7 +10,7 @@ from shared.errors import ConflictError, InvalidInputError, NotFoundError
 from shared.lifecycle import FINAL, TRANSITIONS, Event, Status
 from shared.openai.webhooks import WebhookAttempt
 from shared.state import State
-from shared.state.webhooks import Due, Outcome
+from shared.state.webhook_deliveries import Due, Outcome
 from tests.batches import contents, happen, in_status
 from tests.webhooks import Endpoint, an_endpoint
 
@@ -102,13 +102,13 @@ async def test_endpoints_take_turns_however_much_waits_for_one(state: State) -> 
     busy = await an_endpoint(state, URL, event_types=("batch.completed",))
     for _ in range(4):
         await in_status(state, Status.COMPLETED)
-    (first,) = await _claim(state, most=1)
+    (first,) = await _claim(state, limit=1)
     other = await an_endpoint(state, URL, event_types=("batch.failed",))
     await in_status(state, Status.FAILED)
     await _settle(state, first, "delivered")
 
     # What became due later is second, not fifth.
-    found = [(await _claim(state, most=1))[0].endpoint for _ in range(3)]
+    found = [(await _claim(state, limit=1))[0].endpoint for _ in range(3)]
 
     assert first.endpoint == busy.id
     assert other.id in found[:2]
@@ -136,7 +136,7 @@ async def test_a_pause_holds_back_everything_for_the_endpoint(state: State) -> N
     endpoint = await an_endpoint(state, URL)
     for _ in range(2):
         await in_status(state, Status.COMPLETED)
-    (due,) = await _claim(state, most=1)
+    (due,) = await _claim(state, limit=1)
 
     await _settle(state, due, "retry", pause=60.0)
 
@@ -154,7 +154,7 @@ async def test_a_retry_waits_and_the_claim_says_for_how_long(state: State) -> No
     (due,) = await _claim(state)
     await _settle(state, due, "retry", wait=30.0)
 
-    found, wait = await state.webhooks.claim(most=10, each=4, lease_seconds=30)
+    found, wait = await state.webhook_deliveries.claim(limit=10, per_endpoint=4, lease_seconds=30)
 
     assert found == []
     assert wait is not None
@@ -195,7 +195,7 @@ async def test_a_deleted_endpoint_leaves_nothing_to_send(
     endpoint = await an_endpoint(state, URL)
     for _ in range(2):
         await in_status(state, Status.COMPLETED)
-    (due,) = await _claim(state, most=1)
+    (due,) = await _claim(state, limit=1)
 
     await state.webhooks.delete("acme", endpoint.id)
 
@@ -240,12 +240,14 @@ async def test_pages_of_deliveries_skip_those_whose_time_is_over(
     found: list[str] = []
     after, has_more = None, True
     while has_more:
-        page, has_more = await state.webhooks.deliveries("acme", endpoint.id, after=after, limit=2)
+        page, has_more = await state.webhook_deliveries.page(
+            "acme", endpoint.id, after=after, limit=2
+        )
         found += [one.id for one in page]
         after = found[-1]
 
     assert found == [every[0], *every[4:]]
-    assert await state.webhooks.deliveries("acme", endpoint.id, after="wh_x", limit=2) == (
+    assert await state.webhook_deliveries.page("acme", endpoint.id, after="wh_x", limit=2) == (
         [],
         False,
     )
@@ -254,12 +256,12 @@ async def test_pages_of_deliveries_skip_those_whose_time_is_over(
 async def test_a_tenant_has_no_more_endpoints_than_it_may(state: State) -> None:
     fields = {"name": "n", "url": URL, "event_types": "batch.failed", "secret": "s", "hint": "h"}
     for number in (1, 2, 2):
-        await state.webhooks.create("acme", f"we_{number}", fields, most=2)
+        await state.webhooks.create("acme", f"we_{number}", fields, max_endpoints=2)
 
     with pytest.raises(InvalidInputError, match="You have 2 webhook endpoints"):
-        await state.webhooks.create("acme", "we_3", fields, most=2)
+        await state.webhooks.create("acme", "we_3", fields, max_endpoints=2)
 
-    await state.webhooks.create("globex", "we_3", fields, most=2)
+    await state.webhooks.create("globex", "we_3", fields, max_endpoints=2)
 
 
 async def test_a_change_is_noted_and_none_is_not(
@@ -308,7 +310,7 @@ async def test_one_that_is_being_sent_is_not_begun_anew(state: State) -> None:
     await in_status(state, Status.COMPLETED)
     (due,) = await _claim(state)
 
-    await state.webhooks.redeliver("acme", endpoint.id, due.id)
+    await state.webhook_deliveries.redeliver("acme", endpoint.id, due.id)
 
     assert await _claim(state) == []
     assert await _settle(state, due, "delivered")
@@ -321,10 +323,10 @@ async def test_nothing_is_redelivered_to_a_disabled_endpoint(state: State) -> No
     await _settle(state, due, "gone")
 
     with pytest.raises(ConflictError, match="answered 410"):
-        await state.webhooks.redeliver("acme", endpoint.id, due.id)
+        await state.webhook_deliveries.redeliver("acme", endpoint.id, due.id)
 
 
-@pytest.mark.parametrize("call", ["get", "update", "rotate", "delete", "deliveries", "redeliver"])
+@pytest.mark.parametrize("call", ["get", "update", "rotate", "delete", "page", "redeliver"])
 async def test_anothers_endpoint_is_not_found(call: str, state: State) -> None:
     endpoint = await an_endpoint(state, URL)
     await in_status(state, Status.COMPLETED)
@@ -332,12 +334,14 @@ async def test_anothers_endpoint_is_not_found(call: str, state: State) -> None:
     arguments: dict[str, dict[str, Any]] = {
         "update": {"fields": {"name": "mine"}},
         "rotate": {"secret": "s", "hint": "h", "keep_old": False},
-        "deliveries": {"after": None, "limit": 2},
+        "page": {"after": None, "limit": 2},
         "redeliver": {"delivery_id": delivery},
     }
 
+    noun = state.webhook_deliveries if call in ("page", "redeliver") else state.webhooks
+
     with pytest.raises(NotFoundError):
-        await getattr(state.webhooks, call)("globex", endpoint.id, **arguments.get(call, {}))
+        await getattr(noun, call)("globex", endpoint.id, **arguments.get(call, {}))
 
     assert (await state.webhooks.get("acme", endpoint.id)).name == "n"
     assert await _secrets(state) == (endpoint.secret,)
@@ -348,7 +352,7 @@ async def test_a_delivery_of_another_endpoint_is_not_found(state: State) -> None
     await in_status(state, Status.COMPLETED)
     foreign = (await second.only()).id
 
-    for call in (state.webhooks.delivery, state.webhooks.redeliver):
+    for call in (state.webhook_deliveries.get, state.webhook_deliveries.redeliver):
         with pytest.raises(NotFoundError, match=foreign):
             await call("acme", first.id, foreign)
 
@@ -356,25 +360,29 @@ async def test_a_delivery_of_another_endpoint_is_not_found(state: State) -> None
 async def test_one_test_of_an_endpoint_at_a_time(state: State) -> None:
     endpoint: Endpoint = await an_endpoint(state, URL)
 
-    assert await state.webhooks.ask_for_trial(endpoint.id, "wh_1", "batch.failed")
-    assert await state.webhooks.ask_for_trial(endpoint.id, "wh_1", "batch.failed")
-    assert not await state.webhooks.ask_for_trial(endpoint.id, "wh_2", "batch.failed")
-    (trial,) = await state.webhooks.trials(most=9)
+    assert await state.webhook_trials.start(endpoint.id, "wh_1", "batch.failed")
+    assert await state.webhook_trials.start(endpoint.id, "wh_1", "batch.failed")
+    assert not await state.webhook_trials.start(endpoint.id, "wh_2", "batch.failed")
+    (trial,) = await state.webhook_trials.take(limit=9)
     assert (trial.id, trial.event.type, trial.url) == ("wh_1", "batch.failed", URL)
-    await state.webhooks.finish_trial(trial, _attempt(None))
+    await state.webhook_trials.finish(trial, _attempt(None))
 
-    assert await state.webhooks.ask_for_trial(endpoint.id, "wh_2", "batch.failed")
+    assert await state.webhook_trials.start(endpoint.id, "wh_2", "batch.failed")
 
 
-async def _claim(state: State, *, most: int = 10, each: int = 4, lease: float = 30.0) -> list[Due]:
-    found, _ = await state.webhooks.claim(most=most, each=each, lease_seconds=lease)
+async def _claim(state: State, *, limit: int = 10, each: int = 4, lease: float = 30.0) -> list[Due]:
+    found, _ = await state.webhook_deliveries.claim(
+        limit=limit, per_endpoint=each, lease_seconds=lease
+    )
     return found
 
 
 async def _claimed_soon(state: State, *, each: int = 4) -> list[Due]:
     """What is claimed as soon as there is something."""
     while True:
-        found, wait = await state.webhooks.claim(most=10, each=each, lease_seconds=30)
+        found, wait = await state.webhook_deliveries.claim(
+            limit=10, per_endpoint=each, lease_seconds=30
+        )
         if found:
             return found
         await asyncio.sleep(min(wait or 0.01, 0.01))
@@ -389,8 +397,8 @@ async def _settle(
     pause: float = 0.0,
     each: int = 4,
 ) -> bool:
-    return await state.webhooks.settle(
-        due, outcome, _attempt(500), wait_seconds=wait, pause_seconds=pause, each=each
+    return await state.webhook_deliveries.settle(
+        due, outcome, _attempt(500), wait_seconds=wait, pause_seconds=pause, per_endpoint=each
     )
 
 
@@ -401,4 +409,4 @@ def _attempt(status: int | None) -> WebhookAttempt:
 async def _secrets(state: State) -> tuple[str, ...]:
     """What the next delivery to the only endpoint would be signed with."""
     await in_status(state, Status.COMPLETED)
-    return (await _claim(state, most=1))[0].secrets
+    return (await _claim(state, limit=1))[0].secrets

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared import ids
+from shared.ledger.merging import as_stream as lines_of
 from shared.ledger.merging import chunked, merged, stretches
-from shared.ledger.merging import given as lines_of
 from shared.slices import PlannedSlice, Slice
 
 BATCH = "batch_" + "ab" * 16

@@ -2,7 +2,7 @@ import pytest
 
 from shared.lifecycle import Status
 from shared.monitoring.metrics import Calls, fleet_exposition, may_scrape
-from shared.state.census import Counted, LaneCount, Waiting
+from shared.state.census import FleetCounts, LaneCount, Waiting
 
 _NOW = 1000.0
 
@@ -90,7 +90,7 @@ def _shown(
     lanes: dict[str, LaneCount] | None = None,
     webhooks_due_at: float | None = None,
 ) -> str:
-    counted = Counted(
+    counted = FleetCounts(
         at=_NOW,
         live=live or {},
         ended=ended or {},

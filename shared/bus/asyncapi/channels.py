@@ -1,0 +1,130 @@
+"""The document's channels and operations: which messages pass where, and who sends them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shared.bus import messages, replays, topology
+from shared.bus.event_shapes import EVENT_TYPES
+
+BINDING_VERSION = "0.3.0"
+
+Json = dict[str, Any]
+
+
+def channels() -> Json:
+    def every(names: Sequence[str]) -> Json:
+        return {name: {"$ref": f"#/components/messages/{name}"} for name in names}
+
+    tenant = {"description": "The broker's user; lower-case letters, digits, '-' and '_'."}
+    return {
+        "submit": {
+            "address": topology.submit_key("{tenant}"),
+            "description": "Where a tenant publishes batches. The broker closes the channel (403) "
+            "of a tenant who publishes under a key that is not its own.",
+            "messages": every([messages.SUBMIT]),
+            "parameters": {"tenant": tenant},
+            "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
+        },
+        "cancel": {
+            "address": topology.cancel_key("{tenant}"),
+            "description": "Where a tenant cancels batches.",
+            "messages": every([messages.CANCEL]),
+            "parameters": {"tenant": tenant},
+            "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
+        },
+        "replay": {
+            "address": topology.replay_key("{tenant}"),
+            "description": "Where a tenant asks for events once more.",
+            "messages": every([replays.REPLAY]),
+            "parameters": {"tenant": tenant},
+            "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
+        },
+        "reply": {
+            "address": None,
+            "description": "The queue that a message's `reply_to` names: the tenant's own "
+            "`reply.<tenant>.<name>`, or RabbitMQ's direct reply-to; of a replay request also the "
+            "tenant's `sub.<tenant>.<name>`.",
+            "messages": every([messages.REPLY, replays.REPLAYED]),
+            "bindings": {
+                "amqp": {
+                    "is": "queue",
+                    "queue": {"durable": True, "exclusive": False, "autoDelete": False},
+                    "bindingVersion": BINDING_VERSION,
+                }
+            },
+        },
+        "events": {
+            "address": topology.event_key("{type}", "{tenant}", "{batchId}"),
+            "description": "A subscriber binds a queue of its own, `sub.<tenant>.<name>`, to one "
+            "batch, to one type (`batch.completed.<tenant>.*`) or to all (`batch.*.<tenant>.*`).",
+            "messages": every(list(EVENT_TYPES)),
+            "parameters": {
+                "type": {"enum": list(EVENT_TYPES), "description": "The event's type."},
+                "tenant": tenant,
+                "batchId": {"description": "The batch's id; it has no dots."},
+            },
+            "bindings": {"amqp": _exchange(topology.EVENTS_EXCHANGE)},
+        },
+    }
+
+
+def operations() -> Json:
+    def of(channel: str, names: Sequence[str]) -> list[Json]:
+        return [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in names]
+
+    def received(channel: str, name: str, summary: str, *, reply: str = messages.REPLY) -> Json:
+        return {
+            "action": "receive",
+            "channel": {"$ref": f"#/channels/{channel}"},
+            "summary": summary,
+            "messages": of(channel, [name]),
+            "bindings": {"amqp": {"deliveryMode": 2, "mandatory": True, "ack": True}},
+            "reply": {
+                "address": {
+                    "location": "$message.header#/reply_to",
+                    "description": "The AMQP property; without one there is no reply.",
+                },
+                "channel": {"$ref": "#/channels/reply"},
+                "messages": of("reply", [reply]),
+            },
+        }
+
+    return {
+        "receiveBatch": received(
+            "submit",
+            messages.SUBMIT,
+            "Take a batch. Publish with confirms and `mandatory`; send again with the same "
+            "message id what was not confirmed.",
+        ),
+        "receiveCancellation": received(
+            "cancel", messages.CANCEL, "Cancel a batch, as by HTTP; repeating it is harmless."
+        ),
+        "receiveReplayRequest": received(
+            "replay",
+            replays.REPLAY,
+            "Send events once more; what comes twice has the same id and bytes.",
+            reply=replays.REPLAYED,
+        ),
+        "sendEvent": {
+            "action": "send",
+            "channel": {"$ref": "#/channels/events"},
+            "summary": "Tell what happened to a batch, at least once, in the order of `sequence` "
+            "unless something died.",
+            "messages": of("events", list(EVENT_TYPES)),
+            "bindings": {"amqp": {"deliveryMode": 2}},
+        },
+    }
+
+
+def _exchange(name: str) -> Json:
+    return {
+        "is": "routingKey",
+        "exchange": {
+            "name": name,
+            "type": topology.EXCHANGE_TYPES[name],
+            "durable": True,
+            "autoDelete": False,
+            "vhost": topology.VIRTUAL_HOST,
+        },
+        "bindingVersion": BINDING_VERSION,
+    }

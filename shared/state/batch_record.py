@@ -1,0 +1,118 @@
+"""A batch's record in Redis, and the batch as HTTP shows it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from shared.lifecycle import FINAL, PAUSABLE, Status
+from shared.openai.shapes import Batch
+
+#: OpenAI's fields that the record keeps under the same name.
+_TEXTS = (
+    "id",
+    "endpoint",
+    "input_file_id",
+    "completion_window",
+    "status",
+    "created_at",
+    "expires_at",
+)
+_NULLABLE = (
+    "model",
+    "output_file_id",
+    "error_file_id",
+    "in_progress_at",
+    "finalizing_at",
+    "completed_at",
+    "failed_at",
+    "expired_at",
+    "cancelling_at",
+    "cancelled_at",
+)
+
+
+class BatchRecord(NamedTuple):
+    """Everything that Redis knows about a batch, as text."""
+
+    fields: Mapping[str, str]
+
+    @classmethod
+    def from_flat(cls, flat: Sequence[str]) -> "BatchRecord":
+        """Build the record from alternating names and values, as scripts return a hash."""
+        return cls(dict(zip(flat[::2], flat[1::2], strict=True)))
+
+    @property
+    def id(self) -> str:
+        return self.fields["id"]
+
+    @property
+    def tenant(self) -> str:
+        return self.fields["tenant"]
+
+    @property
+    def status(self) -> Status:
+        return Status(self.fields["status"])
+
+    @property
+    def lanes(self) -> list[str]:
+        """The lanes it runs on: usually one, and none before it has a plan."""
+        return self.fields.get("lane", "").split()
+
+    @property
+    def input_range(self) -> tuple[int, int | None]:
+        """The bytes [start, end) of the object that are its input; None as end if it is empty."""
+        start = self.number("start")
+        return start, start + self.number("size") or None
+
+    @property
+    def file_ids(self) -> list[str]:
+        """The ids of its input file and of its result files, as far as they exist."""
+        names = ("input_file_id", "output_file_id", "error_file_id")
+        return [self.fields[name] for name in names if name in self.fields]
+
+    @property
+    def ended_at(self) -> int | None:
+        """When it ended (Unix seconds); None while it is live."""
+        return self.number(f"{self.status}_at") if self.status in FINAL else None
+
+    def number(self, field: str) -> int:
+        """A counter or time; 0 if it was never set."""
+        return int(self.fields.get(field, 0))
+
+    def to_openai(self) -> Batch:
+        """The batch as the HTTP API shows it."""
+        return to_openai(self.fields)
+
+
+def to_openai(fields: Mapping[str, str]) -> Batch:
+    """OpenAI's batch object from a record, or from the snapshot in an event."""
+
+    def number(field: str) -> int:
+        return int(fields.get(field, 0))
+
+    errors = fields.get("errors")
+    metadata = fields.get("metadata")
+    tokens_in, tokens_out = number("input_tokens"), number("output_tokens")
+    # One validation of nested dicts is several times faster than a model for each part.
+    return Batch.model_validate(
+        {
+            **{name: fields[name] for name in _TEXTS},
+            **{name: fields.get(name) for name in _NULLABLE},
+            "errors": {"data": json.loads(errors)} if errors else None,
+            "request_counts": {
+                "total": number("total"),
+                "completed": number("completed"),
+                # Rows of a failed lane get their error lines only when the batch ends.
+                "failed": number("failed") + number("given_up"),
+            },
+            "usage": {
+                "input_tokens": tokens_in,
+                "input_tokens_details": {"cached_tokens": number("cached_tokens")},
+                "output_tokens": tokens_out,
+                "output_tokens_details": {"reasoning_tokens": number("reasoning_tokens")},
+                "total_tokens": tokens_in + tokens_out,
+            },
+            "metadata": json.loads(metadata) if metadata else None,
+            "paused": "paused" in fields and fields["status"] in PAUSABLE,
+        }
+    )
