@@ -1,4 +1,4 @@
-"""Named places where a test may kill this process, to prove that what is promised survives it."""
+"""Named points at which a test may kill this process, to prove that nothing is lost."""
 
 import os
 import signal
@@ -9,10 +9,10 @@ _passed: Counter[str] = Counter()
 
 
 def point(name: str) -> None:
-    """Die here, without cleaning up, if BATCHYARD_CRASH_AT names it; otherwise do nothing.
+    """Kill this process, without cleaning up, if BATCHYARD_CRASH_AT contains `name`.
 
-    It holds names with commas between them; `name:3` dies the third time. BATCHYARD_CRASH_LOG names
-    a file that learns of it first.
+    BATCHYARD_CRASH_AT is a list of names separated by commas. `name:3` kills at the third pass. If
+    BATCHYARD_CRASH_LOG names a file, the name is appended to it first.
     """
     if not (wanted := os.environ.get("BATCHYARD_CRASH_AT")):
         return

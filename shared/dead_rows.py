@@ -1,20 +1,20 @@
-"""Rows that were given up because engines died of them: what is kept of one. Pure.
+"""The record of a dead row, which was given up because it killed engines. Pure.
 
-It holds no request and no answer, only where the request is stored.
+It contains no request and no answer, only where the request is stored.
 """
 
 import msgspec
 
 
 class DeadRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. Its request is number `place` (from 0) in the bytes [start, end) of the object."""
+    """A dead row. Its request is number `place` (from 0) in bytes [start, end) of the object."""
 
-    #: As its error line has it.
+    #: The id in its error line.
     id: str
     batch_id: str
     tenant: str
     lane: str
-    #: Of the input file, from 1; blank ones are not counted.
+    #: Its line in the input file, from 1, not counting blank lines.
     line: int
     custom_id: str
     #: How many engines died with it.
@@ -31,10 +31,10 @@ class DeadRow(msgspec.Struct, frozen=True, kw_only=True):
     version_id: str = ""
 
     def to_text(self) -> str:
-        """As Redis keeps it."""
+        """The row as stored in Redis."""
         return msgspec.json.encode(self).decode()
 
 
 def to_dead_row(text: str) -> DeadRow:
-    """A row as Redis keeps it."""
+    """Decode a row as stored in Redis."""
     return msgspec.json.decode(text, type=DeadRow)

@@ -1,20 +1,20 @@
-"""Errors by blame: the class says whose move it is, the message says what and where. Pure."""
+"""Errors by blame: the class says who must act, the message says what is wrong and where. Pure."""
 
 
 class BatchyardError(Exception):
-    """Everything that Batchyard raises on purpose."""
+    """The base of all errors that Batchyard raises deliberately."""
 
 
 class SetupError(BatchyardError):
-    """Something the operator must mend; the message says what and how."""
+    """Something that the operator must fix. The message says what and how."""
 
 
 class CallerError(BatchyardError):
-    """The client sent something wrong; trying again unchanged is useless."""
+    """The client sent something wrong. Retrying the same request is useless."""
 
 
 class InvalidInputError(CallerError):
-    """A value that breaks the contract; `param` names the field, `code` is OpenAI's word for it."""
+    """An invalid value. `param` names the field, and `code` is OpenAI's code for the error."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class InvalidInputError(CallerError):
 
 
 class AuthenticationError(CallerError):
-    """No key, or a key that is not known."""
+    """No API key, or an unknown one."""
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class AuthenticationError(CallerError):
 
 
 class NotFoundError(CallerError):
-    """The object does not exist, or belongs to another tenant, which looks the same."""
+    """The object does not exist, or it belongs to another tenant, which looks the same."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class NotFoundError(CallerError):
 
 
 class ConflictError(CallerError):
-    """The object is in a state, or was created with a body, that rules the call out."""
+    """The object's state, or the body that it was created with, does not allow the call."""
 
 
 class TooLargeError(CallerError):
@@ -48,9 +48,9 @@ class TooLargeError(CallerError):
 
 
 class LimitError(CallerError):
-    """The tenant has reached a limit; `kind` is what ran out, `code` OpenAI's word for the limit.
+    """The tenant has reached a limit. `kind` is what ran out, and `code` is OpenAI's code for it.
 
-    `wait_seconds` is when the same call may work again; None if waiting alone does not help.
+    After `wait_seconds` the same call may work again; None if waiting alone does not help.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class LimitError(CallerError):
 
 
 class TransientError(BatchyardError):
-    """The world is briefly broken; the same call may work later."""
+    """A temporary problem. The same call may work later."""
 
 
 class InvalidTransitionError(BatchyardError):
-    """An event that the batch's status does not allow: late, or repeated."""
+    """An event that the batch's status does not allow, because it is late or repeated."""
 
     def __init__(self, batch_id: str, event: str, status: str) -> None:
-        super().__init__(f"Batch {batch_id} is {status}: {event} cannot happen to it.")
+        super().__init__(f"Batch {batch_id} is {status}, which does not allow {event}.")
         self.batch_id = batch_id
         self.event = event
         self.status = status

@@ -1,13 +1,13 @@
-"""The shapes of ids: OpenAI's prefixes and lengths, deterministic where a repeat must meet itself.
+"""The shapes of ids: OpenAI's prefixes and lengths, deterministic where a repeat needs the same id.
 
-Pure. Clients treat ids as opaque; nothing outside this file takes one apart.
+Pure. Clients treat ids as opaque, and nothing outside this file parses one.
 """
 
 import hashlib
 import secrets
 import string
 
-#: How the keys begin that we make.
+#: The prefix of API keys that Batchyard creates.
 API_KEY_PREFIX = "sk-batchyard-"
 _BASE62 = string.digits + string.ascii_letters
 #: Digits of a row number inside a result id: enough for 16^8 rows.
@@ -20,17 +20,17 @@ def batch_id(tenant: str, message_id: str) -> str:
 
 
 def input_file_id(batch: str) -> str:
-    """The id under which a batch from the bus shows the S3 object that it reads."""
+    """The file id of the S3 object that a batch from the bus reads."""
     return _file_id(_digest("input", batch))
 
 
 def output_file_id(batch: str, kind: str) -> str:
-    """The id of a batch's `output` or `error` file: every finaliser of the batch names the same."""
+    """The id of a batch's `output` or `error` file, the same for every finaliser."""
     return _file_id(_digest(kind, batch))
 
 
 def retry_file_id(batch: str) -> str:
-    """The id of the input that was made for a batch which retries another."""
+    """The id of the input that is created for a batch that retries another."""
     return _file_id(_digest("retry", batch))
 
 
@@ -55,14 +55,14 @@ def result_id(batch: str, row: int) -> str:
 
 
 def row_request_id(batch: str, row: int) -> str:
-    """The request id inside a result: bare 32 hex digits, the same however often the row is run."""
+    """The request id inside a result: 32 hex digits, the same however often the row is run."""
     return _digest("request", batch, str(row))[:32]
 
 
 def row_of_result(line: bytes) -> int:
-    """The row number in a result line that begins with its id, as `worker.rows` writes them.
+    """The row number in a result line, which begins with its id, as `worker.rows` writes it.
 
-    Raises ValueError for a line that does not begin so.
+    Raises ValueError for any other line.
     """
     prefix = b'{"id":"batch_req_'
     if not line.startswith(prefix):
@@ -72,7 +72,7 @@ def row_of_result(line: bytes) -> int:
 
 
 def event_id(batch: str, sequence: int) -> str:
-    """The id of a batch's nth event; a repeated delivery carries the same."""
+    """The id of a batch's nth event, the same in a repeated delivery."""
     return f"evt_{batch}_{sequence:08d}"
 
 
@@ -97,12 +97,12 @@ def new_api_key() -> str:
 
 
 def api_key_digest(key: str) -> str:
-    """What is kept of an API key. Keys are 256 random bits, so a plain digest is enough."""
+    """The stored form of an API key. Keys are 256 random bits, so a plain digest is enough."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def api_key_id(digest: str) -> str:
-    """What a key is called by those who may not know it."""
+    """The public id of an API key."""
     return f"key_{digest[:24]}"
 
 

@@ -40,7 +40,7 @@ class Event(StrEnum):
 
 
 class Transition(NamedTuple):
-    """From which statuses an event leads to which."""
+    """The statuses in which an event may happen, and the status that it leads to."""
 
     sources: AbstractSet[Status]
     target: Status
@@ -65,7 +65,7 @@ TRANSITIONS: Mapping[Event, Transition] = {
 }
 
 INITIAL = Status.VALIDATING
-#: In these a batch may be paused: what is closing must end.
+#: A batch may be paused in these statuses. One that is closing must end.
 PAUSABLE: AbstractSet[Status] = frozenset({Status.VALIDATING, Status.IN_PROGRESS})
 FINAL: AbstractSet[Status] = frozenset(Status).difference(
     *(row.sources for row in TRANSITIONS.values())

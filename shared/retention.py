@@ -1,22 +1,22 @@
-"""How long, how many and how often: numbers that the scripts share with Python. Pure."""
+"""How long and how much is kept: numbers that Lua scripts share with Python. Pure."""
 
-#: What only a live batch needs, after its end.
+#: Data that only a live batch needs, after its end.
 ENDED_BATCH_SECONDS = 86_400
 #: An upload's record, after its end.
 ENDED_UPLOAD_SECONDS = 86_400
-#: The place in a listing of a file that was deleted, for cursors that stand there.
+#: A deleted file's place in the listing, for cursors that point to it.
 DELETED_FILE_SECONDS = 86_400
 #: A plan that its batch has not accepted.
 UNUSED_PLAN_SECONDS = 86_400
-#: Objects that were reserved, until they are swept or a file keeps them.
+#: Reserved objects, until they are swept or kept by a file.
 RESERVED_SECONDS = 86_400
 
-#: A batch's events, after its end; a rebuild announces ends again that are not older.
+#: A batch's events, after its end. A rebuild announces younger ends again.
 EVENT_HISTORY_SECONDS = 604_800
 #: A batch's events while it lives.
 MAX_EVENTS = 100
 
-#: How long a webhook delivery is tried.
+#: How long a webhook delivery is retried.
 DELIVERY_WINDOW_SECONDS = 259_200
 #: A delivery's record, from its creation, and from its end.
 DELIVERY_SECONDS = 864_000

@@ -1,4 +1,4 @@
-"""Slices of a batch and what becomes of them: planned, ready, claimed, committed. Pure values."""
+"""Slices of a batch and their states: planned, ready, claimed, committed. Pure values."""
 
 import json
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-#: No call to a script handles more slices than this.
+#: A script handles at most this many slices per call.
 MAX_CALL_ENTRIES = 100
 #: Waiting this long is worth one step of priority.
 AGEING_SECONDS = 600
@@ -17,9 +17,9 @@ AGEING_SECONDS = 600
 class Slice(NamedTuple):
     """Rows of a batch that run together, in bytes [start, end) of its input object.
 
-    Without a mask they are all the rows there, from `first_row` on. Where several lanes share a
-    stretch of rows, `mask` says which ones belong to this slice: a number in hex whose bit n stands
-    for row `first_row + n`. All slices of a stretch have the same `first_row`.
+    Without a mask it has all rows in these bytes, from `first_row` on. If several lanes share a
+    stretch of rows, `mask` says which rows belong to this slice: bit n of this hexadecimal number
+    stands for row `first_row + n`. All slices of a stretch have the same `first_row`.
     """
 
     start: int
@@ -47,12 +47,12 @@ class Slice(NamedTuple):
         return [lines[number - numbers[0]] for number in numbers]
 
     def to_text(self) -> str:
-        """As Redis keeps it; scripts read rows and tokens by their positions."""
+        """The slice as stored in Redis. Scripts read rows and tokens by position."""
         return json.dumps(self if self.lane or self.mask else self[:5])
 
 
 def to_slice(text: str) -> Slice:
-    """A slice as Redis keeps it."""
+    """Decode a slice as stored in Redis."""
     return Slice(*json.loads(text))
 
 
@@ -90,9 +90,9 @@ class Claim:
     etag: str
     endpoint: str
     tenant: str
-    #: Of the input object; empty for its newest version.
+    #: The version of the input object; empty for the newest.
     version_id: str = ""
-    #: The rows that were in an engine when it died, and what the last engine said.
+    #: The rows that were in an engine when it died, and the last engine's last words.
     strike_ranges: tuple[StrikeRange, ...] = ()
     last_words: str = ""
     #: How many engines have died of rows that were certainly this batch's.
@@ -153,13 +153,13 @@ class ReadySlice:
 
 
 def part_label(output_bytes: int, rows: int, usage: SliceUsage) -> str:
-    """The facts about a part that S3 does not derive from the object; stored as its label."""
+    """A part's counts as text. It is stored as the object's label, so that S3 has them too."""
     return " ".join(map(str, (output_bytes, rows, *usage)))
 
 
 def labelled_part(key: str, etag: str, size: int, label: str) -> Part:
-    """The part, from its label and from what a listing says of the object. Raises ValueError."""
+    """The part, from its label and a listing's entry for the object. Raises ValueError."""
     output_bytes, rows, *usage = map(int, label.split())
     if len(usage) != len(SliceUsage._fields):
-        raise ValueError(f"The label of {key} is not that of a part.")
+        raise ValueError(f"The label of {key} is not a part's label.")
     return Part(key, etag, output_bytes, size - output_bytes, rows, SliceUsage(*usage))

@@ -1,1 +1,1 @@
-"""What S3 keeps for ever, and Redis can be made again from."""
+"""The durable records in S3, from which Redis can be rebuilt."""

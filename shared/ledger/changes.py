@@ -1,4 +1,4 @@
-"""What a client changes of a batch, kept in its manifest: priority, metadata and pause."""
+"""Changes that a client makes to a batch: its manifest keeps priority, metadata and pause."""
 
 import msgspec
 
@@ -10,11 +10,11 @@ from shared.storage import Storage
 
 
 async def save_changes(state: State, storage: Storage, batch_id: str) -> BatchRecord:
-    """Write priority, metadata and pause, as they are by now, into the batch's manifest as well.
+    """Write the batch's current priority, metadata and pause into its manifest. Safe to repeat.
 
-    Of two that change a batch at once, the later one's wish stands in the end; safe to repeat.
-    Returns the record. Raises NotFoundError when there is no such batch, and TransientError where a
-    rebuild of Redis may undo the change.
+    If two clients change a batch at once, the later change wins. Returns the record. Raises
+    NotFoundError if there is no such batch, and TransientError if a rebuild of Redis may undo the
+    change.
     """
     record = await state.batches.get(batch_id)
     while True:
@@ -22,7 +22,7 @@ async def save_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
             key = record.fields.get("key", "")
             manifest = await read_manifest(storage, batch_id, input_key=key)
         except NotFoundError:
-            # It is lost, and what is left of it in Redis is no reason to refuse the change.
+            # The manifest is lost, which is no reason to refuse the change in Redis.
             return record
         changed = msgspec.structs.replace(manifest, **_changeable(record))
         if changed != manifest:
@@ -36,7 +36,7 @@ async def save_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
 
 
 async def unpack_manifest(state: State, storage: Storage, batch_id: str) -> None:
-    """Give the batch a manifest of its own, for there may be another one of it in a pack."""
+    """Write a manifest of the batch's own. Another one may be in a pack."""
     record = await state.batches.get(batch_id)
     manifest = await read_manifest(storage, batch_id, input_key=record.fields["key"])
     await storage.create(manifest_key(batch_id), msgspec.json.encode(manifest))

@@ -1,7 +1,7 @@
-"""How a batch ended, as S3 keeps it: written first, then told to Redis.
+"""Commits: how a batch ended. Each is written to S3 first and then applied in Redis.
 
-With the record in it, it is enough to make an ended batch again where Redis was lost, and to tell
-of its end under the same number.
+A commit contains the batch's record. It is enough to restore an ended batch after Redis was lost,
+and to announce its end under the same number.
 """
 
 import hashlib
@@ -15,12 +15,12 @@ from shared.lifecycle import TRANSITIONS, Event
 from shared.state import MovedError, Pin, State
 from shared.storage import Storage
 
-#: Ends without a finaliser: no files, and whatever is claimed is given up.
+#: Events that end a batch without a finaliser: no files, and claimed slices are given up.
 FAILURES = frozenset({Event.INPUT_REJECTED, Event.LANE_FAILED, Event.INPUT_LOST})
 
 
 class Assembled(msgspec.Struct):
-    """One written object, as the commit object remembers it."""
+    """One written object, as recorded in the commit."""
 
     key: str
     etag: str
@@ -31,41 +31,41 @@ class Assembled(msgspec.Struct):
 
 
 class Commit(msgspec.Struct, kw_only=True):
-    """The result of a batch, created once in S3: what it says is what the result is.
+    """The result of a batch. It is created once in S3 and decides what the result is.
 
-    Only `sequence` and `at_ms` (Unix milliseconds), which are those of its event, and the record
-    may be written anew: when a change by a client has got that number meanwhile.
+    Only the record and the `sequence` and `at_ms` (Unix milliseconds) of its event are rewritten,
+    if another event has taken that number in the meantime.
     """
 
     batch_id: str
     event: str
-    #: The batch before its end.
+    #: The batch's record before its end.
     record: Mapping[str, str]
     sequence: int
     at_ms: int
-    #: What the end writes into the record.
+    #: The fields that the end writes into the record.
     fields: Mapping[str, str | int]
     output: Assembled | None = None
     error: Assembled | None = None
     files: list[dict[str, str | int]] = []
-    #: The prefix of objects that nobody needs after the end, and what nobody needs a day later.
+    #: The prefix of objects to sweep at the end, and objects and prefixes to sweep a day later.
     garbage: str | None = None
     garbage_later: list[str] = []
 
 
 class Cancellation(msgspec.Struct):
-    """A cancellation that was told; its time in Unix seconds."""
+    """A cancellation that was accepted, with its time in Unix seconds."""
 
     cancelling_at: int
 
 
 def commit_key(batch_id: str, event: str) -> str:
-    """Where the commit lies."""
+    """The S3 key of the commit."""
     return f"batches/{batch_id}/commit-{event}.json"
 
 
 def cancel_key(batch_id: str) -> str:
-    """Where it is written that a batch is being cancelled."""
+    """The S3 key of the cancellation."""
     return f"batches/{batch_id}/cancel.json"
 
 
@@ -75,7 +75,7 @@ async def read_commit(storage: Storage, batch_id: str, event: str) -> Commit:
 
 
 async def create_commit(storage: Storage, commit: Commit) -> Commit:
-    """Create the commit object. Returns it, or the one that was first."""
+    """Create the commit. Returns it, or the existing one if there is one already."""
     key = commit_key(commit.batch_id, commit.event)
     if await storage.create(key, msgspec.json.encode(commit)):
         return commit
@@ -83,9 +83,9 @@ async def create_commit(storage: Storage, commit: Commit) -> Commit:
 
 
 async def carry_out(state: State, storage: Storage, commit: Commit) -> bool:
-    """Let happen what the kept commit says; False when it has happened already.
+    """Apply a saved commit in Redis. Returns False if it was applied already.
 
-    Raises InvalidTransitionError when the batch's status rules it out.
+    Raises InvalidTransitionError if the batch's status does not allow it.
     """
     event = Event(commit.event)
     while True:
@@ -116,9 +116,9 @@ async def fail(
     event: Event,
     fields: Mapping[str, str | int],
 ) -> bool:
-    """End the batch by one of FAILURES; False when it has failed already.
+    """End the batch by one of FAILURES. Returns False if it has failed already.
 
-    Raises as `State.apply` does; what was kept about a failure that did not happen is removed.
+    Raises like `State.apply`, and then removes the commit of the failure that did not happen.
     """
     record, pin = await state.batches.pinned(batch_id)
     row = TRANSITIONS[event]
@@ -139,18 +139,18 @@ async def fail(
 
 
 async def cancel(state: State, storage: Storage, batch_id: str) -> bool:
-    """Let CANCEL_REQUESTED happen, and keep that it did: nobody who was told finds it undone.
+    """Apply CANCEL_REQUESTED and save it in S3, so that no rebuild can undo it.
 
-    Returns False when it had happened already. Raises as `State.apply` does, and TransientError
-    where a rebuild of Redis may undo it: it is to be asked for again.
+    Returns False if the batch was being cancelled already. Raises like `State.apply`, and
+    TransientError if a running rebuild of Redis may undo it, so that the caller retries.
     """
     is_new = await state.apply(batch_id, Event.CANCEL_REQUESTED)
     crash.point("commits.cancelled")
     cancellation = Cancellation(await _cancelling_at(state, batch_id))
-    # Also of a repeat: whoever was first may have died before this.
+    # Also for a repeat: the first caller may have died before this.
     await storage.create(cancel_key(batch_id), msgspec.json.encode(cancellation))
     await state.restore.raise_if_under_way()
-    # A whole rebuild may have gone by, and have looked before.
+    # A whole rebuild may have passed that read S3 before the cancellation was saved.
     await _cancelling_at(state, batch_id)
     return is_new
 
@@ -158,23 +158,23 @@ async def cancel(state: State, storage: Storage, batch_id: str) -> bool:
 async def _cancelling_at(state: State, batch_id: str) -> int:
     if at := (await state.batches.get(batch_id)).number("cancelling_at"):
         return at
-    raise TransientError(f"A rebuild of Redis has undone that batch {batch_id} is cancelled.")
+    raise TransientError(f"A rebuild of Redis has undone the cancellation of batch {batch_id}.")
 
 
 class LaneFailure(msgspec.Struct):
-    """A lane that was given up, of a batch that has others."""
+    """A failed lane of a batch that has other lanes."""
 
     lane: str
     reason: str
 
 
 def lane_failure_key(batch_id: str, lane: str) -> str:
-    """Where that is kept."""
+    """The S3 key of a lane's failure."""
     digest = hashlib.sha256(lane.encode()).hexdigest()[:16]
     return f"batches/{batch_id}/lane-failed-{digest}.json"
 
 
 async def save_lane_failure(storage: Storage, batch_id: str, lane: str, reason: str) -> None:
-    """Keep that what the batch has on the lane is given up, before that happens."""
+    """Save that the batch's rows on the lane are given up. Call it before applying the failure."""
     failure = LaneFailure(lane, reason)
     await storage.put(lane_failure_key(batch_id, lane), msgspec.json.encode(failure))

@@ -1,4 +1,4 @@
-"""API keys as S3 keeps them, without the keys: only their digests lie there."""
+"""API keys in S3. Only their digests are stored."""
 
 import time
 
@@ -25,19 +25,19 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def key_record_key(key_id: str) -> str:
-    """Where an API key's record lies."""
+    """The S3 key of an API key's record."""
     return f"{KEYS}{key_id}.json"
 
 
 async def create_key(state: State, storage: Storage, tenant: str, *, name: str = "") -> str:
-    """A new API key, which cannot be read back."""
+    """Create an API key. It cannot be read again."""
     key = ids.new_api_key()
     await add_key(state, storage, tenant, key, name=name)
     return key
 
 
 async def add_key(state: State, storage: Storage, tenant: str, key: str, *, name: str = "") -> None:
-    """Let `key` act for `tenant`; one that is known stays as it is, also if it is revoked."""
+    """Let `key` act for `tenant`. A known key is not changed, even if it is revoked."""
     digest = ids.api_key_digest(key)
     kept = StoredKey(
         id=ids.api_key_id(digest),
@@ -52,7 +52,7 @@ async def add_key(state: State, storage: Storage, tenant: str, key: str, *, name
 
 
 async def revoke_key(state: State, storage: Storage, key_id: str) -> bool:
-    """Refuse the key from now on, for ever. Returns False when it was refused already.
+    """Revoke the key for ever. Returns False if it was revoked already.
 
     Raises NotFoundError.
     """
@@ -65,7 +65,7 @@ async def revoke_key(state: State, storage: Storage, key_id: str) -> bool:
 
 
 def read_key(body: bytes) -> StoredKey:
-    """An API key as it was kept."""
+    """Decode the stored record of an API key."""
     return msgspec.json.decode(body, type=StoredKey)
 
 

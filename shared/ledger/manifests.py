@@ -1,4 +1,4 @@
-"""What a batch is before anything happens to it, as S3 keeps it: created once and for ever."""
+"""Manifests: what a client asked for. Created once in S3 and kept for ever."""
 
 from typing import Literal
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a batch is before anything happens to it. Times are Unix seconds."""
+    """A batch as it was submitted. Times are Unix seconds."""
 
     id: str
     tenant: str
     message_id: str
-    #: Of what the client asked for; another one under the same message id is a conflict.
+    #: A digest of the client's request. Another one under the same message id is a conflict.
     fingerprint: str
     door: Literal["http", "bus"]
     endpoint: str
@@ -27,33 +27,33 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str = ""
     correlation_id: str = ""
     reply_to: str = ""
-    #: W3C's, of the message that asked for the batch.
+    #: The W3C trace context of the message that asked for the batch.
     traceparent: str = ""
     tracestate: str = ""
-    #: Further pins of the input besides its ETag.
+    #: Together with the ETag, these pin the input.
     version_id: str = ""
     sha256: str = ""
     output_seconds: int = 0
     #: Whether the input is an object that has no file record yet.
     is_foreign: bool = False
-    #: How long that file record lasts; 0 for ever.
+    #: How long that file record is kept; 0 for ever.
     file_seconds: int = 0
-    #: Whether small results are to travel in the last event.
+    #: Whether the last event contains small results.
     deliver_results: bool = False
     paused: bool = False
-    #: Whether a client has changed it since its creation.
+    #: Whether a client has changed the batch since its creation.
     is_changed: bool = False
-    #: Where the input begins in its object. In a pack the ETag is left out: it is the pack's own.
+    #: Where the input starts in its object. In a pack, `etag` is empty and the pack's own applies.
     start: int = 0
-    #: With how many each of its rows begins, as if so many engines had died with it.
+    #: How many strikes each row starts with, as if that many engines had died with it.
     strikes: int = 0
 
 
 def batch_folder(batch_id: str) -> str:
-    """The prefix of all that is written about a batch, but for its line in a pack."""
+    """The prefix of everything written about a batch, except its line in a pack."""
     return f"batches/{batch_id}/"
 
 
 def manifest_key(batch_id: str) -> str:
-    """Where a batch's manifest lies."""
+    """The S3 key of a batch's manifest."""
     return f"{batch_folder(batch_id)}manifest.json"

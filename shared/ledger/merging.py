@@ -1,4 +1,4 @@
-"""Result lines of several objects in the order of their rows, however long the objects are."""
+"""Merges the result lines of several objects in row order, in bounded memory."""
 
 import asyncio
 import heapq
@@ -9,16 +9,16 @@ from shared import ids
 from shared.slices import PlannedSlice
 from shared.storage import Storage
 
-#: Read at a time of each object: all that is kept of it, besides a line that is longer.
+#: Read from each object at a time. No more is kept of it, except for a longer line.
 _STEP_BYTES = 256 * 1024
-#: Lines go on together until there are so many bytes of them.
+#: Lines are passed on together once they have this many bytes.
 _CHUNK_BYTES = 64 * 1024
 
 
 async def read_lines(
     storage: Storage, key: str, start: int, end: int
 ) -> AsyncGenerator[bytes, None]:
-    """The whole lines in bytes [start, end) of an object, each with its line feed."""
+    """The complete lines in bytes [start, end) of an object, each with its line feed."""
     rest = b""
     for place in range(start, end, _STEP_BYTES):
         chunk = await storage.get(key, start=place, end=min(end, place + _STEP_BYTES))
@@ -30,7 +30,7 @@ async def read_lines(
 async def stretches(
     planned: AsyncIterator[PlannedSlice],
 ) -> AsyncGenerator[list[PlannedSlice], None]:
-    """A batch's slices, which are in order, with those of a stretch together: as a rule one."""
+    """Group a batch's slices, given in order, by their stretch of rows. Most stretches have one."""
     stretch: list[PlannedSlice] = []
     async for one in planned:
         if stretch and one.slice.first_row != stretch[0].slice.first_row:
@@ -42,20 +42,20 @@ async def stretches(
 
 
 async def as_stream(lines: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
-    """Lines that are there already, to be merged with others."""
+    """Lines in memory as a stream, to be merged with others."""
     for line in lines:
         yield line
 
 
 async def merged(streams: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerator[bytes, None]:
-    """The result lines of all streams in the order of their rows; each stream is in that order.
+    """Merge result lines in row order. Each stream must be in that order.
 
-    Keeps one line of each stream, and closes them all.
+    Holds one line of each stream in memory. Closes all streams at the end.
     """
     async with AsyncExitStack() as stack:
         for stream in streams:
             await stack.enter_async_context(aclosing(stream))
-        # All of them have to be at rest before any can be closed, also when one fails.
+        # A stream cannot be closed while it runs, so all must have answered, even if one fails.
         firsts = await asyncio.gather(
             *(anext(stream, b"") for stream in streams), return_exceptions=True
         )
@@ -76,7 +76,7 @@ async def merged(streams: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerat
 
 
 async def chunked(lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[list[bytes], None]:
-    """The same lines, as many together as are worth a call."""
+    """The same lines in chunks that are worth a call."""
     gathered: list[bytes] = []
     size = 0
     async with aclosing(lines):

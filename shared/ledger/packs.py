@@ -1,4 +1,4 @@
-"""Packs: one object in S3 with the inputs, manifests and plans of batches that came together."""
+"""Packs: one S3 object with the inputs, manifests and plans of batches that arrived together."""
 
 import secrets
 import time
@@ -12,13 +12,13 @@ from shared.ledger.manifests import Manifest, manifest_key
 from shared.slices import Slice
 from shared.storage import Storage
 
-#: Where packs lie. One has inputs, one after the other, and from the byte in its name on a
-#: PackedBatch a line. It is never changed: what is changed later stands in a batch's own manifest.
+#: The prefix of packs. A pack starts with the inputs. From the byte in its name on, each line
+#: is a PackedBatch. A pack never changes: later changes are in a batch's own manifest.
 PACKS = "packs/"
 
 
 class PackedPlan(msgspec.Struct, frozen=True):
-    """How a batch was cut, and what its start writes into the record; perhaps it has to wait."""
+    """How a batch is cut, and the fields that its start writes, which may happen later."""
 
     fields: Mapping[str, str | int]
     slices: Sequence[Slice]
@@ -34,7 +34,7 @@ class PackedBatch(msgspec.Struct, frozen=True):
 async def read_manifest(storage: Storage, batch_id: str, *, input_key: str = "") -> Manifest:
     """The batch's manifest. Raises NotFoundError.
 
-    `input_key` is that of its input, if it is known: a pack has the manifest as well.
+    `input_key` is the S3 key of the batch's input, if known. If it is a pack, it has the manifest.
     """
     try:
         return msgspec.json.decode(await storage.get(manifest_key(batch_id)), type=Manifest)
@@ -44,18 +44,18 @@ async def read_manifest(storage: Storage, batch_id: str, *, input_key: str = "")
     for batch in await read_pack(storage, input_key):
         if batch.manifest.id == batch_id:
             return batch.manifest
-    raise NotFoundError(f"There is no manifest of batch '{batch_id}'.")
+    raise NotFoundError(f"No manifest found of batch '{batch_id}'.")
 
 
 def pack_prefix() -> str:
-    """Of a new pack; sorted, packs are in the order in which they were made."""
+    """The prefix of a new pack. Sorted packs are in the order of their creation."""
     return f"{PACKS}{int(time.time() * 1000):012x}-{secrets.token_hex(8)}/"
 
 
 def placed(
     prefix: str, bucket: str, batches: Sequence[tuple[Manifest, bytes]]
 ) -> list[tuple[Manifest, bytes]]:
-    """The same, with the place that each input has in a pack of them."""
+    """The same batches, with the place of each input in their common pack."""
     key = f"{prefix}{sum(len(body) for _, body in batches)}.jsonl"
     found, start = [], 0
     for manifest, body in batches:
@@ -66,12 +66,12 @@ def placed(
 
 
 def pack(inputs: Sequence[bytes], batches: Sequence[PackedBatch]) -> bytes:
-    """The object of batches whose places are known."""
+    """The bytes of a pack of batches that already have their places."""
     return b"".join(inputs) + msgspec.json.Encoder().encode_lines(batches)
 
 
 async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
-    """The batches in a pack, also when its inputs are gone. Raises NotFoundError."""
+    """The batches in a pack, even if its inputs are gone. Raises NotFoundError."""
     try:
         found = await storage.stat(key)
     except NotFoundError:
@@ -87,16 +87,16 @@ async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
 
 
 async def save_manifests(storage: Storage, key: str) -> None:
-    """Write a pack's manifests apart, so that the pack can be removed; safe to repeat."""
+    """Write a pack's manifests to an object of their own, so that the pack can be removed."""
     with suppress(NotFoundError):
         await storage.put(without_inputs(key), pack((), await read_pack(storage, key)))
 
 
 def is_pack(key: str) -> bool:
-    """Whether it is an object with inputs that must not go without `save_manifests`."""
+    """Whether this is a pack with inputs, which needs `save_manifests` before it is removed."""
     return key.startswith(PACKS) and not key.endswith("/") and key != without_inputs(key)
 
 
 def without_inputs(key: str) -> str:
-    """Where `save_manifests` writes what it keeps of a pack."""
+    """The S3 key under which `save_manifests` writes."""
     return f"{key.rpartition('/')[0]}/0.jsonl"

@@ -1,6 +1,6 @@
-"""A batch's plan, as S3 keeps it: written before the batch starts, so that its parts have a sense.
+"""A batch's plan in S3. It is written before the batch starts, because parts refer to it.
 
-Created once: whoever plans the batch again, after a crash or without Redis, goes on with this one.
+It is created once. A planner that starts over, after a crash or without Redis, uses the same plan.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from shared.storage import Storage
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a batch is cut, and what its start writes into the record."""
+    """How a batch is cut, and the fields that its start writes into the record."""
 
     fields: Mapping[str, str | int]
     slices: list[Slice]
-    #: Of the event of its start; `at_ms` in Unix milliseconds.
+    #: Number and time (Unix milliseconds) of the event of its start.
     sequence: int
     at_ms: int
 
@@ -27,7 +27,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_key(batch_id: str) -> str:
-    """Where a batch's plan lies."""
+    """The S3 key of a batch's plan."""
     return f"batches/{batch_id}/plan.json"
 
 
@@ -37,14 +37,14 @@ async def read_plan(storage: Storage, batch_id: str) -> Plan:
 
 
 async def create_plan(storage: Storage, batch_id: str, plan: Plan) -> Plan:
-    """Create the plan object. Returns the plan, or the one that was first."""
+    """Create the plan. Returns it, or the existing one if there is one already."""
     if await storage.create(plan_key(batch_id), msgspec.json.encode(plan)):
         return plan
     return await read_plan(storage, batch_id)
 
 
 async def replace_plan_pin(storage: Storage, batch_id: str, plan: Plan, pin: Pin) -> Plan:
-    """Write the plan anew with another number and time for its event."""
+    """Rewrite the plan with another number and time for its event."""
     changed = msgspec.structs.replace(plan, **pin._asdict())
     await storage.put(plan_key(batch_id), msgspec.json.encode(changed))
     return changed

@@ -1,7 +1,7 @@
-"""Webhook endpoints as S3 keeps them.
+"""Webhook endpoints in S3.
 
-Signing secrets are stored as they are, here and in Redis: whoever can read the bucket can read
-every prompt as well.
+Signing secrets are stored in plain text, as in Redis. Whoever can read the bucket can also read
+every prompt.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ WEBHOOKS = "webhooks/"
 
 
 def webhook_key(tenant: str, endpoint_id: str) -> str:
-    """Where a webhook endpoint lies."""
+    """The S3 key of a webhook endpoint."""
     return f"{WEBHOOKS}{tenant}/{endpoint_id}.json"
 
 
 async def save_webhook(state: State, storage: Storage, tenant: str, endpoint_id: str) -> None:
-    """Write the endpoint, as it is by now, to S3.
+    """Write the endpoint's current state to S3.
 
-    Of two that change it at once, the later one's wish stands in the end. Raises TransientError
-    where a rebuild of Redis may undo the change.
+    If two clients change it at once, the later change wins. Raises TransientError if a rebuild of
+    Redis may undo the change.
     """
     fields = await state.webhooks.fields(endpoint_id)
     while fields:
@@ -34,15 +34,15 @@ async def save_webhook(state: State, storage: Storage, tenant: str, endpoint_id:
             return
         fields = now
     await storage.remove([webhook_key(tenant, endpoint_id)])
-    # A rebuild that did not find it in S3 has deleted it.
+    # The endpoint is gone, perhaps because a rebuild did not find it in S3.
     await state.restore.raise_if_under_way()
 
 
 async def remove_webhook(storage: Storage, tenant: str, endpoint_id: str) -> None:
-    """Take the endpoint from S3, before it goes from Redis."""
+    """Remove the endpoint from S3. Call it before deleting it from Redis."""
     await storage.remove([webhook_key(tenant, endpoint_id)])
 
 
 def read_webhook(body: bytes) -> Mapping[str, str]:
-    """The fields of a webhook endpoint as they were kept."""
+    """Decode the stored fields of a webhook endpoint."""
     return msgspec.json.decode(body, type=dict[str, str])

@@ -178,7 +178,7 @@ class Batches:
         )
 
     async def look_again(self, batch_ids: Sequence[str], *, after: float) -> None:
-        """Leave the batches out of `ended_before` for times up to `after` (Unix seconds)."""
+        """Leave the batches out of `ended_before` for times before `after` (Unix seconds)."""
         places = dict.fromkeys(batch_ids, after)
         await self._redis.zadd(f"{self._namespace}endings", places, xx=True, gt=True)
 

@@ -28,7 +28,7 @@ _OF_SLICES = ("parts", "commits", "epochs")
 
 
 class Stage(NamedTuple):
-    """The fields that one change wrote into a record, and its event if it is to be repeated."""
+    """The fields that one change wrote into a record, and its event if that is announced again."""
 
     fields: Mapping[str, str | int]
     kind: str = ""
@@ -69,7 +69,7 @@ class EndedBatch:
     input_file: FileRecord | None
     #: Whether it ended too long ago to be announced again.
     silent: bool
-    #: The metadata if a client has changed it since the end (JSON; empty if it was removed).
+    #: The metadata if a client has changed it since the end (JSON; empty if removed), else None.
     metadata: str | None = None
 
 

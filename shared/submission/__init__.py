@@ -1,1 +1,1 @@
-"""How a batch comes into being, the same through every door."""
+"""Creating batches, the same way over HTTP and over the bus."""

@@ -1,6 +1,6 @@
-"""How a batch comes into being: its manifest first, then its record.
+"""Creates a batch: its manifest in S3 first, then its record in Redis.
 
-Every step can be repeated from any point, by any process.
+Any process may repeat any step.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from shared.ledger.packs import PACKS, read_manifest
 from shared.state import FileRecord, NewBatch, Start, State
 from shared.storage import Storage
 
-#: What an idempotency key of HTTP begins with as a message id; no caller needs to see it.
+#: The prefix of a message id made from an HTTP idempotency key. It is not shown to callers.
 HTTP_KEY = "http:"
 
 
 class Accepted(NamedTuple):
-    """The batch that a submission made, or met."""
+    """The batch that a submission created or found."""
 
     batch_id: str
     is_duplicate: bool
@@ -30,9 +30,9 @@ class Accepted(NamedTuple):
 async def accept(
     state: State, storage: Storage, manifest: Manifest, *, reply: Mapping[str, str] | None = None
 ) -> Accepted:
-    """Make the batch; safe to repeat from any point, by anybody. `reply` as `Batches.accept` says.
+    """Create the batch. Safe to repeat. For `reply`, see `Batches.accept`.
 
-    Raises ConflictError when the message id stands for a batch with another body.
+    Raises ConflictError if the message id was already used for a batch with another body.
     """
     encoded = msgspec.json.encode(manifest)
     if not await storage.create(manifest_key(manifest.id), encoded):
@@ -61,7 +61,7 @@ async def accept_known(
     fingerprint: str,
     reply: Mapping[str, str] | None,
 ) -> None:
-    """`accept` of a batch that Redis knows. Raises ConflictError."""
+    """`accept` for a batch that Redis already knows. Raises ConflictError."""
     outcome = await state.batches.accept(
         batch_id, fingerprint, {}, input_file=None, submission=None, reply=reply
     )
@@ -72,13 +72,13 @@ async def accept_known(
 def new_batch(
     manifest: Manifest, *, reply: Mapping[str, str] | None = None, start: Start | None = None
 ) -> NewBatch:
-    """What Redis is to know of it."""
+    """The batch as `Batches.accept` takes it."""
     file = to_input_file(manifest).to_fields() if manifest.is_foreign else None
     return NewBatch(manifest.id, manifest.fingerprint, to_record(manifest), file, reply, start)
 
 
 def conflict(message_id: str) -> ConflictError:
-    """The error for a second batch of other parameters under one idempotency key."""
+    """The error for a second batch with other parameters under one idempotency key."""
     return ConflictError(
         f"A batch with the idempotency key '{message_id.removeprefix(HTTP_KEY)}' exists with "
         "other parameters: this is a conflict. Use another key for another batch."
@@ -86,11 +86,11 @@ def conflict(message_id: str) -> ConflictError:
 
 
 def to_record(manifest: Manifest) -> dict[str, str | int]:
-    """What the record of a new batch has of its manifest."""
+    """The fields that a new batch's record takes from its manifest."""
     fields = msgspec.to_builtins(manifest)
     for name in ("fingerprint", "is_foreign", "paused", "is_changed"):
         del fields[name]
-    # A flag is there or not; Redis knows texts and numbers only.
+    # Redis has no booleans, so a flag that is off is left out.
     fields["deliver_results"] = 1 if manifest.deliver_results else ""
     for name in ("start", "file_seconds", "strikes"):
         fields[name] = fields[name] or ""
@@ -98,7 +98,7 @@ def to_record(manifest: Manifest) -> dict[str, str | int]:
 
 
 def to_input_file(manifest: Manifest) -> FileRecord:
-    """The file of an input that came as an object, or in a message."""
+    """The file record of an input that is an object of the client, or came in a message."""
     filename = manifest.key.rpartition("/")[2]
     if manifest.key.startswith(PACKS):
         filename = f"input-{manifest.fingerprint[:16]}.jsonl"
@@ -119,7 +119,7 @@ def to_input_file(manifest: Manifest) -> FileRecord:
 
 
 def _message(manifest: Manifest) -> str:
-    """What the relay publishes for a batch that came by HTTP: the batch is there, plan it."""
+    """The message that makes a dispatcher plan a batch that came over HTTP."""
     return msgspec.json.encode(
         {"type": READY, "tenant": manifest.tenant, "batch_id": manifest.id}
     ).decode()

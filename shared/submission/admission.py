@@ -1,4 +1,4 @@
-"""Whether a tenant may create another batch, over HTTP or the bus, and the refusal if not."""
+"""Decides whether a tenant may create another batch, and words the refusal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _HOUR = 3600
 
 
 class FullQueue(NamedTuple):
-    """A quota that the tenant's running batches use up; `model` is None for requests."""
+    """A quota that the tenant's running batches have used up. `model` is None for requests."""
 
     queue: QuotaKind
     model: str | None
@@ -22,7 +22,7 @@ class FullQueue(NamedTuple):
 
 @dataclass(frozen=True)
 class NewBatchQuota:
-    """How many batches a tenant may create in an hour, and how much its running ones may hold."""
+    """How many batches a tenant may create per hour, and how much its running ones may hold."""
 
     catalog: Catalog
     batches_per_hour: int
@@ -47,7 +47,7 @@ class NewBatchQuota:
     async def reserve(
         self, state: State, tenant: str, batch_id: str, endpoint: str
     ) -> KnownBatch | FullQueue | RateStatus | None:
-        """Count the new batch, unless it exists; None means that it may be created."""
+        """Count the new batch unless it exists. Returns None if it may be created."""
         params = self._params(tenant, batch_id, endpoint)
         return self._outcome(params, await state.limits.reserve(params))
 

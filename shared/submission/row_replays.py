@@ -1,4 +1,4 @@
-"""A row that killed engines is run again, alone: as a batch of its own, with nothing beside it."""
+"""Reruns a row that killed engines, alone in a batch of its own."""
 
 import json
 import time
@@ -18,18 +18,18 @@ from shared.state import State
 from shared.storage import Storage
 from shared.submission.accept import new_batch
 
-#: Of the new batch's metadata: whose request it runs again.
+#: The metadata key of the new batch that names the batch whose request it reruns.
 _LINK = "retry_of"
-#: From so many on a row runs with nothing else in the engine (`worker/strikes.py`): if it still
-#: kills, it has its last ones from two engines with nobody else's rows in them.
+#: From this many strikes on, a row runs alone in its engine (`worker/strikes.py`). A row that still
+#: kills engines gets its last strikes from engines that ran nobody else's rows.
 _STRIKES = 2
 
 
 async def replay(state: State, storage: Storage, row: DeadRow) -> str:
-    """Make the batch and forget the row; returns the batch's id, the same for each repeat.
+    """Create the batch and drop the dead row. Returns the batch's id, the same for each repeat.
 
-    It has what the row's batch has: tenant, endpoint, window, priority and metadata, with the old
-    id as `retry_of`. Raises NotFoundError when that batch or its input is gone.
+    The batch has the tenant, endpoint, window, priority and metadata of the row's batch, whose id
+    is added as `retry_of`. Raises NotFoundError if that batch or its input is gone.
     """
     batch = await state.batches.get(row.batch_id)
     line = await _line(storage, row)
@@ -42,12 +42,12 @@ async def replay(state: State, storage: Storage, row: DeadRow) -> str:
         id=new_id,
         tenant=row.tenant,
         message_id=message_id,
-        # One row has one request for ever.
+        # The request of a row never changes.
         fingerprint=row.id,
         door="bus",
         endpoint=batch.fields["endpoint"],
         input_file_id=ids.input_file_id(new_id),
-        # It is still to be packed.
+        # `placed` fills these in.
         bucket="",
         key="",
         etag="",
@@ -68,9 +68,9 @@ async def replay(state: State, storage: Storage, row: DeadRow) -> str:
 
 
 async def _accept(state: State, storage: Storage, manifest: Manifest, body: bytes) -> None:
-    """Make the batch over a pack of its own, which is swept when nobody needs its input any more.
+    """Create the batch in a pack of its own, which is swept when its input is no longer needed.
 
-    Of a batch that exists the pack is garbage at once.
+    If the batch exists already, the pack is garbage at once.
     """
     prefix = pack_prefix()
     await state.files.reserve(prefix, seconds=RESERVED_SECONDS)

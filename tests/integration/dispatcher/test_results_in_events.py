@@ -32,7 +32,7 @@ async def test_small_results_travel_in_the_last_event_where_they_are_asked_for(
     assert "content" not in json.dumps(before)
 
 
-@pytest.mark.parametrize(("wish", "room"), [({}, 0), ({"deliver_results": 1}, -1)])
+@pytest.mark.parametrize(("params", "room"), [({}, 0), ({"deliver_results": 1}, -1)])
 async def test_results_do_not_travel_unasked_or_too_large(
     params: dict[str, int], room: int, yard: BatchYard
 ) -> None:
