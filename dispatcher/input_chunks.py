@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 
+from shared.errors import TransientError
 from shared.state import BatchRecord
 from shared.storage import ChangedError, Storage
 
@@ -11,11 +12,25 @@ from shared.storage import ChangedError, Storage
 _SMALL_BYTES = 1024 * 1024
 
 
+class UnansweredError(TransientError):
+    """S3 fails for this input, and answers for other objects."""
+
+
 async def input_chunks(storage: Storage, record: BatchRecord) -> AsyncIterator[bytes]:
     """The bytes of the input. Raises NotFoundError, and ChangedError at the end for a wrong digest.
 
-    The digest is only compared if the batch was created with one.
+    The digest is only compared if the batch was created with one. Raises UnansweredError if S3
+    fails for this object alone.
     """
+    try:
+        async for chunk in _chunks(storage, record):
+            yield chunk
+    except TransientError as error:
+        await storage.check_reads()
+        raise UnansweredError(f"S3 fails for the input alone. {error}") from error
+
+
+async def _chunks(storage: Storage, record: BatchRecord) -> AsyncIterator[bytes]:
     key, bucket, etag = (record.fields[name] for name in ("key", "bucket", "etag"))
     version, expected = record.fields.get("version_id"), record.fields.get("sha256")
     start, end = record.input_range

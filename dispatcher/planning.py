@@ -6,17 +6,18 @@ No row is copied, since a plan is byte ranges of the input object.
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
 import structlog
 
-from dispatcher.input_chunks import input_chunks
+from dispatcher.input_chunks import UnansweredError, input_chunks
 from dispatcher.lane_shares import LaneShares
 from dispatcher.slicing import SliceLimits, Slicer
 from shared import crash
 from shared.catalog import Catalog
-from shared.errors import InvalidTransitionError, NotFoundError
+from shared.errors import InvalidTransitionError, NotFoundError, TransientError
 from shared.input.problems import unreadable
 from shared.input.validation import InputCheck, Limits
 from shared.ledger.commits import carry_out, fail, read_commit
@@ -41,6 +42,8 @@ log = structlog.get_logger()
 _NO_QUOTA = Quota(requests=0, tokens=0)
 #: Slices that are written to Redis at a time.
 _SLICES_A_WRITE = 100
+#: A batch waits this long for an input that S3 fails for while it answers for other objects.
+_UNANSWERED_SECONDS = 120.0
 
 
 class Planner:
@@ -68,6 +71,8 @@ class Planner:
         self._max_input_bytes = max_input_bytes
         self._quota = quota
         self._mixed_batches = mixed_batches
+        #: Since when S3 fails for the inputs of batches, on the monotonic clock.
+        self._unanswered: dict[str, float] = {}
 
     async def plan(self, batch_id: str) -> None:
         """Validate the batch's input and let the batch start, or fail with every reason."""
@@ -88,6 +93,17 @@ class Planner:
             except NotFoundError as error:
                 file_id, why = record.fields["input_file_id"], why_unreadable(error)
                 problems = [unreadable(file_id, tenant=record.tenant, why=why)]
+            except UnansweredError:
+                now = time.monotonic()
+                if now < self._unanswered.setdefault(batch_id, now) + _UNANSWERED_SECONDS:
+                    raise
+                file_id = record.fields["input_file_id"]
+                problems = [unreadable(file_id, tenant=record.tenant, why="unavailable")]
+            except TransientError:
+                # An outage says nothing about the input.
+                self._unanswered.pop(batch_id, None)
+                raise
+        self._unanswered.pop(batch_id, None)
         crash.point("planner.sliced")
         try:
             if problems:

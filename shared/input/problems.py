@@ -90,7 +90,7 @@ class Problems:
 
 
 def unreadable(
-    file_id: str, *, tenant: str, why: Literal["changed", "forbidden", "missing"]
+    file_id: str, *, tenant: str, why: Literal["changed", "forbidden", "missing", "unavailable"]
 ) -> BatchError:
     """Why the object of an input file could not be read."""
     code, message = {
@@ -99,6 +99,11 @@ def unreadable(
         "missing": (
             "invalid_request",
             f"Cannot find file {file_id}, or organization {tenant} does not have access to it.",
+        ),
+        "unavailable": (
+            "input_unavailable",
+            f"S3 fails to answer for the object of file {file_id}, though it answers for others. "
+            "Write the object again and create a new batch.",
         ),
     }[why]
     return BatchError(code=code, param="file_id", message=message)

@@ -38,8 +38,13 @@ class Row(msgspec.Struct, gc=False):
 
 
 def predicted_output(endpoint: Endpoint, limit: int | None, choices: int) -> int:
-    """The tokens that the engine writes for a request, at most or by guess."""
-    return choices * (limit or _DEFAULT_OUTPUT_TOKENS) if endpoint.has_output else 0
+    """The tokens that the engine writes for a request, at most or by guess.
+
+    Bounded, because the sums of these numbers have to stay integers in Redis and its scripts.
+    """
+    if not endpoint.has_output:
+        return 0
+    return min(choices * (limit or _DEFAULT_OUTPUT_TOKENS), _MAX_COUNT)
 
 
 def count_or_none(value: object) -> int | None:

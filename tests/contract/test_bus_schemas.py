@@ -25,6 +25,7 @@ from shared.openai.endpoints import ENDPOINTS
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _TENANT = "acme"
+_DIRECT_REPLY = "amq.rabbitmq.reply-to"
 _NAMES = sorted(RECEIVED)
 
 
@@ -95,6 +96,13 @@ def test_the_properties_are_those_of_the_document(name: str, is_mutated: bool) -
     check()
 
 
+@pytest.mark.parametrize("name", _NAMES)
+def test_the_document_allows_direct_reply_as_senders_write_it(name: str) -> None:
+    reply_to = _properties(name)["properties"]["reply_to"]
+
+    assert jsonschema.Draft202012Validator(reply_to).is_valid(_DIRECT_REPLY)
+
+
 def _refusal(name: str, body: Any) -> list[str] | None:
     """Why the service refuses a body; None where it takes it."""
     data = json.dumps(body).encode()
@@ -115,6 +123,9 @@ def _refusal(name: str, body: Any) -> list[str] | None:
 def _complaints(name: str, properties: dict[str, Any]) -> list[str]:
     """What the service finds wrong with a message of these properties."""
     sent = dict(properties)
+    if sent.get("reply_to") == _DIRECT_REPLY:
+        # As the broker does.
+        sent["reply_to"] += ".g1h2="
     envelope = Envelope(
         sent.pop("user_id", None) or None, SUBMIT_EXCHANGE, RECEIVED[name].key(_TENANT), sent, {}
     )

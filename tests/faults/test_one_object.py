@@ -4,6 +4,7 @@ import json
 import secrets
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import yaml
 from aio_pika.abc import AbstractIncomingMessage
 
 from dispatcher import intake as intake_module
+from dispatcher import planning
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
 from dispatcher.replay import Replay
@@ -18,13 +20,17 @@ from shared.bus import topology
 from shared.bus.connection import Bus
 from shared.bus.event_messages import EventMessages
 from shared.catalog import Catalog
+from shared.errors import TransientError
+from shared.lifecycle import Status
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
+from tests.batches import submitted
 from tests.conftest import a_bucket
 from tests.eventually import eventually
 from tests.faults.conftest import CATALOG, CHAT, submission
 from tests.faults.s3_proxy import Refusal, S3Proxy, s3_proxy
+from tests.integration.dispatcher.conftest import a_planner
 from tests.servers import S3
 
 _BROKEN = Refusal(500, "UnknownError")
@@ -195,3 +201,29 @@ async def test_in_an_outage_messages_wait_however_long_it_lasts(
     answers = await senders.until_answered([waiting])
     assert answers[waiting]["status"] == "accepted"
     assert await bus.depth(topology.DEAD_QUEUE) == 0
+
+
+async def test_a_batch_whose_input_s3_fails_for_alone_fails_and_in_an_outage_it_waits(
+    state: State,
+    straight: Storage,
+    proxy: S3Proxy,
+    s3: S3,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = Storage(proxy.endpoint, s3.access_key, s3.secret_key, straight.bucket, attempts=1)
+    planner = a_planner(state, storage, Catalog.model_validate(yaml.safe_load(CATALOG)))
+    batch_id = await submitted(state, straight, b"{}")
+
+    async def status_after(refusal: Refusal, *, of_all: bool) -> Status:
+        proxy.judge = lambda _, path: refusal if of_all or "files/" in path else None
+        with suppress(TransientError):
+            await planner.plan(batch_id)
+        return (await state.batches.get(batch_id)).status
+
+    assert await status_after(_BROKEN, of_all=False) is Status.VALIDATING
+    monkeypatch.setattr(planning, "_UNANSWERED_SECONDS", 0.0)
+    assert await status_after(_UNAVAILABLE, of_all=True) is Status.VALIDATING
+    assert await status_after(_BROKEN, of_all=False) is Status.FAILED
+    errors = json.loads((await state.batches.get(batch_id)).fields["errors"])
+    assert [error["code"] for error in errors] == ["input_unavailable"]
+    storage.close()

@@ -1,5 +1,6 @@
 """The AMQP properties and headers of messages, as schemas."""
 
+import re
 from typing import Any
 
 from shared.bus import messages, replays, topology
@@ -66,6 +67,8 @@ def sent_by_tenants(name: str) -> Json:
     """The properties and headers of a message that we receive."""
     received = RECEIVED[name]
     address = topology.reply_pattern(messages.TENANT.pattern, *received.queues)
+    # Senders write the name alone, to which the broker adds what we receive.
+    address = f"{address}|^{re.escape(topology.DIRECT_REPLY.rstrip('.'))}$"
     properties = {
         "content_type": _TEXT | {"pattern": CONTENT_TYPE},
         "content_encoding": {"enum": ["gzip", ""]},

@@ -177,6 +177,14 @@ async def test_an_input_that_was_changed_is_refused(yard: BatchYard) -> None:
     assert record.fields["input_file_id"] in record.fields["first_error"]
 
 
+async def test_requests_for_impossibly_many_tokens_stop_no_lane(yard: BatchYard) -> None:
+    greedy = [line(f"row-{row}", n=2**31 - 1, max_tokens=2**31 - 1) for row in range(4)]
+    batches = [await yard.plan(b"\n".join(greedy)), await yard.plan(lines(1), tenant="globex")]
+
+    assert [len(await yard.claim(batch_id)) for batch_id in batches] == [4, 1]
+    assert min((await yard.state.lanes.served(LANE)).values()) > 0
+
+
 @pytest.mark.parametrize("changes", [{"key": "files/nothing"}, {"bucket": "no-such-bucket"}])
 async def test_an_input_that_is_gone_is_refused(changes: dict[str, str], yard: BatchYard) -> None:
     batch_id = await yard.submit(lines(4), **changes)

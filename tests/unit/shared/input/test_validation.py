@@ -99,6 +99,14 @@ def test_answers_and_limits_are_read_as_the_engine_reads_them() -> None:
     assert (100, 3, 300) == (row.limit, row.choices, row.output)
 
 
+def test_no_request_is_predicted_to_take_more_tokens_than_redis_can_add_up() -> None:
+    most = 2**31 - 1
+
+    _, [row] = check(line("a", body={**BODY, "n": most, "max_tokens": most}))
+
+    assert (row.limit, row.choices, row.output) == (most, most, 2**31)
+
+
 def test_a_body_with_other_rules_is_left_to_the_engine() -> None:
     body = {**BODY, "use_beam_search": True, "temperature": 9, "n": 2, "max_tokens": 10}
 
