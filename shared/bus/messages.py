@@ -271,6 +271,10 @@ def _reason(
     param = path(location)[:_MAX_PATH]
     if kind == "union_tag_invalid":
         param, text = "input.kind", f"Input should be {(limits or {})['expected_tags']}"
+    if kind == "union_tag_not_found":
+        param, text = "input.kind", "Field required"
+    if not param:
+        return Reason("schema_invalid", f"The body: {text}.")
     return Reason("schema_invalid", f"{param}: {text}", param)
 
 

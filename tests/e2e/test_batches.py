@@ -1,5 +1,6 @@
 """One batch through every real part, by both doors."""
 
+import asyncio
 import hashlib
 import io
 import json
@@ -184,7 +185,9 @@ async def test_the_same_message_twice_is_one_batch(warm_chat: RunningFleet) -> N
 async def test_a_tenants_s3_login_places_the_input_and_reads_the_output_of_a_message(
     warm_chat: RunningFleet,
 ) -> None:
-    made = CliRunner().invoke(
+    # In a thread, because the command runs an event loop of its own.
+    made = await asyncio.to_thread(
+        CliRunner().invoke,
         app,
         ["s3-logins", "create", "--tenant", "demo", "--json", "--run-dir", str(warm_chat.run_dir)],
     )

@@ -108,6 +108,7 @@ def test_a_packed_body_is_unpacked() -> None:
         ({"surprise": 1}, "surprise"),
         ({"input": None}, "input"),
         ({"input": {"kind": "ftp"}}, "input.kind"),
+        ({"input": {}}, "input.kind"),
         ({"input": {"kind": "inline", "requests": []}}, "input.requests"),
         ({"input": {"kind": "inline", "requests": [_REQUEST] * 1001}}, "input.requests"),
         ({"input": _inline(custom_id="")}, "input.requests[1].custom_id"),
@@ -186,6 +187,15 @@ def test_what_is_no_json_object_is_refused(body: bytes) -> None:
 
     assert refusal.value.code == "schema_invalid"
     assert _SECRET not in str(refusal.value)
+
+
+@pytest.mark.parametrize("body", [b"null", b"[]", b'"text"', b"5"])
+def test_what_is_no_object_is_said_of_the_body(body: bytes) -> None:
+    with pytest.raises(InvalidInputError) as refusal:
+        decode_submission(body)
+
+    assert refusal.value.param is None
+    assert str(refusal.value) == "The body: Input should be an object."
 
 
 def test_every_wrong_field_is_named() -> None:
