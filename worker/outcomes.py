@@ -21,6 +21,8 @@ class Outcome(StrEnum):
     LANE_FAILED = "lane_failed"
     #: The input object is gone, or is not the one that was validated.
     INPUT_LOST = "input_lost"
+    #: S3 cannot read the input object, although it reads others.
+    INPUT_UNREAD = "input_unread"
 
 
 class SliceResult(NamedTuple):

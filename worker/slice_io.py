@@ -5,7 +5,7 @@ import json
 import structlog
 
 from shared import crash
-from shared.errors import InvalidTransitionError, NotFoundError
+from shared.errors import InvalidTransitionError, NotFoundError, TransientError
 from shared.ledger.commits import fail
 from shared.lifecycle import Event
 from shared.slices import Claim, Part, ReleaseReason, part_label
@@ -16,8 +16,12 @@ from worker.outcomes import Outcome, SliceResult
 log = structlog.get_logger()
 
 
-async def fetch(storage: Storage, claim: Claim) -> bytes | None:
-    """The slice's bytes of the input object; None when it is gone or was replaced."""
+async def fetch(storage: Storage, claim: Claim) -> bytes | Outcome:
+    """The slice's bytes of the input object, or the outcome of a slice that cannot be read.
+
+    Raises TransientError when S3 is away. An object for which S3 fails alone must not break what
+    other slices run together with it.
+    """
     try:
         return await storage.get(
             claim.key,
@@ -28,7 +32,11 @@ async def fetch(storage: Storage, claim: Claim) -> bytes | None:
             version_id=claim.version_id,
         )
     except NotFoundError:
-        return None
+        return Outcome.INPUT_LOST
+    except TransientError as error:
+        await storage.check_reads()
+        log.warning("slice.unread", batch_id=claim.batch_id, reason=str(error))
+        return Outcome.INPUT_UNREAD
 
 
 async def settle(
@@ -56,6 +64,8 @@ async def settle(
             await state.claims.release(
                 claim, reason=ReleaseReason.ENGINE_FAILED, engine_failure=result.reason
             )
+        case Outcome.INPUT_UNREAD:
+            await state.claims.release(claim)
         case Outcome.INPUT_LOST:
             await _fail_batch(state, storage, claim)
             await state.claims.release(claim, reason=ReleaseReason.INPUT_LOST)

@@ -32,11 +32,14 @@ class SliceRunner:
         self._step = rows_per_engine_call
         self._limiter = RowLimiter(max(rows_in_engine, rows_per_engine_call))
 
-    async def run(self, claim: Claim, body: bytes | None) -> SliceResult:
-        """Run the slice's rows; those that had not run when the batch closed are left out."""
+    async def run(self, claim: Claim, body: bytes | Outcome) -> SliceResult:
+        """Run the slice's rows; those that had not run when the batch closed are left out.
+
+        `body` is what `slice_io.fetch` returned.
+        """
         empty = assemble(claim.batch_id, claim.slice, [], [])
-        if body is None:
-            return SliceResult(Outcome.INPUT_LOST, empty)
+        if isinstance(body, Outcome):
+            return SliceResult(body, empty)
         lines = requests(claim.slice, body)
         chunks = [lines[start : start + self._step] for start in range(0, len(lines), self._step)]
         calls = [asyncio.ensure_future(self._call(chunk)) for chunk in chunks]

@@ -54,20 +54,26 @@ class SuspectRunner:
         self._max_lane_deaths = max_lane_deaths
 
     async def run(
-        self, claims: Sequence[Claim], bodies: Sequence[bytes | None]
+        self, claims: Sequence[Claim], bodies: Sequence[bytes | Outcome]
     ) -> list[SliceResult]:
-        """Run the slices up to the next death of the engine; returns a result for each claim."""
+        """Run the slices up to the next death of the engine; returns a result for each claim.
+
+        `bodies` are what `slice_io.fetch` returned.
+        """
         suspects = {
             number: Suspect(claim, requests(claim.slice, body), max_deaths=self._max_batch_deaths)
             for number, (claim, body) in enumerate(zip(claims, bodies, strict=True))
-            if body is not None
+            if not isinstance(body, Outcome)
         }
         error = await self._run(suspects)
         if error is not None and outcome(error) is Outcome.STRUCK:
             struck = [one.claim.batch_id for one in suspects.values() if one.was_struck]
             log.warning("suspects.struck", batches=sorted(set(struck)), reason=type(error).__name__)
         results = [
-            _result(suspects.get(number), claim, error) for number, claim in enumerate(claims)
+            SliceResult(body, assemble(claim.batch_id, claim.slice, [], []))
+            if isinstance(body, Outcome)
+            else _result(suspects[number], claim, error)
+            for number, (claim, body) in enumerate(zip(claims, bodies, strict=True))
         ]
         return self._with_counted_death(claims, suspects, results)
 
@@ -158,9 +164,7 @@ def _record(
     return errors
 
 
-def _result(suspect: Suspect | None, claim: Claim, error: Exception | None) -> SliceResult:
-    if suspect is None:
-        return SliceResult(Outcome.INPUT_LOST, assemble(claim.batch_id, claim.slice, [], []))
+def _result(suspect: Suspect, claim: Claim, error: Exception | None) -> SliceResult:
     if suspect.is_done:
         return suspect.done(now=int(time.time()))
     if error is None:

@@ -120,13 +120,17 @@ class SliceSource(Datasource):
 
 def _read_task(claims: list[Claim]) -> ReadTask:
     def read() -> Iterable[Block]:
-        async def fetch_all(_: State, storage: Storage) -> list[bytes | None]:
+        async def fetch_all(_: State, storage: Storage) -> list[bytes | Outcome]:
             return await asyncio.gather(*(fetch(storage, claim) for claim in claims))
 
+        bodies = run_with_stores(fetch_all)
         yield pa.table(
             {
                 "claim": pa.array(map(msgspec.json.encode, claims), pa.binary()),
-                "lines": pa.array(run_with_stores(fetch_all), pa.binary()),
+                "lines": pa.array(
+                    (b"" if isinstance(body, Outcome) else body for body in bodies), pa.binary()
+                ),
+                "unread": [body.value if isinstance(body, Outcome) else "" for body in bodies],
             }
         )
 
@@ -158,9 +162,11 @@ class SliceMapper:
         results = await asyncio.gather(
             *(
                 self._runner.run(
-                    _claims.decode(bytes(claim)), lines if lines is None else bytes(lines)
+                    _claims.decode(bytes(claim)), Outcome(unread) if unread else bytes(lines)
                 )
-                for claim, lines in zip(block["claim"], block["lines"], strict=True)
+                for claim, lines, unread in zip(
+                    block["claim"], block["lines"], block["unread"], strict=True
+                )
             )
         )
         yield {"claim": pa.array(map(bytes, block["claim"]), pa.binary()), **_to_columns(results)}

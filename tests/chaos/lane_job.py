@@ -24,7 +24,7 @@ from worker.engine_errors import (
 )
 from worker.job import run_lane_job
 from worker.lane_engines import LaneEngines
-from worker.outcomes import SliceResult
+from worker.outcomes import Outcome, SliceResult
 from worker.slice_io import fetch, settle
 from worker.slice_runner import SliceRunner
 from worker.suspect_runner import SuspectRunner
@@ -76,7 +76,7 @@ class MadeUpEngineClient:
 class _Runner(SliceRunner):
     """Tells the engine under which claim it runs a row."""
 
-    async def run(self, claim: Claim, body: bytes | None) -> SliceResult:
+    async def run(self, claim: Claim, body: bytes | Outcome) -> SliceResult:
         _claim.set(claim)
         return await super().run(claim, body)
 
@@ -85,7 +85,7 @@ class _SuspectRunner(SuspectRunner):
     """As above, one claim after another."""
 
     async def run(
-        self, claims: Sequence[Claim], bodies: Sequence[bytes | None]
+        self, claims: Sequence[Claim], bodies: Sequence[bytes | Outcome]
     ) -> list[SliceResult]:
         results = []
         for claim, body in zip(claims, bodies, strict=True):
