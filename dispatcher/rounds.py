@@ -8,6 +8,7 @@ from dispatcher.duties import Duties, survive
 from dispatcher.finaliser import Finaliser
 from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
+from dispatcher.tenant_slots import TenantSlots
 from shared.lifecycle import Status
 from shared.state import State
 
@@ -19,6 +20,8 @@ _PAUSE_SECONDS = 0.03
 _FAILURE_PAUSE_SECONDS = 1.0
 #: Batches that are planned at a time, and batches that are finished at a time.
 _SLOTS = 12
+#: Batches of one tenant that are planned at a time.
+_SLOTS_PER_TENANT = 8
 
 
 class Rounds:
@@ -32,7 +35,7 @@ class Rounds:
         self._finaliser = finaliser
         self._lanes = lanes
         # Two pools, so that finishing batches does not delay what the engines could run.
-        self._planning = asyncio.Semaphore(_SLOTS)
+        self._planning = TenantSlots(_SLOTS, per_tenant=_SLOTS_PER_TENANT)
         self._finishing = asyncio.Semaphore(_SLOTS)
         self._duties = Duties()
 
@@ -48,9 +51,15 @@ class Rounds:
         finally:
             await self._duties.end()
 
+    async def plan(self, batch_id: str) -> None:
+        """Plan the batch when it is its tenant's turn."""
+        tenant = (await self._state.batches.get(batch_id)).tenant
+        async with self._planning.taken(tenant):
+            await self._planner.plan(batch_id)
+
     async def _round(self) -> None:
         for batch_id in await self._state.batches.in_status(Status.VALIDATING):
-            self._duties.start(batch_id, self._planner.plan, self._planning)
+            self._duties.start(batch_id, self.plan, nullcontext())
         for status in (Status.FINALIZING, Status.CANCELLING):
             for batch_id in await self._state.batches.in_status(status):
                 self._duties.start(batch_id, self._finaliser.finish, self._finishing)
