@@ -418,7 +418,7 @@ async def test_killed_anywhere_it_is_run_again_and_nobody_sees_the_half_of_it(
         assert died.returncode == -9, point
         assert await yards.state.restore.is_under_way()
         assert await yards.state.lease("dispatcher", "x", seconds=1).hold() == 0
-        with pytest.raises(TransientError, match="made again"):
+        with pytest.raises(TransientError, match="being rebuilt"):
             await yards.state.keys.admit(key, [Rate("requests", 10, 60)])
     await _rebuild(yards)
 
@@ -491,12 +491,12 @@ async def test_a_lane_job_that_works_on_meanwhile_strands_nothing(
     running = await _half_done(yards, redis_server, tmp_path)
 
     async def work_on() -> None:
-        with pytest.raises(TransientError, match="made again"):
+        with pytest.raises(TransientError, match="being rebuilt"):
             await yards.yard.commit(
                 yards.claims[0], [good("late") for _ in yards.claims[0].slice.row_numbers]
             )
         for job in ("", JOB):
-            with pytest.raises(TransientError, match="made again"):
+            with pytest.raises(TransientError, match="being rebuilt"):
                 await yards.state.claims.take("m@gpu", job, lease_seconds=60, slices=9, rows=99)
 
     await _rebuild_with(yards, s3, work_on)
@@ -543,7 +543,7 @@ async def test_what_a_client_asks_for_meanwhile_is_refused_rather_than_undone(
 
     async def ask() -> None:
         for wish in wishes.values():
-            with pytest.raises(TransientError, match="made again"):
+            with pytest.raises(TransientError, match="being rebuilt"):
                 await wish()
         # What is in S3 already is the same before and after.
         await accept(state, storage, await read_manifest(storage, running))
@@ -574,7 +574,7 @@ async def test_a_change_whose_other_half_comes_too_late_is_to_be_asked_for_again
             save_changes(state, storage, running),
             save_webhook(state, storage, TENANT, "we_1"),
         ):
-            with pytest.raises(TransientError, match="made again"):
+            with pytest.raises(TransientError, match="being rebuilt"):
                 await late
 
     await _rebuild_with(yards, s3, write)
