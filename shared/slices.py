@@ -99,6 +99,10 @@ class Claim:
     engine_deaths: int = 0
     #: How many strikes each row began with: the batch reruns a row that has killed engines before.
     strikes_before: int = 0
+    #: What the order of rows depends on; times are Unix seconds.
+    priority: int = 0
+    created_at: int = 0
+    expires_at: int = 0
 
 
 class ReleaseReason(StrEnum):

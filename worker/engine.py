@@ -8,8 +8,8 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,19 @@ from ray.serve.llm import LLMServer
 
 from shared.errors import SetupError
 from shared.openai.endpoints import ENDPOINTS
+from shared.ordering.work import Work
 from worker.engine_errors import (
     EngineGoneError,
     EngineHungError,
     EngineUnavailableError,
     Result,
+    Results,
 )
 from worker.engine_results import SERVER_ERROR, refusal
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
+from worker.row_groups import in_groups
 
 log = structlog.get_logger()
 
@@ -39,6 +42,9 @@ HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
 _CHECK_SECONDS = 1.0
 #: How long vLLM may take to notice that its processes are dead, in seconds.
 _DEATH_SECONDS = 30.0
+#: How long a result waits for others before it is sent, in seconds. A message costs about as much
+#: as the answer of a short row.
+_GROUP_SECONDS = 0.01
 
 
 class BatchServer(LLMServer):
@@ -74,21 +80,36 @@ class BatchServer(LLMServer):
     def _get_default_engine_class(self) -> type[Any]:
         return adapted_engine_class(super()._get_default_engine_class())
 
-    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
-        """Answer each line `{"custom_id", "method", "url", "body"[, "request_id"]}`, in order.
+    async def run_lines(
+        self,
+        lines: Sequence[bytes],
+        order: Sequence[Work],  # noqa: ARG002
+    ) -> AsyncGenerator[Results, None]:
+        """Answer lines `{"custom_id", "method", "url", "body"[, "request_id"]}`, as they are done.
 
-        Raises EngineGoneError when the engine died while the lines were in it.
+        `order` has a work for each line. Raises EngineGoneError when the engine died while lines
+        without a result were in it.
         """
         if self._client.errored:
             # These lines never reached the engine, so they cannot have killed it.
             raise EngineUnavailableError("the engine is about to be restarted")
-        results = await asyncio.gather(*map(self._run_line, lines))
-        # vLLM answers 500 for every row of a dead engine. Those are not results.
-        if self._client.errored and any(status >= SERVER_ERROR for status, _ in results):
-            if self._is_hung:
-                raise EngineHungError("the engine hung while these lines were in it")
-            raise EngineGoneError("the engine died while these lines were in it")
-        return results
+        async with aclosing(
+            in_groups(map(self._run_line, lines), seconds=_GROUP_SECONDS)
+        ) as groups:
+            async for group in groups:
+                # vLLM answers 500 for every row of a dead engine. Those are not results.
+                results = [
+                    (position, result)
+                    for position, result in group
+                    if result[0] < SERVER_ERROR or not self._client.errored
+                ]
+                if results:
+                    yield results
+                if len(results) == len(group):
+                    continue
+                if self._is_hung:
+                    raise EngineHungError("the engine hung while these lines were in it")
+                raise EngineGoneError("the engine died while these lines were in it")
 
     async def unfinished(self) -> int:
         """How many requests are in vLLM right now."""

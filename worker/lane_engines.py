@@ -78,8 +78,4 @@ class LaneEngines:
 
     def client(self, engine: Lane) -> Engine:
         """Calls the engine from this process."""
-        return EngineClient(
-            self._catalog.app_name(engine),
-            rows_per_engine_call=self._settings.rows_per_engine_call,
-            patience_seconds=self._patience_seconds,
-        )
+        return EngineClient(self._catalog.app_name(engine), patience_seconds=self._patience_seconds)

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import structlog
 
+from shared.ordering.work import Work
 from shared.slices import Claim
 from worker.batch_watch import BatchWatch
 from worker.engine_errors import Engine, Result
 from worker.outcomes import Outcome, SliceResult, outcome, public_reason, worst
 from worker.row_limiter import RowLimiter
+from worker.row_works import works
 from worker.rows import assemble, requests
 from worker.strikes import strike_ranges
 
@@ -41,8 +44,13 @@ class SliceRunner:
         if isinstance(body, Outcome):
             return SliceResult(body, empty)
         lines = requests(claim.slice, body)
-        chunks = [lines[start : start + self._step] for start in range(0, len(lines), self._step)]
-        calls = [asyncio.ensure_future(self._call(chunk)) for chunk in chunks]
+        order = works(claim)
+        starts = range(0, len(lines), self._step)
+        chunks = [lines[start : start + self._step] for start in starts]
+        calls = [
+            asyncio.ensure_future(self._call(chunk, order[start : start + self._step]))
+            for start, chunk in zip(starts, chunks, strict=True)
+        ]
         with self._watch.closing(claim.batch_id, lambda: [call.cancel() for call in calls]):
             ends = await asyncio.gather(*calls, return_exceptions=True)
         if errors := [end for end in ends if isinstance(end, Exception)]:
@@ -56,9 +64,16 @@ class SliceRunner:
             results += [None] * len(chunk) if isinstance(end, BaseException) else end
         return SliceResult(Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, results))
 
-    async def _call(self, lines: Sequence[bytes]) -> list[Result]:
-        async with self._limiter.borrowed(len(lines)):
-            return await self._engine.run_lines(lines)
+    async def _call(self, lines: Sequence[bytes], order: Sequence[Work]) -> list[Result]:
+        results: dict[int, Result] = {}
+        async with (
+            self._limiter.borrowed(len(lines)) as places,
+            aclosing(self._engine.run_lines(lines, order)) as groups,
+        ):
+            async for group in groups:
+                results.update(group)
+                await places.give_back(len(group))
+        return [results[position] for position in range(len(lines))]
 
 
 def _strikes(

@@ -9,6 +9,7 @@ from shared.slices import Claim
 from worker.engine_errors import Result
 from worker.engine_results import SERVER_ERROR
 from worker.outcomes import Outcome, SliceResult
+from worker.row_works import works
 from worker.rows import assemble
 from worker.strikes import MAX_STRIKES, dead_row_error, strike_ranges, strikes_by_row
 
@@ -20,6 +21,7 @@ class Suspect:
         """From `max_deaths` engines on that died of the batch, none of its rows is tried alone."""
         self.claim = claim
         self.lines = lines
+        self.works = works(claim)
         self.strikes = strikes_by_row(claim.strike_ranges, len(lines))
         #: Whether its batch has closed.
         self.is_closed = False

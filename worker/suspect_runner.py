@@ -7,7 +7,7 @@ The next death ends the run: the strikes go into Redis with the slices, and othe
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from functools import partial
 
 import structlog
@@ -124,10 +124,17 @@ class SuspectRunner:
         return None
 
     async def _call(self, suspects: _Suspects, call: _Call) -> list[Result]:
-        async with self._limiter.borrowed(len(call)):
-            return await self._engine.run_lines(
-                [suspects[number].lines[row] for number, row in call]
-            )
+        lines = [suspects[number].lines[row] for number, row in call]
+        order = [suspects[number].works[row] for number, row in call]
+        results: dict[int, Result] = {}
+        async with (
+            self._limiter.borrowed(len(call)) as places,
+            aclosing(self._engine.run_lines(lines, order)) as groups,
+        ):
+            async for group in groups:
+                results.update(group)
+                await places.give_back(len(group))
+        return [results[position] for position in range(len(lines))]
 
 
 def _open_rows(suspects: _Suspects, call: _Call) -> list[Place]:

@@ -148,11 +148,7 @@ class SliceMapper:
     def __init__(self, app_name: str, rows_in_engine: int, patience_seconds: float | None) -> None:
         settings = read_settings()
         self._runner = SliceRunner(
-            EngineClient(
-                app_name,
-                rows_per_engine_call=settings.rows_per_engine_call,
-                patience_seconds=patience_seconds,
-            ),
+            EngineClient(app_name, patience_seconds=patience_seconds),
             BatchWatch(open_state(settings)),
             rows_in_engine=rows_in_engine,
             rows_per_engine_call=settings.rows_per_engine_call,

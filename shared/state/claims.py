@@ -169,8 +169,9 @@ def _claims(lane: str, job: str, answer: str) -> list[Claim]:
 
 
 def _claim(lane: str, row: list[Any]) -> Claim:
-    batch_id, index, epoch, strikes, slice_, *place, known, deaths, before = row
-    bucket, key, etag, endpoint, tenant, version = place
+    batch_id, index, epoch, strikes, slice_, *rest = row
+    bucket, key, etag, endpoint, tenant, version, *rest = rest
+    known, deaths, before, priority, created_at, expires_at = rest
     strike_ranges, last_words = json.loads(known or '[[], ""]')
     return Claim(
         lane=lane,
@@ -189,6 +190,9 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         last_words=last_words,
         engine_deaths=deaths,
         strikes_before=before,
+        priority=priority,
+        created_at=created_at,
+        expires_at=expires_at,
     )
 
 

@@ -1,7 +1,7 @@
 """A lane job whose place another one takes, on real Redis and S3 and an engine without answers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from dispatcher.finaliser import Finaliser
 from shared.catalog import Lane
 from shared.catalog_file import load_catalog
+from shared.ordering.work import Work
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
@@ -17,7 +18,7 @@ from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner, lines
 from tests.integration.worker.conftest import worker_settings
 from tests.servers import S3
-from worker.engine_errors import Engine, Result
+from worker.engine_errors import Engine, Results
 
 # Ray warns about itself when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -30,9 +31,11 @@ _CLAIMED = 3
 class _SilentEngine:
     """Never answers."""
 
-    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
-        never: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
-        return await never
+    async def run_lines(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
+        await asyncio.Event().wait()
+        yield []
 
 
 async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
