@@ -103,6 +103,8 @@ class Claim:
     priority: int = 0
     created_at: int = 0
     expires_at: int = 0
+    #: How many rows the batch has in all.
+    batch_rows: int = 0
 
 
 class ReleaseReason(StrEnum):

@@ -5,6 +5,7 @@ looks for it here: it must keep its name and its module.
 """
 
 import asyncio
+import hashlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from ray.serve.llm import LLMServer
 from shared.errors import SetupError
 from shared.openai.endpoints import ENDPOINTS
 from shared.ordering.work import Work
+from worker.answers import Answers
 from worker.engine_errors import (
     EngineGoneError,
     EngineHungError,
@@ -27,16 +29,21 @@ from worker.engine_errors import (
     Result,
     Results,
 )
+from worker.engine_queue import Capacity, EngineLoad, EngineQueue
 from worker.engine_results import SERVER_ERROR, refusal
 from worker.engine_start import adapted_engine_class, skip_telemetry
+from worker.entrance import Entrance
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
 from worker.row_groups import in_groups
 
 log = structlog.get_logger()
 
-#: The environment variable that holds the model's `hang_seconds` for a replica.
+#: The environment variables that hold for a replica what vLLM's configuration does not say: the
+#: model's `hang_seconds`, how many of vLLM's seats are spare, and the same part of its KV cache.
 HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
+SPARE_SEATS_VARIABLE = "BATCHYARD_SPARE_SEATS"
+SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
 
 #: How often the engine's progress is checked, in seconds.
 _CHECK_SECONDS = 1.0
@@ -45,6 +52,9 @@ _DEATH_SECONDS = 30.0
 #: How long a result waits for others before it is sent, in seconds. A message costs about as much
 #: as the answer of a short row.
 _GROUP_SECONDS = 0.01
+#: Answers are kept for as long as the claims of a dead lane job take to run out, and a new one to
+#: start, several times over.
+_KEPT_SECONDS, _KEPT_BYTES = 600.0, 128 * 1024 * 1024
 
 
 class BatchServer(LLMServer):
@@ -70,9 +80,8 @@ class BatchServer(LLMServer):
         engine: Any = self.engine
         self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
         self._openai = OpenAILayer(await engine.build_asgi_app())
-        # A long waiting list slows vLLM's scheduler down; a short one keeps it full.
-        max_num_seqs = self._client.vllm_config.scheduler_config.max_num_seqs
-        self._rows = asyncio.Semaphore(int(max_num_seqs * 1.1) + 1)
+        self._entrance = Entrance(EngineQueue(_capacity(self._client.vllm_config)))
+        self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         self._is_hung = False
         hang_seconds = float(os.environ[HANG_SECONDS_VARIABLE])
         self._watching = asyncio.create_task(self._kill_when_hung(hang_seconds))
@@ -83,19 +92,18 @@ class BatchServer(LLMServer):
     async def run_lines(
         self,
         lines: Sequence[bytes],
-        order: Sequence[Work],  # noqa: ARG002
+        order: Sequence[Work],
     ) -> AsyncGenerator[Results, None]:
         """Answer lines `{"custom_id", "method", "url", "body"[, "request_id"]}`, as they are done.
 
-        `order` has a work for each line. Raises EngineGoneError when the engine died while lines
-        without a result were in it.
+        `order` has a work for each line: what decides when it enters vLLM. Raises EngineGoneError
+        when the engine died while lines without a result were in it.
         """
         if self._client.errored:
             # These lines never reached the engine, so they cannot have killed it.
             raise EngineUnavailableError("the engine is about to be restarted")
-        async with aclosing(
-            in_groups(map(self._run_line, lines), seconds=_GROUP_SECONDS)
-        ) as groups:
+        rows = map(self._answer, lines, order)
+        async with aclosing(in_groups(rows, seconds=_GROUP_SECONDS)) as groups:
             async for group in groups:
                 # vLLM answers 500 for every row of a dead engine. Those are not results.
                 results = [
@@ -115,7 +123,12 @@ class BatchServer(LLMServer):
         """How many requests are in vLLM right now."""
         return self._unfinished()
 
-    async def _run_line(self, line: bytes) -> Result:
+    async def _answer(self, line: bytes, work: Work) -> Result:
+        digest = hashlib.blake2b(line, digest_size=16).digest()
+        row = (work.batch_id, work.number, digest)
+        return await self._answers.answer(row, lambda: self._run_line(line, work))
+
+    async def _run_line(self, line: bytes, work: Work) -> Result:
         try:
             request = json.loads(line)
             url, body = request["url"], request["body"]
@@ -139,7 +152,10 @@ class BatchServer(LLMServer):
             )
         if not (isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()):
             request_id = None  # it would not be a valid header
-        async with self._rows:
+        async with self._entrance.entered(work) as row:
+            if isinstance(body, dict):
+                # The order is ours: a tenant's own `priority` never reaches vLLM.
+                body["priority"] = row.rank
             return await self._openai.answer(url, body, request_id)
 
     def _unfinished(self) -> int:
@@ -154,6 +170,10 @@ class BatchServer(LLMServer):
         async def get_and_note_output() -> Any:
             outputs = await get_output()
             progress.note()
+            if (stats := outputs.scheduler_stats) is not None:
+                waiting = stats.num_waiting_reqs + stats.num_skipped_waiting_reqs
+                load = EngineLoad(stats.num_running_reqs, waiting, stats.kv_cache_usage)
+                self._entrance.note(load)
             return outputs
 
         core.get_output_async = get_and_note_output
@@ -170,6 +190,16 @@ class BatchServer(LLMServer):
         await asyncio.sleep(_DEATH_SECONDS)
         if not self._client.errored:
             os._exit(1)
+
+
+def _capacity(vllm_config: Any) -> Capacity:
+    spare_seats = int(os.environ[SPARE_SEATS_VARIABLE])
+    return Capacity(
+        seats=vllm_config.scheduler_config.max_num_seqs - spare_seats,
+        spare_seats=spare_seats,
+        spare_kv=float(os.environ[SPARE_KV_VARIABLE]),
+        is_one_step=vllm_config.model_config.runner_type == "pooling",
+    )
 
 
 def _last_child_error() -> str | None:

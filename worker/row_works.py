@@ -1,5 +1,7 @@
 """What the order of a slice's rows in front of the engine depends on. Pure."""
 
+from math import inf
+
 from shared.ordering.work import Work
 from shared.slices import Claim
 
@@ -16,6 +18,7 @@ def works(claim: Claim) -> list[Work]:
             created_at=claim.created_at,
             expires_at=claim.expires_at,
             tokens=tokens,
+            batch_rows=claim.batch_rows or inf,
         )
         for number in claim.slice.row_numbers
     ]

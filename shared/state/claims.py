@@ -171,7 +171,7 @@ def _claims(lane: str, job: str, answer: str) -> list[Claim]:
 def _claim(lane: str, row: list[Any]) -> Claim:
     batch_id, index, epoch, strikes, slice_, *rest = row
     bucket, key, etag, endpoint, tenant, version, *rest = rest
-    known, deaths, before, priority, created_at, expires_at = rest
+    known, deaths, before, priority, created_at, expires_at, batch_rows = rest
     strike_ranges, last_words = json.loads(known or '[[], ""]')
     return Claim(
         lane=lane,
@@ -193,6 +193,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         priority=priority,
         created_at=created_at,
         expires_at=expires_at,
+        batch_rows=batch_rows,
     )
 
 

@@ -6,7 +6,7 @@ local function find_runnable(member)
   local id, index = split_member(member)
   local batch = redis.call('HMGET', batch_key(id), 'status', 'plan', 'bucket', 'key', 'etag',
     'endpoint', 'tenant', 'version_id', 'engine_deaths', 'strikes', 'priority', 'created_at',
-    'expires_at')
+    'expires_at', 'total')
   local slice = batch[2] and redis.call('HGET', plan_key(id, batch[2]), index)
   if batch[1] ~= 'in_progress' or not slice
     or redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 1 then return nil end
@@ -27,5 +27,5 @@ local function grant_claim(lane, job, lease_ms, list, found)
   return {id, tonumber(index), epoch, tonumber(strikes), found.slice, batch[3], batch[4], batch[5],
     batch[6], batch[7], batch[8] or '', redis.call('HGET', ns .. 'doubts:' .. id, index) or '',
     tonumber(batch[9] or 0), tonumber(batch[10] or 0), tonumber(batch[11] or 0),
-    tonumber(batch[12] or 0), tonumber(batch[13] or 0)}
+    tonumber(batch[12] or 0), tonumber(batch[13] or 0), tonumber(batch[14] or 0)}
 end
