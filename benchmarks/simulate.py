@@ -138,7 +138,6 @@ class Fleet:
         self._running: list[_Running] = []
         self._numbers = itertools.count()
         self._kv_used = 0
-        self._waits: tuple[Work, float] | None = None
         #: Tokens that each row in the engine would have decoded, had it been there from the start.
         self._decoded = 0.0
         self._prefill_seconds = 0.0
@@ -195,17 +194,15 @@ class Fleet:
             self._look_at_deadlines()
         while len(self._running) < self._model.seats:
             self._claim()
-            if self._waits is None:
-                if not len(self._rows):
-                    return
-                self._waits = self._rows.pop(self.now)
-            work, charged = self._waits
+            if not len(self._rows):
+                return
+            work = self._rows.peek(self.now)
             batch = self._batches[work.batch_id]
             row = batch.rows[work.number]
             kv_tokens = row.prompt_tokens + row.output_tokens
             if self._running and self._kv_used + kv_tokens > self._model.kv_tokens:
                 return
-            self._waits = None
+            _, charged = self._rows.pop(self.now)
             cached = self._cache.match(row.blocks) * _BLOCK_TOKENS
             self._cache.add(row.blocks)
             self._kv_used += kv_tokens

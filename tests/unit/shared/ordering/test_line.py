@@ -158,7 +158,7 @@ def jobs(draw: st.DrawFn) -> dict[str, tuple[int, int]]:
 
 
 @given(jobs=jobs(), tenants=st.integers(1, 3))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 def test_no_deadline_is_missed_that_some_order_would_meet(
     jobs: dict[str, tuple[int, int]], tenants: int
 ) -> None:
@@ -336,7 +336,7 @@ def mixed_works(draw: st.DrawFn) -> list[Work]:
 
 
 @given(works=mixed_works(), data=st.data())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_every_work_leaves_once_however_the_line_is_used(
     works: list[Work], data: st.DataObject
 ) -> None:
