@@ -1,7 +1,7 @@
 """Rows that kill the engine are found at a limited cost, while everything else goes on."""
 
+from cli.dead_letters.row_replays import replay
 from shared.lifecycle import Status
-from shared.submission.row_replays import replay
 from tests.eventually import eventually
 from tests.integration.worker.conftest import CATALOG, LANE, StubFleet, requests
 
