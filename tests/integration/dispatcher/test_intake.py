@@ -133,7 +133,7 @@ class Door:
 
     async def settle(self, count: int = 1) -> None:
         """Return when this many deliveries were acked or rejected."""
-        await eventually(lambda: len(self.settled) >= count, timeout=30)
+        await eventually(lambda: len(self.settled) >= count)
 
     async def reply(self) -> tuple[dict[str, Any], AbstractIncomingMessage]:
         """The next reply; waits for it, since the relay sends it."""
@@ -1140,7 +1140,7 @@ async def test_a_message_waits_for_redis_without_using_up_its_deliveries(
         await bus.consume(door.serve(_intake(state, storage, bus)))
         batch_ids = [await door.send(_body()) for _ in range(3)]
         # The client's own patience is over by then, more than once.
-        await eventually(lambda: _retries(logs) >= 4, timeout=30)
+        await eventually(lambda: _retries(logs) >= 4)
 
         redis_server.start()
         await door.settle(3)
