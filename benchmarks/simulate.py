@@ -245,7 +245,6 @@ class Fleet:
         batch.tokens_left -= batch.tokens(row)
         if not batch.left:
             batch.ended = self.now
-            self._rows.lengths.forget(batch.id)
             del self._batches[batch.id]
 
     def _look_at_deadlines(self) -> None:

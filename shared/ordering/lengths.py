@@ -1,8 +1,11 @@
 """How long answers are, learned for each batch and kind of row while the batch runs. Pure."""
 
+from collections import OrderedDict
 from math import inf
 
 _POWERS = 24
+#: Batches that are remembered; the others had no answer for longer.
+_MAX_BATCHES = 1000
 
 
 class Lengths:
@@ -19,7 +22,7 @@ class Lengths:
 
     def __init__(self) -> None:
         self._all: dict[str, list[int]] = {}
-        self._kinds: dict[str, dict[int, list[int]]] = {}
+        self._kinds: OrderedDict[str, dict[int, list[int]]] = OrderedDict()
 
     def note(self, batch_id: str, kind: int, tokens: int) -> None:
         """An answer of this length has come."""
@@ -27,6 +30,10 @@ class Lengths:
         self._all.setdefault(batch_id, [0] * _POWERS)[power] += 1
         kinds = self._kinds.setdefault(batch_id, {})
         kinds.setdefault(kind, [0] * _POWERS)[power] += 1
+        self._kinds.move_to_end(batch_id)
+        if len(self._kinds) > _MAX_BATCHES:
+            oldest, _ = self._kinds.popitem(last=False)
+            del self._all[oldest]
 
     def expect(self, batch_id: str, kind: int) -> float:
         """Tokens that an answer hardly exceeds; infinite before the first answer of the batch."""
@@ -41,8 +48,3 @@ class Lengths:
             if left <= 0:
                 return float(1 << power)
         return float(1 << _POWERS)
-
-    def forget(self, batch_id: str) -> None:
-        """The batch has ended."""
-        self._all.pop(batch_id, None)
-        self._kinds.pop(batch_id, None)

@@ -6,7 +6,8 @@ deadline would otherwise be missed, and works that begin like what the engine ha
 first as long as no tenant loses its share by it.
 """
 
-from collections.abc import Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ LOCALITY_TOKENS = 2048
 #: How much of its own share a tenant may be given in advance to meet deadlines, in seconds. It
 #: waits for the others afterwards, so nobody gains by asking for short windows.
 ADVANCE_SECONDS = 3600
+#: Batches without works that wait whose turns are remembered.
+_MAX_TAKEN = 1000
 
 
 class _Head(NamedTuple):
@@ -37,9 +40,17 @@ class Line:
     """Works that wait, in an order that may change until the last moment."""
 
     def __init__(
-        self, shares: Shares, cache: PrefixCache | None = None, *, tokens_per_block: int = 0
+        self,
+        shares: Shares,
+        cache: PrefixCache | None = None,
+        *,
+        tokens_per_block: int = 0,
+        taken: Mapping[str, float] | None = None,
     ) -> None:
-        """An empty line. Without a cache, nothing that goes through it has a cached beginning."""
+        """An empty line, before which so many tokens of batches were `taken` already.
+
+        Without a cache, nothing that goes through it has a cached beginning.
+        """
         self.shares = shares
         self.lengths = Lengths()
         self._cache = cache
@@ -47,6 +58,7 @@ class Line:
         self._batches: dict[str, WaitingBatch] = {}
         self._tenants: dict[str, dict[str, WaitingBatch]] = {}
         self._heads: dict[str, _Head] = {}
+        self._taken = OrderedDict(taken or {})
         self._urgent: Sequence[str] = ()
         self._tokens_per_second = 0.0
         self._next: WaitingBatch | None = None
@@ -58,13 +70,15 @@ class Line:
     def add(self, work: Work) -> None:
         batch = self._batches.get(work.batch_id)
         if batch is None:
-            batch = self._batches[work.batch_id] = WaitingBatch(work)
+            batch = WaitingBatch(work, self._taken.get(work.batch_id, 0.0))
+            self._batches[batch.id] = batch
             if work.tenant not in self._tenants:
                 self.shares.join(work.tenant, self._tenants)
                 self._tenants[work.tenant] = {}
             self._tenants[work.tenant][batch.id] = batch
             self._heads.pop(work.tenant, None)
         batch.add(work)
+        self.shares.weigh(work.tenant, work.weight)
         self._count += 1
         self._next = None
 
@@ -162,6 +176,11 @@ class Line:
 
     def _forget(self, batch: WaitingBatch) -> None:
         del self._batches[batch.id]
+        # More of it may come later.
+        self._taken[batch.id] = batch.taken
+        self._taken.move_to_end(batch.id)
+        if len(self._taken) > _MAX_TAKEN:
+            self._taken.popitem(last=False)
         batches = self._tenants[batch.tenant]
         del batches[batch.id]
         self._heads.pop(batch.tenant, None)

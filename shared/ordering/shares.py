@@ -6,12 +6,10 @@ from collections.abc import Collection, Mapping
 class Shares:
     """The tokens that each tenant has had, for each unit of its weight."""
 
-    def __init__(
-        self, used: Mapping[str, float] | None = None, weights: Mapping[str, float] | None = None
-    ) -> None:
-        """Start from tokens per unit of weight. Tenants that are not in `weights` weigh 1."""
-        self._weights = weights or {}
+    def __init__(self, used: Mapping[str, float] | None = None) -> None:
+        """Start from what each tenant has had so far."""
         self._used = dict(used or {})
+        self._weights: dict[str, float] = {}
 
     def of(self, tenant: str) -> float:
         """The tenant's tokens, per unit of its weight."""
@@ -19,6 +17,10 @@ class Shares:
 
     def weight(self, tenant: str) -> float:
         return self._weights.get(tenant, 1.0)
+
+    def weigh(self, tenant: str, weight: float) -> None:
+        """Set the tenant's weight, which is 1 before."""
+        self._weights[tenant] = weight
 
     def charge(self, tenant: str, tokens: float) -> None:
         """Count tokens for a tenant. Negative ones correct a prediction that was too high."""

@@ -28,14 +28,15 @@ class Group(NamedTuple):
 class WaitingBatch:
     """Works of one batch, by what they have in common."""
 
-    def __init__(self, first: Work) -> None:
+    def __init__(self, first: Work, taken: float = 0.0) -> None:
+        """An empty batch of which this is a work, and of which so many tokens were taken before."""
         self.id = first.batch_id
         self.tenant = first.tenant
         self.count = 0
         #: Predicted for all works that wait.
         self.tokens = 0.0
         #: Tokens that were taken, of which `TURN_TOKENS` are one turn.
-        self.taken = 0.0
+        self.taken = taken
         self._priority = first.priority
         self._created_at = first.created_at
         self._is_whole = False

@@ -24,3 +24,5 @@ class Work(NamedTuple):
     #: Rows of a batch with the same kind have the same instructions, so their answers are of like
     #: length.
     kind: int = 0
+    #: The tenant's: with twice the weight it gets twice the share.
+    weight: float = 1.0

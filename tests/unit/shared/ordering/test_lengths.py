@@ -42,13 +42,14 @@ def test_batches_are_learned_apart() -> None:
     assert lengths.expect("b", 1) == inf
 
 
-def test_a_batch_that_has_ended_is_forgotten() -> None:
+def test_only_batches_without_answers_for_long_are_forgotten() -> None:
     lengths = Lengths()
-    lengths.note("a", 1, 100)
+    for n in range(1500):
+        lengths.note("steady", 1, 100)
+        lengths.note(f"batch-{n}", 1, 100)
 
-    lengths.forget("a")
-
-    assert lengths.expect("a", 1) == inf
+    assert lengths.expect("batch-0", 1) == inf
+    assert max(lengths.expect("steady", 1), lengths.expect("batch-1499", 1)) < inf
 
 
 def test_no_length_is_too_long() -> None:

@@ -30,11 +30,11 @@ def work(batch: str, number: int = 0, **changes: object) -> Work:
 def line(
     *works: Work,
     used: dict[str, float] | None = None,
-    weights: dict[str, float] | None = None,
+    taken: dict[str, float] | None = None,
     cached_blocks: int = 0,
 ) -> Line:
     cache = PrefixCache(cached_blocks) if cached_blocks else None
-    made = Line(Shares(used, weights), cache, tokens_per_block=16)
+    made = Line(Shares(used), cache, tokens_per_block=16, taken=taken)
     for one in works:
         made.add(one)
     return made
@@ -68,9 +68,13 @@ def test_tenants_take_turns_in_tokens_and_not_in_pieces() -> None:
 
 
 def test_a_tenant_with_twice_the_weight_gets_twice_the_tokens() -> None:
-    works = [work(name, n, tenant=name) for name in ("one", "two") for n in range(60)]
+    works = [
+        work(name, n, tenant=name, weight=weight)
+        for name, weight in (("one", 1.0), ("two", 2.0))
+        for n in range(60)
+    ]
 
-    first = drained(line(*works, weights={"two": 2.0}))[:60]
+    first = drained(line(*works))[:60]
 
     assert sum(name.startswith("two") for name in first) == 40
 
@@ -121,6 +125,22 @@ def test_batches_of_one_tenant_take_turns() -> None:
     order = [name[0] for name in drained(line(*works))]
 
     assert [name for name, _ in itertools.groupby(order)] == ["a", "b", "a", "b"]
+
+
+def test_what_a_batch_was_given_before_counts_as_its_turns() -> None:
+    works = [work("old", created_at=NOW - 5), work("new")]
+
+    assert drained(line(*works, taken={"old": 3.0 * TURN_TOKENS}))[0] == "new:0"
+
+
+def test_a_batch_that_waits_for_its_next_slice_keeps_its_turns() -> None:
+    made = line(*(work("small", n, tokens=TURN_TOKENS) for n in range(3)))
+    drained(made)
+
+    made.add(work("small", 4, created_at=NOW - 5))
+    made.add(work("other"))
+
+    assert drained(made)[0] == "other:0"
 
 
 def test_an_urgent_batch_goes_before_everything_else() -> None:

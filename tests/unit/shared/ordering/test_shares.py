@@ -2,7 +2,8 @@ from shared.ordering.shares import Shares
 
 
 def test_a_share_is_counted_in_units_of_weight() -> None:
-    shares = Shares(weights={"big": 4.0})
+    shares = Shares()
+    shares.weigh("big", 4.0)
 
     shares.charge("big", 100.0)
     shares.charge("small", 100.0)
