@@ -120,7 +120,7 @@ def test_of_all_rows_those_that_cannot_be_replayed_are_named_and_hold_up_no_othe
     ]
 
 
-def test_with_s3_away_what_was_made_is_told_and_the_rest_waits(
+def test_with_s3_away_what_was_written_is_announced_and_the_rest_waits(
     environment: dict[str, str], given_up: list[str]
 ) -> None:
     nowhere = {**environment, "BATCHYARD_S3_ENDPOINT": "http://127.0.0.1:1"}

@@ -578,7 +578,7 @@ async def test_a_refusal_names_every_reason(acme: Door) -> None:
     assert reply["error"]["code"] == "tenant_mismatch"
 
 
-async def test_reasons_of_the_schema_of_the_input_and_of_time_are_told_together(
+async def test_reasons_of_the_schema_of_the_input_and_of_time_are_reported_together(
     acme: Door,
 ) -> None:
     await acme.send(
@@ -1011,7 +1011,9 @@ async def test_our_own_replay_stands_for_its_sender_and_a_tenants_header_for_not
     assert (await state.batches.get(ids.batch_id("globex", "m-1"))).tenant == "globex"
 
 
-async def test_a_replay_by_somebody_else_is_nobodys(acme: Door, state: State) -> None:
+async def test_only_batchyards_own_login_may_replay_for_another_tenant(
+    acme: Door, state: State
+) -> None:
     replay = {"user": "globex", "properties": {"message_id": "m-1", "type": SUBMIT}}
 
     await acme.send(_body(), key="submit.v1.globex", headers={"x-replay": replay})

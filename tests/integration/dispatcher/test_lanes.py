@@ -351,7 +351,7 @@ async def test_a_ready_list_never_holds_more_than_a_hundred_and_stays_in_order(
     urgent = await in_progress(state, slices=200, expires_at=1)
     await feeder.feed(LANE)
     ready = await state.lanes.candidates(LANE, slices_per_batch=1)
-    assert sum(piece.is_ready for piece in ready) == 100
+    assert sum(slice_.is_ready for slice_ in ready) == 100
     running = await claim(state, slices=30)
     assert [one.index for one in running] == list(range(30))
 
@@ -490,6 +490,6 @@ async def _has_ended(state: State, batch_id: str) -> bool:
 
 async def _is_ready(state: State, batch_id: str) -> bool:
     return any(
-        piece.is_ready and piece.batch_id == batch_id
-        for piece in await state.lanes.candidates(LANE, slices_per_batch=1)
+        slice_.is_ready and slice_.batch_id == batch_id
+        for slice_ in await state.lanes.candidates(LANE, slices_per_batch=1)
     )

@@ -154,7 +154,7 @@ async def test_one_leads_and_the_other_takes_over_when_it_is_killed(
     await eventually_in_progress(yard, batch_id)
 
 
-async def test_its_port_tells_that_it_leads(
+async def test_its_port_shows_that_it_leads(
     state: State, environment: dict[str, str], tmp_path: Path
 ) -> None:
     assert state is not None

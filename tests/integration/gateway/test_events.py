@@ -145,7 +145,7 @@ async def test_a_last_event_id_that_is_none_of_the_batch_counts_for_nothing(
         assert (await anext(events))["event"] == "batch.accepted"
 
 
-async def test_an_ended_batch_is_told_once_and_then_no_more(
+async def test_an_ended_batch_is_sent_once_and_then_no_more(
     acme: Caller, gateway_state: State
 ) -> None:
     batch_id = await validating(gateway_state, tenant=acme.tenant)

@@ -1,7 +1,7 @@
 """Rows that kill the engine are found at a limited cost, while everything else goes on."""
 
+from cli.dead_letters.row_replays import replay
 from shared.lifecycle import Status
-from shared.submission.row_replays import replay
 from tests.eventually import eventually
 from tests.integration.worker.conftest import CATALOG, LANE, StubFleet, requests
 
@@ -102,7 +102,7 @@ async def test_of_a_thousand_rows_the_one_that_hangs_is_found_with_five_starts(
     assert await fleet.state.lanes.suspects_count(LANE) == 0
 
 
-async def test_an_engine_that_dies_of_everything_fails_its_lane_and_a_mended_catalog_heals_it(
+async def test_an_engine_that_dies_of_everything_fails_its_lane_until_the_catalog_is_corrected(
     stub_fleet: StubFleet,
 ) -> None:
     fleet = stub_fleet
