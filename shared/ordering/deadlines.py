@@ -6,7 +6,7 @@ from typing import NamedTuple
 #: A deadline is close when no more than this is left beside the work itself.
 SLACK_SECONDS = 60
 #: The same while the lane's rate is unknown.
-BLIND_SECONDS = 900
+BLIND_SECONDS = 900.0
 #: Predictions are wrong by about this part of the work.
 SLACK_RATIO = 0.1
 
