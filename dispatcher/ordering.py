@@ -8,7 +8,8 @@ small batch does not wait behind a large one.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from shared.slices import AGEING_SECONDS, ReadySlice
+from shared.ordering.waiting_batch import AGEING_SECONDS
+from shared.slices import ReadySlice
 
 #: Slices in a ready list: as many as one script call puts in order.
 MAX_READY = 100

@@ -10,8 +10,6 @@ T = TypeVar("T")
 
 #: A script handles at most this many slices per call.
 MAX_CALL_ENTRIES = 100
-#: Waiting this long is worth one step of priority.
-AGEING_SECONDS = 600
 
 
 class Slice(NamedTuple):

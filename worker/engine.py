@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 import structlog
-from ray.serve.llm import LLMServer
 
 from shared.errors import SetupError
 from shared.openai.endpoints import ENDPOINTS
 from shared.ordering.work import Work
 from worker.answers import Answers
+from worker.collector import collector_paused
 from worker.engine_errors import (
     EngineGoneError,
     EngineHungError,
@@ -36,6 +36,9 @@ from worker.entrance import Entrance
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
 from worker.row_groups import in_groups
+
+with collector_paused():
+    from ray.serve.llm import LLMServer
 
 log = structlog.get_logger()
 
@@ -71,7 +74,8 @@ class BatchServer(LLMServer):
             config.get_or_create_callback().ctx.run_init_node = False
         skip_telemetry()
         try:
-            await super().start()  # type: ignore[no-untyped-call]  # Ray's
+            with collector_paused():
+                await super().start()  # type: ignore[no-untyped-call]  # Ray's
         except Exception as error:
             # A child process that failed wrote its reason into this replica's log, nowhere else.
             if (reason := _last_child_error()) is None:

@@ -1,6 +1,6 @@
 -- A batch waits on a lane while it has pending slices there. `waiting` has all waiting batches. Each
 -- tenant also has a list of its own, the most urgent first, so that no tenant is hidden behind
--- another's batches. Its order ages priorities as dispatcher/ordering.py does.
+-- another's batches. Its order ages priorities as shared/ordering does.
 
 local function tenant_key(lane, tenant) return lane_key(lane, 'waiting:' .. tenant) end
 
