@@ -34,6 +34,15 @@ def rows_at_once(model: Model) -> int:
     return model.max_replicas * seats(model)
 
 
-def with_queue(rows: int) -> int:
-    """`rows` and the short queue that keeps an engine full; a long queue only delays rows."""
-    return rows + rows // 4
+def rows_ahead(rows: int) -> int:
+    """How many rows one path may have in the engine's queue and inside.
+
+    They keep the seats full while results travel back and other rows come. More would only make
+    more rows run again when the engine dies: the order among them is that of the queue.
+    """
+    return 2 * rows
+
+
+def small_rows(model: Model) -> int:
+    """How many rows of small batches run although others have taken all the room."""
+    return rows_ahead(model.max_replicas * spare_seats(model))

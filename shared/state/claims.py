@@ -52,10 +52,12 @@ class Claims:
         rows: int,
         min_rows: int = 0,
         begun: bool = False,
+        max_batch_rows: int | None = None,
     ) -> list[Claim]:
         """Claim the most urgent ready slices of the lane: up to `slices`, with up to `rows` rows.
 
-        Claims none if fewer than `min_rows` rows are ready. `begun` means that the slices go to the
+        Claims none if fewer than `min_rows` rows are ready. With `max_batch_rows` it passes over
+        slices of batches that have more rows in all. `begun` means that the slices go to the
         engine now; others have to `begin` first. Raises SupersededError when `job` is no longer the
         lane's job.
         """
@@ -68,6 +70,7 @@ class Claims:
             rows,
             min_rows,
             int(begun),
+            "" if max_batch_rows is None else max_batch_rows,
         )
         return _claims(lane, job, answer)
 
