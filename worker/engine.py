@@ -30,12 +30,13 @@ from worker.engine_errors import (
     Results,
 )
 from worker.engine_queue import Capacity, EngineLoad, EngineQueue
-from worker.engine_results import SERVER_ERROR, refusal
+from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.entrance import Entrance
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
 from worker.row_groups import in_groups
+from worker.rows import usage_of
 
 with collector_paused():
     from ray.serve.llm import LLMServer
@@ -160,7 +161,10 @@ class BatchServer(LLMServer):
             if isinstance(body, dict):
                 # The order is ours: a tenant's own `priority` never reaches vLLM.
                 body["priority"] = row.rank
-            return await self._openai.answer(url, body, request_id)
+            result = await self._openai.answer(url, body, request_id)
+            if result[0] == SUCCESS:
+                self._entrance.learn(row, usage_of(result[1]))
+            return result
 
     def _unfinished(self) -> int:
         count: int = self._client.output_processor.get_num_unfinished_requests()

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shared.ordering.deadlines import Deadline, urgent
 from shared.ordering.line import Line
 from shared.ordering.shares import Shares
 from shared.ordering.work import Work
+from shared.slices import SliceUsage
 
 #: A model that gives vectors has this many seconds of rows inside. What comes then waits for one
 #: step at most, and no step may be long.
@@ -21,6 +23,8 @@ STEP_SECONDS = 0.1
 MIN_ROWS = 8
 #: The weight of one step in the measured time of a row.
 _WEIGHT = 0.2
+#: How often deadlines are looked at, in seconds.
+_LOOK_SECONDS = 1.0
 #: Ranks of rows that may use spare seats are lower by this than all others.
 _FIRST = 1 << 40
 
@@ -77,6 +81,7 @@ class EngineQueue:
         self._ahead = max(1, capacity.seats // 10)
         self._row_seconds = STEP_SECONDS / MIN_ROWS
         self._noted_at = 0.0
+        self._looked_at = 0.0
         self._left_since = 0
 
     @property
@@ -128,6 +133,7 @@ class EngineQueue:
     def admit(self, now: float) -> Iterator[QueuedRow]:
         """The rows that enter now, in their order; each has its rank."""
         self._forget_given_up()
+        self._hurry(now)
         if not self.inside:
             self._noted_at = now
         while len(self._line) and self._has_seat():
@@ -142,15 +148,28 @@ class EngineQueue:
             self._inside_spare += 1
             yield self._enter(work, charged, is_spare=True)
 
-    def correct(self, row: QueuedRow, tokens: float) -> None:
-        """Charge the row's tenant for what the engine computed instead of what was predicted."""
-        self._line.shares.charge(row.work.tenant, tokens - row.charged)
+    def learn(self, row: QueuedRow, usage: SliceUsage) -> None:
+        """A row has an answer: charge what it took instead of what was predicted."""
+        work = row.work
+        tokens = usage.input_tokens - usage.cached_tokens + usage.output_tokens
+        self._line.shares.charge(work.tenant, tokens - row.charged)
+        self._line.lengths.note(work.batch_id, work.kind, usage.output_tokens)
 
     def _forget_given_up(self) -> None:
         for batch_id, numbers in self._given_up.items():
             self._line.remove(batch_id, numbers)
             self._small.remove(batch_id, numbers)
         self._given_up.clear()
+
+    def _hurry(self, now: float) -> None:
+        """Let batches go first whose windows close soon."""
+        if now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
+        waiting = {row.work.batch_id: row.work for row in self._waiting.values()}
+        deadlines = [Deadline(work.batch_id, work.expires_at, 0.0) for work in waiting.values()]
+        # How much is left of a batch is not known here.
+        self._line.hurry(urgent(deadlines, now=now, tokens_per_second=0), tokens_per_second=0)
 
     def _enter(self, work: Work, charged: float, *, is_spare: bool = False) -> QueuedRow:
         row = self._waiting.pop(_key(work))

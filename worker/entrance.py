@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from shared.ordering.work import Work
+from shared.slices import SliceUsage
 from worker.engine_queue import EngineLoad, EngineQueue, QueuedRow
 
 
@@ -31,6 +32,10 @@ class Entrance:
             self._turns.pop(row, None)
             self._queue.leave(row, self._clock())
             self._admit_soon()
+
+    def learn(self, row: QueuedRow, usage: SliceUsage) -> None:
+        """A row that was inside has an answer."""
+        self._queue.learn(row, usage)
 
     def note(self, load: EngineLoad) -> None:
         """The engine has ended a step."""

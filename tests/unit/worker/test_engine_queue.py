@@ -2,6 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.ordering.work import Work
+from shared.slices import SliceUsage
 from worker.engine_queue import Capacity, EngineLoad, EngineQueue, QueuedRow
 
 SEATS, SPARE = 8, 4
@@ -64,6 +65,34 @@ def test_the_first_to_wait_is_not_the_first_to_enter() -> None:
     [entered] = queue.admit(1.0)
 
     assert entered.work.batch_id == "urgent"
+
+
+def test_a_batch_whose_window_closes_soon_goes_first() -> None:
+    queue, inside = a_full_queue()
+    queue.add(work("late")._replace(expires_at=60.0))
+    for number in range(20):
+        queue.add(work("poor", tenant=f"poor-{number}"))
+    queue.leave(inside[0], 1.0)
+
+    [entered] = queue.admit(1.0)
+
+    assert entered.work.batch_id == "late"
+
+
+def test_a_tenant_is_charged_for_what_its_rows_took_and_not_for_what_was_predicted() -> None:
+    queue, inside = a_full_queue()
+    for row in inside:
+        # Of a prompt of 1,000 tokens, 999 were cached.
+        queue.learn(row, SliceUsage(input_tokens=1000, cached_tokens=999, output_tokens=1))
+    for _ in range(20):
+        queue.add(work("other"))
+    for row in inside:
+        queue.leave(row, 1.0)
+
+    entered = [row.work.tenant for row in queue.admit(1.0)]
+
+    # It had 18 tokens before the other one came, who is owed nothing for that time.
+    assert 3 <= entered.count("giant") <= 6
 
 
 def test_a_row_that_is_given_up_takes_no_seat() -> None:
