@@ -32,7 +32,7 @@ from worker.engine_errors import (
 from worker.engine_queue import Capacity, EngineLoad, EngineQueue
 from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_start import adapted_engine_class, skip_telemetry
-from worker.entrance import Entrance
+from worker.entrance import Entrance, WithdrawnError
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
 from worker.row_groups import in_groups
@@ -101,8 +101,9 @@ class BatchServer(LLMServer):
     ) -> AsyncGenerator[Results, None]:
         """Answer lines `{"custom_id", "method", "url", "body"[, "request_id"]}`, as they are done.
 
-        `order` has a work for each line: what decides when it enters vLLM. Raises EngineGoneError
-        when the engine died while lines without a result were in it.
+        `order` has a work for each line: what decides when it enters vLLM. Lines that are withdrawn
+        have no result. Raises EngineGoneError when the engine died while lines without a result
+        were in it.
         """
         if self._client.errored:
             # These lines never reached the engine, so they cannot have killed it.
@@ -111,27 +112,35 @@ class BatchServer(LLMServer):
         async with aclosing(in_groups(rows, seconds=_GROUP_SECONDS)) as groups:
             async for group in groups:
                 # vLLM answers 500 for every row of a dead engine. Those are not results.
+                ended = [(position, result) for position, result in group if result is not None]
                 results = [
                     (position, result)
-                    for position, result in group
+                    for position, result in ended
                     if result[0] < SERVER_ERROR or not self._client.errored
                 ]
                 if results:
                     yield results
-                if len(results) == len(group):
+                if len(results) == len(ended):
                     continue
                 if self._is_hung:
                     raise EngineHungError("the engine hung while these lines were in it")
                 raise EngineGoneError("the engine died while these lines were in it")
 
+    async def withdraw(self, batch_id: str) -> None:
+        """Let no line of the batch enter vLLM that is not there yet."""
+        self._entrance.withdraw(batch_id)
+
     async def unfinished(self) -> int:
         """How many requests are in vLLM right now."""
         return self._unfinished()
 
-    async def _answer(self, line: bytes, work: Work) -> Result:
+    async def _answer(self, line: bytes, work: Work) -> Result | None:
         digest = hashlib.blake2b(line, digest_size=16).digest()
         row = (work.batch_id, work.number, digest)
-        return await self._answers.answer(row, lambda: self._run_line(line, work))
+        try:
+            return await self._answers.answer(row, lambda: self._run_line(line, work))
+        except WithdrawnError:
+            return None
 
     async def _run_line(self, line: bytes, work: Work) -> Result:
         try:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
+import structlog
 from ray import serve
 from ray.exceptions import (
     OutOfMemoryError,
@@ -27,6 +28,8 @@ from worker.engine_errors import (
     Results,
 )
 from worker.engine_status import DEPLOYMENT, engine_failure, engine_state
+
+log = structlog.get_logger()
 
 #: How often a waiting client asks Serve about its engine, in seconds.
 CHECK_SECONDS = 5.0
@@ -57,18 +60,34 @@ class EngineClient:
         """The results of these lines of an OpenAI batch file, as they come.
 
         All lines go to one replica; `order` has a work for each of them. Waits while the engine
-        starts. Raises EngineGoneError, EngineUnavailableError or EngineFailedError for the lines
-        without a result. Closing the generator aborts them in the engine.
+        starts. A line without a result at the end was withdrawn. Raises EngineGoneError,
+        EngineUnavailableError or EngineFailedError for the lines without a result. Closing the
+        generator aborts them in the engine.
         """
         async with aclosing(self._call(lines, order)) as results:
             while group := await self._next(results):
                 yield group
+
+    async def withdraw(self, batch_id: str) -> None:
+        """Take out all lines of the batch that still wait, in every replica."""
+        try:
+            answers = self._connect().broadcast("withdraw", batch_id)
+            await answers.results_async(timeout_s=CHECK_SECONDS, return_exceptions=True)
+        except (RayServeException, RayError, TimeoutError) as error:
+            # They run then, as if they had been in the engine.
+            log.warning("engine.not_withdrawn", batch_id=batch_id, reason=type(error).__name__)
 
     async def wake(self) -> None:
         """Return once a replica answers; this starts an engine that sleeps."""
         async with aclosing(self.run_lines([], [])) as nothing:
             async for _ in nothing:
                 pass
+
+    def _connect(self) -> Any:
+        if self._handle is None:
+            handle = serve.get_deployment_handle(DEPLOYMENT, self._app_name)
+            self._handle = handle.options(stream=True)
+        return self._handle
 
     async def _next(self, results: AsyncGenerator[Results, None]) -> Results:
         """The next results; none at the end."""
@@ -116,10 +135,7 @@ class EngineClient:
         response = None
         with _in_our_words():
             try:
-                if self._handle is None:
-                    handle = serve.get_deployment_handle(DEPLOYMENT, self._app_name)
-                    self._handle = handle.options(stream=True)
-                response = self._handle.run_lines.remote(list(lines), list(order))
+                response = self._connect().run_lines.remote(list(lines), list(order))
                 async for results in response:
                     yield results
             except (asyncio.CancelledError, GeneratorExit):

@@ -24,9 +24,13 @@ class Engine(Protocol):
     ) -> AsyncGenerator[Results, None]:
         """The results of these lines, as they come; `order` has a work for each line.
 
-        Raises one of the errors below for the lines that have no result yet. Closing the generator,
-        or cancelling whoever waits for it, takes these lines out of the engine.
+        A line without a result at the end was withdrawn. Raises one of the errors below for the
+        lines that have no result yet. Closing the generator, or cancelling whoever waits for it,
+        takes these lines out of the engine.
         """
+
+    async def withdraw(self, batch_id: str) -> None:
+        """Take out all lines of the batch that still wait; those that the engine runs stay."""
 
 
 class EngineGoneError(TransientError):

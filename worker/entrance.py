@@ -5,9 +5,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from shared.errors import BatchyardError
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
 from worker.engine_queue import EngineLoad, EngineQueue, QueuedRow
+
+
+class WithdrawnError(BatchyardError):
+    """The row was withdrawn before it entered."""
 
 
 class Entrance:
@@ -21,7 +26,10 @@ class Entrance:
 
     @asynccontextmanager
     async def entered(self, work: Work) -> AsyncIterator[QueuedRow]:
-        """Wait until the row may enter; it is inside while the context is open."""
+        """Wait until the row may enter; it is inside while the context is open.
+
+        Raises WithdrawnError.
+        """
         row = self._queue.add(work)
         turn = self._turns[row] = asyncio.get_running_loop().create_future()
         self._admit_soon()
@@ -32,6 +40,12 @@ class Entrance:
             self._turns.pop(row, None)
             self._queue.leave(row, self._clock())
             self._admit_soon()
+
+    def withdraw(self, batch_id: str) -> None:
+        """Let no row of the batch that waits enter."""
+        for row, turn in self._turns.items():
+            if row.work.batch_id == batch_id and not turn.done():
+                turn.set_exception(WithdrawnError("The row was withdrawn."))
 
     def learn(self, row: QueuedRow, usage: SliceUsage) -> None:
         """A row that was inside has an answer."""

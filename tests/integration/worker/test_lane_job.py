@@ -40,6 +40,9 @@ class _SilentEngine:
         await asyncio.Event().wait()
         yield []
 
+    async def withdraw(self, batch_id: str) -> None:
+        pass
+
 
 @dataclass
 class FullLaneJob:

@@ -70,6 +70,9 @@ class FragileEngine:
             for position in range(len(lines))
         ]
 
+    async def withdraw(self, batch_id: str) -> None:
+        pass
+
 
 @dataclass
 class Lane:

@@ -2,7 +2,7 @@ import asyncio
 
 from shared.ordering.work import Work
 from worker.engine_queue import Capacity, EngineQueue
-from worker.entrance import Entrance
+from worker.entrance import Entrance, WithdrawnError
 
 WORK = Work("batch", 0, "acme", 0, 0, 86_400, 10)
 
@@ -46,3 +46,22 @@ async def test_a_row_that_is_cancelled_at_any_moment_leaves_its_place_to_others(
 
     async with asyncio.timeout(60), entrance.entered(WORK), entrance.entered(WORK):
         pass
+
+
+async def test_rows_that_are_withdrawn_do_not_enter_and_those_inside_stay() -> None:
+    entrance, ending = an_entrance(), asyncio.Event()
+
+    async def stay(batch_id: str) -> None:
+        async with entrance.entered(WORK._replace(batch_id=batch_id)):
+            await ending.wait()
+
+    rows = [asyncio.create_task(stay(name)) for name in ("mine", "other", "mine", "other")]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    entrance.withdraw("mine")
+    await asyncio.sleep(0)
+    ending.set()
+
+    async with asyncio.timeout(60):
+        ends = await asyncio.gather(*rows, return_exceptions=True)
+    assert [type(end) for end in ends] == [type(None), type(None), WithdrawnError, type(None)]
