@@ -9,7 +9,7 @@ from shared.bus.messages import FileInput, InlineInput, InlineRequest, S3Input, 
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs/bus.md").read_text()
-#: What makes a reason, with its code as the first argument.
+#: What creates a reason, with the code as its first argument.
 _MAKERS = {"Reason", "_refused"}
 
 
