@@ -182,7 +182,7 @@ async def test_the_last_event_is_never_missed_whenever_the_watcher_comes(
             *(last(batch_id) for batch_id in batch_ids),
             *(end(number, batch_id) for number, batch_id in enumerate(batch_ids)),
         ),
-        timeout=10,
+        timeout=120,
     )
 
     assert found[: len(batch_ids)] == ["batch.failed"] * len(batch_ids)
