@@ -106,11 +106,14 @@ def unauthorised(envelope: Envelope) -> Iterator[Reason]:
             "user_id",
         )
         return
-    key = _kind(envelope).key(tenant)
-    if envelope.routing_key != key:
+    # An unknown type is a problem of its own, whichever of the tenant's keys it came under.
+    kinds = [RECEIVED[envelope.type]] if envelope.type in RECEIVED else RECEIVED.values()
+    keys = sorted({kind.key(tenant) for kind in kinds})
+    if envelope.routing_key not in keys:
+        expected = "' or '".join(keys)
         yield Reason(
             "bad_routing_key",
-            f"routing_key: '{envelope.routing_key[:255]}' is not '{key}'.",
+            f"routing_key: '{envelope.routing_key[:255]}' is not '{expected}'.",
             "routing_key",
         )
     claimed = envelope.headers.get("x-tenant")

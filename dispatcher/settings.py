@@ -46,13 +46,13 @@ class DispatcherSettings(SharedSettings):
     )
     #: How many batch messages the dispatcher holds unacknowledged.
     messages_in_hand: int = Field(default=128, ge=1, le=1000)
-    #: For one attempt, from start to end.
+    #: How long one attempt of a webhook may take, from start to end.
     webhook_timeout_seconds: float = Field(default=20.0, gt=0, le=30)
     #: How many webhooks are sent at the same time.
     webhook_attempts: int = Field(default=64, ge=1, le=1000)
     #: How many of them to one endpoint, so that a slow receiver does not hold up others.
     webhook_attempts_per_endpoint: int = Field(default=4, ge=1)
-    #: Between two progress events of a batch; at least one second.
+    #: Time between two progress events of a batch; at least one second.
     progress_seconds: float = Field(default=1.0, ge=1)
     #: A JSON list of tenants that get events in CloudEvents' binary mode; ["*"] for all.
     binary_event_tenants: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@ from gateway.file_rules import BATCH_NAME_PATTERN, MAX_NAME_CHARACTERS, PURPOSES
 from gateway.route_docs import Json
 from gateway.settings import GatewaySettings
 from shared.openai.endpoints import ENDPOINTS
+from shared.outbound import url_pattern
 
 
 def body_schemas(settings: GatewaySettings) -> Mapping[str, Json]:
@@ -23,7 +24,7 @@ def body_schemas(settings: GatewaySettings) -> Mapping[str, Json]:
     url = {
         "type": "string",
         "maxLength": 2048,
-        "pattern": "^https?://." if settings.webhook_http else "^https://.",
+        "pattern": url_pattern(is_http_allowed=settings.webhook_http),
         "description": "An absolute URL without a user, at a public address.",
     }
     return {

@@ -10,11 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.fields import MetadataLimits
 from shared.bus.messages import Integer
 from shared.errors import InvalidInputError
+from shared.ledger.manifests import RETRY_OF
 
 RetryRows = Literal["all", "failed", "not_run"]
-
-#: In the new batch's metadata: the batch whose requests it runs again.
-_LINK = "retry_of"
 
 
 class RetryBatch(BaseModel):
@@ -54,12 +52,12 @@ def linked_metadata(
     Raises InvalidInputError if the metadata is full.
     """
     kept = before if given is None else given
-    metadata = {**kept, _LINK: batch_id}
+    metadata = {**kept, RETRY_OF: batch_id}
     # The link alone is always allowed.
     if kept and len(metadata) > limits.pairs:
         raise InvalidInputError(
-            f"Invalid 'metadata': too many properties. '{_LINK}' is added to them, so give at most "
-            f"{max(0, limits.pairs - 1)} others.",
+            f"Invalid 'metadata': too many properties. '{RETRY_OF}' is added to them, so give at "
+            f"most {max(0, limits.pairs - 1)} others.",
             param="metadata",
             code="object_above_max_properties",
         )

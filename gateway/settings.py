@@ -13,57 +13,68 @@ CompletionWindow = Annotated[str, Field(pattern="^[1-9][0-9]{0,2}[hd]$")]
 class GatewaySettings(SharedSettings):
     """Read once, in `__main__`."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=1, le=65_535)
+    host: str = Field(default="127.0.0.1", description="the address that the gateway listens on")
+    port: int = Field(default=8000, ge=1, le=65_535, description="the port that it listens on")
     max_upload_bytes: int = Field(
-        default=209_715_200, ge=1, description="of a file that is uploaded in one call"
+        default=209_715_200, ge=1, description="size of a file that is uploaded in one call"
     )
     upload_memory_bytes: int = Field(
         default=536_870_912,
         ge=1,
-        description="of all running uploads of one gateway; each takes its size, at most 24 MiB. "
-        "Further uploads are refused with 429",
+        description="memory for all running uploads of one gateway; each takes its size, at most "
+        "24 MiB. Further uploads are refused with 429",
     )
     max_assembled_bytes: int = Field(
         default=8_589_934_592,
         ge=1,
         le=5 * 2**40,
-        description="of a file that is uploaded in parts",
+        description="size of a file that is uploaded in parts",
     )
     upload_seconds: int = Field(
         default=3600, ge=1, le=43_200, description="how long an upload waits for its completion"
     )
     completion_windows: tuple[CompletionWindow, ...] = Field(
-        default=("24h",), description="a JSON list; 24h is always among them"
+        default=("24h",),
+        description="windows that a batch may ask for, as a JSON list; 24h is always among them",
     )
     missing_file: Literal["sync", "async"] = Field(
         default="sync",
         description="a batch over an unknown file is refused with 400 (sync), or created and then "
         "fails (async)",
     )
-    requests_per_minute: int = Field(default=100_000, ge=1, description="of a tenant")
+    requests_per_minute: int = Field(
+        default=100_000, ge=1, description="calls of a tenant in a minute"
+    )
     file_requests_per_minute: int = Field(
-        default=1_000, ge=1, description="of a tenant to `/v1/files` and `/v1/uploads`"
+        default=1_000, ge=1, description="those of them to `/v1/files` and `/v1/uploads`"
     )
     max_metadata_pairs: int = Field(
-        default=16, ge=0, description="of a batch that is created by HTTP"
+        default=16, ge=0, description="entries in the metadata of a batch that is created by HTTP"
     )
-    max_metadata_key_characters: int = Field(default=64, ge=1)
-    max_metadata_value_characters: int = Field(default=512, ge=0)
-    max_webhook_endpoints: int = Field(default=10, ge=1, le=50, description="of one tenant")
+    max_metadata_key_characters: int = Field(
+        default=64, ge=1, description="length of a name in that metadata"
+    )
+    max_metadata_value_characters: int = Field(
+        default=512, ge=0, description="length of a value in that metadata"
+    )
+    max_webhook_endpoints: int = Field(
+        default=10, ge=1, le=50, description="webhook endpoints of one tenant"
+    )
     webhook_http: bool = Field(
         default=False,
         description="allow http URLs for webhook endpoints, in private networks and tests",
     )
     heartbeat_seconds: float = Field(
-        default=15.0, gt=0, description="between comments that keep an event stream open"
+        default=15.0, gt=0, description="time between two comments that keep an event stream open"
     )
     patience_seconds: float = Field(
         default=15.0,
         ge=3,
         description="how long a call waits for Redis or S3 before it is answered with 503",
     )
-    grace_seconds: int = Field(default=30, ge=0, description="for running calls at shutdown")
+    grace_seconds: int = Field(
+        default=30, ge=0, description="how long running calls may take at shutdown"
+    )
     metrics_token: SecretStr | None = Field(
         default=None,
         min_length=16,

@@ -4,6 +4,7 @@ Checked when a URL is given, and again on the address that is connected to.
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -101,10 +102,18 @@ class Guard:
         return [str(answer[4][0]) for answer in answers]
 
 
+def url_pattern(*, is_http_allowed: bool) -> str:
+    """How every URL begins that may be called: a regular expression of Python and of ECMAScript."""
+    return "^[Hh][Tt][Tt][Pp]" + ("[Ss]?" if is_http_allowed else "[Ss]") + r"://[^/\\]"
+
+
 def read_url(url: str) -> Target:
     """Parse a URL, here and nowhere else. Raises ValueError unless it is an http or https URL."""
     if not url.isprintable() or " " in url:
         raise ValueError("The URL contains spaces or control characters.")
+    if re.match(url_pattern(is_http_allowed=True), url) is None:
+        # The parser below would read "https:a.example" as browsers do.
+        raise ValueError("The URL is not absolute.")
     parts = _URL.validate_python(url)
     if parts.username or parts.password:
         raise ValueError("The URL contains a user name or a password.")

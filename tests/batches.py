@@ -69,11 +69,11 @@ async def in_progress(state: State, *, slices: int = 2, lane: str = LANE, **chan
 async def accept_input(state: State, batch_id: str, *, slices: int = 2, lane: str = LANE) -> bool:
     """Plan the batch and let INPUT_ACCEPTED happen to it."""
     lanes = lane.split()
-    pieces = [piece(index, lanes=len(lanes)) for index in range(slices)]
-    await state.slices.plan(batch_id, "p", 0, pieces, lanes=lanes)
+    planned = [new_slice(index, lanes=len(lanes)) for index in range(slices)]
+    await state.slices.plan(batch_id, "p", 0, planned, lanes=lanes)
     left = {}
     for number, name in enumerate(lanes) if len(lanes) > 1 else ():
-        left[f"slices_left:{name}"] = count = sum(one.lane == number for one in pieces)
+        left[f"slices_left:{name}"] = count = sum(one.lane == number for one in planned)
         left[f"rows_left:{name}"] = count * ROWS_A_SLICE
     return await state.apply(
         batch_id,
@@ -104,7 +104,7 @@ async def in_status(state: State, status: Status, **changes: Any) -> str:
     return batch_id
 
 
-def piece(index: int, *, lanes: int = 1) -> Slice:
+def new_slice(index: int, *, lanes: int = 1) -> Slice:
     """The slice number `index` of equal ones, which go to the lanes by turns."""
     first_row = index * ROWS_A_SLICE
     return Slice(index * 100, (index + 1) * 100, first_row, ROWS_A_SLICE, 50, index % lanes)

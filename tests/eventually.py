@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 _PAUSE_SECONDS = 0.02
 
 
-async def eventually(condition: Callable[[], bool | Awaitable[bool]], timeout: float = 60) -> None:  # noqa: ASYNC109  # it is the assertion's limit, not a cancellation
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], timeout: float = 120) -> None:  # noqa: ASYNC109  # it is the assertion's limit, not a cancellation
     """Return as soon as the condition holds; fail with its text when `timeout` is over."""
     deadline = time.monotonic() + timeout
     while True:
@@ -20,7 +20,7 @@ async def eventually(condition: Callable[[], bool | Awaitable[bool]], timeout: f
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], timeout: float = 120) -> None:
     """`eventually` for where no event loop runs."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -20,7 +20,7 @@ _SPECIAL = ["<|im_start|>", "<|im_end|>", "<s>"]
 
 
 def make_model(
-    folder: Path, *, most_tokens: int | None = 64, template: str | None = TEMPLATE
+    folder: Path, *, max_tokens: int | None = 64, template: str | None = TEMPLATE
 ) -> Path:
     """What a real model's folder holds, but for its weights; each prompt begins with `<s>`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,6 +42,6 @@ def make_model(
     if template is not None:
         config["chat_template"] = template
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    if most_tokens is not None:
-        (folder / "config.json").write_text(json.dumps({"max_position_embeddings": most_tokens}))
+    if max_tokens is not None:
+        (folder / "config.json").write_text(json.dumps({"max_position_embeddings": max_tokens}))
     return folder

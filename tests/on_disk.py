@@ -1,10 +1,10 @@
-"""What RabbitMQ has on disk of its queues and bindings, and would find again after a kill.
+"""Which queues and bindings RabbitMQ has on disk, and would find again after a kill.
 
-3.10 says that all is well before. A new quorum queue is in Ra's registry three seconds later at
-most. Of a new binding Mnesia's log has the change, but the decision that it counts is handed to
-another process: on a busy machine that comes after the sync, and waits in Erlang's `disk_log` for
-up to two seconds. Killed meanwhile, the broker knows the queue and not the binding. A version that
-keeps them elsewhere is not asked.
+RabbitMQ 3.10 confirms both before that. A new quorum queue is in Ra's registry up to three seconds
+later. Mnesia's log has a new binding at once, but another process writes the decision that it
+counts: on a busy machine after the sync, where it waits in Erlang's `disk_log` for up to two
+seconds. A broker that is killed meanwhile knows the queue and not the binding. Versions that keep
+them elsewhere are not checked.
 """
 
 import re

@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 import structlog
-from ray.serve.llm import LLMServer
 
 from shared.errors import SetupError
 from shared.openai.endpoints import ENDPOINTS
+from worker.collector import collector_paused
 from worker.engine_errors import (
     EngineGoneError,
     EngineHungError,
@@ -29,6 +29,9 @@ from worker.engine_results import SERVER_ERROR, refusal
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
+
+with collector_paused():
+    from ray.serve.llm import LLMServer
 
 log = structlog.get_logger()
 
@@ -55,7 +58,8 @@ class BatchServer(LLMServer):
             config.get_or_create_callback().ctx.run_init_node = False
         skip_telemetry()
         try:
-            await super().start()  # type: ignore[no-untyped-call]  # Ray's
+            with collector_paused():
+                await super().start()  # type: ignore[no-untyped-call]  # Ray's
         except Exception as error:
             # A child process that failed wrote its reason into this replica's log, nowhere else.
             if (reason := _last_child_error()) is None:

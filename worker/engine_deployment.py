@@ -12,6 +12,7 @@ from ray.exceptions import RayTaskError
 from ray.serve.config import ProxyLocation
 
 from shared.catalog import Catalog, Lane
+from worker.collector import collector_paused
 from worker.engine_errors import EngineFailedError
 from worker.engine_status import engine_failure, innermost_reason, is_deployed, stale_apps
 from worker.races import retry_lost
@@ -57,6 +58,7 @@ def _deploy(catalog_json: str, lane: Lane) -> None:
 
 
 def _import_definition() -> ModuleType:
-    from worker import engine_definition
+    with collector_paused():
+        from worker import engine_definition
 
     return engine_definition

@@ -126,7 +126,7 @@ def replay(
 
     Exit code 1 if some could not be run: they stay on the list, and each reason is printed.
     """
-    from shared.submission.row_replays import replay as run_again
+    from cli.dead_letters.row_replays import replay as run_again
 
     require_choice(row_ids, every=every, shown_by=_SHOWN_BY)
     storage = s3.storage(run_dir)

@@ -4,6 +4,9 @@ from typing import Literal
 
 import msgspec
 
+#: The metadata key under which a batch that runs requests again names their first batch.
+RETRY_OF = "retry_of"
+
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A batch as it was submitted. Times are Unix seconds."""

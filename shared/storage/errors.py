@@ -91,8 +91,9 @@ def errors_of(place: Place) -> Iterator[None]:
         code, status = error.code or "", error.response.status
         if code == "AccessDenied":
             raise ForbiddenError(f"S3 does not let us read {place.key}.") from error
-        # A version id that the server cannot even parse is one that does not exist.
-        if place.version_id and code in ("InvalidArgument", "NoSuchVersion", "MethodNotAllowed"):
+        # A version id that the server cannot even parse is one that does not exist. Of an object
+        # that has no such version, Ceph says NoSuchKey without naming it.
+        if place.version_id and code in (*_ABSENT, "InvalidArgument", "MethodNotAllowed"):
             raise NotFoundError(
                 f"S3 has no version '{place.version_id}' of object {place.key}."
             ) from error

@@ -53,8 +53,8 @@ _USED_ELSEWHERE = {
 }
 
 
-#: Files whose classes are tables: pydantic, and the check of plain lines, read every field.
-_TABLES = {"shared/openai/bodies.py"}
+#: The folder whose classes are tables: pydantic, and the check of plain lines, read every field.
+_TABLES = "shared/openai/bodies"
 
 
 class _Definition(NamedTuple):
@@ -102,9 +102,9 @@ def _definitions() -> list[_Definition]:
 @cache
 def _table_fields() -> frozenset[tuple[Path, int]]:
     return frozenset(
-        (_ROOT / file, line)
-        for file in _TABLES
-        for node in ast.walk(ast.parse((_ROOT / file).read_text()))
+        (file, line)
+        for file in (_ROOT / _TABLES).glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.ClassDef)
         for _, line in _variables(node.body)
     )

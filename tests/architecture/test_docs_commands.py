@@ -36,7 +36,7 @@ _WORKLOADS = {
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
-def test_what_a_page_tells_to_type_exists(page: Path) -> None:
+def test_every_command_that_a_page_shows_exists(page: Path) -> None:
     assert [wrong for line in _lines(page.read_text()) for wrong in _wrong(line)] == []
 
 

@@ -39,6 +39,10 @@ def test_the_settings_table_is_what_the_classes_say() -> None:
     )
 
 
+def test_every_setting_has_a_meaning() -> None:
+    assert [row for row in _rows() if row.endswith("|  |")] == []
+
+
 @pytest.mark.parametrize(("heading", "shape"), [("A pool:", Pool), ("A model:", Model)])
 def test_each_field_of_the_catalog_has_a_row(heading: str, shape: type[BaseModel]) -> None:
     table = PAGE.read_text().partition(heading)[2].strip().partition("\n\n")[0]

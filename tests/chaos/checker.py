@@ -170,7 +170,9 @@ def _check_replies(evidence: Evidence) -> Iterator[Violation]:
         if not answers:
             yield Violation("reply_missing", entry["message"], "it was not answered")
         elif len(answers) > 1 or not answers <= allowed:
-            yield Violation("reply_contradicts", entry["message"], f"it was told {sorted(answers)}")
+            yield Violation(
+                "reply_contradicts", entry["message"], f"the answers were {sorted(answers)}"
+            )
 
 
 def _check_dead_rows(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
@@ -367,11 +369,11 @@ def _is_given_up(response: Mapping[str, Any] | None) -> bool:
 
 
 def _check_bite(evidence: Evidence) -> Iterator[Violation]:
-    """Of a run in which nothing had to be absorbed nothing can be learnt."""
+    """A run in which nothing had to be absorbed proves nothing."""
     kills = sum(fault["kind"] == "kill" for fault in evidence.faults) + len(evidence.crashes)
     counts = absorbed(evidence)
-    for name, least in _BITES.items():
-        if kills >= least and not counts[name]:
+    for name, min_kills in _BITES.items():
+        if kills >= min_kills and not counts[name]:
             yield Violation("did_not_bite", "the run", f"no {name}, after {kills} kills")
 
 
@@ -447,7 +449,7 @@ def _check_webhooks(batches: Mapping[str, Batch], evidence: Evidence) -> Iterato
         if not record or record["status"] not in FINAL:
             continue
         if not of[batch_id]:
-            yield Violation("webhook_missing", batch_id, f"no webhook told of {record['status']}")
+            yield Violation("webhook_missing", batch_id, f"no webhook for {record['status']}")
         elif {kind for _, kind in of[batch_id]} != {f"batch.{record['status']}"}:
             yield Violation("webhook_contradicts", batch_id, f"{sorted(of[batch_id])}")
         elif len(of[batch_id]) > 1:

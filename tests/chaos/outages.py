@@ -47,7 +47,7 @@ from tests.eventually import eventually
 _HANGS_SECONDS = 60.0
 _PAUSE_SECONDS = 1.0
 #: As many as Redis keeps.
-_MOST_DEAD_ROWS = 10_000
+_MAX_DEAD_ROWS = 10_000
 _RECOVERY_SECONDS = 300.0
 #: Ends of batches, with work on others between, for which Redis is then too old.
 _STEPS = 3
@@ -187,7 +187,7 @@ class Outage(NamedTuple):
     #: The calls that always fail during the outage, and those that sometimes fail.
     refused: Sequence[str] = ()
     either: Sequence[str] = ()
-    least_seconds: float = 0.0
+    min_seconds: float = 0.0
     #: Whether uploads in parts that were not completed are begun again.
     loses_uploads: bool = False
 
@@ -215,7 +215,7 @@ class Prober(Clients):
         headers = {"authorization": f"Bearer {self._key}"}
         async with httpx.AsyncClient(headers=headers, timeout=_HANGS_SECONDS) as http:
             async with outage.happening(fleet, found):
-                until = time.monotonic() + max(seconds, outage.least_seconds)
+                until = time.monotonic() + max(seconds, outage.min_seconds)
                 while time.monotonic() < until:
                     await self._round(http, intents, found)
                     await asyncio.sleep(_PAUSE_SECONDS)
@@ -349,7 +349,7 @@ async def redis_put_back(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
     try:
         await _much_happens(fleet)
         async with fleet.unguarded(), _cut_off_from(fleet, "redis") as heal:
-            dead = [row.id for row in await state.dead_rows.all(limit=_MOST_DEAD_ROWS)]
+            dead = [row.id for row in await state.dead_rows.all(limit=_MAX_DEAD_ROWS)]
             fleet.faults.note("put_back", dead_rows=dead)
             await fleet.do(Fault(0, "kill", "redis"))
             shutil.rmtree(log)
@@ -508,7 +508,7 @@ OUTAGES = (
     Outage("s3-busy", busy_s3, _both(s3=_GONE), ("upload", "create")),
     Outage("s3-silent", partial(silent, server="s3"), _both(s3=_GONE), ("upload", "create")),
     Outage("ray-gone", partial(gone, server="cluster"), {"dispatcher": {"ray": _GONE}}),
-    Outage("half-frozen", half_frozen, least_seconds=_FREEZE_SECONDS),
+    Outage("half-frozen", half_frozen, min_seconds=_FREEZE_SECONDS),
 )
 
 

@@ -81,7 +81,7 @@ REAL = Aims(
     _LINKS,
 )
 #: A killed process of ours dies once more at a named point, after so many passages at most.
-_MOST_PASSAGES = 4
+_MAX_PASSAGES = 4
 #: Every lease of a run is shorter; see `tests.chaos.fleet`.
 _FREEZE_SECONDS = (1.0, 9.0)
 #: As of a machine that was suspended: longer than the storage daemons' own leases by default.
@@ -132,7 +132,7 @@ def point_by_point(seed: int) -> dict[str, Iterator[str]]:
 
     def places(names: Sequence[str]) -> Iterator[str]:
         for name in _turns(dice, names):
-            yield f"{name}:{dice.randint(1, _MOST_PASSAGES)}"
+            yield f"{name}:{dice.randint(1, _MAX_PASSAGES)}"
 
     return {name: places(names) for name, names in POINTS.items()}
 
@@ -144,7 +144,7 @@ def _fault(dice: random.Random, at: float, points: dict[str, Iterator[str]], aim
             target = _one_of(dice, aims.killed)
             if room(target) not in points:
                 return Fault(at, kind, target)
-            nth = dice.randint(1, _MOST_PASSAGES)
+            nth = dice.randint(1, _MAX_PASSAGES)
             return Fault(at, kind, target, point=next(points[room(target)]), nth=nth)
         case "freeze":
             target = _one_of(dice, aims.frozen)

@@ -26,7 +26,7 @@ class FaultProxy:
         #: Bytes a second; 0 for no limit.
         self.rate = 0.0
         #: Bytes that go out together; 0 for as many as come.
-        self.piece = 0
+        self.chunk_bytes = 0
         #: After so many answers, so many are lost, each with its connection: what they were about
         #: the server has done.
         self.answers_to_pass, self.answers_to_lose = 0, 0
@@ -54,7 +54,7 @@ class FaultProxy:
     def heal(self) -> None:
         """Nothing is wrong any more."""
         self.latency, self.rate, self.refuses = 0.0, 0.0, False
-        self.piece, self.answers_to_pass, self.answers_to_lose = 0, 0, 0
+        self.chunk_bytes, self.answers_to_pass, self.answers_to_lose = 0, 0, 0
         self._flows.set()
 
     def hang(self) -> None:
@@ -104,7 +104,7 @@ class FaultProxy:
         *,
         is_answer: bool = False,
     ) -> None:
-        while chunk := await reader.read(self.piece or _CHUNK_BYTES):
+        while chunk := await reader.read(self.chunk_bytes or _CHUNK_BYTES):
             if is_answer:
                 self._maybe_lose()
             if self.latency:

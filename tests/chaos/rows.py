@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 CHAT = "/v1/chat/completions"
 #: The model of a real engine: nobody knows its words, but how many they have to be.
 REAL_MODEL = "tiny-chat"
-_MOST_TOKENS = 24
+_MAX_TOKENS = 24
 #: What a request says of which its model's engine dies, with all that is in it.
 DEADLY = "end this model's engine"
 #: How a prompt begins that the engine refuses.
@@ -37,7 +37,7 @@ def request(
     digest = hashlib.sha256(f"{key} {row}".encode()).hexdigest()
     if model == REAL_MODEL:
         asked = {"model": model, "messages": [{"role": "user", "content": f"{digest} {row}"}]}
-        length = {"max_tokens": 1 + int(digest[:4], 16) % _MOST_TOKENS, "ignore_eos": True}
+        length = {"max_tokens": 1 + int(digest[:4], 16) % _MAX_TOKENS, "ignore_eos": True}
         return _line(key, row, {**asked, **length})
     verb = _REFUSE if int(digest[:4], 16) % _REFUSED_EVERY == 0 else "answer"
     words = " ".join([verb, digest, *["word"] * (int(digest[4:6], 16) % 12), "x" * padding])

@@ -43,7 +43,7 @@ Report = Callable[[str], None]
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 5.0
 #: So many faults at most before the next batch moves, or this time is over.
-_AT_MOST = 10
+_FAULTS_BETWEEN_PAUSES = 10
 _PAUSE_SECONDS = 60.0
 #: With no more points left than this, both processes of a room are to die at all of them.
 _SHARED = 4
@@ -209,7 +209,7 @@ async def _break(
             await asyncio.sleep(max(0.0, fault.at - (time.monotonic() - began)))
             if options.always_armed:
                 fleet.crash_lane_jobs_at(next(places[room(LANE_JOB)]))
-            if number % _AT_MOST == 0:
+            if number % _FAULTS_BETWEEN_PAUSES == 0:
                 # What does not move cannot go wrong: a slow machine gets fewer faults.
                 paused = time.monotonic()
                 with suppress(AssertionError):

@@ -49,7 +49,7 @@ async def test_a_cut_resets_open_connections(proxy: FaultProxy, streams: Streams
         await streams[0].read(1)
 
 
-async def test_a_link_that_hangs_tells_nobody_until_it_heals(
+async def test_a_link_that_hangs_is_silent_until_it_heals(
     proxy: FaultProxy, streams: Streams
 ) -> None:
     await _echoed(streams, b"hello")
@@ -90,7 +90,7 @@ async def test_a_slow_link_takes_at_least_its_time(proxy: FaultProxy, streams: S
 
 
 async def test_what_comes_in_pieces_arrives_whole(proxy: FaultProxy, streams: Streams) -> None:
-    proxy.piece = 7
+    proxy.chunk_bytes = 7
 
     assert await _echoed(streams, b"0123456789" * 100) == b"0123456789" * 100
 

@@ -207,7 +207,9 @@ def test_the_image_of_the_s3_server_is_one_variable(fleet: Compose) -> None:
     assert compose.interpolated(fleet, own)["services"]["s3"]["image"] == "another/minio:1"
 
 
-def test_with_an_s3_elsewhere_none_is_started_and_all_are_told_of_that_one(fleet: Compose) -> None:
+def test_with_an_s3_server_elsewhere_none_is_started_and_every_process_uses_that_one(
+    fleet: Compose,
+) -> None:
     both = compose.merged(fleet, compose.load(compose.S3_FILE.read_text()))
     place = {"S3_ENDPOINT": "https://s3.example", "S3_REGION": "eu-central-1", "S3_BUCKET": "acme"}
 

@@ -50,7 +50,7 @@ class Process:
 
     def wait(self) -> None:
         """Return once it serves."""
-        wait_until(self._is_up, timeout=60)
+        wait_until(self._is_up)
 
     def kill(self) -> None:
         """The way that no process can prepare for."""

@@ -117,17 +117,17 @@ def test_a_limit_of_zero_and_an_unknown_cursor_are_answered(
     }
 
 
-@pytest.mark.parametrize(("path", "most"), [("/v1/batches", 100), ("/v1/files", 10_000)])
-def test_a_limit_above_the_most_is_refused(path: str, most: int, acme: Caller) -> None:
-    fine = acme.http.get(path, params={"limit": most})
-    refused = acme.http.get(path, params={"limit": most + 1})
+@pytest.mark.parametrize(("path", "maximum"), [("/v1/batches", 100), ("/v1/files", 10_000)])
+def test_a_limit_above_the_maximum_is_refused(path: str, maximum: int, acme: Caller) -> None:
+    fine = acme.http.get(path, params={"limit": maximum})
+    refused = acme.http.get(path, params={"limit": maximum + 1})
 
     assert fine.status_code == 200
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "integer_above_max_value"
     assert refused.json()["error"]["message"] == (
-        f"Invalid 'limit': integer above maximum value. Expected a value <= {most}, "
-        f"but got {most + 1} instead."
+        f"Invalid 'limit': integer above maximum value. Expected a value <= {maximum}, "
+        f"but got {maximum + 1} instead."
     )
 
 

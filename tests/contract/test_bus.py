@@ -181,7 +181,7 @@ def _run_example(
     source = f"/tenants/{TENANT.name}/batches/{ids.batch_id(TENANT.name, message_id)}"
     queue = f"sub.{TENANT.name}.example"
     with _running(site, subscribe, folder, tools):
-        wait_until(lambda: _is_bound(site, queue), timeout=30)
+        wait_until(lambda: _is_bound(site, queue))
 
     for _ in range(2):
         done = subprocess.run(
@@ -196,7 +196,7 @@ def _run_example(
         assert done.returncode == 0, done.stderr
 
     with _running(site, subscribe, folder, tools) as log:
-        wait_until(lambda: _ends(known).get(source) == "batch.completed", timeout=60)
+        wait_until(lambda: _ends(known).get(source) == "batch.completed")
     assert "batch.in_progress" in log.read_text()
     asyncio.run(_delete(site, queue))
 

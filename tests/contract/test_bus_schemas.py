@@ -29,9 +29,9 @@ _DIRECT_REPLY = "amq.rabbitmq.reply-to"
 _NAMES = sorted(RECEIVED)
 
 
-def _plain(most: int) -> st.SearchStrategy[str]:
+def _plain(longest: int) -> st.SearchStrategy[str]:
     """Texts; lone surrogates are none, though JSON can write them."""
-    return st.text(st.characters(exclude_categories=["Cs"]), max_size=most)
+    return st.text(st.characters(exclude_categories=["Cs"]), max_size=longest)
 
 
 _JSON = st.recursive(
@@ -166,12 +166,12 @@ def _integers(schema: Mapping[str, Any], _: Mapping[str, Any]) -> st.SearchStrat
 
 
 def _texts(schema: Mapping[str, Any], _: Mapping[str, Any]) -> st.SearchStrategy[str]:
-    least, most = schema.get("minLength", 0), schema.get("maxLength", 2000)
+    shortest, longest = schema.get("minLength", 0), schema.get("maxLength", 2000)
     if "pattern" not in schema:
-        plain = _plain(min(most, 20)).filter(lambda text: len(text) >= least)
-        return plain | st.sampled_from(["x" * most, "\U0001f600" * most])
+        plain = _plain(min(longest, 20)).filter(lambda text: len(text) >= shortest)
+        return plain | st.sampled_from(["x" * longest, "\U0001f600" * longest])
     found = st.from_regex(schema["pattern"], alphabet=st.characters(exclude_categories=["Cs"]))
-    return found.filter(lambda text: least <= len(text) <= most)
+    return found.filter(lambda text: shortest <= len(text) <= longest)
 
 
 def _lists(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> st.SearchStrategy[Any]:

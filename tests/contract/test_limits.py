@@ -36,7 +36,7 @@ def narrow(yard: ServiceYard, tmp_path_factory: pytest.TempPathFactory) -> Itera
         process.stop()
 
 
-def test_every_answer_tells_where_the_caller_stands(acme: Caller) -> None:
+def test_every_answer_says_how_many_calls_are_left(acme: Caller) -> None:
     for path in ("/v1/models", "/v1/files", "/v1/batches/none"):
         answer = acme.http.get(path)
 
@@ -57,7 +57,7 @@ def test_too_many_calls_are_told_when_to_come_back(acme: Caller, narrow: str) ->
     assert "Limit 5" in error["message"]
 
 
-def test_what_waiting_does_not_mend_is_not_tried_again(acme: Caller, narrow: str) -> None:
+def test_a_limit_that_waiting_does_not_help_is_not_tried_again(acme: Caller, narrow: str) -> None:
     file_id = acme.upload(rows("one"))
     with OpenAI(api_key=acme.key, base_url=f"{narrow}/v1", max_retries=2) as client:
         client.batches.create(**batch_params(file_id))

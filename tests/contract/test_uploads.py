@@ -14,13 +14,13 @@ from tests.contract.conftest import Caller, rows
 def test_parts_in_any_order_make_the_file_that_the_completion_names(acme: Caller) -> None:
     body = rows("one", "two", "three")
     # S3 takes 5 MiB at the least for all parts but the last; a client's parts may be smaller.
-    pieces = [body[start : start + 100] for start in range(0, len(body), 100)]
+    chunks = [body[start : start + 100] for start in range(0, len(body), 100)]
     upload = _begin(acme, len(body))
     with ThreadPoolExecutor(8) as pool:
         parts = list(
             pool.map(
-                lambda piece: acme.openai.uploads.parts.create(upload.id, data=piece),
-                reversed(pieces),
+                lambda chunk: acme.openai.uploads.parts.create(upload.id, data=chunk),
+                reversed(chunks),
             )
         )
 

@@ -200,7 +200,7 @@ def epmd_gives(address: str) -> list[str]:
     for name in list(given):
         claim = struct.pack(">BHBBHHH", 120, 9, 77, 0, 6, 5, len(name)) + name.encode() + b"\0\0"
         # The second byte is the reason of a refusal.
-        if _exchange(address, _sized(claim), most=2)[1:] == b"\0":
+        if _exchange(address, _sized(claim), max_bytes=2)[1:] == b"\0":
             given.append(f"the name {name}")
     return given
 
@@ -281,10 +281,10 @@ def _sized(message: bytes) -> bytes:
     return len(message).to_bytes(2, "big") + message
 
 
-def _exchange(address: str, message: bytes, *, most: int = -1) -> bytes:
+def _exchange(address: str, message: bytes, *, max_bytes: int = -1) -> bytes:
     with _dial(address) as line, line.makefile("rb") as answers:
         line.sendall(message)
-        return _read(answers, most)
+        return _read(answers, max_bytes)
 
 
 def _read(answers: BinaryIO, size: int) -> bytes:

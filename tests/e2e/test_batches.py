@@ -275,7 +275,7 @@ async def _next(queue: aio_pika.abc.AbstractQueue) -> aio_pika.abc.AbstractIncom
         found.append(await queue.get(no_ack=True, fail=False))
         return found[-1] is not None
 
-    await eventually(arrived, timeout=60)
+    await eventually(arrived)
     assert found[-1] is not None
     return found[-1]
 

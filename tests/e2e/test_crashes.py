@@ -61,7 +61,7 @@ async def test_a_dispatcher_killed_while_it_finishes_a_batch_is_followed_by_anot
         log = tmp_path / point
         warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT=point, BATCHYARD_CRASH_LOG=str(log))
         batch = warm_chat.submit(chat_lines(5), "/v1/chat/completions")
-        await eventually(lambda: not warm_chat.dispatcher.is_alive(), timeout=60)
+        await eventually(lambda: not warm_chat.dispatcher.is_alive())
         warm_chat.restart_dispatcher(BATCHYARD_CRASH_AT="", BATCHYARD_CRASH_LOG="")
 
         ended = warm_chat.wait(batch)

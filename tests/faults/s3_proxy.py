@@ -40,7 +40,7 @@ class S3Proxy:
         self.judge: Judge | None = None
         #: How often each call came, by method and path with its query.
         self.tries: Counter[tuple[str, str]] = Counter()
-        self.most_tries = 0
+        self.max_tries = 0
         self.refused = 0
         self._lock = threading.Lock()
 
@@ -56,7 +56,7 @@ class S3Proxy:
         """Count a call and judge it; a judge may take its time."""
         with self._lock:
             self.tries[method, path] += 1
-            self.most_tries = max(self.most_tries, self.tries[method, path])
+            self.max_tries = max(self.max_tries, self.tries[method, path])
         # Read once: a test may take the judge away meanwhile.
         judge = self.judge
         refusal = judge(method, path) if judge else None

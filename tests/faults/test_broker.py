@@ -195,7 +195,7 @@ async def _flood(yard: BrokerYard, *, messages: int) -> dict[str, float]:
     """Publish `messages` at once, and call HTTP until all of them are batches."""
     run = secrets.token_hex(4)
     dispatcher = psutil.Process(yard.dispatcher.child.pid)
-    before = most = dispatcher.memory_info().rss
+    before = peak = dispatcher.memory_info().rss
     calls: list[float] = []
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -209,7 +209,7 @@ async def _flood(yard: BrokerYard, *, messages: int) -> dict[str, float]:
         called = loop.time()
         await yard.create(f"{run}-{len(calls)}")
         calls.append(loop.time() - called)
-        most = max(most, dispatcher.memory_info().rss)
+        peak = max(peak, dispatcher.memory_info().rss)
     await publishing
     seconds = loop.time() - began
 
@@ -230,5 +230,5 @@ async def _flood(yard: BrokerYard, *, messages: int) -> dict[str, float]:
         "http_calls": len(calls),
         "http_p50_ms": round(1000 * ordered[len(ordered) // 2]),
         "http_p99_ms": round(1000 * ordered[int(len(ordered) * 0.99)]),
-        "dispatcher_growth_mb": round((most - before) / 1e6, 1),
+        "dispatcher_growth_mb": round((peak - before) / 1e6, 1),
     }

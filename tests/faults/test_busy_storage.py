@@ -17,7 +17,7 @@ from tests.servers import S3
 pytestmark = pytest.mark.timeout(1800)
 #: Of a run on demand; the short one has as many for all of it.
 _SECONDS = float(os.environ.get("S3_BUSY_SECONDS", "60"))
-_MOST_TRIES = 5
+_MAX_TRIES = 5
 _EVERYTHING = "503 to everything"
 #: Enough for an upload in two parts.
 _LARGE_BYTES = 9 * 1024 * 1024
@@ -88,7 +88,7 @@ async def _endure(
             proxy.judge = judge
             await asyncio.sleep(seconds * share)
             if name == _EVERYTHING:
-                await eventually(lambda: proxy.most_tries >= _MOST_TRIES)
+                await eventually(lambda: proxy.max_tries >= _MAX_TRIES)
             proxy.judge = None
             meanwhile = len(confirmed) - before
             took = await confirmed.more()
@@ -99,7 +99,7 @@ async def _endure(
                 f"and {_FULL:.0%} of {rate:.0f} a second within {full:.1f} s"
             )
             assert proxy.refused > refused
-    assert proxy.most_tries == _MOST_TRIES, proxy.tries.most_common(3)
+    assert proxy.max_tries == _MAX_TRIES, proxy.tries.most_common(3)
     for name in confirmed:
         assert await straight.get(name) == bodies[name]
     # Those that nobody knows of, as their first answer was another one, are for the sweep.

@@ -17,13 +17,13 @@ from tests.servers import TENANT
 
 pytestmark = pytest.mark.timeout(3600)
 _MESSAGES = int(os.environ.get("DUPLICATED_MESSAGES", "10000"))
-_MOST_TIMES = 5
+_MAX_TIMES = 5
 #: One in so many comes once more, and says something else.
 _CONFLICTS_EVERY = 100
 _AT_ONCE = 200
 
 
-async def test_messages_that_come_again_make_one_batch_each_and_conflicts_are_told(
+async def test_messages_that_come_again_make_one_batch_each_and_conflicts_are_reported(
     yard: BrokerYard,
 ) -> None:
     await _send_again_and_again(yard, messages=100)
@@ -41,7 +41,7 @@ async def _send_again_and_again(yard: BrokerYard, *, messages: int) -> int:
     run, dice = secrets.token_hex(4), random.Random(7)
     reply_to = f"reply.{TENANT.name}.{run}"
     names = [f"{run}.{number}" for number in range(messages)]
-    again = [name for name in names for _ in range(dice.randrange(_MOST_TIMES))]
+    again = [name for name in names for _ in range(dice.randrange(_MAX_TIMES))]
     conflicts = names[::_CONFLICTS_EVERY]
     dice.shuffle(again)
     async with await aio_pika.connect(yard.rabbitmq.url(TENANT)) as link:

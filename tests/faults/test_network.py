@@ -91,11 +91,11 @@ def _faults(proxy: FaultProxy) -> Iterator[tuple[str, float]]:
     yield "200 ms late", _BAD_SECONDS
     proxy.rate = 20_000
     yield "20 kB/s", _BAD_SECONDS
-    proxy.piece = 7
+    proxy.chunk_bytes = 7
     yield "7 bytes at a time", _BAD_SECONDS
     for _ in range(_CUTS):
         # In the middle of whatever is on its way.
-        proxy.piece = 7
+        proxy.chunk_bytes = 7
         proxy.cut()
         yield "cut", 0.5
     proxy.hang()

@@ -20,7 +20,7 @@ _CUTS = int(os.environ.get("S3_CUTS", "1000"))
 #: Enough for an upload in two parts.
 _LARGE_BYTES = 9 * 1024 * 1024
 #: An upload in parts has no more answers.
-_MOST_ANSWERS = 6
+_MAX_ANSWERS = 6
 
 Write = Callable[[Storage, str, bytes], Awaitable[object]]
 
@@ -75,7 +75,7 @@ async def _cut(storage: Storage, proxy: FaultProxy, s3: S3, *, cuts: int) -> Non
             else dice.choices(kinds, [weight for _, weight in kinds])[0]
         )
         body = dice.randbytes(_LARGE_BYTES if write is _upload else 100)
-        proxy.answers_to_pass = dice.randrange(_MOST_ANSWERS) if write is _upload else 0
+        proxy.answers_to_pass = dice.randrange(_MAX_ANSWERS) if write is _upload else 0
         proxy.answers_to_lose = 1
         unknown += write is _upload and proxy.answers_to_pass == 0
         key = f"{write.__name__}/{number}"

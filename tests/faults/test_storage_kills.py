@@ -18,7 +18,7 @@ from tests.servers import absent
 pytestmark = [pytest.mark.on_demand, pytest.mark.timeout(3600)]
 _KEYS = secrets.token_hex(10), secrets.token_hex(20)
 _KILLS = int(os.environ.get("S3_KILLS", "9"))
-_LEAST_OBJECTS = 1000
+_MIN_OBJECTS = 1000
 #: Of the gateway alone, and then of everything.
 _GATEWAY_TURNS = 2
 #: Some are so large that they go in two parts.
@@ -62,12 +62,12 @@ async def test_ceph_killed_under_load_loses_no_object_that_was_acknowledged(
 
     async with writing(write) as confirmed:
         for kill in islice(cycle(_turns(ceph)), _KILLS):
-            await _some(confirmed, _LEAST_OBJECTS // _KILLS)
+            await _some(confirmed, _MIN_OBJECTS // _KILLS)
             kill()
             await asyncio.to_thread(ceph.wait)
             took = await confirmed.more()
             print(f"{kill.__name__}: goes on {took:.1f} s after it serves, {len(confirmed)} so far")  # noqa: T201
-        await _some(confirmed, max(0, _LEAST_OBJECTS - len(confirmed)))
+        await _some(confirmed, max(0, _MIN_OBJECTS - len(confirmed)))
 
     lost = [name for name in confirmed if await storage.get(name) != bodies[name]]
     assert lost == []

@@ -7,7 +7,7 @@ from shared.errors import InvalidInputError, TooLargeError
 
 _BOUNDARY = "b0undary"
 _FIELDS = ("purpose", "expires")
-_MOST_BYTES = 2000
+_MAX_BYTES = 2000
 #: Bytes of which forms are made, so that near misses are frequent.
 _PIECES = (
     b"\r", b"\n", b"\r\n", b"-", b"--", b"\r\n--", b"\r\n--b0unda", b"--b0undary",
@@ -34,14 +34,14 @@ def check_a_form(dice: random.Random) -> None:
     except (InvalidInputError, TooLargeError):
         return
     assert form.has_file
-    assert len(received) <= min(len(broken), _MOST_BYTES)
+    assert len(received) <= min(len(broken), _MAX_BYTES)
     assert set(form.fields()) <= set(_FIELDS)
     assert isinstance(form.filename, str)
 
 
 def _fed(dice: random.Random, body: bytes) -> tuple[bytes, Form]:
     content_type = f"multipart/form-data; boundary={_BOUNDARY}"
-    form = Form(content_type, file_field="file", fields=_FIELDS, max_file_bytes=_MOST_BYTES)
+    form = Form(content_type, file_field="file", fields=_FIELDS, max_file_bytes=_MAX_BYTES)
     received, at = [], 0
     longest = dice.choice((1, 3, 20, 300, 10_000))
     while at < len(body):

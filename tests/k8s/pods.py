@@ -57,14 +57,14 @@ def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     for key, value in selector.get("matchLabels", {}).items():
         if labels.get(key) != value:
             return False
-    for wish in selector.get("matchExpressions", []):
-        value, values = labels.get(wish["key"]), wish.get("values", [])
+    for expression in selector.get("matchExpressions", []):
+        value, values = labels.get(expression["key"]), expression.get("values", [])
         is_met = {
             "In": value in values,
             "NotIn": value not in values,
             "Exists": value is not None,
             "DoesNotExist": value is None,
-        }[wish["operator"]]
+        }[expression["operator"]]
         if not is_met:
             return False
     return True

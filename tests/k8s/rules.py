@@ -13,10 +13,10 @@ NAMESPACE = "batchyard"
 _CLUSTER_WIDE = ("Namespace",)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_MOST_IN_A_NAME, _MOST_IN_A_RAY_NAME, _MOST_IN_A_PORT_NAME = 63, 53, 15
+_MAX_NAME_CHARACTERS, _MAX_RAY_NAME_CHARACTERS, _MAX_PORT_NAME_CHARACTERS = 63, 53, 15
 _SECRET_WORDS = re.compile(r"TOKEN|PASSWORD|SECRET|_KEY$|AMQP_URL|REDIS_URL")
 #: Of the limit, in percent: a rewrite of the log holds what changes meanwhile twice.
-_MOST_OF_REDIS_MEMORY = 65
+_MAX_REDIS_MEMORY_PERCENT = 65
 _REDIS_BOUND = re.compile(r'--maxmemory "\$\(\((\w+) / 100 \* (\d+)\)\)"')
 #: The first with /api/health/checks/reached-target-cluster-size, which the operator asks from 2.22.
 _OLDEST_RABBITMQ = (4, 2, 4)
@@ -48,8 +48,10 @@ def names(documents: list[Document]) -> Iterator[str]:
             yield f"{name}: there are {number}"
     for document in documents:
         name = document["metadata"]["name"]
-        most = _MOST_IN_A_RAY_NAME if document["kind"] == "RayCluster" else _MOST_IN_A_NAME
-        if not _NAME.fullmatch(name) or len(name) > most:
+        max_characters = (
+            _MAX_RAY_NAME_CHARACTERS if document["kind"] == "RayCluster" else _MAX_NAME_CHARACTERS
+        )
+        if not _NAME.fullmatch(name) or len(name) > max_characters:
             yield f"{title(document)}: not a name that it may have"
         namespace = document["metadata"].get("namespace")
         if document["kind"] not in _CLUSTER_WIDE and namespace != NAMESPACE:
@@ -91,7 +93,7 @@ def ports(documents: list[Document]) -> Iterator[str]:
     for pod in pods(documents):
         named = [p["name"] for c in pod.spec["containers"] for p in c.get("ports", [])]
         for name in named:
-            if not _PORT_NAME.fullmatch(name) or len(name) > _MOST_IN_A_PORT_NAME:
+            if not _PORT_NAME.fullmatch(name) or len(name) > _MAX_PORT_NAME_CHARACTERS:
                 yield f"{pod.name}: {name} is no name of a port"
         if len(set(named)) < len(named):
             yield f"{pod.name}: a port's name stands twice"
@@ -234,7 +236,7 @@ def redis_bounds(documents: list[Document]) -> Iterator[str]:
             }
             if found is None or found[1] not in limits:
                 yield f"{where}: Redis has no bound by its container's memory"
-            elif int(found[2]) > _MOST_OF_REDIS_MEMORY:
+            elif int(found[2]) > _MAX_REDIS_MEMORY_PERCENT:
                 yield f"{where}: no room for rewriting the log beside {found[2]} percent"
 
 

@@ -480,4 +480,4 @@ def _schema_problems(fleet: Fleet, plant: Plant) -> str:
     plant.change(fleet)
     changed = [document for name, document in fleet.items() if document != before[name]]
     assert changed
-    return "\n".join(told for document in changed for told in schemas.problems(document))
+    return "\n".join(problem for document in changed for problem in schemas.problems(document))

@@ -135,7 +135,7 @@ def _daemon(folder: Path) -> Iterator[ContainerEngine]:
         )
     engine = ContainerEngine(_CLIENTS[0], f"unix://{socket}", folder)
     try:
-        wait_until(lambda: daemon.poll() is not None or engine.answers(), timeout=60)
+        wait_until(lambda: daemon.poll() is not None or engine.answers())
         if daemon.poll() is not None:
             raise NoEngineError((folder / "log").read_text()[-1000:])
         _remove_left_over(engine)

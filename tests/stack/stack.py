@@ -145,7 +145,7 @@ class Stack(DockerCompose):
         if self.engine.is_ours:
             os.kill(before["Pid"], signal.SIGKILL)
         else:
-            # A kill by the engine is an operator's wish, and is not undone.
+            # A kill by the engine counts as an operator's, so it is not restarted.
             self.engine.run("kill", container)
             self.engine.run("start", container)
         wait_until(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -119,7 +120,7 @@ def test_of_all_rows_those_that_cannot_be_replayed_are_named_and_hold_up_no_othe
     ]
 
 
-def test_with_s3_away_what_was_made_is_told_and_the_rest_waits(
+def test_with_s3_away_what_was_written_is_announced_and_the_rest_waits(
     environment: dict[str, str], given_up: list[str]
 ) -> None:
     nowhere = {**environment, "BATCHYARD_S3_ENDPOINT": "http://127.0.0.1:1"}
@@ -145,11 +146,18 @@ def test_rows_are_dropped_one_by_one_or_all(
     assert "There are no dead rows." in _run("drop", "--all", "-y", environment=environment).output
 
 
-def test_what_is_missing_is_said(environment: dict[str, str], given_up: list[str]) -> None:
+def test_what_is_missing_is_said(
+    environment: dict[str, str],
+    given_up: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(InvalidInputError, match="give --all"):
         _run("replay", environment=environment)
     with pytest.raises(NotFoundError, match="batch_req_x"):
         _run("show", "batch_req_x", environment=environment)
+    # In this folder no fleet has run that would say where S3 is.
+    monkeypatch.chdir(tmp_path)
     without = {name: text for name, text in environment.items() if "S3" not in name}
     with pytest.raises(SetupError, match="BATCHYARD_S3_ENDPOINT"):
         _run("replay", "--all", environment=without)

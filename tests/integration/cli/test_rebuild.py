@@ -255,7 +255,7 @@ async def test_a_lost_index_is_made_again(
     batch_ids = await _populate(yards, lambda: copies.append(_copy(redis_server, tmp_path)))
     before = {batch_id: await yards.record(batch_id) for batch_id in batch_ids}
     parts = {batch_id: await yards.state.slices.parts(batch_id) for batch_id in batch_ids}
-    told = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
+    sent = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
     files = await _files(yards.state)
     queue = await _queue(redis_server)
     running = [one for one in batch_ids if Status(before[one]["status"]) not in FINAL]
@@ -282,10 +282,10 @@ async def test_a_lost_index_is_made_again(
     # What was committed stays so.
     for batch_id in running:
         assert await yards.state.slices.parts(batch_id) == parts[batch_id]
-    # An event that is told again says the same, and each end is told again.
+    # An event that is sent again says the same, and each end is sent again.
     again = await yards.hear()
     for event in again:
-        if first := told.get((event["batch"], event["sequence"])):
+        if first := sent.get((event["batch"], event["sequence"])):
             assert _said(event) == _said(first)
         else:
             assert int(event["sequence"]) > STRIDE
@@ -404,7 +404,7 @@ async def test_killed_anywhere_it_is_run_again_and_nobody_sees_the_half_of_it(
     ended, running = await yards.complete("ended"), await yards.start("running", 9)
     await yards.commit_some(running, 1)
     before = [await yards.record(one) for one in (ended, running)]
-    told = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
+    sent = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
     key = await create_key(yards.state, yards.storage, TENANT)
     await _empty(redis_server)
 
@@ -424,7 +424,7 @@ async def test_killed_anywhere_it_is_run_again_and_nobody_sees_the_half_of_it(
 
     assert [await yards.record(one) for one in (ended, running)] == before
     for event in await yards.hear():
-        first = told.get((event["batch"], event["sequence"]))
+        first = sent.get((event["batch"], event["sequence"]))
         assert first is None or _said(first) == _said(event)
     assert await yards.state.lease("dispatcher", "x", seconds=1).hold() > 0
     assert await yards.state.keys.admit(key, [Rate("requests", 10, 60)]) is not None
@@ -529,7 +529,7 @@ async def test_what_a_client_asks_for_meanwhile_is_refused_rather_than_undone(
     running = await _half_done(yards, redis_server, tmp_path)
     file = await yards.upload("file-other", b"x")
     own = (await state.batches.get(running)).fields["input_file_id"]
-    wishes: dict[str, Callable[[], Awaitable[object]]] = {
+    changes: dict[str, Callable[[], Awaitable[object]]] = {
         "cancel": lambda: cancel(state, storage, running),
         "pause": lambda: state.controls.pause(running),
         "amend": lambda: state.controls.amend(running, priority=9),
@@ -542,9 +542,9 @@ async def test_what_a_client_asks_for_meanwhile_is_refused_rather_than_undone(
     }
 
     async def ask() -> None:
-        for wish in wishes.values():
+        for change in changes.values():
             with pytest.raises(TransientError, match="being rebuilt"):
-                await wish()
+                await change()
         # What is in S3 already is the same before and after.
         await accept(state, storage, await read_manifest(storage, running))
 
@@ -565,7 +565,7 @@ async def test_a_change_whose_other_half_comes_too_late_is_to_be_asked_for_again
 ) -> None:
     state, storage = yards.state, yards.storage
     running = await _half_done(yards, redis_server, tmp_path)
-    # Redis has been told, and S3 has not.
+    # Redis has the change, and S3 does not.
     await state.controls.pause(running)
     await state.webhooks.create(TENANT, "we_1", _ENDPOINT, max_endpoints=9)
 
@@ -660,7 +660,7 @@ async def test_a_pack_that_was_on_its_way_is_found_as_well(
     assert list(await yards.state.slices.parts(running)) == [0]
 
 
-async def test_a_batch_of_which_nobody_was_told_is_made_once(yards: Yards) -> None:
+async def test_a_batch_that_was_written_and_never_answered_is_created_once(yards: Yards) -> None:
     file = await yards.upload("file-in", lines(3))
     manifest = a_manifest(
         "untold",
@@ -729,7 +729,7 @@ async def test_batches_in_packs_are_made_again_with_their_plans(
     batch_ids = [started, waiting, ended]
     before = [await yards.record(one) for one in batch_ids]
     parts = await yards.state.slices.parts(started)
-    told = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
+    sent = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
     await _empty(redis_server)
 
     rebuild = await _rebuild(yards)
@@ -738,7 +738,7 @@ async def test_batches_in_packs_are_made_again_with_their_plans(
     assert await yards.state.slices.parts(started) == parts
     assert rebuild.counts["batches"] == 3
     for event in await yards.hear():
-        first = told.get((event["batch"], event["sequence"]))
+        first = sent.get((event["batch"], event["sequence"]))
         assert first is None or _said(first) == _said(event)
 
 
@@ -783,7 +783,7 @@ async def test_what_a_client_changed_is_not_taken_back(
         await save_changes(yards.state, yards.storage, batch_id)
     await yards.state.controls.amend(running, priority=9)
     await save_changes(yards.state, yards.storage, running)
-    told = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
+    sent = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
     before = [await yards.record(one) for one in (running, ended)]
     await _empty(redis_server)
 
@@ -793,7 +793,7 @@ async def test_what_a_client_changed_is_not_taken_back(
     again = await yards.hear()
     assert {event["batch"] for event in again} == {running, ended}
     for event in again:
-        first = told.get((event["batch"], event["sequence"]))
+        first = sent.get((event["batch"], event["sequence"]))
         assert int(event["sequence"]) > STRIDE or _said(first or {}) == _said(event)
 
 
@@ -886,20 +886,20 @@ async def test_deleted_files_stay_deleted_and_their_objects_are_swept(
         await storage.get(output.key)
 
 
-async def test_the_command_tells_what_it_would_do_and_then_what_it_did(
+async def test_the_command_prints_what_it_would_do_and_then_what_it_did(
     yards: Yards, redis_server: servers.Redis, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended, _ = await yards.complete("ended"), await yards.start("running", 9)
     record = await yards.record(ended)
     await _empty(redis_server)
-    told = {
+    environment = {
         "REDIS_URL": redis_server.url,
         "S3_ENDPOINT": s3.endpoint,
         "S3_ACCESS_KEY": s3.access_key,
         "S3_SECRET_KEY": s3.secret_key,
         "S3_BUCKET": yards.storage.bucket,
     }
-    for name, text in told.items():
+    for name, text in environment.items():
         monkeypatch.setenv(f"BATCHYARD_{name}", text)
 
     counted = json.loads(await _command("--dry-run", "--json"))

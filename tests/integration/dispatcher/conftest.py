@@ -240,7 +240,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNode]:
     try:
         node.wait()
         # The head answers some seconds before it takes a job.
-        wait_until(lambda: _takes_a_job(node), timeout=60)
+        wait_until(lambda: _takes_a_job(node))
         yield node
     finally:
         node.stop()

@@ -19,7 +19,7 @@ async def test_a_job_runs_to_its_end(cluster: Cluster) -> None:
 
     await cluster.submit(job, "python -c pass", metadata={"lane": "m@gpu"})
 
-    await eventually(lambda: _is(cluster, job, JobStatus.SUCCEEDED), timeout=60)
+    await eventually(lambda: _is(cluster, job, JobStatus.SUCCEEDED))
 
 
 async def test_a_job_that_fails_leaves_a_reason_of_a_few_lines(cluster: Cluster) -> None:
@@ -29,7 +29,7 @@ async def test_a_job_that_fails_leaves_a_reason_of_a_few_lines(cluster: Cluster)
     prints = "import time; print('.' * 9000); print('gone', flush=True); time.sleep(1)"
     await cluster.submit(job, f'python -c "{prints}; raise SystemExit(7)"', metadata={})
 
-    await eventually(lambda: _is(cluster, job, JobStatus.FAILED), timeout=60)
+    await eventually(lambda: _is(cluster, job, JobStatus.FAILED))
     message = await cluster.message(job)
     assert "exit code 7" in message
     assert message.rstrip().endswith("gone")
@@ -39,13 +39,13 @@ async def test_a_job_that_fails_leaves_a_reason_of_a_few_lines(cluster: Cluster)
 async def test_a_job_is_submitted_once_and_stopped(cluster: Cluster) -> None:
     job = _job()
     await cluster.submit(job, _FOREVER, metadata={})
-    await eventually(lambda: _is(cluster, job, JobStatus.RUNNING), timeout=60)
+    await eventually(lambda: _is(cluster, job, JobStatus.RUNNING))
 
     await cluster.submit(job, "python -c pass", metadata={})
 
     assert await cluster.status(job) is JobStatus.RUNNING
     await cluster.stop(job)
-    await eventually(lambda: _is(cluster, job, JobStatus.STOPPED), timeout=30)
+    await eventually(lambda: _is(cluster, job, JobStatus.STOPPED))
     # What is over may be stopped again, and is not begun again.
     await cluster.stop(job)
     await cluster.submit(job, _FOREVER, metadata={})

@@ -95,7 +95,9 @@ async def test_without_a_token_there_are_no_numbers(state: State, bus: Bus) -> N
     assert answer.status_code == 404
 
 
-async def test_a_broker_that_is_gone_is_told_and_the_rest_still_counted(state: State) -> None:
+async def test_a_broker_that_is_gone_is_reported_and_the_rest_is_still_counted(
+    state: State,
+) -> None:
     await in_progress(state)
     async with _http(state, Bus("amqp://nobody@127.0.0.1:1/")) as http:
         answer = await http.get("/metrics", headers={"authorization": f"Bearer {_TOKEN}"})
@@ -105,7 +107,7 @@ async def test_a_broker_that_is_gone_is_told_and_the_rest_still_counted(state: S
     assert "batchyard_dead_letters" not in answer.text
 
 
-async def test_of_s3_and_ray_the_numbers_tell_which_answers(
+async def test_the_metrics_say_which_of_s3_and_ray_answers(
     state: State, bus: Bus, storage: Storage
 ) -> None:
     ray = Cluster("http://127.0.0.1:1", "token")
@@ -120,7 +122,7 @@ async def test_of_s3_and_ray_the_numbers_tell_which_answers(
     assert up == {"redis": "1", "rabbitmq": "1", "s3": "0", "ray": "0", "own": "1"}
 
 
-async def test_a_redis_that_never_answers_is_told(bus: Bus) -> None:
+async def test_a_redis_that_never_answers_is_reported(bus: Bus) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         state = State(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
         async with _http(state, bus, patience_seconds=0.2) as http:

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from redis.asyncio import Redis
 
+from cli.dead_letters.row_replays import replay
 from dispatcher.packing import InlineBatch, Packer
 from dispatcher.reaper import Reaper
 from shared import ids
@@ -22,7 +23,6 @@ from shared.lifecycle import FINAL, Event, Status
 from shared.state import FileRecord, PackedAcceptance, PartRecord, State, UploadRecord
 from shared.submission.accept import accept
 from shared.submission.admission import NewBatchQuota
-from shared.submission.row_replays import replay
 from tests.batches import JOB, LANE, dead_row
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import (

@@ -57,7 +57,7 @@ class Jobs:
 
     async def kill(self, job: str) -> None:
         """As a crash would end it; Ray says that it runs before its process is there."""
-        await eventually(lambda: bool(self._processes(job)), timeout=30)
+        await eventually(lambda: bool(self._processes(job)))
         for process in self._processes(job):
             process.kill()
 
@@ -103,7 +103,7 @@ async def test_a_lane_with_work_gets_one_job(
 
     job = (await state.lanes.job(LANE)).id
     assert await jobs.submitted() == [job]
-    await eventually(lambda: _is(cluster, job, JobStatus.RUNNING), timeout=60)
+    await eventually(lambda: _is(cluster, job, JobStatus.RUNNING))
 
 
 async def test_jobs_that_die_without_progress_are_replaced_a_few_times_and_then_fail_the_lane(
@@ -116,13 +116,13 @@ async def test_jobs_that_die_without_progress_are_replaced_a_few_times_and_then_
     first = (await state.lanes.job(LANE)).id
     assert len(await claim(state, slices=2, job=first)) == 2
 
-    await eventually(lambda: _keeps(keeper, lambda: _is_buried(state, first)), timeout=60)
+    await eventually(lambda: _keeps(keeper, lambda: _is_buried(state, first)))
 
     # The claims are back, and the next job is not started at once.
     assert await state.claims.inflight(batch_id) == 0
     assert await state.lanes.claimed_count(LANE) == 0
     assert (await state.lanes.job(LANE)).id == ""
-    await eventually(lambda: _keeps(keeper, lambda: _has_ended(state, batch_id)), timeout=60)
+    await eventually(lambda: _keeps(keeper, lambda: _has_ended(state, batch_id)))
     record = await state.batches.get(batch_id)
     assert record.status is Status.FAILED
     assert f"ended {_ATTEMPTS} times without a result" in record.fields["first_error"]
@@ -145,10 +145,10 @@ async def test_a_killed_job_with_progress_is_replaced_at_once_and_its_claims_go_
     first = (await state.lanes.job(LANE)).id
     done, lost = await claim(state, slices=2, job=first)
     await state.claims.commit(done, part(done))
-    await eventually(lambda: _is(cluster, first, JobStatus.RUNNING), timeout=60)
+    await eventually(lambda: _is(cluster, first, JobStatus.RUNNING))
 
     await jobs.kill(first)
-    await eventually(lambda: _keeps(keeper, lambda: _has_other_job(state, first)), timeout=60)
+    await eventually(lambda: _keeps(keeper, lambda: _has_other_job(state, first)))
 
     second = (await state.lanes.job(LANE)).id
     assert sorted(await jobs.submitted()) == sorted([first, second])
@@ -193,7 +193,7 @@ async def test_a_job_that_died_while_its_lane_was_idle_is_forgotten(
     job = (await state.lanes.job(LANE)).id
     await state.apply(batch_id, Event.CANCEL_REQUESTED)
 
-    await eventually(lambda: _keeps(keeper, lambda: _is_buried(state, job)), timeout=60)
+    await eventually(lambda: _keeps(keeper, lambda: _is_buried(state, job)))
 
     assert job
     assert (await state.lanes.job(LANE)).id == ""
@@ -211,11 +211,11 @@ async def test_a_silent_job_is_stopped_and_replaced(
     await in_progress(state)
     await keeper.keep(LANE)
     job = (await state.lanes.job(LANE)).id
-    await eventually(lambda: _is(cluster, job, JobStatus.RUNNING), timeout=60)
+    await eventually(lambda: _is(cluster, job, JobStatus.RUNNING))
 
     # Opened long ago and never heard of; or heard of soon after, and not since.
     await redis.hset(f"{namespace}lane:{LANE}:job", last_sign, "1795165000000")
-    await eventually(lambda: _keeps(keeper, lambda: _has_other_job(state, job)), timeout=60)
+    await eventually(lambda: _keeps(keeper, lambda: _has_other_job(state, job)))
 
     assert await cluster.status(job) is JobStatus.STOPPED
 
@@ -228,7 +228,7 @@ async def test_a_frozen_keeper_that_wakes_does_not_take_the_claims_of_a_later_jo
     await keeper.feed(LANE)
     await keeper.keep(LANE)
     old = await state.lanes.job(LANE)
-    await eventually(lambda: _is(cluster, old.id, JobStatus.SUCCEEDED), timeout=60)
+    await eventually(lambda: _is(cluster, old.id, JobStatus.SUCCEEDED))
     await state.lanes.open_job(LANE, old.id, "later")
     held = await claim(state, slices=2, job="later")
 
@@ -351,7 +351,7 @@ async def test_a_ready_list_never_holds_more_than_a_hundred_and_stays_in_order(
     urgent = await in_progress(state, slices=200, expires_at=1)
     await feeder.feed(LANE)
     ready = await state.lanes.candidates(LANE, slices_per_batch=1)
-    assert sum(piece.is_ready for piece in ready) == 100
+    assert sum(slice_.is_ready for slice_ in ready) == 100
     running = await claim(state, slices=30)
     assert [one.index for one in running] == list(range(30))
 
@@ -490,6 +490,6 @@ async def _has_ended(state: State, batch_id: str) -> bool:
 
 async def _is_ready(state: State, batch_id: str) -> bool:
     return any(
-        piece.is_ready and piece.batch_id == batch_id
-        for piece in await state.lanes.candidates(LANE, slices_per_batch=1)
+        slice_.is_ready and slice_.batch_id == batch_id
+        for slice_ in await state.lanes.candidates(LANE, slices_per_batch=1)
     )

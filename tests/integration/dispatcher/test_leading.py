@@ -150,11 +150,11 @@ async def test_one_leads_and_the_other_takes_over_when_it_is_killed(
     batch_id = await yard.submit(lines(3))
 
     # A lease that has just been renewed runs out, and the other one looks four times a lease.
-    await eventually(other.leads, timeout=60)
+    await eventually(other.leads)
     await eventually_in_progress(yard, batch_id)
 
 
-async def test_its_port_tells_that_it_leads(
+async def test_its_port_shows_that_it_leads(
     state: State, environment: dict[str, str], tmp_path: Path
 ) -> None:
     assert state is not None
@@ -196,7 +196,7 @@ async def test_a_frozen_leader_that_wakes_follows_and_has_done_no_harm(
         await state.apply(batch_id, Event.CANCEL_REQUESTED)
     leader.signal(signal.SIGSTOP)
 
-    await eventually(other.leads, timeout=60)
+    await eventually(other.leads)
     ended = dict.fromkeys(batch_ids[::2], Status.CANCELLED)
     expected = {**ended, **dict.fromkeys(batch_ids[1::2], Status.IN_PROGRESS)}
 
@@ -228,13 +228,13 @@ async def test_a_webhook_sent_by_a_dispatcher_that_died_is_sent_again_under_its_
         endpoint = await an_endpoint(state, receiver.url)
         await in_status(state, Status.COMPLETED)
         with running(dying, tmp_path) as dispatcher:
-            await eventually(lambda: dispatcher.process.poll() is not None, timeout=60)
+            await eventually(lambda: dispatcher.process.poll() is not None)
         assert dispatcher.process.returncode == -signal.SIGKILL
         assert (await endpoint.only()).attempts == []
 
         await let_claims_run_out(endpoint, f"{redis_url.rpartition('/')[0]}/9", NAMESPACE)
         with running(environment, tmp_path):
-            await eventually(lambda: endpoint.has("delivered"), timeout=60)
+            await eventually(lambda: endpoint.has("delivered"))
 
     assert receiver.ids == [(await endpoint.only()).id] * 2
 

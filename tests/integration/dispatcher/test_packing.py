@@ -228,10 +228,10 @@ async def test_a_pack_whose_reservation_is_over_makes_nothing(state: State) -> N
 
 async def test_a_lost_answer_is_asked_for_again_without_harm(state: State) -> None:
     manifest = _batch("m").manifest
-    wishes = [NewBatch(manifest.id, manifest.fingerprint, _fields(manifest))]
+    new_batches = [NewBatch(manifest.id, manifest.fingerprint, _fields(manifest))]
     await state.files.reserve(f"{PACKS}p/", seconds=60)
 
-    outcomes = [await state.batches.accept_pack(f"{PACKS}p/", wishes) for _ in range(2)]
+    outcomes = [await state.batches.accept_pack(f"{PACKS}p/", new_batches) for _ in range(2)]
 
     assert outcomes == [["accepted"], ["duplicate"]]
     assert await state.files.garbage() == []

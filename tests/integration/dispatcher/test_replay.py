@@ -182,7 +182,7 @@ async def test_another_tenants_batch_is_as_none(state: State, acme: Late) -> Non
     assert answers[0][1]["error"]["code"] == "unknown_batch"
 
 
-async def test_a_wrong_request_is_told_what_is_wrong(acme: Late) -> None:
+async def test_a_wrong_request_gets_every_reason(acme: Late) -> None:
     events, reply = await acme.answered(batch_id="batch_1")
 
     assert events == []

@@ -39,7 +39,7 @@ async def test_results_do_not_travel_unasked_or_too_large(
     batch_id = await _ended(yard, **params)
     last = (await _events(yard, batch_id))[-1]
     objects = [json.loads(last.snapshot()[f"{kind}_object"]) for kind in ("output", "error")]
-    size = sum(told["size"] for told in objects)
+    size = sum(one["size"] for one in objects)
 
     data = await _data(EventMessages(storage=yard.storage, content_bytes=size + room), last)
 

@@ -101,7 +101,7 @@ async def test_the_manifest_holds_all_that_was_asked_for(
     assert batch["metadata"] == {}
 
 
-async def test_the_dispatcher_is_told(
+async def test_the_dispatcher_gets_a_message_about_the_batch(
     acme: Caller, file_id: str, gateway: Gateway, gateway_state: State
 ) -> None:
     batch = (await acme.http.post("/v1/batches", json=_params(file_id))).json()
@@ -442,9 +442,9 @@ async def test_a_list_of_what_changed_is_exact_and_the_last_changed_is_first(
     assert none.json()["data"] == []
 
 
-@pytest.mark.parametrize("told", ["", "yesterday", "-1", "1e300", "nan"])
-async def test_a_time_that_is_none_is_refused(told: str, acme: Caller) -> None:
-    answer = await acme.http.get("/v1/batches", params={"updated_after": told})
+@pytest.mark.parametrize("time", ["", "yesterday", "-1", "1e300", "nan"])
+async def test_an_invalid_time_is_refused(time: str, acme: Caller) -> None:
+    answer = await acme.http.get("/v1/batches", params={"updated_after": time})
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "updated_after"

@@ -24,7 +24,7 @@ def gateway(
 ) -> Iterator[Gateway]:
     """A gateway whose catalog has one model with its files on this machine, and one without."""
     folder = tmp_path_factory.mktemp("dry-run")
-    model = make_model(folder / "model", most_tokens=64)
+    model = make_model(folder / "model", max_tokens=64)
     catalog = folder / "catalog.yaml"
     catalog.write_text(
         "pools:\n  cpu: {resources: {CPU: 1}}\nmodels:\n"
@@ -44,7 +44,9 @@ async def acme(gateway: Gateway, gateway_state: State) -> AsyncIterator[Caller]:
         yield caller
 
 
-async def test_a_dry_run_tells_all_and_creates_nothing(acme: Caller, bucket: Storage) -> None:
+async def test_a_dry_run_reports_everything_and_creates_nothing(
+    acme: Caller, bucket: Storage
+) -> None:
     file_id = await _upload(acme, *[_line(str(number)) for number in range(3)], _line("long", 90))
     objects = await bucket.keys("")
 
@@ -79,7 +81,7 @@ async def test_the_sdk_makes_one_by_an_extra_field(acme: Caller) -> None:
     assert (found.object, found.rows, found.lane) == ("batch.dry_run", 1, LANE)
 
 
-async def test_a_wish_that_is_no_dry_run_makes_a_batch(acme: Caller) -> None:
+async def test_with_dry_run_false_a_batch_is_created(acme: Caller) -> None:
     file_id = await _upload(acme, _line("a"))
 
     answer = await _dry_run(acme, file_id, dry_run=False)
@@ -94,7 +96,9 @@ async def test_a_file_whose_requests_would_all_run_is_valid(acme: Caller) -> Non
     assert found["valid"]
 
 
-async def test_what_the_engine_would_refuse_is_told_with_its_line_and_field(acme: Caller) -> None:
+async def test_what_the_engine_would_refuse_is_reported_with_its_line_and_field(
+    acme: Caller,
+) -> None:
     file_id = await _upload(
         acme, _line("a"), _line("b", max_tokens=-1), _line("c", temperature="hot", max_tokens=7)
     )
@@ -232,7 +236,7 @@ async def test_the_schema_says_what_it_is(acme: Caller) -> None:
     assert {"$ref": "#/components/schemas/DryRun"} in answers
 
 
-async def test_where_lines_may_name_their_models_each_lane_is_told(
+async def test_where_lines_may_name_their_models_each_lane_is_shown(
     settings: GatewaySettings, gateway: Gateway, gateway_state: State
 ) -> None:
     catalog = gateway.settings.catalog

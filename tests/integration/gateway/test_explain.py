@@ -350,7 +350,7 @@ async def test_the_answer_is_short_for_a_large_batch(
     assert len(found.json()["retries"]) == len(found.json()["running"]) == 20
 
 
-async def test_nobody_is_told_of_anothers_batch(
+async def test_nobody_learns_of_another_tenants_batch(
     acme: Caller, globex: Caller, gateway_state: State
 ) -> None:
     batch_id = await validating(gateway_state, tenant=acme.tenant)
@@ -358,7 +358,7 @@ async def test_nobody_is_told_of_anothers_batch(
     assert (await globex.http.get(f"/v1/batches/{batch_id}/explain")).status_code == 404
 
 
-async def test_of_several_lanes_it_tells_each_and_the_last_decides(
+async def test_with_several_lanes_it_shows_each_and_the_last_one_decides(
     acme: Caller, globex: Caller, gateway_state: State, lane: str
 ) -> None:
     other = f"n{lane}"

@@ -16,7 +16,7 @@ from shared.catalog_file import load_catalog
 from shared.lifecycle import Event
 from shared.settings import open_storage
 from shared.state import Quota, State
-from tests.batches import piece
+from tests.batches import new_slice
 from tests.integration.gateway.conftest import Caller, Gateway, calling, running
 
 LINE = b'{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"model":"tiny"}}\n'
@@ -249,7 +249,7 @@ async def _start(
             "expires_at": 4_000_000_000,
         }
         await state.batches.accept(batch_id, "p", fields, input_file=None, submission=None)
-    await state.slices.plan(batch_id, "p", 0, [piece(0)])
+    await state.slices.plan(batch_id, "p", 0, [new_slice(0)])
     rows, tokens = share
     await state.apply(
         batch_id,

@@ -147,7 +147,7 @@ async def test_a_death_between_writing_and_publishing_loses_nothing(
         async def is_relayed() -> bool:
             return await state.outbox.length("submissions") == 0
 
-        await eventually(is_relayed, timeout=30)
+        await eventually(is_relayed)
 
 
 async def test_a_death_before_the_answer_is_met_by_the_same_key(

@@ -204,7 +204,7 @@ async def test_without_its_input_a_batch_cannot_be_retried(acme: Caller, yard: B
         ),
     ],
 )
-async def test_a_wish_that_cannot_be_met_is_refused_with_its_reason(
+async def test_a_request_that_cannot_be_met_is_refused_with_its_reason(
     body: dict[str, Any], param: str, message: str, acme: Caller, yard: BatchYard
 ) -> None:
     source = await _ended(yard, acme, lines(ROWS), lambda row: bad())

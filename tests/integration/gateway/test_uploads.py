@@ -99,15 +99,15 @@ async def test_every_key_of_an_upload_is_sent(acme: Caller) -> None:
 
 
 async def test_parts_come_in_parallel_and_the_completion_says_their_order(acme: Caller) -> None:
-    pieces = [b"%03d;" % number for number in range(24)]
-    upload = await _begin(acme, bytes=sum(map(len, pieces)))
+    chunks = [b"%03d;" % number for number in range(24)]
+    upload = await _begin(acme, bytes=sum(map(len, chunks)))
 
-    backwards = await asyncio.gather(*(_add(acme, upload, piece) for piece in reversed(pieces)))
+    backwards = await asyncio.gather(*(_add(acme, upload, chunk) for chunk in reversed(chunks)))
     completed = await acme.openai.uploads.complete(upload.id, part_ids=backwards[::-1])
 
     assert completed.file is not None
     content = await acme.openai.files.content(completed.file.id)
-    assert content.content == b"".join(pieces)
+    assert content.content == b"".join(chunks)
 
 
 async def test_parts_that_are_not_named_are_left_out(acme: Caller, bucket: Storage) -> None:
@@ -244,7 +244,7 @@ async def test_every_spelling_of_a_part_is_understood(
         ),
     ],
 )
-async def test_a_wrong_wish_is_explained(
+async def test_a_wrong_field_of_an_upload_is_explained(
     changes: dict[str, Any], param: str | None, code: str | None, message: str, acme: Caller
 ) -> None:
     params = {name: value for name, value in _params(**changes).items() if value is not None}
@@ -588,8 +588,8 @@ async def test_the_record_of_an_uploads_file_lies_beside_its_object(
 async def test_a_batch_takes_no_file_over_its_limit_wherever_that_came_from(
     acme: Caller, gateway: Gateway, gateway_state: State
 ) -> None:
-    most = gateway.settings.max_input_bytes
-    for size in (most, most + 1):
+    max_bytes = gateway.settings.max_input_bytes
+    for size in (max_bytes, max_bytes + 1):
         await gateway_state.files.create(
             FileRecord(
                 id=f"file-{acme.tenant}-{size}",
@@ -605,14 +605,14 @@ async def test_a_batch_takes_no_file_over_its_limit_wherever_that_came_from(
             )
         )
 
-    with pytest.raises(BadRequestError, match=f"larger than the {most} maximum") as refused:
+    with pytest.raises(BadRequestError, match=f"larger than the {max_bytes} maximum") as refused:
         await acme.openai.batches.create(
-            input_file_id=f"file-{acme.tenant}-{most + 1}",
+            input_file_id=f"file-{acme.tenant}-{max_bytes + 1}",
             endpoint="/v1/embeddings",
             completion_window="24h",
         )
     batch = await acme.openai.batches.create(
-        input_file_id=f"file-{acme.tenant}-{most}",
+        input_file_id=f"file-{acme.tenant}-{max_bytes}",
         endpoint="/v1/embeddings",
         completion_window="24h",
     )

@@ -270,6 +270,15 @@ async def test_what_is_missing_is_not_found(bucket: str | None, storage: Storage
         await anext(aiter(storage.stream("none", bucket=bucket)))
 
 
+async def test_a_missing_version_is_not_found_and_named(
+    storage: Storage,
+) -> None:
+    await storage.put("versions/a", b"a")
+
+    with pytest.raises(NotFoundError, match="no version 'nosuchversion' of object versions/a"):
+        await storage.get("versions/a", version_id="nosuchversion")
+
+
 @pytest.mark.parametrize("key", [" ", "a/../b", "ü" * 1000])
 async def test_what_can_have_no_such_name_is_not_found(key: str, storage: Storage) -> None:
     for call in (storage.get(key), storage.stat(key), anext(aiter(storage.stream(key)))):

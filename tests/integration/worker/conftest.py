@@ -211,7 +211,7 @@ async def _start_jobs(
                 return bool(await http.get(f"http://127.0.0.1:{port}/api/jobs/none"))
         return False
 
-    await eventually(answers, timeout=60)
+    await eventually(answers)
     return jobs
 
 

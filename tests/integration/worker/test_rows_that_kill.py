@@ -1,7 +1,7 @@
 """Rows that kill the engine are found at a limited cost, while everything else goes on."""
 
+from cli.dead_letters.row_replays import replay
 from shared.lifecycle import Status
-from shared.submission.row_replays import replay
 from tests.eventually import eventually
 from tests.integration.worker.conftest import CATALOG, LANE, StubFleet, requests
 
@@ -12,10 +12,10 @@ async def test_of_ten_thousand_rows_the_one_that_kills_is_found_with_five_starts
     fleet, engine = stub_fleet, stub_fleet.engine
     engine.hold_at = 2
     batch_id = await fleet.submit(requests(10_000, deadly=[4321]))
-    await eventually(lambda: len(engine.deaths) == 2, timeout=60)
+    await eventually(lambda: len(engine.deaths) == 2)
     # Another tenant's comes while it is searched for.
     other = await fleet.submit(requests(50, name="other"), tenant="globex")
-    await eventually(lambda: _is_ready(fleet, other), timeout=30)
+    await eventually(lambda: _is_ready(fleet, other))
     engine.may_start.set()
 
     record, late = await fleet.end_of(batch_id), await fleet.end_of(other)
@@ -60,10 +60,10 @@ async def test_a_replayed_row_that_kills_again_costs_two_engines_and_no_stranger
     engine.hold_at = 5
     early = await fleet.submit(requests(1000, name="early"), tenant="globex")
     replay_id = await replay(fleet.state, fleet.storage, first)
-    await eventually(lambda: len(engine.deaths) == 5, timeout=60)
+    await eventually(lambda: len(engine.deaths) == 5)
     # Others come between its two deaths as well.
     late = await fleet.submit(requests(1000, name="late"), tenant="globex")
-    await eventually(lambda: _is_ready(fleet, late), timeout=30)
+    await eventually(lambda: _is_ready(fleet, late))
     engine.may_start.set()
 
     replayed, *strangers = [await fleet.end_of(one) for one in (replay_id, early, late)]
@@ -102,7 +102,7 @@ async def test_of_a_thousand_rows_the_one_that_hangs_is_found_with_five_starts(
     assert await fleet.state.lanes.suspects_count(LANE) == 0
 
 
-async def test_an_engine_that_dies_of_everything_fails_its_lane_and_a_mended_catalog_heals_it(
+async def test_an_engine_that_dies_of_everything_fails_its_lane_until_the_catalog_is_corrected(
     stub_fleet: StubFleet,
 ) -> None:
     fleet = stub_fleet

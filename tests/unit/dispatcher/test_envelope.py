@@ -102,6 +102,21 @@ def test_each_type_has_its_own_key(kind: str, key: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["submit", "cancel", "replay"])
+def test_an_unknown_type_under_a_key_of_the_tenant_has_no_problem_but_its_type(kind: str) -> None:
+    envelope = _envelope(type="batch.unheard.v1", key=f"{kind}.v1.acme")
+
+    assert list(unauthorised(envelope)) == []
+    assert [reason.param for reason in malformed(envelope)] == ["type"]
+
+
+@pytest.mark.parametrize("key", ["submit.v1.other", "submit.v1", "", "nothing.v1.acme"])
+def test_an_unknown_type_is_no_way_to_another_key(key: str) -> None:
+    reasons = list(unauthorised(_envelope(type="batch.unheard.v1", key=key)))
+
+    assert [reason.code for reason in reasons] == ["bad_routing_key"]
+
+
 @pytest.mark.parametrize(
     ("headers", "trace"),
     [

@@ -43,18 +43,18 @@ def test_a_row_larger_than_every_limit_is_a_slice_of_its_own() -> None:
     st.integers(1, 100),
 )
 def test_slices_cover_every_row_once_in_order(
-    rows: list[tuple[int, int]], most_rows: int, most_tokens: int
+    rows: list[tuple[int, int]], max_rows: int, max_tokens: int
 ) -> None:
     widths, tokens = [row[0] for row in rows], [row[1] for row in rows]
 
-    slices = cut(widths, tokens, SliceLimits(rows=most_rows, tokens=most_tokens))
+    slices = cut(widths, tokens, SliceLimits(rows=max_rows, tokens=max_tokens))
 
     assert sum(widths) == sum(slice_.end - slice_.start for slice_ in slices)
     assert sum(tokens) == sum(slice_.tokens for slice_ in slices)
     next_row = next_byte = 0
     for slice_ in slices:
         assert (next_row, next_byte) == (slice_.first_row, slice_.start)
-        assert 0 < slice_.rows <= most_rows
+        assert 0 < slice_.rows <= max_rows
         next_row, next_byte = next_row + slice_.rows, slice_.end
     assert next_row == len(rows)
 
@@ -97,9 +97,9 @@ def test_a_stretch_of_one_lane_needs_no_mask() -> None:
     st.integers(1, 400),
 )
 def test_slices_of_several_lanes_cover_every_row_once_within_the_limits(
-    rows: list[tuple[int, int, int]], most_rows: int, most_tokens: int, most_bytes: int
+    rows: list[tuple[int, int, int]], max_rows: int, max_tokens: int, max_bytes: int
 ) -> None:
-    limits = SliceLimits(rows=most_rows, tokens=most_tokens, bytes=most_bytes)
+    limits = SliceLimits(rows=max_rows, tokens=max_tokens, bytes=max_bytes)
     slicer, slices, places = Slicer(limits), list[Slice](), list[tuple[int, int]]()
     start = 0
     for width, tokens, lane in rows:
@@ -114,10 +114,10 @@ def test_slices_of_several_lanes_cover_every_row_once_within_the_limits(
         numbers = slice_.row_numbers
         assert {rows[number][2] for number in numbers} == {slice_.lane}
         assert (slice_.start, slice_.end) == (places[numbers[0]][0], places[numbers[-1]][1])
-        assert slice_.rows == len(numbers) <= most_rows
+        assert slice_.rows == len(numbers) <= max_rows
         assert slice_.tokens == sum(rows[number][1] for number in numbers)
-        assert slice_.tokens <= most_tokens or slice_.rows == 1
-        assert slice_.end - slice_.start <= most_bytes or slice_.rows == 1
+        assert slice_.tokens <= max_tokens or slice_.rows == 1
+        assert slice_.end - slice_.start <= max_bytes or slice_.rows == 1
     # Stretches follow each other, and no lane has two slices in one.
     firsts = [slice_.first_row for slice_ in slices]
     assert firsts == sorted(firsts)

@@ -29,16 +29,16 @@ async def test_a_tenant_whose_work_hangs_leaves_slots_to_others() -> None:
 
 async def test_all_tenants_together_have_no_more_than_all_slots() -> None:
     slots = TenantSlots(2, per_tenant=2)
-    at_once, most = 0, 0
+    at_once, max_at_once = 0, 0
 
     async def work(tenant: str) -> None:
-        nonlocal at_once, most
+        nonlocal at_once, max_at_once
         async with slots.taken(tenant):
             at_once += 1
-            most = max(most, at_once)
+            max_at_once = max(max_at_once, at_once)
             await asyncio.sleep(0)
             at_once -= 1
 
     await asyncio.gather(*(work(f"tenant-{number}") for number in range(9)))
 
-    assert most == 2
+    assert max_at_once == 2

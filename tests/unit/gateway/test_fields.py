@@ -60,7 +60,7 @@ def test_a_long_value_is_not_repeated_in_full() -> None:
     assert len(str(refused.value)) < 300
 
 
-def test_the_same_wish_has_the_same_fingerprint_however_it_was_written() -> None:
+def test_the_same_request_has_the_same_fingerprint_however_it_was_written() -> None:
     bodies = [
         b'{"input_file_id":"f","endpoint":"e","completion_window":"24h","metadata":{"a":"1","b":"2"}}',
         b'{"metadata":{"b":"2","a":"1"},"priority":5,"completion_window":"24h","endpoint":"e",'
@@ -80,7 +80,7 @@ def test_the_same_wish_has_the_same_fingerprint_however_it_was_written() -> None
         {"priority": 6},
     ],
 )
-def test_another_wish_has_another_fingerprint(change: dict[str, object]) -> None:
+def test_another_request_has_another_fingerprint(change: dict[str, object]) -> None:
     params = CreateBatch(input_file_id="f", endpoint="e", completion_window="24h")
 
     assert fingerprint(params, 1) != fingerprint(params.model_copy(update=change), 1)

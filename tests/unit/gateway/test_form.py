@@ -26,7 +26,7 @@ def test_the_file_is_the_same_however_the_body_is_cut(body: bytes, cuts: list[in
     form = _form()
     sent = _body([("purpose", b"batch"), ("file", body), ("expires", b"5")])
 
-    received = b"".join(piece for chunk in _cut(sent, cuts) for piece in form.feed(chunk))
+    received = b"".join(found for chunk in _cut(sent, cuts) for found in form.feed(chunk))
     form.finish()
 
     assert received == body

@@ -26,7 +26,7 @@ def test_calls_about_files_count_twice(path: str, names: list[str]) -> None:
     assert [rate.name for rate in call_rates(path, _settings())] == names
 
 
-def test_the_limits_are_openais_unless_told_otherwise() -> None:
+def test_the_limits_are_openais_unless_set_otherwise() -> None:
     _, files = call_rates("/v1/files", _settings())
 
     assert files == Rate("files", 1_000, 60)
@@ -54,7 +54,7 @@ def test_a_call_too_many_is_told_what_ran_out_and_when_it_comes_back(name: str, 
     assert (error.kind, error.code, error.wait_seconds) == ("requests", "rate_limit_exceeded", 0.6)
 
 
-def test_a_full_queue_is_not_mended_by_waiting() -> None:
+def test_a_full_queue_names_no_time_to_wait() -> None:
     error = queue_full("acme", FullQueue("tokens", "m", 5))
 
     assert (error.kind, error.code, error.wait_seconds) == ("tokens", "token_limit_exceeded", None)

@@ -9,7 +9,7 @@ from shared.catalog import Model
 
 
 @pytest.mark.parametrize(
-    ("told", "most"),
+    ("configured", "expected"),
     [
         (100, 100),
         ("2k", 2000),
@@ -20,14 +20,16 @@ from shared.catalog import Model
         (True, 4096),
     ],
 )
-def test_the_catalog_s_own_length_goes_first(told: object, most: int, tmp_path: Path) -> None:
+def test_the_catalog_s_own_length_goes_first(
+    configured: object, expected: int, tmp_path: Path
+) -> None:
     _write(tmp_path, "config.json", {"max_position_embeddings": 4096})
 
-    assert most == max_model_len(_model(tmp_path, max_model_len=told))
+    assert expected == max_model_len(_model(tmp_path, max_model_len=configured))
 
 
 @pytest.mark.parametrize(
-    ("config", "most"),
+    ("config", "expected"),
     [
         ({"max_position_embeddings": 4096}, 4096),
         ({"max_position_embeddings": 4096, "seq_length": 1024}, 1024),
@@ -42,11 +44,11 @@ def test_the_catalog_s_own_length_goes_first(told: object, most: int, tmp_path: 
     ],
 )
 def test_else_the_model_s_configuration_says_it_or_nobody(
-    config: object, most: int | None, tmp_path: Path
+    config: object, expected: int | None, tmp_path: Path
 ) -> None:
     _write(tmp_path, "config.json", config)
 
-    assert most == max_model_len(_model(tmp_path))
+    assert expected == max_model_len(_model(tmp_path))
 
 
 def test_an_embedding_model_is_as_long_as_it_was_trained_for(tmp_path: Path) -> None:

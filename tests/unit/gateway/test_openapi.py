@@ -14,6 +14,7 @@ from gateway.file_rules import ExpiresAfter
 from gateway.settings import GatewaySettings
 from shared.openai.shapes import ErrorEnvelope
 from shared.openai.webhooks import EVENT_TYPES
+from shared.outbound import url_pattern
 
 Json = dict[str, Any]
 
@@ -134,7 +135,7 @@ def test_bodies_are_documented_as_this_gateway_is_set(document: Json) -> None:
 
     assert retry["completion_window"]["anyOf"][0]["enum"] == ["24h", "7d"]
     assert retry["metadata"]["anyOf"][0]["maxProperties"] == 3
-    assert create["url"]["pattern"] == "^https://."
+    assert create["url"]["pattern"] == url_pattern(is_http_allowed=False)
     assert create["event_types"]["items"]["enum"] == list(EVENT_TYPES)
     assert _body(document, "updateBatch")["minProperties"] == 1
 
@@ -146,6 +147,11 @@ def test_bodies_are_documented_as_this_gateway_is_set(document: Json) -> None:
         ("updateBatch", {"metadata": None}, True),
         ("updateBatch", {"priority": 5.0}, True),
         ("createWebhookEndpoint", {"name": "n", "url": "", "event_types": [EVENT_TYPES[0]]}, False),
+        (
+            "createWebhookEndpoint",
+            {"name": "n", "url": "HTTPS://A.b", "event_types": [EVENT_TYPES[0]]},
+            True,
+        ),
         ("createWebhookEndpoint", {"name": "n", "url": "https://a.b", "event_types": []}, False),
         ("updateWebhookEndpoint", {"event_types": ["batch.paused"]}, False),
         ("testWebhookEndpoint", {"event_type": "batch.paused"}, False),

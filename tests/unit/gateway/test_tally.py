@@ -17,7 +17,7 @@ EMBEDDINGS = "/v1/embeddings"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"), most_tokens=None)
+    return make_model(tmp_path_factory.mktemp("model"), max_tokens=None)
 
 
 def test_every_row_is_counted_when_there_is_time(folder: Path) -> None:
@@ -42,7 +42,7 @@ def test_every_row_is_counted_when_there_is_time(folder: Path) -> None:
     )
 
 
-def test_rows_that_do_not_fit_are_told_by_their_lines(folder: Path) -> None:
+def test_rows_that_do_not_fit_are_reported_by_their_lines(folder: Path) -> None:
     rows = _rows(
         _body([7] * 40, max_tokens=24),
         _body([7] * 40, max_tokens=25),
@@ -189,8 +189,8 @@ def test_nothing_has_no_tokens() -> None:
     assert (0, 0, False) == (tokens.input, tokens.output, tokens.is_estimate)
 
 
-def _counter(folder: Path, most: int | None) -> Counter:
-    engine = {} if most is None else {"max_model_len": most}
+def _counter(folder: Path, max_model_len: int | None) -> Counter:
+    engine = {} if max_model_len is None else {"max_model_len": max_model_len}
     return load_counter(Model(name="m", source=str(folder), pools=("p",), engine=engine))
 
 

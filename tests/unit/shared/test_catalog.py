@@ -86,7 +86,7 @@ def test_names_of_lanes_are_safe_everywhere_and_lead_back(tmp_path: Path) -> Non
     assert [catalog.lane_named(name) for name in names] == list(catalog.lanes())
 
 
-def test_an_unknown_model_is_told_in_openai_s_words(tmp_path: Path) -> None:
+def test_an_unknown_model_is_refused_in_openais_words(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="`gpt-5`") as caught:
         load(tmp_path).model("gpt-5")
 
@@ -145,7 +145,7 @@ def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "told"),
+    ("old", "new", "line", "message"),
     [
         ("source:", "sorce:", 8, "models.tiny-chat.sorce: there is no such field"),
         ("    pools: [cpu, h100]\n", "", 7, "models.tiny-chat.pools: Field required"),
@@ -178,8 +178,8 @@ def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
         ("[cpu, h100]", "[cpu, h100", 10, "not YAML"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_field(
-    tmp_path: Path, old: str, new: str, line: int, told: str
+def test_a_mistake_is_reported_with_its_line_and_field(
+    tmp_path: Path, old: str, new: str, line: int, message: str
 ) -> None:
     assert old in GOOD
     with pytest.raises(CatalogError) as caught:
@@ -187,10 +187,10 @@ def test_a_mistake_is_told_with_its_line_and_field(
 
     first = str(caught.value).splitlines()[0]
     assert first.startswith(f"{tmp_path / 'catalog.yaml'}:{line}: ")
-    assert told in first
+    assert message in first
 
 
-def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
     text = GOOD.replace("source:", "sorce:").replace("CPU: 1}}", "CPU: many}}")
 
     with pytest.raises(CatalogError) as caught:
@@ -205,6 +205,6 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None
         load(tmp_path, text)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="cannot be read"):
         load_catalog(tmp_path / "absent.yaml")

@@ -42,7 +42,7 @@ def test_another_catalog_is_waited_for(catalog: Path, tmp_path: Path) -> None:
     assert not waiting.is_alive()
 
 
-def test_one_that_stays_another_is_used_and_told(catalog: Path) -> None:
+def test_a_catalog_that_stays_another_one_is_used_and_logged(catalog: Path) -> None:
     with capture_logs() as logs:
         wait_for_catalog(catalog, "0" * 16, patience_seconds=0)
 

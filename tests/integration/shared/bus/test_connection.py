@@ -285,7 +285,7 @@ async def test_a_publish_into_a_dead_broker_is_transient_and_works_when_it_is_ba
     assert await _count(rabbitmq.url(SERVICE), topology.SUBMIT_QUEUE) >= 1
 
 
-async def test_a_blocked_publisher_is_told_and_acks_go_on(
+async def test_a_publisher_learns_that_it_is_blocked_and_acks_go_on(
     own_bus: Bus, rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PATIENCE", 1.0)

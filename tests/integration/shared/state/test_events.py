@@ -14,7 +14,7 @@ from tests.eventually import eventually
 _LONG_MS = 3_600_000
 
 
-async def test_progress_lies_in_no_outbox_and_only_the_newest_is_told(
+async def test_progress_is_in_no_outbox_and_only_the_newest_is_sent(
     state: State, redis: Redis, namespace: str
 ) -> None:
     got = await claimed(state, slices=10)
@@ -24,15 +24,15 @@ async def test_progress_lies_in_no_outbox_and_only_the_newest_is_told(
         await _age(redis, namespace, one)
 
     waiting = await state.outbox.length("events")
-    [told] = await state.events.take_progress(limit=9)
+    [progress] = await state.events.take_progress(limit=9)
 
     assert waiting == 0
-    assert told.fields["type"] == "batch.progress"
-    assert told.snapshot()["completed"] == "90"
+    assert progress.fields["type"] == "batch.progress"
+    assert progress.snapshot()["completed"] == "90"
     assert await state.events.take_progress(limit=9) == []
 
 
-async def test_the_first_commit_is_told_at_once_and_the_next_ones_not_before_their_time(
+async def test_the_first_commit_is_sent_at_once_and_the_next_ones_not_before_their_time(
     state: State, redis: Redis, namespace: str
 ) -> None:
     first, second, third, _ = await claimed(state, slices=4)

@@ -179,7 +179,7 @@ async def test_a_new_job_starts_with_counters_at_zero(state: State) -> None:
     assert (after.rows, after.executions, after.beat_at) == (0, 0, 0)
 
 
-async def test_a_beat_tells_the_appetite_and_rings_when_it_changes(state: State) -> None:
+async def test_a_beat_records_the_wanted_rows_and_rings_when_they_change(state: State) -> None:
     await state.lanes.open_job(LANE, "", JOB)
 
     async with state.bells("dispatcher") as bells:

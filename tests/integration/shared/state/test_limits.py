@@ -15,7 +15,7 @@ from cli import servers
 from shared.errors import InvalidTransitionError
 from shared.lifecycle import FINAL, TRANSITIONS, Event, Status
 from shared.state import KnownBatch, NewBatchParams, QueueFullError, Quota, Rate, RateStatus, State
-from tests.batches import piece, validating
+from tests.batches import new_slice, validating
 
 HOUR = Rate("requests", 5, 3600)
 ROOMY = Quota(requests=100, tokens=1000)
@@ -302,7 +302,7 @@ async def _start(state: State, *, rows: int, tokens: int, model: str, tenant: st
 async def _accept(
     state: State, batch_id: str, *, rows: int, tokens: int, model: str, quota: Quota = ROOMY
 ) -> bool:
-    await state.slices.plan(batch_id, "p", 0, [piece(0)])
+    await state.slices.plan(batch_id, "p", 0, [new_slice(0)])
     fields: dict[str, str | int] = {
         "plan": "p",
         "slices_total": 1,

@@ -37,7 +37,7 @@ async def test_nothing_of_a_paused_batch_is_fed_or_claimed_until_it_is_resumed(
     await state.controls.resume(batch_id)
     assert await state.lanes.active(LANE) == [batch_id]
     candidates = await state.lanes.candidates(LANE, slices_per_batch=9)
-    assert [(piece.index, piece.is_ready) for piece in candidates] == [
+    assert [(slice_.index, slice_.is_ready) for slice_ in candidates] == [
         (0, False),
         (1, False),
         (2, False),
@@ -203,7 +203,7 @@ async def test_a_new_priority_takes_back_what_is_ready_and_not_what_runs(state: 
     await state.controls.amend(batch_id, priority=9)
 
     candidates = await state.lanes.candidates(LANE, slices_per_batch=9)
-    assert [(piece.index, piece.is_ready, piece.priority) for piece in candidates] == [
+    assert [(slice_.index, slice_.is_ready, slice_.priority) for slice_ in candidates] == [
         (1, False, 9),
         (2, False, 9),
     ]

@@ -22,15 +22,15 @@ from tests.batches import (
     feed,
     in_progress,
     in_status,
+    new_slice,
     part,
-    piece,
     validating,
 )
 
 
 async def test_a_plan_is_read_back_in_order(state: State) -> None:
     batch_id = await validating(state)
-    slices = [piece(index) for index in range(12)]
+    slices = [new_slice(index) for index in range(12)]
 
     await state.slices.plan(batch_id, "p", 0, slices[:7])
     await state.slices.plan(batch_id, "p", 7, slices[7:])
@@ -51,7 +51,7 @@ async def test_slices_come_in_pages_each_with_its_part(
 
     rows = [row for page in pages for row in page]
     assert [100, 100, 50] == [len(page) for page in pages]
-    assert [(index, piece(index)) for index in range(250)] == [
+    assert [(index, new_slice(index)) for index in range(250)] == [
         (row.index, row.slice) for row in rows
     ]
     assert [(2, part(last))] == [(row.index, row.part) for row in rows if row.part is not None]
@@ -63,7 +63,7 @@ async def test_a_plan_that_was_never_accepted_disappears(
     state: State, redis: Redis, namespace: str
 ) -> None:
     batch_id = await validating(state)
-    await state.slices.plan(batch_id, "lost", 0, [piece(0)])
+    await state.slices.plan(batch_id, "lost", 0, [new_slice(0)])
 
     await accept_input(state, batch_id)
 
@@ -75,8 +75,8 @@ async def test_a_plan_that_was_never_accepted_disappears(
 
 async def test_of_two_planners_one_plan_wins(state: State) -> None:
     batch_id = await validating(state)
-    await state.slices.plan(batch_id, "a", 0, [piece(0)])
-    await state.slices.plan(batch_id, "b", 0, [piece(0), piece(1)])
+    await state.slices.plan(batch_id, "a", 0, [new_slice(0)])
+    await state.slices.plan(batch_id, "b", 0, [new_slice(0), new_slice(1)])
 
     outcomes = await asyncio.gather(
         *(
@@ -434,10 +434,10 @@ async def test_a_slice_is_announced_once_and_only_where_that_is_wanted(state: St
 
     entries = await state.outbox.read("events", limit=99, wait_seconds=0)
     types = [entry.fields["type"] for entry in entries]
-    told = [json.loads(entry.fields["slice"]) for entry in entries if "slice" in entry.fields]
+    committed = [json.loads(entry.fields["slice"]) for entry in entries if "slice" in entry.fields]
     sequences = [int(entry.fields["sequence"]) for entry in entries]
     assert types[2:] == ["slice.committed", "slice.committed", "batch.finalizing"]
-    assert told[0] == {"index": 1, "first_row": 10, "rows": 10, "completed": 9, "failed": 1}
+    assert committed[0] == {"index": 1, "first_row": 10, "rows": 10, "completed": 9, "failed": 1}
     assert sequences == sorted(set(sequences))
     assert entries[2].snapshot()["completed"] == "19"
 

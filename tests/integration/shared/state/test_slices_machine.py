@@ -69,7 +69,7 @@ class _Batch:
 
     @property
     def lanes(self) -> list[str]:
-        return [lane for lane in LANES if any(piece.lane == lane for piece in self.slices)]
+        return [lane for lane in LANES if any(slice_.lane == lane for slice_ in self.slices)]
 
     @property
     def is_mixed(self) -> bool:
@@ -78,9 +78,9 @@ class _Batch:
     def left(self, lane: str) -> list[_Slice]:
         """What is still to be done on the lane."""
         return [
-            piece
-            for piece in self.slices
-            if piece.lane == lane and piece.place not in ("committed", "given up")
+            slice_
+            for slice_ in self.slices
+            if slice_.lane == lane and slice_.place not in ("committed", "given up")
         ]
 
     @property
@@ -135,9 +135,9 @@ class _Machine(RuleBasedStateMachine):
             # Those of the other lane are not taken.
             self._run(feed(self._state, batch_id, slices=len(batch.slices), lane=lane))
 
-        for piece in batch.slices:
-            if piece.place == "pending" and not batch.is_paused:
-                piece.place = piece.line
+        for slice_ in batch.slices:
+            if slice_.place == "pending" and not batch.is_paused:
+                slice_.place = slice_.line
 
     @precondition(lambda self: self._batches)
     @rule(data=st.data())
@@ -221,21 +221,21 @@ class _Machine(RuleBasedStateMachine):
     @rule(data=st.data(), failed=st.integers(0, 10), dead=st.integers(0, 10))
     def commit(self, data: st.DataObject, failed: int, dead: int) -> None:
         claim = data.draw(st.sampled_from(self._claims))
-        batch, piece = self._batches[claim.batch_id], self._piece(claim)
-        if piece.place == "committed":
+        batch, slice_ = self._batches[claim.batch_id], self._slice(claim)
+        if slice_.place == "committed":
             # A repeat of one's own brings the same part again.
-            failed = piece.failed
-            expected = "ok" if piece.committed_by == claim.epoch else "committed"
-        elif piece.epoch != claim.epoch or piece.place == "given up":
+            failed = slice_.failed
+            expected = "ok" if slice_.committed_by == claim.epoch else "committed"
+        elif slice_.epoch != claim.epoch or slice_.place == "given up":
             expected = "fenced"
         elif batch.status in FINAL or (
-            batch.status is not Status.IN_PROGRESS and not piece.is_inflight
+            batch.status is not Status.IN_PROGRESS and not slice_.is_inflight
         ):
             expected = "closed"
         else:
             expected = "ok"
-            piece.place, piece.is_inflight, piece.committed_by = "committed", False, claim.epoch
-            piece.failed = failed
+            slice_.place, slice_.is_inflight, slice_.committed_by = "committed", False, claim.epoch
+            slice_.failed = failed
             batch.completed += claim.slice.rows - failed
             batch.failed += failed
             self._dead |= {dead_row(claim, row).id for row in range(dead)}
@@ -319,8 +319,8 @@ class _Machine(RuleBasedStateMachine):
         else:
             assert self._run(failing) is (lane not in batch.lost_lanes)
             batch.lost_lanes.add(lane)
-            for piece in batch.left(lane):
-                piece.place, piece.is_inflight = "given up", False
+            for slice_ in batch.left(lane):
+                slice_.place, slice_.is_inflight = "given up", False
             if batch.is_done:
                 batch.move_to(Status.FINALIZING)
 
@@ -359,7 +359,7 @@ class _Machine(RuleBasedStateMachine):
         event = _ENDINGS.get(batch.status, Event.OUTPUT_COMMITTED)
         ending = self._state.conclude(batch_id, event, files=[], fields={})
 
-        if batch.status in _ENDINGS and not any(piece.is_inflight for piece in batch.slices):
+        if batch.status in _ENDINGS and not any(slice_.is_inflight for slice_ in batch.slices):
             assert self._run(ending)
             batch.move_to(Status.COMPLETED if event is Event.OUTPUT_COMMITTED else Status.CANCELLED)
         elif batch.status is Status.COMPLETED:
@@ -372,14 +372,14 @@ class _Machine(RuleBasedStateMachine):
     def every_record_is_as_the_model_says(self) -> None:
         for record in self._run(self._state.batches.many(list(self._batches))):
             batch = self._batches[record.id]
-            committed = [piece for piece in batch.slices if piece.place == "committed"]
+            committed = [slice_ for slice_ in batch.slices if slice_.place == "committed"]
             assert record.status is batch.status
             assert record.number("completed") == batch.completed
             assert record.number("failed") == batch.failed
             assert record.number("slices_committed") == len(committed)
             assert record.number("engine_deaths") == batch.deaths
             assert record.number("completed") + record.number("failed") == 10 * len(committed)
-            given_up = [piece for piece in batch.slices if piece.place == "given up"]
+            given_up = [slice_ for slice_ in batch.slices if slice_.place == "given up"]
             assert record.number("given_up") == ROWS_A_SLICE * len(given_up)
             for lane in batch.lanes if batch.is_mixed and batch.status not in FINAL else ():
                 assert record.number(f"slices_left:{lane}") == len(batch.left(lane))
@@ -402,12 +402,12 @@ class _Machine(RuleBasedStateMachine):
             }
         for batch_id, batch in self._batches.items():
             first_pending, other_pending, parts, inflight = (rest.pop(0) for _ in range(4))
-            for index, piece in enumerate(batch.slices):
+            for index, slice_ in enumerate(batch.slices):
                 member = f"{batch_id}:{index}"
-                ready, suspects, claims, _ = places_of[piece.lane]
-                pending = first_pending if piece.lane == batch.lanes[0] else other_pending
-                assert (member in claims) == (str(index) in inflight) == piece.is_inflight
-                assert (str(index) in parts) == (piece.place == "committed")
+                ready, suspects, claims, _ = places_of[slice_.lane]
+                pending = first_pending if slice_.lane == batch.lanes[0] else other_pending
+                assert (member in claims) == (str(index) in inflight) == slice_.is_inflight
+                assert (str(index) in parts) == (slice_.place == "committed")
                 if batch.status is Status.IN_PROGRESS:
                     places = {
                         "pending": str(index) in pending,
@@ -417,7 +417,7 @@ class _Machine(RuleBasedStateMachine):
                         "committed": str(index) in parts,
                     }
                     assert [place for place, is_there in places.items() if is_there] == (
-                        [] if piece.place == "given up" else [piece.place]
+                        [] if slice_.place == "given up" else [slice_.place]
                     )
 
     async def _look(self) -> tuple[list[Any], list[Any], list[Any], list[str]]:
@@ -456,58 +456,58 @@ class _Machine(RuleBasedStateMachine):
         batch_id = data.draw(st.sampled_from(sorted(self._batches)))
         return batch_id, self._batches[batch_id]
 
-    def _piece(self, claim: Claim) -> _Slice:
+    def _slice(self, claim: Claim) -> _Slice:
         return self._batches[claim.batch_id].slices[claim.index]
 
     def _is_current(self, claim: Claim) -> bool:
-        piece = self._piece(claim)
-        return piece.is_inflight and piece.epoch == claim.epoch
+        slice_ = self._slice(claim)
+        return slice_.is_inflight and slice_.epoch == claim.epoch
 
     def _some(self, place: str, lane: str | None = None) -> list[tuple[str, int]]:
         """The slices of running batches that are in `place`, of one lane or of both."""
         return [
             (batch_id, index)
             for batch_id, batch in self._batches.items()
-            for index, piece in enumerate(batch.slices)
-            if batch.status is Status.IN_PROGRESS and piece.place == place
-            if lane in (None, piece.lane)
+            for index, slice_ in enumerate(batch.slices)
+            if batch.status is Status.IN_PROGRESS and slice_.place == place
+            if lane in (None, slice_.lane)
         ]
 
     def _inflight(self, lane: str | None = None) -> list[tuple[str, int]]:
         return [
             (batch_id, index)
             for batch_id, batch in self._batches.items()
-            for index, piece in enumerate(batch.slices)
-            if piece.is_inflight and lane in (None, piece.lane)
+            for index, slice_ in enumerate(batch.slices)
+            if slice_.is_inflight and lane in (None, slice_.lane)
         ]
 
     def _give_back(self, batch_id: str, index: int) -> None:
-        piece = self._batches[batch_id].slices[index]
-        piece.is_inflight = False
-        piece.place = "pending" if self._batches[batch_id].is_paused else piece.line
+        slice_ = self._batches[batch_id].slices[index]
+        slice_.is_inflight = False
+        slice_.place = "pending" if self._batches[batch_id].is_paused else slice_.line
 
     def _take(self, got: list[Claim], line: list[tuple[str, int]]) -> None:
         for one in got:
             assert (one.batch_id, one.index) in line
-            piece, batch = self._piece(one), self._batches[one.batch_id]
-            assert (one.epoch, one.strikes) == (piece.epoch + 1, piece.strikes)
-            assert (one.strike_ranges, one.engine_deaths) == (piece.doubts, batch.deaths)
-            piece.place, piece.epoch, piece.is_inflight = "claimed", one.epoch, True
+            slice_, batch = self._slice(one), self._batches[one.batch_id]
+            assert (one.epoch, one.strikes) == (slice_.epoch + 1, slice_.strikes)
+            assert (one.strike_ranges, one.engine_deaths) == (slice_.doubts, batch.deaths)
+            slice_.place, slice_.epoch, slice_.is_inflight = "claimed", one.epoch, True
         self._claims += got
 
     def _strike(self, claim: Claim, strikes: int, doubts: tuple[StrikeRange, ...]) -> bool:
         """Nothing is added to a batch that has ended."""
         if self._batches[claim.batch_id].status in FINAL:
             return False
-        piece = self._piece(claim)
-        piece.strikes += strikes
-        piece.doubts = doubts or piece.doubts
+        slice_ = self._slice(claim)
+        slice_.strikes += strikes
+        slice_.doubts = doubts or slice_.doubts
         return True
 
     def _park(self, batch: _Batch) -> None:
-        for piece in batch.slices:
-            if piece.place in ("ready", "suspect"):
-                piece.place = "pending"
+        for slice_ in batch.slices:
+            if slice_.place in ("ready", "suspect"):
+                slice_.place = "pending"
 
     async def _close(self) -> None:
         if keys := [key async for key in self._redis.scan_iter(match=f"{self._namespace}*")]:

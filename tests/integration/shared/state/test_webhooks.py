@@ -53,7 +53,7 @@ async def test_a_concluded_batch_writes_its_delivery_with_its_files(state: State
     assert (await endpoint.only()).event.type == "batch.completed"
 
 
-async def test_only_those_who_asked_are_told(state: State) -> None:
+async def test_only_endpoints_that_want_the_event_get_a_delivery(state: State) -> None:
     others = await an_endpoint(state, URL, tenant="globex")
     failures = await an_endpoint(state, URL, event_types=("batch.failed", "batch.expired"))
 
@@ -64,7 +64,7 @@ async def test_only_those_who_asked_are_told(state: State) -> None:
     assert (await failures.only()).event.type == "batch.failed"
 
 
-async def test_a_refused_event_tells_nobody(state: State) -> None:
+async def test_a_refused_event_makes_no_delivery(state: State) -> None:
     endpoint = await an_endpoint(state, URL)
     batch_id = await in_status(state, Status.COMPLETED)
 

@@ -151,7 +151,7 @@ def test_a_lane_that_was_given_up_stays_so() -> None:
     assert record["lane_failed:b@y"] == record["first_error"] == "out of memory"
 
 
-def test_what_a_client_changed_is_told_anew_and_not_as_it_was() -> None:
+def test_what_a_client_changed_is_sent_as_it_is_now_and_not_as_it_was() -> None:
     batch = _live(_found(), _plan(), paused=True)
 
     assert [stage.kind for stage in batch.stages] == ["", "", ""]

@@ -25,7 +25,7 @@ def test_one_batch_or_a_time_can_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "word"),
+    ("sent", "word"),
     [
         (b"no", "JSON"),
         (b"[]", "'since'"),
@@ -39,13 +39,13 @@ def test_one_batch_or_a_time_can_be_asked_for() -> None:
         (body(since="x" * 5000), "at most"),
     ],
 )
-def test_what_is_wrong_is_named(told: bytes, word: str) -> None:
+def test_what_is_wrong_is_named(sent: bytes, word: str) -> None:
     with pytest.raises(InvalidInputError, match=word):
-        decode_replay(told)
+        decode_replay(sent)
 
 
 @pytest.mark.parametrize(
-    ("told", "params"),
+    ("sent", "params"),
     [
         (
             {"schema": "batch.replay/2", "batch_id": "batch_1", "more": 1},
@@ -56,9 +56,9 @@ def test_what_is_wrong_is_named(told: bytes, word: str) -> None:
         ({"schema": "batch.replay/1", "batch_id": 1, "since": 1}, [None, "batch_id", "since"]),
     ],
 )
-def test_all_that_is_wrong_is_told(told: dict[str, Any], params: list[str | None]) -> None:
+def test_everything_wrong_is_named(sent: dict[str, Any], params: list[str | None]) -> None:
     with pytest.raises(RejectedError) as raised:
-        decode_replay(json.dumps(told).encode())
+        decode_replay(json.dumps(sent).encode())
 
     assert sorted(map(str, params)) == sorted(str(one.param) for one in raised.value.reasons)
 

@@ -100,11 +100,11 @@ def test_answers_and_limits_are_read_as_the_engine_reads_them() -> None:
 
 
 def test_no_request_is_predicted_to_take_more_tokens_than_redis_can_add_up() -> None:
-    most = 2**31 - 1
+    largest = 2**31 - 1
 
-    _, [row] = check(line("a", body={**BODY, "n": most, "max_tokens": most}))
+    _, [row] = check(line("a", body={**BODY, "n": largest, "max_tokens": largest}))
 
-    assert (row.limit, row.choices, row.output) == (most, most, 2**31)
+    assert (row.limit, row.choices, row.output) == (largest, largest, 2**31)
 
 
 def test_a_body_with_other_rules_is_left_to_the_engine() -> None:
@@ -177,8 +177,8 @@ def test_more_inputs_of_embeddings_than_allowed_are_one_problem() -> None:
         for name in ("a", "b")
     ]
 
-    for most, codes in ((4, []), (3, ["too_many_inputs"])):
-        found = InputCheck("/v1/embeddings", MODELS, Limits(embedding_inputs=most))
+    for max_inputs, codes in ((4, []), (3, ["too_many_inputs"])):
+        found = InputCheck("/v1/embeddings", MODELS, Limits(embedding_inputs=max_inputs))
         found.feed(b"\n".join(embed))
         found.finish()
 
@@ -333,7 +333,7 @@ def test_runs_of_lines_of_one_model_are_checked_together_as_alone() -> None:
     assert found.embedding_inputs == 150
 
 
-def test_what_no_line_may_name_is_told() -> None:
+def test_what_no_line_may_name_is_reported() -> None:
     found, rows = mixed(
         line("a", url="/v1/audio"),
         line("b", body={"model": "e", "messages": []}),

@@ -10,7 +10,7 @@ from shared.bus.messages import window_seconds
 from shared.dead_rows import DeadRow
 from shared.errors import NotFoundError, TransientError
 from shared.input.request_lines import split
-from shared.ledger.manifests import Manifest
+from shared.ledger.manifests import RETRY_OF, Manifest
 from shared.ledger.packs import PackedBatch, pack, pack_prefix, placed
 from shared.retention import RESERVED_SECONDS
 from shared.settings import THIRTY_DAYS
@@ -18,8 +18,6 @@ from shared.state import State
 from shared.storage import Storage
 from shared.submission.accept import new_batch
 
-#: The metadata key of the new batch that names the batch whose request it reruns.
-_LINK = "retry_of"
 #: From this many strikes on, a row runs alone in its engine (`worker/strikes.py`). A row that still
 #: kills engines gets its last strikes from engines that ran nobody else's rows.
 _STRIKES = 2
@@ -37,7 +35,7 @@ async def replay(state: State, storage: Storage, row: DeadRow) -> str:
     new_id = ids.batch_id(row.tenant, message_id)
     now = int(time.time())
     window = batch.fields["completion_window"]
-    metadata = {**json.loads(batch.fields.get("metadata", "{}")), _LINK: batch.id}
+    metadata = {**json.loads(batch.fields.get("metadata", "{}")), RETRY_OF: batch.id}
     manifest = Manifest(
         id=new_id,
         tenant=row.tenant,
