@@ -7,7 +7,7 @@ import typer
 
 from cli.client.exit_codes import ExitCode
 from cli.client.options import AsJson, Context, Endpoint, FileId, Window, connected, end_with
-from cli.client.output import Record, can_ask, details, note, print_record, print_records
+from cli.client.output import Record, ask, can_ask, details, note, print_record, print_records
 from cli.client.words import bytes_text, time_text
 
 if TYPE_CHECKING:
@@ -96,8 +96,9 @@ def rm(
     as_json: AsJson = False,
 ) -> None:
     """Delete files; batches that already read them go on."""
-    if not yes and can_ask():
-        typer.confirm(f"Delete {len(file_ids)} files?", abort=True, err=True)
+    if not yes and can_ask() and ask(f"Delete {' '.join(file_ids)}? [y/N]") not in ("y", "yes"):
+        note("Nothing was deleted.")
+        return
     with connected(context) as gateway:
         for file_id in file_ids:
             deleted = gateway.delete(f"files/{file_id}")

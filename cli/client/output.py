@@ -24,6 +24,13 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def ask(question: str) -> str:
+    """The user's answer. Standard output is left alone: results may go there."""
+    sys.stderr.write(f"{question} ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower()
+
+
 def print_records(
     records: Iterable[Record],
     columns: Sequence[str],

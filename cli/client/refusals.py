@@ -48,7 +48,10 @@ def _said(body: bytes, status: int) -> tuple[str, str | None, str | None]:
     """The message, code and type of OpenAI's envelope, or whatever a proxy has answered."""
     try:
         error = json.loads(body)["error"]
-        return str(error["message"]), error.get("code"), error.get("type")
+        message, param = str(error["message"]), error.get("param")
+        if param and param not in message:
+            message = f"{message} (in '{param}')"
+        return message, error.get("code"), error.get("type")
     except (ValueError, KeyError, TypeError, AttributeError):
         text = " ".join(body.decode(errors="replace").split())[:_MAX_SHOWN]
         return f"The answer is {status}: {text or 'without a text'}.", None, None

@@ -13,7 +13,7 @@ import typer
 from cli.client.batch_commands import error_lines
 from cli.client.exit_codes import ExitCode
 from cli.client.gateway import Gateway
-from cli.client.output import can_ask, note
+from cli.client.output import ask, can_ask, is_terminal, note
 from cli.client.results import Order, Results
 from cli.client.sinks import PartFile, write
 from cli.client.submission import BatchOptions, Submission, create, take_up
@@ -99,7 +99,14 @@ class Runs:
                 write(results.read(), file)
 
         try:
-            ended, code = wait_for(self._gateway, batch_id, submission.path.name, on_change=take)
+            # On a terminal, results would run into the progress.
+            is_shown = file is None and is_terminal()
+            ended, code = wait_for(
+                self._gateway,
+                batch_id,
+                submission.path.name,
+                on_change=_ignore if is_shown else take,
+            )
             self._running.pop(batch_id, None)
             if not results.is_complete:
                 write(results.read(), file)
@@ -126,7 +133,7 @@ class Runs:
     def _leave(self, *, is_asked: bool) -> None:
         """Ask whether the batches that run are to be cancelled, and else leave them running."""
         if not self._running:
-            note("\nNothing runs on the gateway.")
+            note("\nNo batch is running. The same command goes on.")
             return
         ids = " ".join(self._running)
         if is_asked and can_ask() and _wants_to_cancel(len(self._running)):
@@ -146,14 +153,17 @@ class Runs:
             note(f"{batch_id} was not cancelled: {error}")
 
 
+def _ignore(_: dict[str, Any]) -> None:
+    pass
+
+
 def _wants_to_cancel(count: int) -> bool:
     what = "the batch" if count == 1 else f"the {count} batches"
-    note(f"\nCancel {what}, or leave running? Ctrl-C again leaves running.")
     try:
-        answer = typer.prompt("[c]ancel or [l]eave", default="l", err=True)
-    except (KeyboardInterrupt, typer.Abort, EOFError):
+        return ask(f"\nCancel {what}, or leave running? [c]ancel, [L]eave:").startswith("c")
+    except KeyboardInterrupt:
+        # In a hurry: nothing is lost if it runs on.
         return False
-    return str(answer).strip().lower().startswith("c")
 
 
 def _targets(paths: Sequence[Path], output: Path | None) -> dict[Path, Path | None]:

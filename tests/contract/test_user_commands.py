@@ -155,7 +155,7 @@ def test_on_a_terminal_ctrl_c_asks_what_becomes_of_the_batch(
         terminal.until("2/3 rows")
 
         terminal.press("\x03")
-        terminal.until("[c]ancel or [l]eave")
+        terminal.until("[c]ancel, [L]eave")
         terminal.press(answer)
 
         assert terminal.end() == 130
@@ -269,7 +269,7 @@ def test_a_folder_stands_for_its_files(batchyard: Command) -> None:
         (["show", "batch_x"], 2, "No batch found with id 'batch_x'."),
         (["run", "nowhere.jsonl"], 2, "there is no such file"),
         (["run", "empty.jsonl"], 2, "batchyard check empty.jsonl"),
-        (["run", "in.jsonl", "--window", "5 minutes"], 2, "completion_window"),
+        (["run", "in.jsonl", "--window", "5 minutes"], 2, "in 'completion_window'"),
         (["ls", "--context", "nobody"], 2, "There is no context 'nobody'"),
         (["ls", "--limit", "0"], 2, "--limit"),
     ],

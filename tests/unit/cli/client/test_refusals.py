@@ -43,6 +43,14 @@ def test_each_status_is_an_error_with_the_gateways_words(
     assert "Not so." in str(error)
 
 
+def test_a_refusal_names_the_field() -> None:
+    error = {"message": "Invalid value: 'x'.", "type": "t", "param": "window", "code": None}
+
+    text = str(refusal(400, json.dumps({"error": error}).encode(), {}))
+
+    assert text == "Invalid value: 'x'. (in 'window')"
+
+
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
