@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from cli.__main__ import app
+from cli.operators import Unloaded
 
 _ROOT = Path(__file__).parents[2]
 _PAGES = sorted([*_ROOT.glob("*.md"), *(_ROOT / "docs").rglob("*.md")])
@@ -97,6 +98,8 @@ def _ours(line: str) -> Iterator[str]:
             names = words.pop(0).split("|")
             yield from (f"no command {name}" for name in names if name not in commands)
             command = commands.get(names[-1])
+            if isinstance(command, Unloaded):
+                command = command.load()
         if command is None or command.context_settings.get("ignore_unknown_options"):
             continue
         options = {option for parameter in command.params for option in parameter.opts}
