@@ -28,8 +28,8 @@ HUNG = "hung"
 #: As a model's `hang_seconds` by default.
 _HANG_SECONDS = 600.0
 _LOOK_SECONDS = 0.2
-#: The time that a chunk of rows takes, so that there are always some in the engine. A file beside the
-#: journal may hold another number.
+#: The time that a chunk of rows takes, so that there are always some in the engine. A file beside
+#: the journal may hold another number.
 _SECONDS = 0.05
 
 
