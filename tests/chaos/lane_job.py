@@ -1,4 +1,4 @@
-"""A lane job as a plain process: the real `LaneJob`, on the made-up engine and without Ray."""
+"""A lane job as a plain process: the real `LaneJob`, on the simulated engine and without Ray."""
 
 import asyncio
 import json
@@ -24,8 +24,8 @@ from worker.engine_errors import (
 )
 from worker.job import run_lane_job
 from worker.lane_engines import LaneEngines
-from worker.outcomes import Outcome, SliceResult
-from worker.slice_io import fetch, settle
+from worker.outcomes import SliceResult
+from worker.slice_io import SliceInput, begin, fetch, settle
 from worker.slice_runner import SliceRunner
 from worker.suspect_runner import SuspectRunner
 
@@ -74,31 +74,29 @@ class MadeUpEngineClient:
 
 
 class _Runner(SliceRunner):
-    """Tells the engine under which claim it runs a row."""
+    """Sends the engine the claim under which a row runs."""
 
-    async def run(self, claim: Claim, body: bytes | Outcome) -> SliceResult:
+    async def run(self, claim: Claim, given: SliceInput) -> SliceResult:
         _claim.set(claim)
-        return await super().run(claim, body)
+        return await super().run(claim, given)
 
 
 class _SuspectRunner(SuspectRunner):
     """As above, one claim after another."""
 
-    async def run(
-        self, claims: Sequence[Claim], bodies: Sequence[bytes | Outcome]
-    ) -> list[SliceResult]:
+    async def run(self, claims: Sequence[Claim], given: Sequence[SliceInput]) -> list[SliceResult]:
         results = []
-        for claim, body in zip(claims, bodies, strict=True):
+        for claim, one in zip(claims, given, strict=True):
             _claim.set(claim)
-            results += await super().run([claim], [body])
+            results += await super().run([claim], [one])
         return results
 
 
 class MadeUpEngines(LaneEngines):
-    """The made-up engine in the place of all of Ray's."""
+    """The simulated engine in place of Ray's engines."""
 
     async def ensure(self, engine: Lane) -> None:
-        """Deploy nothing; any model can start but one whose folder does not exist."""
+        """Deploy nothing; every model can start, except one whose folder does not exist."""
         source = Path(self._catalog.model(engine.model).source)
         if source.is_absolute() and not source.exists():  # noqa: ASYNC240  # blocks for no time
             raise EngineFailedError(f"The model's folder {source} does not exist on this machine.")
@@ -130,10 +128,14 @@ class MadeUpEngines(LaneEngines):
     async def _run_wave(self, claims: list[Claim]) -> None:
         async with opened(self._settings) as (state, storage):
             runner = self._new_slice_runner(BatchWatch(state))
+            # As many as the mapper of a wave has in its hands; the others wait for it.
+            turns = asyncio.Semaphore(1 + max(1, self._rows_in_engine // claims[0].slice.rows))
 
             async def one(claim: Claim) -> None:
-                result = await runner.run(claim, await fetch(storage, claim))
-                await settle(state, storage, claim, result)
+                given = await fetch(storage, claim)
+                async with turns:
+                    if await begin(state, [claim]) == [True]:
+                        await settle(state, storage, claim, await runner.run(claim, given))
 
             await asyncio.gather(*map(one, claims))
 
@@ -147,7 +149,7 @@ class MadeUpEngines(LaneEngines):
 
 
 def main(lane: str, job: str, environment: dict[str, str]) -> NoReturn:
-    """Be the lane job `job` until it ends."""
+    """Run the lane job `job` until it ends."""
     os.environ.update(environment)
     settings = read_settings()
     log.configure("lane-job", settings.log_level)

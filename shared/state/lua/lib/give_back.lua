@@ -4,7 +4,7 @@
 -- becomes pending if its batch is paused.
 local function give_back(lane, id, index, reason)
   redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
-  redis.call('SREM', ns .. 'inflight:' .. id, index)
+  leave_inflight(id, index)
   local values = redis.call('HMGET', batch_key(id), 'status', 'paused', 'plan', 'lane')
   if values[1] ~= 'in_progress' then return ring('dispatcher') end
   if redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 1 then return end
