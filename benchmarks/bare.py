@@ -92,7 +92,7 @@ def bare_vllm(
 
     model = catalog.model(model_name)
     pool = catalog.pools[catalog.lane_of(model_name).pool]
-    # The engine's core process needs them.
+    # The engine's core process needs these.
     os.environ.update(engine_environment(model, pool))
     # It has no other rows, so it needs no spare seats.
     arguments = {**engine_arguments(model, pool), "max_num_seqs": seats(model)}
