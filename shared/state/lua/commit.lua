@@ -1,4 +1,4 @@
--- needs: lifecycle, event, progress, slice, waiting, transition
+-- needs: lifecycle, event, progress, slice, served, waiting, transition
 -- Records a part. The first commit of a slice wins; later ones change nothing.
 -- ARGV: lane, batch id, index, epoch, part (JSON), completed, failed, input tokens, cached tokens,
 -- output tokens, reasoning tokens, what to announce about the slice (JSON; '' for nothing), then id
@@ -12,7 +12,8 @@ local COUNTERS = {'completed', 'failed', 'input_tokens', 'cached_tokens', 'outpu
 local COUNTS_BEFORE, DEAD_ROWS_FROM = 5, 13
 local key, parts, inflight = batch_key(id), ns .. 'parts:' .. id, ns .. 'inflight:' .. id
 local member, rows = id .. ':' .. index, tonumber(ARGV[6]) + tonumber(ARGV[7])
-local batch = redis.call('HMGET', key, 'status', 'lane', 'lane_failed:' .. lane, 'plan')
+local batch = redis.call('HMGET', key, 'status', 'lane', 'lane_failed:' .. lane, 'plan',
+  'tenant')
 local status, lanes, lane_failed, plan = batch[1], batch[2], batch[3], batch[4]
 local recorded = redis.call('HGET', parts, index)
 local current = redis.call('HGET', ns .. 'epochs:' .. id, index)
@@ -36,11 +37,21 @@ local function sweep_late_part()
   end
 end
 
+-- The claim was charged as predicted; what was given back meanwhile is charged as a whole.
+local function correct_charge(was_claimed)
+  local input, cached, output = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+  local predicted = predicted_tokens(id, plan, index)
+  charge(lane, batch[5], math.max(0, input - cached) + output - (was_claimed and predicted or 0))
+  redis.call('HINCRBY', lane_key(lane, 'job'), 'tokens', predicted)
+end
+
 local function end_claim()
   for _, list in ipairs({'claims', 'ready', 'suspects'}) do
     redis.call('ZREM', lane_key(lane, list), member)
   end
-  if redis.call('SREM', inflight, index) == 0 and plan then
+  local was_claimed = redis.call('SREM', inflight, index) == 1
+  correct_charge(was_claimed)
+  if not was_claimed then
     -- The slice was given back meanwhile, and its batch was paused or reordered.
     local pending = pending_key(id, plan, words(lanes), lane)
     if redis.call('ZREM', pending, index) == 1 and redis.call('ZCARD', pending) == 0 then
