@@ -41,6 +41,8 @@ class Finaliser:
         if record.status not in CLOSING_REASONS or await self._state.claims.inflight(batch_id):
             return
         event = ending_event(record)
+        if event is not Event.OUTPUT_COMMITTED:
+            await self._state.claims.commit_kept(batch_id)
         results = await self._make_files(record, event)
         crash.point("finaliser.assembled")
         try:

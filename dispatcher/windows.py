@@ -1,6 +1,7 @@
-"""Completion windows: a batch is closed at the moment its window ends, and then ends soon.
+"""Batches that close: at the moment their window ends, or when they are cancelled.
 
-Rows that are in an engine at that moment get a little time to come out; nothing waits longer.
+Slices that have not begun are taken back at once. The lane jobs hear that the batch closes, and
+hand in what they have of the others; after a little time, nothing waits for them.
 """
 
 import asyncio
@@ -17,8 +18,8 @@ from shared.state import State
 
 log = structlog.get_logger()
 
-#: Lane jobs look once a second whether a batch is closing, and then hand in what it has.
-GRACE_SECONDS = 1.2
+#: Lane jobs hear at once that a batch closes. This is for handing in its results so far.
+GRACE_SECONDS = 1.0
 #: Windows are checked this often even if no bell rings.
 _SWEEP_SECONDS = 1.0
 #: Bells may ring thousands of times a second.
@@ -28,7 +29,10 @@ _AT_ONCE = 50
 
 
 class Windows:
-    """Closes batches whose window has passed. Only the leader runs one."""
+    """Closes batches whose window has passed, and frees closing ones from lane jobs.
+
+    Only the leader runs one.
+    """
 
     def __init__(self, state: State, *, grace_seconds: float = GRACE_SECONDS) -> None:
         self._state = state
@@ -57,6 +61,9 @@ class Windows:
             statuses = await self._state.batches.statuses(overdue)
             closing |= {one for one in overdue if statuses.get(one) is not Status.VALIDATING}
             await self._close_all(statuses)
+        cancelling = await self._state.batches.in_status(Status.CANCELLING)
+        closing.update(cancelling)
+        await self._close_all(dict.fromkeys(cancelling, Status.CANCELLING))
         self._grace_ends = {one: self._grace_ends[one] for one in closing & self._grace_ends.keys()}
         next_grace = min(self._grace_ends.values(), default=inf) - time.monotonic()
         return min(await self._state.batches.seconds_to_next_window(), max(0.0, next_grace))
@@ -72,7 +79,10 @@ class Windows:
                 await self._state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
                 log.info("batch.window_closed", batch_id=batch_id)
         now = time.monotonic()
-        if self._grace_ends.setdefault(batch_id, now + self._grace_seconds) <= now:
+        if batch_id not in self._grace_ends:
+            self._grace_ends[batch_id] = now + self._grace_seconds
+            await self._state.claims.take_back(batch_id, unbegun_only=True)
+        if self._grace_ends[batch_id] <= now:
             # No new claim can be made on a batch that is closing, so once is enough.
             self._grace_ends[batch_id] = inf
             if slices := await self._state.claims.take_back(batch_id):

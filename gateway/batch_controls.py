@@ -1,5 +1,6 @@
 """Controls of a running batch besides cancelling: pause, resume and change."""
 
+import asyncio
 import json
 
 from fastapi import APIRouter, Request
@@ -10,6 +11,7 @@ from gateway.batches import own_batch
 from gateway.bodies import read_body
 from gateway.dependencies import Use
 from gateway.fields import require_small
+from gateway.pausing import rows_in_engine
 from gateway.route_docs import addition, json_body
 from shared.bus.messages import Integer
 from shared.errors import ConflictError, InvalidInputError
@@ -33,15 +35,26 @@ class UpdateBatch(BaseModel):
     metadata: dict[str, str] | None = None
 
 
-@router.post("/batches/{batch_id}/pause", openapi_extra=_ADDITION)  # noqa: FAST003  # the dependency that gives the batch reads it
-async def pause_batch(batch: OwnBatch, services: Use) -> Batch:
-    """Start no more of the batch's requests. Those that are running will still end.
+class PausedBatch(Batch):
+    """The batch object, and what a pause lets end."""
 
-    Its completion window goes on, so it may expire, and it can be cancelled. The batch has
-    `paused: true` until it is resumed. Repeating the call changes nothing.
+    requests_in_engine: int
+
+
+@router.post("/batches/{batch_id}/pause", openapi_extra=_ADDITION)  # noqa: FAST003  # the dependency that gives the batch reads it
+async def pause_batch(batch: OwnBatch, services: Use) -> PausedBatch:
+    """Start no more of the batch's requests. Those that the engine has will still end.
+
+    `requests_in_engine` in the answer says how many those are. Its completion window goes on, so it
+    may expire, and it can be cancelled. The batch has `paused: true` until it is resumed. Repeating
+    the call changes nothing.
     """
     _require_open(await services.state.controls.pause(batch.id), "pause")
-    return (await save_changes(services.state, services.storage, batch.id)).to_openai()
+    left, record = await asyncio.gather(
+        rows_in_engine(services.state, batch),
+        save_changes(services.state, services.storage, batch.id),
+    )
+    return PausedBatch(**dict(record.to_openai()), requests_in_engine=left)
 
 
 @router.post("/batches/{batch_id}/resume", openapi_extra=_ADDITION)  # noqa: FAST003  # as above

@@ -73,6 +73,20 @@ class StrikeRange(NamedTuple):
     strikes: int
 
 
+class Part(NamedTuple):
+    """A slice's results in S3: `output_bytes` of results, then `error_bytes` of errors.
+
+    It has every row of the slice unless the run broke or the batch closed before they had run.
+    """
+
+    key: str
+    etag: str
+    output_bytes: int
+    error_bytes: int
+    rows: int
+    usage: SliceUsage
+
+
 @dataclass(frozen=True)
 class Claim:
     """A lane job's right to run a slice for a while; the epoch fences late writers."""
@@ -97,29 +111,30 @@ class Claim:
     engine_deaths: int = 0
     #: How many strikes each row began with: the batch reruns a row that has killed engines before.
     strikes_before: int = 0
+    #: The results of those rows that an earlier run of the slice has answered.
+    kept: Part | None = None
+
+
+class Stop(StrEnum):
+    """Why a slice that runs must stop."""
+
+    #: No more of its rows go to the engine. Those that are in it end.
+    PAUSED = "paused"
+    #: Its batch is closing or has ended, or its lane was given up: its rows leave the engine.
+    CLOSED = "closed"
 
 
 class ReleaseReason(StrEnum):
     """Why a claim ended without a result. Scripts write the last two."""
 
     NOT_RUN = "not_run"
+    PAUSED = "paused"
     ENGINE_DIED = "engine_died"
     ENGINE_UNAVAILABLE = "engine_unavailable"
     ENGINE_FAILED = "engine_failed"
     INPUT_LOST = "input_lost"
     CLAIM_EXPIRED = "claim_expired"
     JOB_ENDED = "job_ended"
-
-
-class Part(NamedTuple):
-    """A committed slice's results: `output_bytes` of results, then `error_bytes` of errors."""
-
-    key: str
-    etag: str
-    output_bytes: int
-    error_bytes: int
-    rows: int
-    usage: SliceUsage
 
 
 @dataclass(frozen=True)
@@ -152,6 +167,12 @@ class ReadySlice:
     @property
     def member(self) -> str:
         return f"{self.batch_id}:{self.index}"
+
+
+def to_part(text: str) -> Part:
+    """Decode a part as stored in Redis."""
+    key, etag, output_bytes, error_bytes, rows, usage = json.loads(text)
+    return Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage))
 
 
 def part_label(output_bytes: int, rows: int, usage: SliceUsage) -> str:

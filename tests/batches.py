@@ -124,10 +124,13 @@ async def claim(
     lease_seconds: float = 30,
     job: str = JOB,
     lane: str = LANE,
+    begun: bool = True,
 ) -> list[Claim]:
     """Claim as the lane's job; `job` is made that if the lane has none."""
     await state.lanes.open_job(lane, "", job)
-    return await state.claims.take(lane, job, lease_seconds=lease_seconds, slices=slices, rows=rows)
+    return await state.claims.take(
+        lane, job, lease_seconds=lease_seconds, slices=slices, rows=rows, begun=begun
+    )
 
 
 async def claim_suspects(

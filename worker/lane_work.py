@@ -14,7 +14,7 @@ from shared.state import State
 from shared.storage import Storage
 from worker.lane_engines import LaneEngines
 from worker.lane_load import LaneLoad
-from worker.outcomes import Outcome, SliceResult
+from worker.outcomes import SliceResult
 from worker.settings import WorkerSettings
 from worker.slice_io import fetch, settle
 from worker.strikes import TOGETHER
@@ -92,7 +92,7 @@ class LaneWork:
         rows = self._load.free_direct_rows()
         if rows <= 0:
             return 0
-        claims = await self._claim(rows=rows)
+        claims = await self._claim(rows=rows, begun=True)
         for claim in claims:
             self._load.begin_direct(claim)
             self._keep(self._directs, self._run_direct(claim, engine))
@@ -137,7 +137,7 @@ class LaneWork:
             self.suspects = 0
         return len(claims)
 
-    async def _claim(self, *, rows: int, min_rows: int = 0) -> list[Claim]:
+    async def _claim(self, *, rows: int, min_rows: int = 0, begun: bool = False) -> list[Claim]:
         claims = await self._state.claims.take(
             self._lane.name,
             self._job,
@@ -145,6 +145,7 @@ class LaneWork:
             slices=_MAX_SLICES,
             rows=rows,
             min_rows=min_rows,
+            begun=begun,
         )
         self._hold(claims)
         return claims
@@ -156,10 +157,10 @@ class LaneWork:
 
     async def _run_direct(self, claim: Claim, engine: Lane) -> None:
         try:
-            body = await fetch(self._storage, claim)
-            result = await self._engines.slice_runner(engine).run(claim, body)
+            given = await fetch(self._storage, claim)
+            result = await self._engines.slice_runner(engine).run(claim, given)
             await self._settle(claim, result)
-            if result.outcome is not Outcome.DONE:
+            if result.outcome.is_trouble:
                 # Its rows stay counted during the pause, so that a restarting engine gets no calls.
                 await asyncio.sleep(_PAUSE_SECONDS)
         except Exception:
@@ -183,11 +184,11 @@ class LaneWork:
     async def _run_trial(self, claims: list[Claim], engine: Lane) -> None:
         began = time.monotonic()
         try:
-            bodies = await asyncio.gather(*(fetch(self._storage, claim) for claim in claims))
-            results = await self._engines.suspect_runner(engine).run(claims, bodies)
+            given = await asyncio.gather(*(fetch(self._storage, claim) for claim in claims))
+            results = await self._engines.suspect_runner(engine).run(claims, given)
             for claim, result in zip(claims, results, strict=True):
                 await self._settle(claim, result)
-            if any(result.outcome is not Outcome.DONE for result in results):
+            if any(result.outcome.is_trouble for result in results):
                 await asyncio.sleep(_PAUSE_SECONDS)
         except Exception:
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -23,12 +23,22 @@ class Outcome(StrEnum):
     INPUT_LOST = "input_lost"
     #: S3 cannot read the input object, although it reads others.
     INPUT_UNREAD = "input_unread"
+    #: Its batch was paused.
+    PAUSED = "paused"
+    #: Its claim had ended before its rows went to the engine, or its result is durable already.
+    SETTLED = "settled"
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether the same would happen to a slice that is tried at once."""
+        return self not in {Outcome.DONE, Outcome.PAUSED, Outcome.SETTLED}
 
 
 class SliceResult(NamedTuple):
     """The result of a run."""
 
     outcome: Outcome
+    #: The results of all rows that were answered, in this run or in an earlier one.
     body: PartBody
     #: The engine's own message, if it died or cannot start.
     reason: str = ""

@@ -1,7 +1,7 @@
 """Request lines in, result lines out. Bodies stay opaque bytes from end to end. Pure."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -9,6 +9,7 @@ import msgspec
 from shared import ids
 from shared.input.request_lines import custom_id_of, split
 from shared.slices import Slice, SliceUsage
+from worker.kept_rows import NOTHING, KeptRows
 
 _SUCCESS = 200
 
@@ -50,6 +51,11 @@ class _Body(msgspec.Struct):
     usage: _Usage | None = None
 
 
+def nothing() -> PartBody:
+    """The results of a slice that did not run."""
+    return PartBody(b"", b"", SliceUsage())
+
+
 def requests(slice_: Slice, body: bytes) -> Sequence[bytes]:
     """The slice's request lines, from its bytes of the input."""
     return slice_.pick(split(body))
@@ -60,22 +66,30 @@ def assemble(
     slice_: Slice,
     lines: Sequence[bytes],
     results: Sequence[tuple[int, bytes] | None],
+    kept: KeptRows = NOTHING,
 ) -> PartBody:
-    """The part of a slice, from its rows' HTTP statuses and bodies; None where one did not run."""
-    output: list[bytes] = []
-    error: list[bytes] = []
-    total = SliceUsage()
+    """The part of a slice, from its rows' HTTP statuses and bodies; None where one did not run.
+
+    A row without a result has the line that is kept of it, if there is one.
+    """
+    output = dict(kept.output)
+    error = dict(kept.error)
+    total = kept.usage
     numbers = slice_.row_numbers
-    for offset, (line, result) in enumerate(zip(lines, results, strict=True)):
+    for position, (line, result) in enumerate(zip(lines, results, strict=True)):
         if result is None:
             continue
         status, body = result
         is_success = status == _SUCCESS
-        (output if is_success else error).append(
-            _result_line(batch_id, numbers[offset], line, status, body)
+        (output if is_success else error)[position] = _result_line(
+            batch_id, numbers[position], line, status, body
         )
         total = _plus(total, _usage(body) if is_success else SliceUsage(failed=1))
-    return PartBody(b"".join(output), b"".join(error), total)
+    return PartBody(_in_order(output), _in_order(error), total)
+
+
+def _in_order(lines: Mapping[int, bytes]) -> bytes:
+    return b"".join(lines[position] for position in sorted(lines))
 
 
 def _result_line(batch_id: str, row: int, line: bytes, status: int, body: bytes) -> bytes:

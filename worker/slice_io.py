@@ -1,6 +1,9 @@
 """Input and output of a slice: reads its bytes from S3, and writes its results to S3 and Redis."""
 
+import asyncio
 import json
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import structlog
 
@@ -12,16 +15,31 @@ from shared.slices import Claim, Part, ReleaseReason, part_label
 from shared.state import State
 from shared.storage import Storage
 from worker.outcomes import Outcome, SliceResult
+from worker.rows import PartBody
 
 log = structlog.get_logger()
 
 
-async def fetch(storage: Storage, claim: Claim) -> bytes | Outcome:
-    """The slice's bytes of the input object, or the outcome of a slice that cannot be read.
+class SliceInput(NamedTuple):
+    """What a run begins with."""
+
+    #: The slice's bytes of the input object, or the outcome of a slice that cannot be read.
+    lines: bytes | Outcome
+    #: The body of `claim.kept`; empty if there is none.
+    kept: bytes = b""
+
+
+async def fetch(storage: Storage, claim: Claim) -> SliceInput:
+    """Read what the slice's run begins with.
 
     Raises TransientError when S3 is away. An object for which S3 fails alone must not break what
     other slices run together with it.
     """
+    lines, kept = await asyncio.gather(_fetch_lines(storage, claim), _fetch_kept(storage, claim))
+    return SliceInput(lines, kept)
+
+
+async def _fetch_lines(storage: Storage, claim: Claim) -> bytes | Outcome:
     try:
         return await storage.get(
             claim.key,
@@ -39,18 +57,43 @@ async def fetch(storage: Storage, claim: Claim) -> bytes | Outcome:
         return Outcome.INPUT_UNREAD
 
 
+async def _fetch_kept(storage: Storage, claim: Claim) -> bytes:
+    """Without what was kept, its rows run again."""
+    if claim.kept is None:
+        return b""
+    try:
+        return await storage.get(claim.kept.key, etag=claim.kept.etag)
+    except (NotFoundError, TransientError) as error:
+        log.warning("slice.kept_unread", batch_id=claim.batch_id, reason=str(error))
+        return b""
+
+
+async def begin(state: State, claims: Sequence[Claim]) -> list[bool]:
+    """Whether each of a lane's slices may go to the engine now.
+
+    All may while Redis is away: what becomes of their claims shows when they settle.
+    """
+    try:
+        return await state.claims.begin(claims)
+    except TransientError as error:
+        log.warning("slices.begun_unseen", reason=str(error))
+        return [True] * len(claims)
+
+
 async def settle(
     state: State, storage: Storage, claim: Claim, result: SliceResult, *, slice_events: bool = False
 ) -> None:
     """Make the end of a run durable: commit the slice's part, or give the slice back.
 
-    The part is in S3 before the commit. If the commit comes too late, the part is an orphan under a
+    A slice that goes back keeps what was answered of it, for its next run. The part is in S3 before
+    the commit or the release. If the commit comes too late, the part is an orphan under a
     key of its own epoch, and is removed with the batch's other parts.
     """
     match result.outcome:
         case Outcome.STRUCK:
             await state.claims.release(
                 claim,
+                kept=await _keep(storage, claim, result.body),
                 strikes=1,
                 reason=ReleaseReason.ENGINE_DIED,
                 strike_ranges=result.strike_ranges,
@@ -59,10 +102,23 @@ async def settle(
                 gave_results=result.gave_results,
             )
         case Outcome.UNSEEN:
-            await state.claims.release(claim, reason=ReleaseReason.ENGINE_UNAVAILABLE)
+            await state.claims.release(
+                claim,
+                kept=await _keep(storage, claim, result.body),
+                reason=ReleaseReason.ENGINE_UNAVAILABLE,
+            )
+        case Outcome.PAUSED:
+            await state.claims.release(
+                claim,
+                kept=await _keep(storage, claim, result.body),
+                reason=ReleaseReason.PAUSED,
+            )
         case Outcome.LANE_FAILED:
             await state.claims.release(
-                claim, reason=ReleaseReason.ENGINE_FAILED, engine_failure=result.reason
+                claim,
+                kept=await _keep(storage, claim, result.body),
+                reason=ReleaseReason.ENGINE_FAILED,
+                engine_failure=result.reason,
             )
         case Outcome.INPUT_UNREAD:
             await state.claims.release(claim)
@@ -71,6 +127,8 @@ async def settle(
             await state.claims.release(claim, reason=ReleaseReason.INPUT_LOST)
         case Outcome.DONE:
             await _commit(state, storage, claim, result, slice_events=slice_events)
+        case Outcome.SETTLED:
+            pass
 
 
 async def _fail_batch(state: State, storage: Storage, claim: Claim) -> None:
@@ -103,18 +161,12 @@ async def _commit(
         await state.claims.release(claim)
         return
     crash.point("sink.rows_run")
-    key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-    # When the worker of a sink's task dies, Ray runs the task again, even after its commit, and
-    # perhaps the engine's calls as well. Their other answers must not replace the first ones.
-    label = part_label(len(body.output), body.rows, body.usage)
-    stored = await storage.put_once(key, body.output + body.error, label=label)
+    part = await _write(storage, claim, body)
     crash.point("sink.part_written")
-    if stored is None:
-        log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)
+    if part is None:
         # If that part was not committed, the next claim writes under another key.
         await state.claims.release(claim)
         return
-    part = Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage)
     answer = await state.claims.commit(claim, part, announced=slice_events, dead=result.dead)
     crash.point("sink.committed")
     if answer != "ok":
@@ -122,3 +174,34 @@ async def _commit(
     elif result.dead:
         rows = [row.id for row in result.dead]
         log.error("rows.given_up", lane=claim.lane, batch_id=claim.batch_id, rows=rows)
+
+
+async def _keep(storage: Storage, claim: Claim, body: PartBody) -> Part | None:
+    """Write what was answered; None if that is nothing new, or if S3 is away.
+
+    A slice goes back at once rather than wait for S3: rows that are not kept run again.
+    """
+    if body.rows <= (claim.kept.rows if claim.kept else 0):
+        return None
+    try:
+        part = await _write(storage, claim, body)
+    except TransientError as error:
+        log.warning("slice.not_kept", batch_id=claim.batch_id, reason=str(error))
+        return None
+    crash.point("sink.kept")
+    return part
+
+
+async def _write(storage: Storage, claim: Claim, body: PartBody) -> Part | None:
+    """Write the claim's part; None if it has one already.
+
+    When the worker of a sink's task dies, Ray runs the task again, even after its commit, and
+    perhaps the engine's calls as well. Their other answers must not replace the first ones.
+    """
+    key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
+    label = part_label(len(body.output), body.rows, body.usage)
+    stored = await storage.put_once(key, body.output + body.error, label=label)
+    if stored is None:
+        log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)
+        return None
+    return Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage)

@@ -5,19 +5,20 @@ from collections.abc import Sequence
 
 import structlog
 
-from shared.slices import Claim
+from shared.slices import Claim, Stop
 from worker.batch_watch import BatchWatch
-from worker.engine_errors import Engine, Result
+from worker.engine_errors import Engine
 from worker.outcomes import Outcome, SliceResult, outcome, public_reason, worst
 from worker.row_limiter import RowLimiter
-from worker.rows import assemble, requests
-from worker.strikes import strike_ranges
+from worker.rows import nothing
+from worker.slice_io import SliceInput
+from worker.slice_run import SliceRun
 
 log = structlog.get_logger()
 
 
 class SliceRunner:
-    """Limits how many rows are in the engine, and stops the slices of batches that close."""
+    """Limits how many rows are in the engine, and stops the slices of batches that stop."""
 
     def __init__(
         self,
@@ -31,42 +32,54 @@ class SliceRunner:
         self._watch = watch
         self._step = rows_per_engine_call
         self._limiter = RowLimiter(max(rows_in_engine, rows_per_engine_call))
+        self._telling: set[asyncio.Task[None]] = set()
 
-    async def run(self, claim: Claim, body: bytes | Outcome) -> SliceResult:
-        """Run the slice's rows; those that had not run when the batch closed are left out.
+    async def run(self, claim: Claim, given: SliceInput) -> SliceResult:
+        """Run the slice's rows that have no result yet, until its batch stops."""
+        if isinstance(given.lines, Outcome):
+            return SliceResult(given.lines, nothing())
+        run = SliceRun(claim, given.lines, given.kept)
+        chunks = run.chunks(self._step)
+        calls = [asyncio.ensure_future(self._call(run, chunk)) for chunk in chunks]
 
-        `body` is what `slice_io.fetch` returned.
-        """
-        empty = assemble(claim.batch_id, claim.slice, [], [])
-        if isinstance(body, Outcome):
-            return SliceResult(body, empty)
-        lines = requests(claim.slice, body)
-        chunks = [lines[start : start + self._step] for start in range(0, len(lines), self._step)]
-        calls = [asyncio.ensure_future(self._call(chunk)) for chunk in chunks]
-        with self._watch.closing(claim.batch_id, lambda: [call.cancel() for call in calls]):
+        def stop(reason: Stop) -> None:
+            run.stop = reason
+            for chunk, call in zip(chunks, calls, strict=True):
+                if reason is Stop.CLOSED or not run.in_engine(chunk):
+                    call.cancel()
+            if reason is Stop.PAUSED and (rows := run.rows_in_engine):
+                self._tell_ending(claim, rows)
+
+        with self._watch.stopping(claim, stop):
             ends = await asyncio.gather(*calls, return_exceptions=True)
-        if errors := [end for end in ends if isinstance(end, Exception)]:
-            error = worst(errors)
-            if outcome(error) is Outcome.STRUCK:
-                log.warning("slice.struck", batch_id=claim.batch_id, reason=type(error).__name__)
-            ranges = strike_ranges(_strikes(chunks, ends))
-            return SliceResult(outcome(error), empty, public_reason(error), ranges)
-        results: list[Result | None] = []
-        for chunk, end in zip(chunks, ends, strict=True):
-            results += [None] * len(chunk) if isinstance(end, BaseException) else end
-        return SliceResult(Outcome.DONE, assemble(claim.batch_id, claim.slice, lines, results))
+        errors = [end for end in ends if isinstance(end, Exception)]
+        return self._result(run, worst(errors) if errors else None)
 
-    async def _call(self, lines: Sequence[bytes]) -> list[Result]:
-        async with self._limiter.borrowed(len(lines)):
-            return await self._engine.run_lines(lines)
+    def _result(self, run: SliceRun, error: Exception | None) -> SliceResult:
+        body = run.body()
+        if error is None or run.is_done:
+            return SliceResult(Outcome.PAUSED if run.is_paused else Outcome.DONE, body)
+        end = outcome(error)
+        if end is Outcome.STRUCK:
+            log.warning("slice.struck", batch_id=run.claim.batch_id, reason=type(error).__name__)
+        return SliceResult(end, body, public_reason(error), run.strike_ranges())
 
+    def _tell_ending(self, claim: Claim, rows: int) -> None:
+        telling = asyncio.ensure_future(self._watch.tell_ending(claim, rows))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
 
-def _strikes(
-    chunks: Sequence[Sequence[bytes]], ends: Sequence[list[Result] | BaseException]
-) -> list[int]:
-    """One for each row that was in the engine when it died."""
-    strikes: list[int] = []
-    for chunk, end in zip(chunks, ends, strict=True):
-        is_struck = isinstance(end, Exception) and outcome(end) is Outcome.STRUCK
-        strikes += [int(is_struck)] * len(chunk)
-    return strikes
+    async def _call(self, run: SliceRun, chunk: Sequence[int]) -> None:
+        """Run the rows at these positions of the slice together."""
+        lines = [run.lines[position] for position in chunk]
+        async with self._limiter.borrowed(len(chunk)):
+            run.enter(chunk)
+            try:
+                for number, result in enumerate(await self._engine.run_lines(lines)):
+                    run.answer(chunk[number], result)
+            except Exception as error:
+                if outcome(error) is Outcome.STRUCK:
+                    run.strike(chunk)
+                raise
+            finally:
+                run.leave(chunk)

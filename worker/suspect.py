@@ -5,29 +5,38 @@ from collections.abc import Sequence
 from shared import ids
 from shared.dead_rows import DeadRow
 from shared.input.request_lines import custom_id_of
-from shared.slices import Claim
+from shared.slices import Claim, Stop
 from worker.engine_errors import Result
 from worker.engine_results import SERVER_ERROR
+from worker.kept_rows import kept_rows
 from worker.outcomes import Outcome, SliceResult
-from worker.rows import assemble
+from worker.rows import PartBody, assemble, requests
 from worker.strikes import MAX_STRIKES, dead_row_error, strike_ranges, strikes_by_row
 
 
 class Suspect:
     """The slice while it runs. Rows with too many strikes have an error from the start."""
 
-    def __init__(self, claim: Claim, lines: Sequence[bytes], *, max_deaths: int) -> None:
-        """From `max_deaths` engines on that died of the batch, none of its rows is tried alone."""
+    def __init__(self, claim: Claim, lines: bytes, kept: bytes, *, max_deaths: int) -> None:
+        """`lines` and `kept` are bodies as S3 has them.
+
+        From `max_deaths` engines on that died of the batch, none of its rows is tried alone.
+        """
         self.claim = claim
-        self.lines = lines
-        self.strikes = strikes_by_row(claim.strike_ranges, len(lines))
-        #: Whether its batch has closed.
-        self.is_closed = False
+        self.lines = requests(claim.slice, lines)
+        self.strikes = strikes_by_row(claim.strike_ranges, len(self.lines))
+        #: Why its batch has stopped, if it has.
+        self.stop: Stop | None = None
         #: Whether an engine died with a row of it in this run.
         self.was_struck = False
         fatal = 1 if claim.engine_deaths >= max_deaths else MAX_STRIKES
-        self._dead = [row for row, count in enumerate(self.strikes) if count >= fatal]
-        self.results: list[Result | None] = [None] * len(lines)
+        self._kept = kept_rows(claim.slice, claim.kept, kept)
+        self._dead = [
+            row
+            for row, count in enumerate(self.strikes)
+            if count >= fatal and row not in self._kept
+        ]
+        self.results: list[Result | None] = [None] * len(self.lines)
         for row in self._dead:
             error = dead_row_error(
                 self.strikes[row], before=claim.strikes_before, engine_deaths=claim.engine_deaths
@@ -36,7 +45,12 @@ class Suspect:
 
     @property
     def is_done(self) -> bool:
-        return self.is_closed or None not in self.results
+        return self.stop is Stop.CLOSED or self._has_all
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether rows are left for a later run, because the batch is paused."""
+        return self.stop is Stop.PAUSED and not self._has_all
 
     @property
     def has_answers(self) -> bool:
@@ -45,24 +59,33 @@ class Suspect:
 
     def needs(self, row: int) -> bool:
         """Whether the row still has to run."""
-        return not self.is_closed and self.results[row] is None
+        return self.stop is None and self.results[row] is None and row not in self._kept
 
     def strike(self, row: int) -> None:
-        """Note that an engine died with the row in it."""
-        self.strikes[row] += 1
-        self.was_struck = True
+        """Note that an engine died with the row in it, unless it was answered before that."""
+        if self.results[row] is None:
+            self.strikes[row] += 1
+            self.was_struck = True
 
     def done(self, *, now: int) -> SliceResult:
         """The result of a slice whose rows all have one, or whose batch has closed."""
-        claim = self.claim
-        body = assemble(claim.batch_id, claim.slice, self.lines, self.results)
         dead = tuple(self._dead_row(row, now) for row in self._dead)
-        return SliceResult(Outcome.DONE, body, dead=dead)
+        return SliceResult(Outcome.DONE, self._body(self.results), dead=dead)
 
-    def not_done(self, outcome: Outcome, reason: str) -> SliceResult:
-        """The result of a slice that has to run again."""
-        empty = assemble(self.claim.batch_id, self.claim.slice, [], [])
-        return SliceResult(outcome, empty, reason, strike_ranges(self.strikes))
+    def not_done(self, outcome: Outcome, reason: str = "") -> SliceResult:
+        """The result of a slice that has to run again, with the rows that were answered."""
+        # The next run gives up the dead rows, and says so.
+        answered = [None if row in self._dead else one for row, one in enumerate(self.results)]
+        return SliceResult(outcome, self._body(answered), reason, strike_ranges(self.strikes))
+
+    @property
+    def _has_all(self) -> bool:
+        return all(
+            result is not None or row in self._kept for row, result in enumerate(self.results)
+        )
+
+    def _body(self, results: Sequence[Result | None]) -> PartBody:
+        return assemble(self.claim.batch_id, self.claim.slice, self.lines, results, self._kept)
 
     def _dead_row(self, row: int, now: int) -> DeadRow:
         claim, number = self.claim, self.claim.slice.row_numbers[row]

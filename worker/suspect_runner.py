@@ -7,17 +7,19 @@ The next death ends the run: the strikes go into Redis with the slices, and othe
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
 
 import structlog
 
-from shared.slices import Claim
+from shared.slices import Claim, Stop
 from worker.batch_watch import BatchWatch
-from worker.engine_errors import Engine, Result
+from worker.engine_errors import Engine
 from worker.outcomes import Outcome, SliceResult, outcome, public_reason, worst
 from worker.row_limiter import RowLimiter
-from worker.rows import assemble, requests
+from worker.rows import nothing
+from worker.slice_io import SliceInput
 from worker.strikes import TOGETHER, Place, trial_groups
 from worker.suspect import Suspect
 
@@ -52,28 +54,24 @@ class SuspectRunner:
         self._limiter = RowLimiter(max(rows_in_engine, rows_per_engine_call, TOGETHER))
         self._max_batch_deaths = max_batch_deaths
         self._max_lane_deaths = max_lane_deaths
+        self._telling: set[asyncio.Task[None]] = set()
 
-    async def run(
-        self, claims: Sequence[Claim], bodies: Sequence[bytes | Outcome]
-    ) -> list[SliceResult]:
-        """Run the slices up to the next death of the engine; returns a result for each claim.
-
-        `bodies` are what `slice_io.fetch` returned.
-        """
+    async def run(self, claims: Sequence[Claim], given: Sequence[SliceInput]) -> list[SliceResult]:
+        """Run the slices up to the next death of the engine; returns a result for each claim."""
         suspects = {
-            number: Suspect(claim, requests(claim.slice, body), max_deaths=self._max_batch_deaths)
-            for number, (claim, body) in enumerate(zip(claims, bodies, strict=True))
-            if not isinstance(body, Outcome)
+            number: Suspect(claim, one.lines, one.kept, max_deaths=self._max_batch_deaths)
+            for number, (claim, one) in enumerate(zip(claims, given, strict=True))
+            if not isinstance(one.lines, Outcome)
         }
         error = await self._run(suspects)
         if error is not None and outcome(error) is Outcome.STRUCK:
             struck = [one.claim.batch_id for one in suspects.values() if one.was_struck]
             log.warning("suspects.struck", batches=sorted(set(struck)), reason=type(error).__name__)
         results = [
-            SliceResult(body, assemble(claim.batch_id, claim.slice, [], []))
-            if isinstance(body, Outcome)
+            SliceResult(one.lines, nothing())
+            if isinstance(one.lines, Outcome)
             else _result(suspects[number], claim, error)
-            for number, (claim, body) in enumerate(zip(claims, bodies, strict=True))
+            for number, (claim, one) in enumerate(zip(claims, given, strict=True))
         ]
         return self._with_counted_death(claims, suspects, results)
 
@@ -112,61 +110,69 @@ class SuspectRunner:
         """Make all calls at once, with those of their rows that have no result yet."""
         # A batch that closes cancels the calls with its rows. They are made again for the others'.
         while open_calls := [rows for call in calls if (rows := _open_rows(suspects, call))]:
-            tasks = [asyncio.ensure_future(self._call(suspects, call)) for call in open_calls]
+            in_engine: set[Place] = set()
+            tasks = [
+                asyncio.ensure_future(self._call(suspects, call, in_engine)) for call in open_calls
+            ]
             with ExitStack() as stack:
                 for number in {number for call in open_calls for number, _ in call}:
-                    close = partial(_close, suspects[number], number, open_calls, tasks)
-                    batch_id = suspects[number].claim.batch_id
-                    stack.enter_context(self._watch.closing(batch_id, close))
+                    calls_of_it = [
+                        (call, task)
+                        for call, task in zip(open_calls, tasks, strict=True)
+                        if any(other == number for other, _ in call)
+                    ]
+                    stop = partial(self._stop, suspects[number], number, calls_of_it, in_engine)
+                    stack.enter_context(self._watch.stopping(suspects[number].claim, stop))
                 ends = await asyncio.gather(*tasks, return_exceptions=True)
-            if errors := _record(suspects, open_calls, ends):
+            if errors := [end for end in ends if isinstance(end, Exception)]:
                 return worst(errors)
         return None
 
-    async def _call(self, suspects: _Suspects, call: _Call) -> list[Result]:
+    def _stop(
+        self,
+        suspect: Suspect,
+        number: int,
+        calls: Sequence[tuple[_Call, "asyncio.Task[None]"]],
+        in_engine: AbstractSet[Place],
+        reason: Stop,
+    ) -> None:
+        """Stop the calls of a suspect whose batch stops; those in the engine end after a pause."""
+        suspect.stop = reason
+        for call, task in calls:
+            if reason is Stop.CLOSED or in_engine.isdisjoint(call):
+                task.cancel()
+        rows = sum(other == number for other, _ in in_engine)
+        if reason is Stop.PAUSED and rows:
+            telling = asyncio.ensure_future(self._watch.tell_ending(suspect.claim, rows))
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    async def _call(self, suspects: _Suspects, call: _Call, in_engine: set[Place]) -> None:
+        lines = [suspects[number].lines[row] for number, row in call]
         async with self._limiter.borrowed(len(call)):
-            return await self._engine.run_lines(
-                [suspects[number].lines[row] for number, row in call]
-            )
+            in_engine.update(call)
+            try:
+                for position, result in enumerate(await self._engine.run_lines(lines)):
+                    number, row = call[position]
+                    suspects[number].results[row] = result
+            except Exception as error:
+                if outcome(error) is Outcome.STRUCK:
+                    for number, row in call:
+                        suspects[number].strike(row)
+                raise
+            finally:
+                in_engine.difference_update(call)
 
 
 def _open_rows(suspects: _Suspects, call: _Call) -> list[Place]:
     return [(number, row) for number, row in call if suspects[number].needs(row)]
 
 
-def _close(
-    suspect: Suspect,
-    number: int,
-    calls: Sequence[_Call],
-    tasks: "Sequence[asyncio.Task[list[Result]]]",
-) -> None:
-    """Stop the calls of a suspect whose batch has closed."""
-    suspect.is_closed = True
-    for call, task in zip(calls, tasks, strict=True):
-        if any(other == number for other, _ in call):
-            task.cancel()
-
-
-def _record(
-    suspects: _Suspects, calls: Sequence[_Call], ends: Sequence[list[Result] | BaseException]
-) -> list[Exception]:
-    """Keep the results and the strikes of the calls; returns their errors."""
-    errors: list[Exception] = []
-    for call, end in zip(calls, ends, strict=True):
-        if isinstance(end, list):
-            for (number, row), result in zip(call, end, strict=True):
-                suspects[number].results[row] = result
-        elif isinstance(end, Exception):
-            errors.append(end)
-            if outcome(end) is Outcome.STRUCK:
-                for number, row in call:
-                    suspects[number].strike(row)
-    return errors
-
-
 def _result(suspect: Suspect, claim: Claim, error: Exception | None) -> SliceResult:
     if suspect.is_done:
         return suspect.done(now=int(time.time()))
+    if suspect.is_paused and (error is None or not suspect.was_struck):
+        return suspect.not_done(Outcome.PAUSED)
     if error is None:
         raise RuntimeError(f"Slice {claim.index} of {claim.batch_id} has rows that did not run.")
     end = outcome(error)

@@ -7,7 +7,7 @@ JSON.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink
 
+from shared.settings import open_storage
 from shared.slices import Claim, SliceUsage, StrikeRange
 from shared.state import State
 from shared.storage import Storage
@@ -24,8 +25,8 @@ from worker.batch_watch import BatchWatch
 from worker.connections import open_state, read_settings, run_with_stores
 from worker.engine_client import EngineClient
 from worker.outcomes import Outcome, SliceResult
-from worker.rows import PartBody
-from worker.slice_io import fetch, settle
+from worker.rows import PartBody, nothing
+from worker.slice_io import SliceInput, begin, fetch, settle
 from worker.slice_runner import SliceRunner
 
 _claims = msgspec.json.Decoder(Claim)
@@ -120,10 +121,11 @@ class SliceSource(Datasource):
 
 def _read_task(claims: list[Claim]) -> ReadTask:
     def read() -> Iterable[Block]:
-        async def fetch_all(_: State, storage: Storage) -> list[bytes | Outcome]:
+        async def fetch_all(_: State, storage: Storage) -> list[SliceInput]:
             return await asyncio.gather(*(fetch(storage, claim) for claim in claims))
 
-        bodies = run_with_stores(fetch_all)
+        given = run_with_stores(fetch_all)
+        bodies = [one.lines for one in given]
         yield pa.table(
             {
                 "claim": pa.array(map(msgspec.json.encode, claims), pa.binary()),
@@ -131,6 +133,7 @@ def _read_task(claims: list[Claim]) -> ReadTask:
                     (b"" if isinstance(body, Outcome) else body for body in bodies), pa.binary()
                 ),
                 "unread": [body.value if isinstance(body, Outcome) else "" for body in bodies],
+                "kept": pa.array((one.kept for one in given), pa.binary()),
             }
         )
 
@@ -146,30 +149,45 @@ class SliceMapper:
     """Runs the slices on the engine: an async actor with several blocks in flight."""
 
     def __init__(self, app_name: str, rows_in_engine: int, patience_seconds: float | None) -> None:
-        settings = read_settings()
+        self._settings = settings = read_settings()
+        self._state, self._storage = open_state(settings), open_storage(settings)
         self._runner = SliceRunner(
             EngineClient(
                 app_name,
                 rows_per_engine_call=settings.rows_per_engine_call,
                 patience_seconds=patience_seconds,
             ),
-            BatchWatch(open_state(settings)),
+            BatchWatch(self._state),
             rows_in_engine=rows_in_engine,
             rows_per_engine_call=settings.rows_per_engine_call,
         )
 
     async def __call__(self, block: _Columns) -> AsyncIterator[_Columns]:
+        claims = [_claims.decode(bytes(claim)) for claim in block["claim"]]
+        may_run = await begin(self._state, claims)
         results = await asyncio.gather(
             *(
-                self._runner.run(
-                    _claims.decode(bytes(claim)), Outcome(unread) if unread else bytes(lines)
-                )
-                for claim, lines, unread in zip(
-                    block["claim"], block["lines"], block["unread"], strict=True
-                )
+                self._run(claim, given, may_run=may)
+                for claim, given, may in zip(claims, _given(block), may_run, strict=True)
             )
         )
         yield {"claim": pa.array(map(bytes, block["claim"]), pa.binary()), **_to_columns(results)}
+
+    async def _run(self, claim: Claim, given: SliceInput, *, may_run: bool) -> SliceResult:
+        if not may_run:
+            return SliceResult(Outcome.SETTLED, nothing())
+        result = await self._runner.run(claim, given)
+        if result.outcome.is_trouble or result.body.rows == claim.slice.rows:
+            return result
+        # Whoever has stopped the batch waits for this slice, and not for the others of its block.
+        await settle(
+            self._state,
+            self._storage,
+            claim,
+            result,
+            slice_events=self._settings.slice_events,
+        )
+        return SliceResult(Outcome.SETTLED, nothing())
 
 
 class PartSink(Datasink[None]):
@@ -191,6 +209,12 @@ class PartSink(Datasink[None]):
             )
 
         run_with_stores(settle_all)
+
+
+def _given(block: _Columns) -> Iterator[SliceInput]:
+    """The inverse of what `_read_task` does."""
+    for lines, unread, kept in zip(block["lines"], block["unread"], block["kept"], strict=True):
+        yield SliceInput(Outcome(unread) if unread else bytes(lines), bytes(kept))
 
 
 def _to_columns(results: list[SliceResult]) -> _Columns:

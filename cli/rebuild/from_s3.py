@@ -178,6 +178,11 @@ def live_batch(
         for index, part in labelled_parts.items()
         if index in whole or (status is not Status.IN_PROGRESS and index not in given_up)
     }
+    kept = {
+        index: part
+        for index, part in labelled_parts.items()
+        if index not in parts and index not in given_up
+    }
     changes: dict[str, str | int] = {"status": status, **last}
     changes |= _counts(plan, parts, lanes, given_up, reasons)
     changes |= _paused(manifest, status)
@@ -192,6 +197,7 @@ def live_batch(
         lanes=lanes,
         slices=plan.slices,
         parts=parts,
+        kept=kept,
         given_up=given_up,
     )
 

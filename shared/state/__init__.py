@@ -17,13 +17,14 @@ from shared.state.limits import (
     Rate,
     RateStatus,
 )
-from shared.state.state import MovedError, State
+from shared.state.state import Bells, MovedError, State
 from shared.state.uploads import PartRecord, UploadRecord
 
 __all__ = [
     "Acceptance",
     "Backlog",
     "BatchRecord",
+    "Bells",
     "FileRecord",
     "JobRecord",
     "KeyRecord",

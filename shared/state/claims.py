@@ -2,17 +2,36 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.dead_rows import DeadRow
 from shared.errors import BatchyardError
-from shared.slices import MAX_CALL_ENTRIES, Claim, Part, ReleaseReason, StrikeRange, to_slice
+from shared.lifecycle import Status
+from shared.slices import (
+    MAX_CALL_ENTRIES,
+    Claim,
+    Part,
+    ReleaseReason,
+    Stop,
+    StrikeRange,
+    to_part,
+    to_slice,
+)
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
 
 class SupersededError(BatchyardError):
     """The lane has another lane job by now; this one must end."""
+
+
+class Ending(NamedTuple):
+    """What is still in the engine of a paused batch."""
+
+    #: As its lane jobs have told.
+    rows: int
+    #: Slices that have begun, and of which nobody has told yet how many rows are in the engine.
+    untold: list[int]
 
 
 class Claims:
@@ -32,11 +51,13 @@ class Claims:
         slices: int,
         rows: int,
         min_rows: int = 0,
+        begun: bool = False,
     ) -> list[Claim]:
         """Claim the most urgent ready slices of the lane: up to `slices`, with up to `rows` rows.
 
-        Claims none if fewer than `min_rows` rows are ready. Raises SupersededError when `job` is no
-        longer the lane's job.
+        Claims none if fewer than `min_rows` rows are ready. `begun` means that the slices go to the
+        engine now; others have to `begin` first. Raises SupersededError when `job` is no longer the
+        lane's job.
         """
         answer = await self._scripts.run(
             "claim",
@@ -46,6 +67,7 @@ class Claims:
             min(slices, MAX_CALL_ENTRIES),
             rows,
             min_rows,
+            int(begun),
         )
         return _claims(lane, job, answer)
 
@@ -54,21 +76,58 @@ class Claims:
     ) -> list[Claim]:
         """Claim suspects of the lane: several with up to `rows` rows together, or one of any size.
 
-        Raises SupersededError when `job` is no longer the lane's job.
+        They go to the engine now. Raises SupersededError when `job` is no longer the lane's job.
         """
         answer = await self._scripts.run(
             "claim_suspects", lane, job, int(lease_seconds * 1000), rows
         )
         return _claims(lane, job, answer)
 
+    async def begin(self, claims: Sequence[Claim]) -> list[bool]:
+        """Note that the slices, all of one lane, go to the engine now; whether each may.
+
+        One may not if its claim is lost, or if its batch is paused or closing: then it is given
+        back.
+        """
+        may_run = [True] * len(claims)
+        for first in range(0, len(claims), MAX_CALL_ENTRIES):
+            some = claims[first : first + MAX_CALL_ENTRIES]
+            refused: list[int] = await self._scripts.run("begin", some[0].lane, *_triples(some))
+            for position in refused:
+                may_run[first + int(position) - 1] = False
+        return may_run
+
+    async def stops(self, places: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Stop]:
+        """Of these batches and lanes, those whose slices must stop, in one round trip."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id, lane in places:
+                pipe.hmget(
+                    f"{self._namespace}batch:{batch_id}", "status", "paused", f"lane_failed:{lane}"
+                )
+            found = zip(places, await pipe.execute(), strict=True)
+        stops = ((place, _stop(*values)) for place, values in found)
+        return {place: stop for place, stop in stops if stop is not None}
+
+    async def tell_ending(self, claim: Claim, rows: int) -> None:
+        """Note that so many rows of a slice of a paused batch are in the engine, and no others."""
+        await self._scripts.run("tell_ending", claim.batch_id, claim.index, claim.epoch, rows)
+
+    async def ending(self, batch_id: str) -> Ending:
+        """What is still in the engine of a paused batch."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.smembers(f"{self._namespace}begun:{batch_id}")
+            pipe.hgetall(f"{self._namespace}ending:{batch_id}")
+            begun, told = await pipe.execute()
+        untold = sorted(int(index) for index in begun - told.keys())
+        return Ending(sum(map(int, told.values())), untold)
+
     async def renew(self, claims: list[Claim], *, lease_seconds: float) -> list[Claim]:
         """Extend the claims. Returns those to abandon: lost, or of a batch that is closing."""
         abandoned: list[Claim] = []
         for first in range(0, len(claims), MAX_CALL_ENTRIES):
             some = claims[first : first + MAX_CALL_ENTRIES]
-            triples = [str(part) for c in some for part in (c.batch_id, c.index, c.epoch)]
             lost: list[int] = await self._scripts.run(
-                "renew", some[0].lane, int(lease_seconds * 1000), *triples
+                "renew", some[0].lane, int(lease_seconds * 1000), *_triples(some)
             )
             abandoned += [some[int(position) - 1] for position in lost]
         return abandoned
@@ -110,6 +169,7 @@ class Claims:
         max_deaths: int = 0,
         gave_results: bool = False,
         engine_failure: str = "",
+        kept: Part | None = None,
     ) -> bool:
         """Give the slice back unrun. Returns False when the claim already belonged to another job.
 
@@ -117,7 +177,8 @@ class Claims:
         its rows. With `max_deaths`, the death of an engine is counted for the batch and the lane;
         the lane fails at that many deaths in a row. `gave_results` means that the engine had given
         results, even if they were lost, so that a new row of deaths begins. `engine_failure` is why
-        the lane's engine cannot start; the dispatcher then fails the lane's batches.
+        the lane's engine cannot start; the dispatcher then fails the lane's batches. `kept` is a
+        part with all rows of the slice that were answered; the next claim carries it.
         """
         return bool(
             await self._scripts.run(
@@ -132,6 +193,7 @@ class Claims:
                 max_deaths,
                 int(gave_results),
                 engine_failure,
+                json.dumps(kept) if kept else "",
             )
         )
 
@@ -147,18 +209,44 @@ class Claims:
             if reaped < MAX_CALL_ENTRIES:
                 return total
 
-    async def take_back(self, batch_id: str) -> int:
-        """End the claims on slices of a batch that is closing. Returns how many there were."""
+    async def take_back(self, batch_id: str, *, unbegun_only: bool = False) -> int:
+        """End the claims on slices of a batch that is closing. Returns how many there were.
+
+        With `unbegun_only`, those that have not begun; of a paused batch, too.
+        """
         total = 0
         while True:
-            taken: int = await self._scripts.run("take_back", batch_id)
+            taken: int = await self._scripts.run("take_back", batch_id, int(unbegun_only))
             total += taken
             if taken < MAX_CALL_ENTRIES:
+                return total
+
+    async def commit_kept(self, batch_id: str) -> int:
+        """Make parts of what was kept of a closing batch without claims; returns how many slices.
+
+        What a batch has answered belongs to its results, even if its slice never ran to its end.
+        """
+        total = 0
+        while True:
+            looked_at: int = await self._scripts.run("commit_kept", batch_id)
+            total += looked_at
+            if looked_at < MAX_CALL_ENTRIES:
                 return total
 
     async def inflight(self, batch_id: str) -> int:
         """How many of the batch's slices are claimed."""
         return await self._redis.scard(f"{self._namespace}inflight:{batch_id}")
+
+
+def _triples(claims: Sequence[Claim]) -> list[str]:
+    return [str(part) for c in claims for part in (c.batch_id, c.index, c.epoch)]
+
+
+def _stop(status: str | None, paused: str | None, lane_failed: str | None) -> Stop | None:
+    # A missing record may come back: Redis is being rebuilt.
+    if status is not None and (status != Status.IN_PROGRESS or lane_failed is not None):
+        return Stop.CLOSED
+    return None if paused is None else Stop.PAUSED
 
 
 def _claims(lane: str, job: str, answer: str) -> list[Claim]:
@@ -169,7 +257,7 @@ def _claims(lane: str, job: str, answer: str) -> list[Claim]:
 
 
 def _claim(lane: str, row: list[Any]) -> Claim:
-    batch_id, index, epoch, strikes, slice_, *place, known, deaths, before = row
+    batch_id, index, epoch, strikes, slice_, *place, known, deaths, before, kept = row
     bucket, key, etag, endpoint, tenant, version = place
     strike_ranges, last_words = json.loads(known or '[[], ""]')
     return Claim(
@@ -189,6 +277,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         last_words=last_words,
         engine_deaths=deaths,
         strikes_before=before,
+        kept=to_part(kept) if kept else None,
     )
 
 

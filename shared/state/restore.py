@@ -24,7 +24,7 @@ Restored = Literal["made", "mended", "ended"]
 #: Slices written in one command.
 _MANY = 500
 #: The keys about a batch's slices, besides its plan, that are rewritten.
-_OF_SLICES = ("parts", "commits", "epochs")
+_OF_SLICES = ("parts", "kept", "commits", "epochs")
 
 
 class Stage(NamedTuple):
@@ -50,6 +50,8 @@ class LiveBatch:
     slices: Sequence[Slice] = ()
     #: The part of each committed slice, and the part's epoch.
     parts: Mapping[int, tuple[Part, int]] | None = None
+    #: Parts with some rows of slices that have to run again.
+    kept: Mapping[int, Part] | None = None
     #: Slices that will not be run any more.
     given_up: frozenset[int] = frozenset()
 
@@ -227,7 +229,7 @@ class Restore:
 
     async def _slices(self, batch: LiveBatch, base: int) -> dict[str, list[int]]:
         """Write slices, parts and epochs. Returns the slices still to be run, by lane."""
-        parts, ns = batch.parts or {}, self._namespace
+        parts, kept, ns = batch.parts or {}, batch.kept or {}, self._namespace
         pending: dict[str, list[int]] = {lane: [] for lane in batch.lanes}
         before = 0
         # An older state may have more than S3, but only the listing of S3 counts.
@@ -248,6 +250,8 @@ class Restore:
                         before += part.rows
                         pipe.hset(f"{ns}parts:{batch.id}", str(index), json.dumps(part))
                         continue
+                    if index in kept:
+                        pipe.hset(f"{ns}kept:{batch.id}", str(index), json.dumps(kept[index]))
                     # Higher than the epoch of any claim, which fences jobs that still run it.
                     epochs[str(index)] = base
                     if index not in batch.given_up:

@@ -1,11 +1,10 @@
 """A batch's slices: how its rows are cut, and what has been committed for each."""
 
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from shared.retention import UNUSED_PLAN_SECONDS
-from shared.slices import Part, PlannedSlice, Slice, SliceUsage, to_slice
+from shared.slices import Part, PlannedSlice, Slice, to_part, to_slice
 from shared.state.client import Client
 
 #: Slices read in one round trip.
@@ -123,9 +122,3 @@ class Slices:
 def pending_key(batch_id: str, plan: str, lanes: Sequence[str], lane: str) -> str:
     """The key of the batch's pending slices on one of its lanes, as in `lua/lib/slice.lua`."""
     return f"pending:{batch_id}:{plan}" + ("" if lane == lanes[0] else f":{lane}")
-
-
-def to_part(text: str) -> Part:
-    """A part as Redis keeps it."""
-    key, etag, output_bytes, error_bytes, rows, usage = json.loads(text)
-    return Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage))

@@ -28,7 +28,8 @@ HUNG = "hung"
 #: As a model's `hang_seconds` by default.
 _HANG_SECONDS = 600.0
 _LOOK_SECONDS = 0.2
-#: For a chunk of rows, so that there are always some in it.
+#: For a chunk of rows, so that there are always some in it. Another number may stand in a file
+#: beside the journal.
 _SECONDS = 0.05
 
 
@@ -38,6 +39,7 @@ class MadeUpEngine:
     def __init__(self, journal: IO[str], hang_seconds: float) -> None:
         self._journal = journal
         self._mended = Path(f"{journal.name}.mended")
+        self._pace = Path(f"{journal.name}.seconds")
         self._progress = Progress(hang_seconds)
         self._hangs = False
         #: Whose rows are in it, and of which model.
@@ -54,7 +56,7 @@ class MadeUpEngine:
                 self._note(call["claim"], requests)
                 self._inside[writer] = requests[0]["body"]["model"]
                 self._suffer(requests, self._inside[writer])
-                await asyncio.sleep(_SECONDS)
+                await asyncio.sleep(self._seconds())
                 if self._hangs or self._inside.pop(writer, None) is None:
                     return
                 self._progress.note()
@@ -77,6 +79,12 @@ class MadeUpEngine:
                 writer.write(json.dumps(HUNG).encode() + b"\n")
                 await writer.drain()
         os._exit(1)
+
+    def _seconds(self) -> float:
+        try:
+            return float(self._pace.read_text())
+        except FileNotFoundError:
+            return _SECONDS
 
     def _note(self, claim: dict[str, Any], requests: list[dict[str, Any]]) -> None:
         rows = [request["custom_id"] for request in requests]

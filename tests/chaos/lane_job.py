@@ -24,8 +24,8 @@ from worker.engine_errors import (
 )
 from worker.job import run_lane_job
 from worker.lane_engines import LaneEngines
-from worker.outcomes import Outcome, SliceResult
-from worker.slice_io import fetch, settle
+from worker.outcomes import SliceResult
+from worker.slice_io import SliceInput, begin, fetch, settle
 from worker.slice_runner import SliceRunner
 from worker.suspect_runner import SuspectRunner
 
@@ -76,21 +76,19 @@ class MadeUpEngineClient:
 class _Runner(SliceRunner):
     """Tells the engine under which claim it runs a row."""
 
-    async def run(self, claim: Claim, body: bytes | Outcome) -> SliceResult:
+    async def run(self, claim: Claim, given: SliceInput) -> SliceResult:
         _claim.set(claim)
-        return await super().run(claim, body)
+        return await super().run(claim, given)
 
 
 class _SuspectRunner(SuspectRunner):
     """As above, one claim after another."""
 
-    async def run(
-        self, claims: Sequence[Claim], bodies: Sequence[bytes | Outcome]
-    ) -> list[SliceResult]:
+    async def run(self, claims: Sequence[Claim], given: Sequence[SliceInput]) -> list[SliceResult]:
         results = []
-        for claim, body in zip(claims, bodies, strict=True):
+        for claim, one in zip(claims, given, strict=True):
             _claim.set(claim)
-            results += await super().run([claim], [body])
+            results += await super().run([claim], [one])
         return results
 
 
@@ -130,10 +128,14 @@ class MadeUpEngines(LaneEngines):
     async def _run_wave(self, claims: list[Claim]) -> None:
         async with opened(self._settings) as (state, storage):
             runner = self._new_slice_runner(BatchWatch(state))
+            # As many as the mapper of a wave has in its hands; the others wait for it.
+            turns = asyncio.Semaphore(1 + max(1, self._rows_in_engine // claims[0].slice.rows))
 
             async def one(claim: Claim) -> None:
-                result = await runner.run(claim, await fetch(storage, claim))
-                await settle(state, storage, claim, result)
+                given = await fetch(storage, claim)
+                async with turns:
+                    if await begin(state, [claim]) == [True]:
+                        await settle(state, storage, claim, await runner.run(claim, given))
 
             await asyncio.gather(*map(one, claims))
 

@@ -61,6 +61,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
         "lane_job.closed",
         "sink.rows_run",
         "sink.part_written",
+        "sink.kept",
         "sink.committed",
     ),
 }

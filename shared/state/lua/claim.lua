@@ -1,10 +1,11 @@
 -- needs: claim, slice
 -- Claims the most urgent ready slices of a lane.
--- ARGV: lane, lane job, lease in ms, max slices, max rows, min rows
+-- ARGV: lane, lane job, lease in ms, max slices, max rows, min rows, '1' if they begin at once
 -- Returns 'superseded' when the lane has another job. Otherwise the slices (JSON), up to the first one
 -- with more rows than are left; none if fewer than the min rows are ready, or if the lane has failed.
 local lane, job, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 local max_slices, rows_free, min_rows = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local has_begun = ARGV[7] == '1'
 local ready = lane_key(lane, 'ready')
 if redis.call('HGET', lane_key(lane, 'job'), 'id') ~= job then return 'superseded' end
 if redis.call('EXISTS', lane_key(lane, 'failure')) == 1 then return '[]' end
@@ -38,7 +39,7 @@ for _ = 1, 2 * MAX_CALL_ENTRIES do
   else
     if found.rows > rows_free then break end
     rows_free = rows_free - found.rows
-    granted[#granted + 1] = grant_claim(lane, job, lease_ms, ready, found)
+    granted[#granted + 1] = grant_claim(lane, job, lease_ms, ready, found, has_begun)
   end
 end
 if #granted > 0 then ring('dispatcher') end

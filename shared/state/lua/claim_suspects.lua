@@ -13,7 +13,7 @@ for _, member in ipairs(redis.call('ZRANGE', suspects, 0, MAX_CALL_ENTRIES - 1))
   else
     if #granted > 0 and found.rows > rows_free then break end
     rows_free = rows_free - found.rows
-    granted[#granted + 1] = grant_claim(lane, ARGV[2], ARGV[3], suspects, found)
+    granted[#granted + 1] = grant_claim(lane, ARGV[2], ARGV[3], suspects, found, true)
   end
 end
 if #granted > 0 then ring('dispatcher') end

@@ -1,4 +1,4 @@
--- needs: lifecycle, event, progress, slice, served, waiting, transition
+-- needs: lifecycle, event, progress, slice, part, served, waiting, transition
 -- Records a part. The first commit of a slice wins; later ones change nothing.
 -- ARGV: lane, batch id, index, epoch, part (JSON), completed, failed, input tokens, cached tokens,
 -- output tokens, reasoning tokens, what to announce about the slice (JSON; '' for nothing), then id
@@ -7,8 +7,6 @@
 -- 'closed'.
 local lane, id, index, epoch, part, announcement =
   ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[12]
-local COUNTERS = {'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
-  'reasoning_tokens'}
 local COUNTS_BEFORE, DEAD_ROWS_FROM = 5, 13
 local key, parts, inflight = batch_key(id), ns .. 'parts:' .. id, ns .. 'inflight:' .. id
 local member, rows = id .. ':' .. index, tonumber(ARGV[6]) + tonumber(ARGV[7])
@@ -39,9 +37,9 @@ end
 
 -- The claim was charged as predicted; what was given back meanwhile is charged as a whole.
 local function correct_charge(was_claimed)
-  local input, cached, output = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
   local predicted = predicted_tokens(id, plan, index)
-  charge(lane, batch[5], math.max(0, input - cached) + output - (was_claimed and predicted or 0))
+  local used = used_tokens({unpack(ARGV, COUNTS_BEFORE + 1, COUNTS_BEFORE + #COUNTERS)})
+  charge(lane, batch[5], used - (was_claimed and predicted or 0))
   redis.call('HINCRBY', lane_key(lane, 'job'), 'tokens', predicted)
 end
 
@@ -49,7 +47,7 @@ local function end_claim()
   for _, list in ipairs({'claims', 'ready', 'suspects'}) do
     redis.call('ZREM', lane_key(lane, list), member)
   end
-  local was_claimed = redis.call('SREM', inflight, index) == 1
+  local was_claimed = leave_inflight(id, index)
   correct_charge(was_claimed)
   if not was_claimed then
     -- The slice was given back meanwhile, and its batch was paused or reordered.
@@ -80,39 +78,18 @@ local function count_for_job()
   if rows > dead_rows then redis.call('HDEL', lane_key(lane, 'job'), 'deaths') end
 end
 
--- Returns how many rows of the batch are done, and how many of its slices.
-local function count_for_batch()
-  local done = 0
-  for i, field in ipairs(COUNTERS) do
-    local sum = redis.call('HINCRBY', key, field, ARGV[COUNTS_BEFORE + i])
-    if field == 'completed' or field == 'failed' then done = done + sum end
-  end
-  return done, redis.call('HINCRBY', key, 'slices_committed', 1)
-end
-
--- One of several lanes releases the batch as soon as nothing of it is left there.
-local function count_for_lane()
-  if not lanes or lanes == lane then return end
-  redis.call('HINCRBY', key, 'rows_left:' .. lane, -rows)
-  if redis.call('HINCRBY', key, 'slices_left:' .. lane, -1) == 0 then
-    redis.call('ZREM', lane_key(lane, 'active'), id)
-  end
-end
-
 if recorded == part then return 'ok' end
 local refused = refusal()
 if refused then
   sweep_late_part()
   return refused
 end
-redis.call('HSET', parts, index, part)
 end_claim()
 count_for_job()
 record_dead_rows()
-local done, committed = count_for_batch()
--- In the order of completion: the score is how many rows were done before.
-redis.call('ZADD', ns .. 'commits:' .. id, int(done - rows), index)
-count_for_lane()
+local usage = {}
+for i = 1, #COUNTERS do usage[i] = ARGV[COUNTS_BEFORE + i] end
+local committed = record_part(id, lane, lanes, index, part, usage)
 if announcement ~= '' then
   local sequence, snapshot = next_event(id)
   write_to_outbox('slice.committed', sequence, int(now_ms), snapshot, 'slice', announcement)

@@ -22,7 +22,7 @@ local function leave_lane()
       local owner, index = split_member(member)
       if owner == id then
         redis.call('ZREM', lane_key(lane, list), member)
-        redis.call('SREM', ns .. 'inflight:' .. id, index)
+        leave_inflight(id, index)
       end
     end
   end
@@ -39,5 +39,6 @@ if given_up + tonumber(values[2] or 0) == tonumber(values[1]) then
   return transition(id, 'rows_finished')
 end
 report_progress(id)
+ring('stops')
 ring('dispatcher')
 return 'ok'

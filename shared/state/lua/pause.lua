@@ -26,5 +26,6 @@ if status == 'in_progress' then
   end
 end
 announce(id, is_pause and 'batch.paused' or 'batch.resumed')
+if is_pause then ring('stops') end
 ring('dispatcher')
 return 'ok'

@@ -3,11 +3,11 @@
 -- ARGV: lane, batch id, index, epoch, strikes to add, reason, strike ranges of its rows and the
 -- engine's last words (JSON; '' for nothing new), at how many deaths in a row the lane fails (0 if no
 -- death is to be counted), '1' if the engine had given results, why the engine cannot start ('' if it
--- can)
+-- can), the part with the rows that were answered (JSON; '' for nothing new)
 -- Returns 1, or 0 when the claim already belonged to another job.
 local lane, id, index, epoch, strikes, reason = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local strike_ranges, max_deaths, had_results = ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
-local engine_failure = ARGV[10]
+local engine_failure, kept = ARGV[10], ARGV[11]
 
 local function count_death()
   local job = lane_key(lane, 'job')
@@ -20,10 +20,16 @@ local function count_death()
   end
 end
 
-if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= epoch
-  or redis.call('SISMEMBER', ns .. 'inflight:' .. id, index) == 0 then return 0 end
+if redis.call('HGET', ns .. 'epochs:' .. id, index) ~= epoch then return 0 end
 -- Nothing is written about a batch that has ended: it would stay for ever.
-if not FINAL[redis.call('HGET', batch_key(id), 'status')] then
+local status = redis.call('HGET', batch_key(id), 'status')
+local has_ended = not status or FINAL[status]
+-- Also if the claim was taken back meanwhile: the next one begins with these rows.
+if kept ~= '' and not has_ended and redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 0 then
+  redis.call('HSET', ns .. 'kept:' .. id, index, kept)
+end
+if redis.call('SISMEMBER', ns .. 'inflight:' .. id, index) == 0 then return 0 end
+if not has_ended then
   if tonumber(strikes) > 0 then redis.call('HINCRBY', ns .. 'strikes:' .. id, index, strikes) end
   if strike_ranges ~= '' then redis.call('HSET', ns .. 'doubts:' .. id, index, strike_ranges) end
   if max_deaths > 0 then count_death() end

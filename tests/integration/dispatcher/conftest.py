@@ -114,7 +114,7 @@ class BatchYard:
                 await self.state.lanes.feed(lane, members)
             await self.state.lanes.open_job(lane, "", JOB)
             claims += await self.state.claims.take(
-                lane, JOB, lease_seconds=60, slices=count, rows=100_000
+                lane, JOB, lease_seconds=60, slices=count, rows=100_000, begun=True
             )
             claims += await self.state.claims.take_suspects(
                 lane, JOB, lease_seconds=60, rows=100_000

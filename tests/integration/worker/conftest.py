@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -83,6 +84,14 @@ class MortalEngine:
         """Make planted rows harmless."""
         Path(f"{self.journal}.mended").touch()
 
+    def take_seconds(self, seconds: float) -> None:
+        """Let it take so long for each call from now on."""
+        Path(f"{self.journal}.seconds").write_text(str(seconds))
+
+    def rows_seen(self) -> Counter[str]:
+        """How often each row was in it, by its name."""
+        return Counter(row for run in self.runs() for row in run["rows"])
+
     def runs(self) -> list[dict[str, Any]]:
         """Its journal: when each call came, under which claim, with which rows."""
         return [json.loads(line) for line in self.journal.read_text().splitlines()]
@@ -101,6 +110,15 @@ class StubFleet:
     async def submit(self, body: bytes, **changes: Any) -> str:
         """A batch over an input of these bytes."""
         return await submitted(self.state, self.storage, body, **changes)
+
+    def set_seats(self, seats: int) -> None:
+        """Let the engine of the next lane job compute so many rows at once."""
+        text = self.catalog_file.read_text()
+        self.catalog_file.write_text(text.replace("max_num_seqs: 256", f"max_num_seqs: {seats}"))
+
+    async def is_free(self, batch_id: str) -> bool:
+        """Whether no lane job holds a slice of the batch."""
+        return await self.state.claims.inflight(batch_id) == 0
 
     async def end_of(self, batch_id: str, *, seconds: float = 100) -> BatchRecord:
         """The batch's record once it has ended."""

@@ -39,8 +39,8 @@ async def test_an_object_that_s3_fails_for_alone_breaks_no_other_slice(
     [first, second] = await _claims(state, storage)
     proxy.judge = lambda _, path: _BROKEN if "broken" in path else None
 
-    assert await fetch(behind_proxy, first) == b"{}\n" * 3
-    assert await fetch(behind_proxy, second) is Outcome.INPUT_UNREAD
+    assert (await fetch(behind_proxy, first)).lines == b"{}\n" * 3
+    assert (await fetch(behind_proxy, second)).lines is Outcome.INPUT_UNREAD
 
 
 async def test_while_s3_is_away_nothing_is_said_of_an_object(

@@ -1,6 +1,6 @@
 import json
 
-from shared.slices import Claim, Slice, StrikeRange
+from shared.slices import Claim, Slice, Stop, StrikeRange
 from worker.outcomes import Outcome
 from worker.strikes import MAX_STRIKES
 from worker.suspect import Suspect
@@ -24,7 +24,7 @@ def _suspect(*ranges: StrikeRange, engine_deaths: int = 0) -> Suspect:
         engine_deaths=engine_deaths,
     )
     lines = [json.dumps({"custom_id": f"row-{row}"}).encode() for row in range(4)]
-    return Suspect(claim, lines, max_deaths=16)
+    return Suspect(claim, b"\n".join(lines), b"", max_deaths=16)
 
 
 def test_a_row_with_too_many_strikes_has_its_error_before_anything_runs() -> None:
@@ -75,7 +75,7 @@ def test_nothing_of_a_closed_batch_runs_and_what_ran_is_kept() -> None:
     suspect = _suspect()
     suspect.results[0] = (200, b"{}")
 
-    suspect.is_closed = True
+    suspect.stop = Stop.CLOSED
 
     assert not any(suspect.needs(row) for row in range(4))
     assert suspect.is_done

@@ -13,12 +13,14 @@ local function find_runnable(member)
     rows = cjson.decode(slice)[4]}
 end
 
--- Moves a slice from its list to the lane job's claims. Returns what `_claim` of claims.py reads.
-local function grant_claim(lane, job, lease_ms, list, found)
+-- Moves a slice from its list to the lane job's claims. `has_begun` means that its rows go to the engine
+-- now. Returns what `_claim` of claims.py reads.
+local function grant_claim(lane, job, lease_ms, list, found, has_begun)
   local id, index, batch = found.id, found.index, found.batch
   redis.call('ZREM', list, found.member)
   redis.call('ZADD', lane_key(lane, 'claims'), int(now_ms + tonumber(lease_ms)), found.member)
   redis.call('SADD', ns .. 'inflight:' .. id, index)
+  if has_begun then redis.call('SADD', ns .. 'begun:' .. id, index) end
   redis.call('HSET', ns .. 'jobs:' .. id, index, job)
   redis.call('HSET', batch_key(id), 'claimed_at:' .. lane, int(now))
   charge(lane, batch[7], cjson.decode(found.slice)[5])
@@ -26,5 +28,6 @@ local function grant_claim(lane, job, lease_ms, list, found)
   local strikes = redis.call('HGET', ns .. 'strikes:' .. id, index) or 0
   return {id, tonumber(index), epoch, tonumber(strikes), found.slice, batch[3], batch[4], batch[5],
     batch[6], batch[7], batch[8] or '', redis.call('HGET', ns .. 'doubts:' .. id, index) or '',
-    tonumber(batch[9] or 0), tonumber(batch[10] or 0)}
+    tonumber(batch[9] or 0), tonumber(batch[10] or 0),
+    redis.call('HGET', ns .. 'kept:' .. id, index) or ''}
 end

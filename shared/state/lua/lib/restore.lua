@@ -17,5 +17,5 @@ local function detach(id)
     redis.call('UNLINK', pending_key(id, values[2], lanes, lane))
   end
   if values[2] then redis.call('UNLINK', plan_key(id, values[2])) end
-  redis.call('UNLINK', ns .. 'inflight:' .. id)
+  redis.call('UNLINK', ns .. 'inflight:' .. id, ns .. 'begun:' .. id, ns .. 'ending:' .. id)
 end

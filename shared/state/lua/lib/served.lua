@@ -16,6 +16,12 @@ local function charge(lane, tenant, tokens)
   redis.call('HINCRBYFLOAT', lane_key(lane, 'served'), tenant, tokens / weight_of(tenant))
 end
 
+-- What an engine computed for a part, from the numbers of COUNTERS: prompts without what was cached,
+-- and answers.
+local function used_tokens(usage)
+  return math.max(0, tonumber(usage[3]) - tonumber(usage[4])) + tonumber(usage[5])
+end
+
 -- What a slice is predicted to take.
 local function predicted_tokens(id, plan, index)
   return cjson.decode(redis.call('HGET', plan_key(id, plan), index))[5]

@@ -5,7 +5,8 @@ local function retire(id)
   local values = redis.call('HMGET', batch_key(id), 'plan', 'input_file_id', 'lane')
   redis.call('ZREM', ns .. 'deadlines', id)
   for _, what in ipairs({'parts:', 'epochs:', 'strikes:', 'inflight:', 'commits:', 'jobs:',
-    'reasons:', 'doubts:'}) do
+    'reasons:', 'doubts:', 'begun:', 'ending:',
+    'kept:'}) do
     redis.call('EXPIRE', ns .. what .. id, ENDED_BATCH_SECONDS)
   end
   if values[1] then
@@ -60,7 +61,11 @@ local function transition(id, event, fields, pin)
   redis.call('HSET', key, 'status', row.target, row.target .. '_at', int(at))
   redis.call('ZREM', ns .. 'status:' .. status, id)
   if row.target == 'in_progress' then count_in_queue(id, 1) end
-  if status == 'in_progress' then count_in_queue(id, -1) end
+  if status == 'in_progress' then
+    count_in_queue(id, -1)
+    -- Then nothing of it runs any more.
+    if event ~= 'rows_finished' then ring('stops') end
+  end
   update_lanes(id, row.target == 'in_progress', values[2], values[3])
   if not is_silent then announce(id, 'batch.' .. row.target, pin) end
   if FINAL[row.target] then

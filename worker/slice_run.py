@@ -1,0 +1,82 @@
+"""The run of one slice: which of its rows are answered, in the engine, or struck. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from shared.slices import Claim, Stop, StrikeRange
+from worker.engine_errors import Result
+from worker.kept_rows import kept_rows
+from worker.rows import PartBody, assemble, requests
+from worker.strikes import strike_ranges
+
+
+class SliceRun:
+    """Begins with what an earlier run has kept. Rows are named by their positions in the slice."""
+
+    def __init__(self, claim: Claim, lines: bytes, kept: bytes) -> None:
+        """`lines` and `kept` are bodies as S3 has them."""
+        self.claim = claim
+        self.lines = requests(claim.slice, lines)
+        #: Why the run must stop, if it must.
+        self.stop: Stop | None = None
+        self._kept = kept_rows(claim.slice, claim.kept, kept)
+        self._results: list[Result | None] = [None] * len(self.lines)
+        self._in_engine: set[int] = set()
+        self._strikes = [0] * len(self.lines)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every row has a result."""
+        return not self._open_rows()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether rows are left for a later run, because the batch is paused."""
+        return self.stop is Stop.PAUSED and not self.is_done
+
+    @property
+    def rows_in_engine(self) -> int:
+        return len(self._in_engine)
+
+    def chunks(self, rows: int) -> list[Sequence[int]]:
+        """The rows that have no result yet, in groups of so many."""
+        left = self._open_rows()
+        return [left[start : start + rows] for start in range(0, len(left), rows)]
+
+    def in_engine(self, chunk: Iterable[int]) -> bool:
+        """Whether any of these rows is in the engine."""
+        return not self._in_engine.isdisjoint(chunk)
+
+    def enter(self, chunk: Iterable[int]) -> None:
+        """Note that the rows go to the engine."""
+        self._in_engine.update(chunk)
+
+    def answer(self, position: int, result: Result) -> None:
+        """Note the row's result."""
+        self._results[position] = result
+        self._in_engine.discard(position)
+
+    def leave(self, chunk: Iterable[int]) -> None:
+        """Note that the rows are no longer in the engine."""
+        self._in_engine.difference_update(chunk)
+
+    def strike(self, chunk: Iterable[int]) -> None:
+        """Note that the engine died with those of the rows in it that have no result."""
+        for position in chunk:
+            self._strikes[position] = int(self._results[position] is None)
+
+    def strike_ranges(self) -> tuple[StrikeRange, ...]:
+        """The rows that an engine died with."""
+        return strike_ranges(self._strikes)
+
+    def body(self) -> PartBody:
+        """The results of all rows that were answered, in this run and before it."""
+        return assemble(
+            self.claim.batch_id, self.claim.slice, self.lines, self._results, self._kept
+        )
+
+    def _open_rows(self) -> list[int]:
+        return [
+            position
+            for position, result in enumerate(self._results)
+            if result is None and position not in self._kept
+        ]
