@@ -165,6 +165,10 @@ class ReadySlice:
     tokens: int
     rows: int
     is_ready: bool
+    #: Rows of the batch on this lane that have no result yet.
+    rows_left: int = 0
+    #: When a slice of the batch was last claimed on this lane, in Unix seconds; 0 if none ever was.
+    claimed_at: int = 0
 
     @property
     def member(self) -> str:

@@ -11,10 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
+from shared.ordering.deadlines import Deadline
 from shared.ordering.lengths import Lengths
 from shared.ordering.prefix_cache import PrefixCache
 from shared.ordering.shares import Shares
-from shared.ordering.waiting_batch import TURN_SECONDS, WaitingBatch
+from shared.ordering.waiting_batch import TURN_SECONDS, TURN_TOKENS, LastTurn, WaitingBatch
 from shared.ordering.work import Work
 
 #: How far the shares of two tenants may drift apart so that works with a cached beginning go first,
@@ -24,16 +25,15 @@ LOCALITY_TOKENS = 2048
 #: How much of its own share a tenant may be given in advance to meet deadlines, in seconds. It
 #: waits for the others afterwards, so nobody gains by asking for short windows.
 ADVANCE_SECONDS = 3600
-#: Batches without works that wait whose turns are remembered.
-_MAX_TAKEN = 1000
+#: Batches without works that wait whose last turns are remembered.
+_MAX_TURNS = 1000
 
 
 class _Head(NamedTuple):
-    """The batch of a tenant that goes next, until `until` or until its next turn."""
+    """The batch of a tenant that goes next, until `until` or the end of its turn."""
 
     batch: WaitingBatch
     until: float
-    turn: float
 
 
 class Line:
@@ -45,10 +45,12 @@ class Line:
         cache: PrefixCache | None = None,
         *,
         tokens_per_block: int = 0,
-        taken: Mapping[str, float] | None = None,
+        last_turns: Mapping[str, float] | None = None,
+        is_lifting: bool = True,
     ) -> None:
-        """An empty line, before which so many tokens of batches were `taken` already.
+        """An empty line. `last_turns` says when batches had their last turns, in Unix seconds.
 
+        A line that `is_lifting` sees tenants come and go; otherwise the shares know who was away.
         Without a cache, nothing that goes through it has a cached beginning.
         """
         self.shares = shares
@@ -58,7 +60,11 @@ class Line:
         self._batches: dict[str, WaitingBatch] = {}
         self._tenants: dict[str, dict[str, WaitingBatch]] = {}
         self._heads: dict[str, _Head] = {}
-        self._taken = OrderedDict(taken or {})
+        self._last_turns = OrderedDict(
+            (batch_id, LastTurn(at)) for batch_id, at in (last_turns or {}).items()
+        )
+        self._turns = 0
+        self._is_lifting = is_lifting
         self._urgent: Sequence[str] = ()
         self._tokens_per_second = 0.0
         self._next: WaitingBatch | None = None
@@ -70,10 +76,11 @@ class Line:
     def add(self, work: Work) -> None:
         batch = self._batches.get(work.batch_id)
         if batch is None:
-            batch = WaitingBatch(work, self._taken.get(work.batch_id, 0.0))
+            batch = WaitingBatch(work, self._last_turns.get(work.batch_id, LastTurn()))
             self._batches[batch.id] = batch
             if work.tenant not in self._tenants:
-                self.shares.join(work.tenant, self._tenants)
+                if self._is_lifting:
+                    self.shares.join(work.tenant, self._tenants)
                 self._tenants[work.tenant] = {}
             self._tenants[work.tenant][batch.id] = batch
             self._heads.pop(work.tenant, None)
@@ -103,6 +110,10 @@ class Line:
         if (batch := self._batches.get(batch_id)) is not None:
             batch.complete()
 
+    def deadlines(self) -> list[Deadline]:
+        """What each batch has waiting here, and by when it has to be done."""
+        return [batch.deadline for batch in self._batches.values()]
+
     def hurry(self, batch_ids: Sequence[str], *, tokens_per_second: float) -> None:
         """Set which batches are `deadlines.urgent`, in that order, until the next call."""
         self._urgent = batch_ids
@@ -123,6 +134,10 @@ class Line:
         work = batch.pop(self.lengths)
         self._next = None
         self._count -= 1
+        if batch.taken >= TURN_TOKENS or not batch.count:
+            self._turns += 1
+            batch.end_turn(LastTurn(now, self._turns))
+            self._heads.pop(batch.tenant, None)
         if not batch.count:
             self._forget(batch)
         tokens = work.tokens
@@ -169,18 +184,18 @@ class Line:
     def _head(self, tenant: str, now: float) -> WaitingBatch:
         """The first batch of a tenant. Only time, a turn or another batch can change it."""
         head = self._heads.get(tenant)
-        if head is None or now >= head.until or head.batch.turn != head.turn:
+        if head is None or now >= head.until:
             batch = min(self._tenants[tenant].values(), key=lambda batch: batch.rank(now))
-            head = self._heads[tenant] = _Head(batch, now + TURN_SECONDS / 4, batch.turn)
+            head = self._heads[tenant] = _Head(batch, now + TURN_SECONDS / 4)
         return head.batch
 
     def _forget(self, batch: WaitingBatch) -> None:
         del self._batches[batch.id]
         # More of it may come later.
-        self._taken[batch.id] = batch.taken
-        self._taken.move_to_end(batch.id)
-        if len(self._taken) > _MAX_TAKEN:
-            self._taken.popitem(last=False)
+        self._last_turns[batch.id] = batch.last_turn
+        self._last_turns.move_to_end(batch.id)
+        if len(self._last_turns) > _MAX_TURNS:
+            self._last_turns.popitem(last=False)
         batches = self._tenants[batch.tenant]
         del batches[batch.id]
         self._heads.pop(batch.tenant, None)

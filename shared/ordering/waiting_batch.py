@@ -4,12 +4,13 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from shared.ordering.deadlines import Deadline
 from shared.ordering.lengths import Lengths
 from shared.ordering.work import Work
 
 #: Waiting this long is worth one step of priority.
 AGEING_SECONDS = 600
-#: Waiting this long is worth one turn.
+#: A batch that had no turn for this long goes before those that had one.
 TURN_SECONDS = 60
 #: Tokens of one batch that make up one turn.
 TURN_TOKENS = 16_384
@@ -25,20 +26,29 @@ class Group(NamedTuple):
     kind: int
 
 
+class LastTurn(NamedTuple):
+    """When a batch had its last turn, in Unix seconds, and a number that grows with each turn."""
+
+    at: float = 0.0
+    number: int = 0
+
+
 class WaitingBatch:
     """Works of one batch, by what they have in common."""
 
-    def __init__(self, first: Work, taken: float = 0.0) -> None:
-        """An empty batch of which this is a work, and of which so many tokens were taken before."""
+    def __init__(self, first: Work, last_turn: LastTurn) -> None:
+        """An empty batch of which this is a work, and which had its last turn before."""
         self.id = first.batch_id
         self.tenant = first.tenant
         self.count = 0
         #: Predicted for all works that wait.
         self.tokens = 0.0
-        #: Tokens that were taken, of which `TURN_TOKENS` are one turn.
-        self.taken = taken
+        self.last_turn = last_turn
+        #: Tokens that were taken since then.
+        self.taken = 0.0
         self._priority = first.priority
         self._created_at = first.created_at
+        self._expires_at = first.expires_at
         self._is_whole = False
         self._groups: dict[Group, list[tuple[float, int, Work]]] = {}
         #: The groups in their order, the next one last; made again before its first use if stale.
@@ -47,18 +57,26 @@ class WaitingBatch:
         self._taken_since = 0
 
     @property
-    def turn(self) -> float:
-        return self.taken // TURN_TOKENS
+    def deadline(self) -> Deadline:
+        return Deadline(self.id, self._expires_at, self.tokens)
 
-    def rank(self, now: float) -> tuple[float, float, float, str]:
-        """Its place among the batches of its tenant; the lowest goes first."""
-        waited = max(0.0, now - self._created_at)
+    def rank(self, now: float) -> tuple[float, LastTurn, float, str]:
+        """Its place among the batches of its tenant; the lowest goes first.
+
+        What counts is the time without a turn, and not the age: a large batch that runs all the
+        time gains nothing over a small one that has just come.
+        """
+        waited = max(0.0, now - max(self._created_at, self.last_turn.at))
         return (
             -(self._priority + waited // AGEING_SECONDS),
-            self.turn - waited // TURN_SECONDS,
+            LastTurn() if waited >= TURN_SECONDS else self.last_turn,
             self._created_at,
             self.id,
         )
+
+    def end_turn(self, turn: LastTurn) -> None:
+        """Other batches are next."""
+        self.last_turn, self.taken = turn, 0.0
 
     def add(self, work: Work) -> None:
         group = Group(work.prefix, work.kind)

@@ -10,7 +10,7 @@ from shared.ordering.deadlines import Deadline, urgent
 from shared.ordering.line import ADVANCE_SECONDS, LOCALITY_SECONDS, Line
 from shared.ordering.prefix_cache import PrefixCache
 from shared.ordering.shares import Shares
-from shared.ordering.waiting_batch import AGEING_SECONDS, TURN_TOKENS
+from shared.ordering.waiting_batch import AGEING_SECONDS, TURN_SECONDS, TURN_TOKENS
 from shared.ordering.work import Work
 
 NOW = 1_000_000.0
@@ -30,11 +30,11 @@ def work(batch: str, number: int = 0, **changes: object) -> Work:
 def line(
     *works: Work,
     used: dict[str, float] | None = None,
-    taken: dict[str, float] | None = None,
+    last_turns: dict[str, float] | None = None,
     cached_blocks: int = 0,
 ) -> Line:
     cache = PrefixCache(cached_blocks) if cached_blocks else None
-    made = Line(Shares(used), cache, tokens_per_block=16, taken=taken)
+    made = Line(Shares(used), cache, tokens_per_block=16, last_turns=last_turns)
     for one in works:
         made.add(one)
     return made
@@ -127,13 +127,34 @@ def test_batches_of_one_tenant_take_turns() -> None:
     assert [name for name, _ in itertools.groupby(order)] == ["a", "b", "a", "b"]
 
 
-def test_what_a_batch_was_given_before_counts_as_its_turns() -> None:
-    works = [work("old", created_at=NOW - 5), work("new")]
+def test_who_had_a_turn_a_moment_ago_waits_for_who_had_none() -> None:
+    works = [work("old", created_at=NOW - 5000), work("new")]
 
-    assert drained(line(*works, taken={"old": 3.0 * TURN_TOKENS}))[0] == "new:0"
+    assert drained(line(*works, last_turns={"old": NOW - 1}))[0] == "new:0"
 
 
-def test_a_batch_that_waits_for_its_next_slice_keeps_its_turns() -> None:
+def test_a_large_batch_that_runs_all_the_time_does_not_age() -> None:
+    made = line(*(work("large", n, created_at=NOW - 36_000) for n in range(40)))
+    for _ in range(20):
+        made.pop(NOW)
+
+    made.add(work("small", created_at=NOW))
+
+    assert drained(made)[0] == "small:0"
+
+
+def test_many_small_batches_do_not_hold_up_a_large_one_for_long() -> None:
+    made = line(*(work("large", n, created_at=NOW - 5) for n in range(40)))
+    made.pop(NOW)
+    taken = []
+    for second in range(2 * TURN_SECONDS):
+        made.add(work(f"small-{second}", created_at=NOW + second, tokens=TURN_TOKENS))
+        taken.append(made.pop(NOW + second)[0].batch_id)
+
+    assert taken.count("large") > 0
+
+
+def test_a_batch_that_waits_for_its_next_slice_keeps_its_place() -> None:
     made = line(*(work("small", n, tokens=TURN_TOKENS) for n in range(3)))
     drained(made)
 
@@ -141,6 +162,13 @@ def test_a_batch_that_waits_for_its_next_slice_keeps_its_turns() -> None:
     made.add(work("other"))
 
     assert drained(made)[0] == "other:0"
+
+
+def test_what_waits_says_by_when_it_has_to_be_done() -> None:
+    made = line(*(work("a", n) for n in range(3)))
+    made.pop(NOW)
+
+    assert made.deadlines() == [Deadline("a", NOW + 86_400, 2000.0)]
 
 
 def test_an_urgent_batch_goes_before_everything_else() -> None:
