@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple
 
 from cli.rebuild.rebuild import NUMBERS
@@ -126,7 +125,7 @@ def run_after_answer(
         (run["batch"], row)
         for run in runs
         for row in run["rows"]
-        if run["at"] > answered.get((run["batch"], row), inf)
+        if (run["batch"], row) in answered and run["at"] > answered[run["batch"], row]
     )
 
 
