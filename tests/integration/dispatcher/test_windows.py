@@ -50,7 +50,7 @@ async def test_a_batch_that_is_planned_after_its_window_is_closed_at_once(state:
 
 @pytest.mark.usefixtures("_watching")
 async def test_claims_that_outlast_a_closed_window_are_taken_back(yard: BatchYard) -> None:
-    batch_id = await yard.plan(lines(6), expires_at=1)
+    batch_id = await yard.plan(lines(6), expires_at=int(time.time()) + 10)
     done, held = await yard.claim(batch_id)
 
     await eventually(lambda: _is(yard.state, batch_id, Status.FINALIZING))
