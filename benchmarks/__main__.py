@@ -35,7 +35,7 @@ _ROWS_BEFORE_THE_KILL = 500
 
 
 def throughput(fleet: BenchFleet, kind: str, *, rows: int, goal: float, turns: int) -> list[Figure]:
-    """Rows per second from the creation of a batch to its completion, against the bare engine."""
+    """Rows per second from a batch's creation to its completion, compared with the bare engine."""
     file_id = fleet.upload(kind, rows)
     fleet.seconds(kind, fleet.upload(kind, 600))
     bare_rates, rates = [], []

@@ -1,4 +1,4 @@
-"""The made-up engine: `python -m tests.chaos.engine HOST PORT JOURNAL [HANG_SECONDS]`.
+"""The simulated engine: `python -m tests.chaos.engine HOST PORT JOURNAL [HANG_SECONDS]`.
 
 Stands where Ray Serve and vLLM stand: a process of its own, with rows in it when it dies, or ends
 itself because it hangs. It notes each row that it runs, and the claim under which it was sent; and
@@ -18,24 +18,24 @@ from tests.chaos.rows import DEADLY, answer
 from worker.progress import Progress
 
 _LIMIT = 64 * 1024 * 1024
-#: What a request says for the engine to die of it, until it is mended: a file beside the journal.
+#: A request with this text kills the engine, until the file `….mended` beside the journal exists.
 KILL = "kill the engine"
-#: The same for it to answer nobody any more.
+#: A request with this text makes the engine hang.
 HANG = "hang the engine"
-#: What it says to whoever connects.
+#: Its greeting on each connection.
 READY = "ready"
-#: What it says instead of results, before it ends itself for that.
+#: What it sends instead of results before it ends itself for hanging.
 HUNG = "hung"
 #: As a model's `hang_seconds` by default.
 _HANG_SECONDS = 600.0
 _LOOK_SECONDS = 0.2
-#: For a chunk of rows, so that there are always some in it. Another number may stand in a file
-#: beside the journal.
+#: The time that a chunk of rows takes, so that there are always some in the engine. A file beside
+#: the journal may hold another number.
 _SECONDS = 0.05
 
 
 class MadeUpEngine:
-    """What stands for the engines of all models: one dies or hangs without the others."""
+    """The engines of all models: one dies or hangs without the others."""
 
     def __init__(self, journal: IO[str], answers: IO[str], hang_seconds: float) -> None:
         self._journal = journal
@@ -44,13 +44,13 @@ class MadeUpEngine:
         self._pace = Path(f"{journal.name}.seconds")
         self._progress = Progress(hang_seconds)
         self._hangs = False
-        #: Whose rows are in it, and of which model.
+        #: The rows in it, by client and model.
         self._inside: dict[asyncio.StreamWriter, str] = {}
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client, call by call."""
         with suppress(OSError, asyncio.IncompleteReadError):
-            # Whoever reads this has reached the engine, and no proxy before a dead one.
+            # A client that reads this has reached the engine, not a proxy in front of a dead one.
             writer.write(json.dumps(READY).encode() + b"\n")
             while line := await reader.readline():
                 call = json.loads(line)
@@ -73,7 +73,7 @@ class MadeUpEngine:
         writer.close()
 
     async def watch(self) -> None:
-        """End the process when it hangs, and say so to whose rows are in it."""
+        """End the process when it hangs, after a message to the clients whose rows are in it."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if self._progress.has_stalled(len(self._inside)):
@@ -91,7 +91,7 @@ class MadeUpEngine:
             return _SECONDS
 
     def _suffer(self, requests: list[dict[str, Any]], model: str) -> None:
-        """What the requests do to it."""
+        """What these requests do to the engine."""
         verbs = {request["body"]["messages"][-1]["content"] for request in requests}
         if not verbs & {KILL, HANG, DEADLY} or self._mended.exists():
             return

@@ -1,4 +1,4 @@
-"""A batch is closed at the moment its window ends, and ends soon after, whoever holds slices."""
+"""A batch is closed the moment its window ends, and ends soon after, whoever holds its slices."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The real dispatcher and lane jobs, on a made-up engine that dies of planted rows."""
+"""The real dispatcher and lane jobs, on a simulated engine that dies of planted rows."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ models:
 
 @dataclass
 class MortalEngine:
-    """The made-up engine, started again whenever it dies, as Ray would."""
+    """The simulated engine, restarted whenever it dies, as Ray would."""
 
     port: int
     journal: Path
