@@ -20,6 +20,7 @@ from openai.types import Batch
 from benchmarks.bare import BareEngine
 from benchmarks.bench_fleet import MODELS, BenchFleet, running_fleet
 from benchmarks.bus_rates import bus_flood, bus_rates
+from benchmarks.ending import ending
 from benchmarks.event_rates import event_rates
 from benchmarks.figures import Figure, bounded, compared, publish
 from benchmarks.http_rates import http_rates
@@ -201,6 +202,7 @@ def main() -> None:
         "upload",
         "killed",
         "lanes",
+        "ending",
         "validation",
         "million-rows",
         "http",
@@ -249,6 +251,7 @@ def _measure_fleet(names: list[str], turns: int, figures: list[Figure]) -> None:
             "lanes": lambda: [
                 figure for measure in CASES.values() for figure in measure(fleet, Scale())
             ],
+            "ending": lambda: ending(fleet),
         }
         for name in names:
             print(f"measuring  {name}", flush=True)
