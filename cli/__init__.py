@@ -1,1 +1,1 @@
-"""The `batchyard` command: runs the fleet on one machine, and administers it from a terminal."""
+"""The `batchyard` command: runs files on a gateway, and runs and administers a fleet."""

@@ -8,27 +8,20 @@ from typing import Annotated
 
 import typer
 
-from cli.dead_letters import app as dead_letters
-from cli.keys import app as keys
-from cli.rebuild import run as rebuild
-from cli.s3_logins import app as s3_logins
-from cli.topology import run as topology
-from cli.users import app as users
+from cli.client import commands
+from cli.client.exit_codes import code_of_error
+from cli.operators import PANEL, Commands, missing_library
 from shared.errors import BatchyardError
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Batch inference for large language models on machines that you own.",
 )
 
-app.add_typer(keys, name="keys")
-app.command("topology")(topology)
-app.command("rebuild")(rebuild)
-app.add_typer(users, name="users")
-app.add_typer(s3_logins, name="s3-logins")
-app.add_typer(dead_letters, name="dead-letters")
+commands.add_to(app)
 
 
 @app.callback()
@@ -36,7 +29,7 @@ def _batchyard() -> None:
     """Batch inference for large language models on machines that you own."""
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def up(
     run_dir: Annotated[
         Path,
@@ -69,7 +62,7 @@ def up(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def demo(
     run_dir: Annotated[
         Path,
@@ -91,6 +84,7 @@ def demo(
 
 
 @app.command(
+    rich_help_panel=PANEL,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
 )
@@ -101,7 +95,7 @@ def credentials(context: typer.Context) -> None:
     sys.exit(make(context.args))
 
 
-@app.command("install-servers")
+@app.command("install-servers", rich_help_panel=PANEL)
 def install_servers() -> None:
     """Install RabbitMQ, Redis and Ceph S3 from Debian's packages if they are missing."""
     from cli.install import run
@@ -110,12 +104,17 @@ def install_servers() -> None:
 
 
 def main() -> None:
-    """Errors that the user can fix are one message without a traceback, with exit code 2."""
+    """Errors that the user can fix are one message without a traceback; the docs list the codes."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app(standalone_mode=True)
     except BatchyardError as error:
         typer.secho(f"batchyard: {error}", err=True, fg="red")
+        sys.exit(code_of_error(error))
+    except ModuleNotFoundError as error:
+        if (text := missing_library(error)) is None:
+            raise
+        typer.secho(f"batchyard: {text}", err=True, fg="red")
         sys.exit(2)
     except KeyboardInterrupt:
         os._exit(130)

@@ -90,7 +90,10 @@ async def create_batch(
         {
             "updated_after": "Not in OpenAI's API. Returns only batches whose state changed after "
             "this time (Unix seconds), the last changed first. `after` works as usual. In OpenAI's "
-            'SDK: `extra_query={"updated_after": 1795165000}`.'
+            'SDK: `extra_query={"updated_after": 1795165000}`.',
+            "idempotency_key": "Not in OpenAI's API. Returns only the batch that was created with "
+            "this key, whatever the other parameters are: to find it again without sending its "
+            "input again.",
         }
     ),
 )
@@ -101,8 +104,11 @@ async def list_batches(
     after: str | None = None,
     limit: Annotated[int, Query(ge=0, le=100)] = _PAGE,
     updated_after: Annotated[float | None, Query(ge=0, le=_LAST_SECOND)] = None,
+    idempotency_key: Annotated[str | None, Query(max_length=MAX_KEY_CHARACTERS)] = None,
 ) -> CursorPage[Batch]:
     """Your batches, newest first."""
+    if idempotency_key is not None:
+        return await _with_key(services, tenant, idempotency_key)
     found, has_more = await services.state.batches.page(
         tenant,
         after=after,
@@ -130,6 +136,15 @@ async def cancel_batch(batch: OwnBatch, services: Use) -> Batch:
         if error.status != Status.CANCELLED:
             raise ConflictError(f"Cannot cancel a batch with status '{error.status}'.") from error
     return (await services.state.batches.get(batch.id)).to_openai()
+
+
+async def _with_key(services: Services, tenant: str, key: str) -> CursorPage[Batch]:
+    """The batch of an idempotency key, if there is one."""
+    found = await services.state.batches.many([ids.batch_id(tenant, HTTP_KEY + key)])
+    if not found:
+        # It may be missing because a rebuild of Redis has not come to it.
+        await services.state.restore.raise_if_under_way()
+    return CursorPage.of([batch.to_openai() for batch in found], has_more=False)
 
 
 async def _input_file(services: Services, tenant: str, file_id: str, batch_id: str) -> FileRecord:

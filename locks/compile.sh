@@ -45,7 +45,7 @@ compile build "$scratch/build.in"
 
 # The image of a worker without a GPU: the versions of the tests, and nothing else.
 grep -oE '^[a-zA-Z0-9_.-]+==[^ ]+' locks/dev-cpu.txt >"$scratch/all-pins"
-compile worker-cpu pyproject.toml --group worker-cpu --constraints "$scratch/all-pins" \
+compile worker-cpu pyproject.toml --extra fleet --group worker-cpu --constraints "$scratch/all-pins" \
   --overrides locks/cpu-overrides.txt ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"}
 
 # CUDA's packages rule some versions out: tests/containers/test_images.py has the reasons.

@@ -135,8 +135,8 @@ def _asked_for(image: Image) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     known = {**project["project"]["optional-dependencies"], **project["dependency-groups"]}
     lines = [*project["project"]["dependencies"]]
-    for name in image.asks_for:
-        lines += known[name]
+    for name in ("fleet", *image.asks_for):
+        lines += [line for line in known[name] if line != "batchyard[fleet]"]
     return {re.split(r"[\[<>=!~ ]", line)[0].lower() for line in lines}
 
 

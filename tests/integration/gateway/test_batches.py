@@ -615,3 +615,24 @@ async def _message_of(batch_id: str, amqp_url: str) -> aio_pika.abc.AbstractInco
             if message.message_id == batch_id:
                 return message
     raise AssertionError(f"There is no message for {batch_id}.")
+
+
+async def test_a_batch_is_found_again_by_its_key(
+    acme: Caller, globex: Caller, file_id: str
+) -> None:
+    made = await acme.openai.batches.create(
+        input_file_id=file_id,
+        endpoint="/v1/embeddings",
+        completion_window="24h",
+        extra_headers={"Idempotency-Key": "order 18"},
+    )
+    await acme.openai.batches.create(
+        input_file_id=file_id, endpoint="/v1/embeddings", completion_window="24h"
+    )
+
+    found = await acme.http.get("/v1/batches", params={"idempotency_key": "order 18"})
+    others = await globex.http.get("/v1/batches", params={"idempotency_key": "order 18"})
+    unknown = await acme.http.get("/v1/batches", params={"idempotency_key": "order 19"})
+
+    assert [one["id"] for one in found.json()["data"]] == [made.id]
+    assert others.json()["data"] == unknown.json()["data"] == []

@@ -1,0 +1,46 @@
+"""Adds the users' commands to the program."""
+
+from collections.abc import Callable
+
+import typer
+
+from cli.client import (
+    batch_commands,
+    check,
+    completion,
+    context_commands,
+    file_commands,
+    model_commands,
+    run_commands,
+)
+
+_OTHERS = "Files, models and gateways"
+#: In the order in which help lists them.
+_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Run files": (
+        run_commands.run,
+        run_commands.submit,
+        run_commands.watch,
+        run_commands.fetch,
+        check.check,
+    ),
+    "Your batches": (
+        batch_commands.ls,
+        batch_commands.show,
+        batch_commands.explain,
+        batch_commands.cancel,
+        batch_commands.pause,
+        batch_commands.resume,
+        batch_commands.retry,
+    ),
+    _OTHERS: (model_commands.models, completion.completion),
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add all of them."""
+    for panel, commands in _PANELS.items():
+        for command in commands:
+            app.command(rich_help_panel=panel)(command)
+    app.add_typer(file_commands.app, name="files", rich_help_panel=_OTHERS)
+    app.add_typer(context_commands.app, name="context", rich_help_panel=_OTHERS)

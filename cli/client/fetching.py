@@ -1,0 +1,58 @@
+"""Reads the results of a batch, to standard output or to a file that is continued."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cli.client.batch_commands import error_lines
+from cli.client.downloads import download
+from cli.client.gateway import Gateway
+from cli.client.output import note
+from cli.client.results import Order, Results
+from cli.client.results import only_failed as of_failed
+from cli.client.sinks import PartFile, write
+from shared.lifecycle import FINAL
+
+
+def fetch(
+    gateway: Gateway,
+    batch: Mapping[str, Any],
+    *,
+    order: Order = "input",
+    only_failed: bool = False,
+    output: Path | None = None,
+) -> None:
+    """Write the batch's results, as far as there are any, and say why it failed if it did."""
+    for line in error_lines(batch):
+        note(line)
+    if output is None:
+        write(_lines(gateway, batch, order, only_failed=only_failed))
+        return
+    has_ended = batch["status"] in FINAL
+    if only_failed or not has_ended:
+        # The lines of a part would not say where in the results it ends.
+        part = PartFile(output, f"{batch['id']}.new")
+        part.begin_again()
+        lines = _lines(gateway, batch, order, only_failed=only_failed)
+    else:
+        part = PartFile(output, f"{batch['id']}.{order}")
+        begun = part.whole_lines()
+        if begun:
+            note(f"{output}: {begun} lines were there already.")
+        lines = Results(gateway, batch["id"], order=order, offset=begun).read()
+    with part.open() as file:
+        write(lines, file)
+    part.finish()
+    note(f"Wrote {output}.")
+
+
+def _lines(
+    gateway: Gateway, batch: Mapping[str, Any], order: Order, *, only_failed: bool
+) -> Iterator[bytes]:
+    if not only_failed:
+        return Results(gateway, batch["id"], order=order).read()
+    if batch["status"] in FINAL and order == "input":
+        # It has exactly these lines.
+        file_id = batch["error_file_id"]
+        return download(gateway, file_id) if file_id else iter(())
+    return of_failed(Results(gateway, batch["id"], order=order).read())

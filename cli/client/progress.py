@@ -1,0 +1,124 @@
+"""Progress on standard error: a line that changes on a terminal, and now and then one elsewhere."""
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from cli.client.gateway import Gateway
+from cli.client.pace import Pace
+from cli.client.progress_text import progress_text, waiting_text
+from shared.errors import BatchyardError
+from shared.lifecycle import FINAL
+
+#: Without a terminal, a line at most this often.
+_LINE_SECONDS = 10.0
+#: How often the gateway is asked why nothing runs.
+_WHY_SECONDS = 5.0
+
+
+class Progress:
+    """Shows how far one batch is."""
+
+    def __init__(self, gateway: Gateway, name: str) -> None:
+        self._gateway = gateway
+        self._name = name
+        self._pace = Pace()
+        self._batch: Mapping[str, Any] = {}
+        self._why = ""
+        self._why_at = self._line_at = -_LINE_SECONDS
+        self._said = ""
+        self._screen: Any = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._screen = _screen(self._name)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._screen is not None:
+            self._screen.stop()
+
+    def show(self, batch: Mapping[str, Any] | None) -> None:
+        """Show the batch; None if there is nothing new of it."""
+        now = time.monotonic()
+        if batch is not None:
+            self._batch = batch
+            counts = batch["request_counts"]
+            self._pace.note(counts["completed"] + counts["failed"], now)
+        if not self._batch:
+            return
+        self._ask_why(now)
+        text = progress_text(self._name, self._batch, self._pace, now, self._why)
+        if self._screen is not None:
+            from rich.text import Text
+
+            self._screen.update(Text(text))
+            return
+        is_due = now - self._line_at >= _LINE_SECONDS or self._batch["status"] in FINAL
+        if is_due and text != self._said:
+            self._line_at, self._said = now, text
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+    def _ask_why(self, now: float) -> None:
+        """Ask what the batch waits for, while nothing of it ends."""
+        if self._pace.rate(now) or self._batch["status"] in FINAL:
+            self._why = ""
+            return
+        if now - self._why_at < _WHY_SECONDS:
+            return
+        self._why_at = now
+        try:
+            explanation = self._gateway.get(f"batches/{self._batch['id']}/explain")
+        except BatchyardError:
+            # Progress is not worth the end of the command.
+            return
+        self._why = waiting_text(explanation, time.time())
+
+
+class Sending:
+    """Shows how much of an upload was sent."""
+
+    def __init__(self, text: str, size: int) -> None:
+        self._text = text
+        self._size = size
+        self._screen: Any = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._screen = _screen(self._text)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._screen is not None:
+            self._screen.stop()
+
+    def show(self, sent: int) -> None:
+        """Show that so many bytes were sent."""
+        if self._screen is not None and self._size:
+            from rich.text import Text
+
+            self._screen.update(Text(f"{self._text}, {sent * 100 // self._size} %"))
+
+
+def _screen(text: str) -> Any:
+    """A line on the terminal that changes."""
+    # Only needed on a terminal, and slow to import.
+    from rich.console import Console
+    from rich.status import Status
+
+    screen = Status(text, console=Console(stderr=True, highlight=False), spinner="dots")
+    screen.start()
+    return screen

@@ -1,0 +1,78 @@
+"""Creates the batch of an input file, or finds the one that the same command created before."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cli.client.gateway import Gateway
+from cli.client.inputs import digest_of, endpoint_of
+from cli.client.progress import Sending
+from cli.client.run_key import run_key
+from cli.client.uploads import upload
+from cli.client.words import bytes_text
+from shared.errors import ConflictError, InvalidInputError
+
+
+class BatchOptions(NamedTuple):
+    """What a batch is created with, besides its input."""
+
+    endpoint: str | None = None
+    window: str = "24h"
+    priority: int = 5
+    metadata: Mapping[str, str] | None = None
+
+    def body(self, path: Path) -> dict[str, Any]:
+        """The creation's fields for a file. Raises InvalidInputError."""
+        return {
+            "endpoint": self.endpoint or endpoint_of(path),
+            "completion_window": self.window,
+            "priority": self.priority,
+            "metadata": dict(self.metadata) if self.metadata else None,
+        }
+
+
+class Submission(NamedTuple):
+    """The batch of a file, and whether it was there before."""
+
+    path: Path
+    batch: dict[str, Any]
+    is_known: bool
+
+
+def metadata_of(pairs: list[str] | None) -> dict[str, str]:
+    """`NAME=VALUE` as metadata. Raises InvalidInputError."""
+    found = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise InvalidInputError(f"--metadata {pair}: write NAME=VALUE.")
+        found[name] = value
+    return found
+
+
+def take_up(gateway: Gateway, path: Path, options: BatchOptions) -> Submission:
+    """The batch that the same file and options have at this gateway; created if there is none."""
+    body = options.body(path)
+    key = run_key(gateway.target.url, digest_of(path), body)
+    if known := _known(gateway, key):
+        return Submission(path, known, is_known=True)
+    try:
+        return Submission(path, create(gateway, path, body, key), is_known=False)
+    except ConflictError:
+        # The same command runs elsewhere, and was faster.
+        if known := _known(gateway, key):
+            return Submission(path, known, is_known=True)
+        raise
+
+
+def create(gateway: Gateway, path: Path, body: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A new batch of the file."""
+    size = path.stat().st_size
+    with Sending(f"{path.name}: sending {bytes_text(size)}", size) as sending:
+        file = upload(gateway, path, report=sending.show)
+    return gateway.post("batches", {"input_file_id": file["id"], **body}, key=key)
+
+
+def _known(gateway: Gateway, key: str) -> dict[str, Any] | None:
+    page = gateway.get("batches", idempotency_key=key)
+    return next(iter(page["data"]), None)

@@ -1,0 +1,82 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from cli.client.contexts import (
+    Contexts,
+    Target,
+    checked_url,
+    choose,
+    config_file,
+    read_contexts,
+    write_contexts,
+)
+from shared.errors import InvalidInputError, NotFoundError
+
+_LAB = Target("lab", "http://lab/v1", "sk-lab")
+_PROD = Target("prod", "https://prod/v1", "sk-prod")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """With a file of two contexts."""
+    file = tmp_path / "deep" / "contexts.json"
+    write_contexts(file, Contexts({"lab": _LAB, "prod": _PROD}, "prod"))
+    return {"BATCHYARD_CONFIG": str(file)}
+
+
+def test_only_the_owner_can_read_the_file(environment: dict[str, str]) -> None:
+    file = config_file(environment)
+
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in file.parent.iterdir()] == ["contexts.json"]
+
+
+def test_a_file_that_others_may_read_is_refused(environment: dict[str, str]) -> None:
+    file = config_file(environment)
+    file.chmod(0o640)
+
+    with pytest.raises(InvalidInputError, match="chmod 600"):
+        read_contexts(file)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"current": null, "contexts": {"a": {}}}'])
+def test_a_damaged_file_is_refused(environment: dict[str, str], text: str) -> None:
+    file = config_file(environment)
+    file.write_text(text)
+
+    with pytest.raises(InvalidInputError, match="Move it away"):
+        read_contexts(file)
+
+
+def test_what_is_named_more_closely_comes_first(environment: dict[str, str]) -> None:
+    here = {"OPENAI_BASE_URL": "http://here/v1/", "OPENAI_API_KEY": "sk-here"}
+
+    assert choose(None, environment) == _PROD
+    assert choose(None, environment | here).url == "http://here/v1"
+    assert choose(None, environment | here | {"BATCHYARD_CONTEXT": "lab"}) == _LAB
+    assert choose("prod", environment | here | {"BATCHYARD_CONTEXT": "lab"}) == _PROD
+
+
+def test_a_key_without_an_address_is_not_sent_anywhere(tmp_path: Path) -> None:
+    nothing = {"BATCHYARD_CONFIG": str(tmp_path / "none"), "OPENAI_API_KEY": "sk-openai"}
+
+    with pytest.raises(InvalidInputError, match="batchyard context add"):
+        choose(None, nothing)
+    with pytest.raises(InvalidInputError, match="OPENAI_API_KEY is not"):
+        choose(None, {"OPENAI_BASE_URL": "http://here/v1"})
+    with pytest.raises(NotFoundError, match="'lab'"):
+        choose("lab", nothing)
+
+
+def test_a_key_is_not_in_a_targets_text() -> None:
+    assert "sk-lab" not in repr(Contexts({"lab": _LAB}))
+
+
+@pytest.mark.parametrize("url", ["gateway/v1", "ftp://x", "https://me:secret@host/v1", ""])
+def test_what_is_no_base_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(InvalidInputError, match="is not a base URL") as refused:
+        checked_url(url, "--url")
+
+    assert "secret" not in str(refused.value)
