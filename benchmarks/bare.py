@@ -91,7 +91,7 @@ def bare_vllm(
 
     model = catalog.model(model_name)
     pool = catalog.pools[catalog.lane_of(model_name).pool]
-    # The engine's core process needs them.
+    # The engine's core process needs these.
     os.environ.update(engine_environment(model, pool))
     arguments = engine_arguments(model, pool)
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model.source, **arguments))

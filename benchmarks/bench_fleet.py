@@ -54,7 +54,7 @@ class BenchFleet:
         return batch
 
     def finish_all(self, batches: Sequence[Batch]) -> None:
-        """Return when these batches, which are the newest, have completed.
+        """Return when these batches, which must be the newest, have completed.
 
         They are listed once a second, as whoever has many waits for them: asked for one by one and
         all the time, they would share the cores with the client.

@@ -151,7 +151,7 @@ class _Door:
             yield door
 
     async def submit(self, count: int) -> float:
-        """Publish so many batches; returns how many were accepted a second."""
+        """Publish this many batches; returns how many were accepted per second."""
         exchange = await self._channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
         goal = self._accepted + count
 
@@ -277,7 +277,7 @@ async def _flood(yard: BenchYard, door: _Door) -> list[Figure]:
 async def _publish(
     exchange: Any, key: str, make: Callable[[], aio_pika.Message], count: int
 ) -> None:
-    """So many messages, each confirmed, some of them at once."""
+    """Publish this many messages, each confirmed, several at a time."""
     left = iter(range(count))
 
     async def lane() -> None:

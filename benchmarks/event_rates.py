@@ -135,7 +135,7 @@ async def _latencies(state: State, amqp_url: str) -> list[float]:
                 done.set()
 
     async with _subscribed(amqp_url, take):
-        # One slice is left over, so that the batch runs on.
+        # One slice is left over, so the batch keeps running.
         batch_id = await _running_batch(state, slices=_COMMITS + 1)
         # The relay has started, and its lease is its own.
         await asyncio.wait_for(ready.wait(), _PATIENCE_SECONDS)

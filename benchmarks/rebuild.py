@@ -5,7 +5,7 @@ these have left in S3, under ids of their own, with which Redis is filled. Then 
 with `--stale`, put back to what it was before batches ended and parts were committed; and it is
 made again by the command in a process of its own, which says by how much it grew. All batches are
 looked at: none is lost, none that has ended is to run again, committed parts are kept, and events
-are told again as they were.
+are sent again as they were.
 """
 
 import argparse
@@ -133,7 +133,7 @@ def _new_names(batch_id: str, file_id: str, message_id: str, name: str) -> dict[
 async def _copies(
     storage: Storage, batch_id: str, names: list[str]
 ) -> AsyncIterator[Awaitable[object]]:
-    """What puts copies of a batch's objects under the ids of others."""
+    """Puts copies of a batch's objects under the ids of others."""
     bodies = {key: await storage.get(key) for key in await storage.keys(f"batches/{batch_id}/")}
     labels = {key: await storage.label(key) for key in bodies if "/parts/" in key}
     manifest = json.loads(bodies[f"batches/{batch_id}/manifest.json"])
@@ -169,7 +169,7 @@ class Fleet:
         going_on = options.running + (options.between if options.stale else 0)
         self._counts = {"ended": options.batches - going_on, "running": going_on}
         self.events: Published = {}
-        #: Of each kind the first one, as it was before anything was lost.
+        #: The first batch of each kind, as it was before anything was lost.
         self._first: dict[str, Mapping[str, str]] = {}
 
     def names(self, kind: str) -> list[str]:

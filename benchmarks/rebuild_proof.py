@@ -1,4 +1,4 @@
-"""The state of every batch before Redis was lost, and what differs after the rebuild."""
+"""The state of every batch before Redis was lost, and the differences after the rebuild."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,7 +104,7 @@ def _of_records(before: Proof, after: Proof) -> Iterator[str]:
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
-    """What stands in a copy, in which other things have these names."""
+    """The text of a copy, with these names replaced."""
     for old, new in names.items():
         text = text.replace(old, new)
     return text

@@ -6,7 +6,7 @@ A delivery is settled within milliseconds of its durable effect; no work waits i
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import stamina
 import structlog
@@ -114,6 +114,10 @@ class Intake:
 
     async def _obey_patiently(self, delivery: Delivery) -> None:
         """Wait here during an outage: returning to the queue counts towards the delivery limit."""
+        # Almost every message needs one attempt, and a context for more costs as much as decoding.
+        with suppress(TransientError):
+            await self._obey_or_refuse(delivery)
+            return
         async for attempt in stamina.retry_context(
             on=TransientError,
             attempts=None,

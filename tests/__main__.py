@@ -16,7 +16,7 @@ _TESTS = Path(__file__).parent
 _ENGINES = "engines"
 _PARTS = {_ENGINES: ("engine", "e2e"), "fleets": ("contract", "faults", "chaos")}
 _CHECKED = ("architecture", "unit")
-#: Of the other parts: engines take the longest, and the others have pauses to make up for it.
+#: The weight of the other parts: engines take the longest, and the others mostly wait.
 _NICENESS = 5
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
 _NONE_COLLECTED = 5
@@ -33,7 +33,7 @@ def parts() -> Mapping[str, Sequence[str]]:
 
 
 async def _run(name: str, folders: Sequence[str], arguments: Sequence[str]) -> int:
-    # One cache would be written by both.
+    # Both parts would write to one cache.
     own = ("-o", f"cache_dir=.pytest_cache/{name}")
     process = await asyncio.create_subprocess_exec(
         *("nice", "-n", str(0 if name == _ENGINES else _NICENESS)),
@@ -46,7 +46,7 @@ async def _run(name: str, folders: Sequence[str], arguments: Sequence[str]) -> i
         cwd=_TESTS.parent,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        # A line of a failure's report may be long.
+        # A line of a failure report may be long.
         limit=2**24,
     )
     assert process.stdout is not None
@@ -56,7 +56,7 @@ async def _run(name: str, folders: Sequence[str], arguments: Sequence[str]) -> i
 
 
 async def _main(arguments: Sequence[str]) -> int:
-    # An interrupt reaches the parts too: they stop what they started, and are waited for.
+    # An interrupt reaches the parts too: wait until they have stopped what they started.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
     left_out = [f"tests/{folder}" for folder in _CHECKED if "--checked" in arguments]
     arguments = [argument for argument in arguments if argument != "--checked"]

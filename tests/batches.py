@@ -1,4 +1,4 @@
-"""Batches as a test needs them: made with defaults, and brought to any status by legal events."""
+"""Batches for tests: created with defaults, and brought to any status by legal events."""
 
 import itertools
 import secrets
@@ -18,12 +18,12 @@ JOB = "job-1"
 ROWS_A_SLICE = 10
 
 _numbers = itertools.count()
-#: Of all of them alike, so that none is before another by chance.
+#: The same for all batches, so that none comes before another by chance.
 _CREATED_AT = int(time.time())
 
 
 def batch_fields(batch_id: str, **changes: Any) -> dict[str, str | int]:
-    """What `submission.accept` writes into a record."""
+    """The fields that `submission.accept` writes into a record."""
     return {
         "id": batch_id,
         "tenant": "acme",
@@ -60,7 +60,7 @@ async def submitted(state: State, storage: Storage, body: bytes, **changes: Any)
 
 
 async def in_progress(state: State, *, slices: int = 2, lane: str = LANE, **changes: Any) -> str:
-    """A batch whose slices are all pending; `lane` may be several, with blanks between."""
+    """A batch whose slices are all pending; `lane` may name several lanes, separated by blanks."""
     batch_id = await validating(state, **changes)
     await accept_input(state, batch_id, slices=slices, lane=lane)
     return batch_id
@@ -90,14 +90,14 @@ async def accept_input(state: State, batch_id: str, *, slices: int = 2, lane: st
 
 
 async def happen(state: State, batch_id: str, event: Event) -> bool:
-    """Let any event happen, with what it needs."""
+    """Apply any event, with whatever it needs."""
     if event is Event.INPUT_ACCEPTED:
         return await accept_input(state, batch_id)
     return await state.apply(batch_id, event)
 
 
 async def in_status(state: State, status: Status, **changes: Any) -> str:
-    """A batch brought to `status` by the shortest way that the table allows."""
+    """A batch brought to `status` by the shortest path that the table allows."""
     batch_id = await validating(state, **changes)
     for event in _way_to(status):
         await happen(state, batch_id, event)
@@ -105,7 +105,7 @@ async def in_status(state: State, status: Status, **changes: Any) -> str:
 
 
 def new_slice(index: int, *, lanes: int = 1) -> Slice:
-    """The slice number `index` of equal ones, which go to the lanes by turns."""
+    """Slice number `index` of equal slices, which go to the lanes in turn."""
     first_row = index * ROWS_A_SLICE
     return Slice(index * 100, (index + 1) * 100, first_row, ROWS_A_SLICE, 50, index % lanes)
 
@@ -126,7 +126,7 @@ async def claim(
     lane: str = LANE,
     begun: bool = True,
 ) -> list[Claim]:
-    """Claim as the lane's job; `job` is made that if the lane has none."""
+    """Claim as the lane's job; if the lane has no job, `job` becomes it."""
     await state.lanes.open_job(lane, "", job)
     return await state.claims.take(
         lane, job, lease_seconds=lease_seconds, slices=slices, rows=rows, begun=begun
@@ -136,7 +136,7 @@ async def claim(
 async def claim_suspects(
     state: State, *, rows: int = 1000, job: str = JOB, lane: str = LANE
 ) -> list[Claim]:
-    """Claim slices in which an engine died."""
+    """Claim slices that were in an engine when it died."""
     await state.lanes.open_job(lane, "", job)
     return await state.claims.take_suspects(lane, job, lease_seconds=30, rows=rows)
 
@@ -151,10 +151,10 @@ async def claimed(
 
 
 def dead_row(claim: Claim, row: int = 0, **changes: Any) -> DeadRow:
-    """The row number `row` of the claimed slice, as one that killed engines."""
+    """Row number `row` of the claimed slice, as a dead row."""
     number = claim.slice.first_row + row
     fields = {
-        # A result's id has the beginning of the batch's, which is the same for all of these.
+        # A result's id begins like its batch's id, which begins alike for all of these.
         "id": f"batch_req_{claim.batch_id[-24:]}{number:08x}",
         "batch_id": claim.batch_id,
         "tenant": claim.tenant,
@@ -174,15 +174,15 @@ def dead_row(claim: Claim, row: int = 0, **changes: Any) -> DeadRow:
     return DeadRow(**{**fields, **changes})
 
 
-def part(claim: Claim, *, failed: int = 0) -> Part:
-    """A part with a result for each row of the claimed slice."""
-    rows = claim.slice.rows
+def part(claim: Claim, *, failed: int = 0, rows: int | None = None) -> Part:
+    """A part with a result for each row of the claimed slice, or for so many of them."""
+    rows = claim.slice.rows if rows is None else rows
     usage = SliceUsage(rows - failed, failed, 3 * rows, rows, 2 * rows, 0)
     return Part(f"parts/{claim.index}-{claim.epoch}", "etag", 100, 10 * failed, rows, usage)
 
 
 async def contents(redis: "Redis[str]", namespace: str) -> dict[str, Any]:
-    """Everything that lies in the namespace."""
+    """Everything in the namespace."""
     found: dict[str, Any] = {}
     async for key in redis.scan_iter(match=f"{namespace}*", count=1000):
         match await redis.type(key):

@@ -1,4 +1,4 @@
-"""Bodies of requests, good, wrong and odd, for tests of what becomes of them."""
+"""Bodies of requests: good ones, wrong ones and odd ones."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,14 @@ _USER = {"role": "user", "content": "x"}
 _FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 _SCHEMA = {"name": "answer", "schema": {"type": "object"}}
 
-#: A body of each endpoint that every engine takes.
+#: For each endpoint, a body that every engine accepts.
 GOOD: Mapping[str, dict[str, Any]] = {
     CHAT: {"model": "m", "messages": [_USER]},
     COMPLETIONS: {"model": "m", "prompt": "x"},
     EMBEDDINGS: {"model": "m", "input": "x"},
     RESPONSES: {"model": "m", "input": "x"},
 }
-#: Changes of a good body that the engine refuses, and the field that is named for it.
+#: Changes of a good body that the engine refuses, and the field that the refusal names.
 WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     (CHAT, {"max_tokens": -1}, "max_tokens"),
     (CHAT, {"max_tokens": 0}, "max_tokens"),
@@ -122,7 +122,7 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     (RESPONSES, {"prompt": {"id": "x"}}, "prompt"),
     (RESPONSES, {"truncation": "middle"}, "truncation"),
 )
-#: Changes of a good body that look wrong, and that the engine takes.
+#: Changes of a good body that look wrong and that the engine accepts.
 ODD: tuple[tuple[str, dict[str, Any]], ...] = (
     (CHAT, {"max_tokens": "5", "n": 1.0, "temperature": "1"}),
     (CHAT, {"max_completion_tokens": 5, "max_tokens": -1}),
@@ -173,7 +173,7 @@ _values = st.recursive(
 
 
 def made_up(path: str, fields: frozenset[str]) -> st.SearchStrategy[dict[str, Any]]:
-    """Bodies of the endpoint with a few of these fields changed at random, or half right."""
+    """Bodies of the endpoint with a few of these fields changed at random, or nearly right."""
     content = next(name for name in GOOD[path] if name != "model")
     half_right = {
         "messages": st.lists(

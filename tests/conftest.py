@@ -1,4 +1,4 @@
-"""Real servers for every test that asks: started once a session, empty again for each test."""
+"""Real servers for the tests that need them: started once per session, emptied for each test."""
 
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ from tests.eventually import wait_until
 from tests.on_disk import are_bound, are_registered
 from tests.servers import S3, own_rabbitmq, own_redis, some_rabbitmq, some_redis, some_s3
 
-# How fast a machine is makes no test fail.
+# No test fails because the machine is slow.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
 

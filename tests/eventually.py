@@ -1,4 +1,4 @@
-"""Waiting for what other processes and tasks do, without guessing how long it takes."""
+"""Waits for what other processes and tasks do, without guessing how long it takes."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""What a shell makes of a file of variables, by the lines that the README has for it."""
+"""How a shell reads a file of variables, by the lines of the README."""
 
 import re
 import subprocess

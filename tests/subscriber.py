@@ -1,4 +1,4 @@
-"""A subscriber that does what docs/bus-events.md tells subscribers to do, and no more."""
+"""A subscriber that follows docs/bus-events.md, and does nothing else."""
 
 import json
 from collections import defaultdict
@@ -16,7 +16,7 @@ class Subscriber:
         self.states: dict[str, dict[str, Any]] = {}
         #: The types that were applied, in order.
         self.applied: defaultdict[str, list[str]] = defaultdict(list)
-        #: Everything that came, once each, in the order of its first coming.
+        #: Every event that came, once each, in the order in which they first came.
         self.bodies: dict[tuple[str, str], bytes] = {}
         self.repeats = 0
         self._newest: dict[str, str] = {}

@@ -19,7 +19,7 @@ from shared.state import State
 from shared.tasks import end
 
 LOOPBACK: tuple[Network, ...] = (ip_network("127.0.0.0/8"),)
-#: Instead of seconds, minutes and hours.
+#: Replaces pauses of seconds, minutes and hours.
 SHORT = (0.02,) * 9
 
 _numbers = itertools.count()
@@ -41,7 +41,7 @@ class Endpoint(NamedTuple):
         return found
 
     async def only(self) -> WebhookDelivery:
-        """The one that there is."""
+        """The only one."""
         (found,) = await self.deliveries()
         return found
 

@@ -17,7 +17,7 @@ TENANT = unquote(urlsplit(URL).username)
 async def submit(body: dict, message_id: str) -> dict:
     """The reply; raises what RabbitMQ or the network says while there is none."""
     async with await aio_pika.connect(URL, timeout=10) as connection:
-        # With confirms, and an error for what no queue took.
+        # With confirms, and with an error if no queue takes the message.
         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
         answered = asyncio.get_running_loop().create_future()
         replies = await channel.get_queue("amq.rabbitmq.reply-to", ensure=False)

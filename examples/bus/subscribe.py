@@ -11,7 +11,7 @@ import aio_pika
 
 URL = os.environ["BATCHYARD_AMQP_URL"]
 TENANT = unquote(urlsplit(URL).username)
-# Repeats and latecomers change nothing: the highest sequence holds, and a final state is final.
+# Repeats and late events change nothing: the highest sequence wins, and a final state is final.
 APPLY = """
 INSERT INTO batches VALUES (:source, :sequence, :type, :data)
 ON CONFLICT (source) DO UPDATE SET sequence = :sequence, type = :type, data = :data
@@ -26,14 +26,14 @@ async def main(path: str) -> None:
     async with await aio_pika.connect_robust(URL) as connection:
         channel = await connection.channel()
         await channel.set_qos(prefetch_count=50)
-        queue = await channel.declare_queue(  # our own, and it stays while we are away
+        queue = await channel.declare_queue(  # our own queue, which stays while we are away
             f"sub.{TENANT}.example", durable=True, arguments={"x-queue-type": "quorum"}
         )
         await queue.bind("batch.events", f"batch.*.{TENANT}.*")
         async with queue.iterator() as messages:
             async for message in messages:
                 event = json.loads(message.body)
-                with state:  # commits, and only then the ack
+                with state:  # commit first, and ack only then
                     state.execute(APPLY, event | {"data": json.dumps(event["data"])})
                 await message.ack()
                 print(event["sequence"], event["type"], event["subject"], flush=True)

@@ -26,7 +26,7 @@ class StoredObject(BaseModel):
     url: str | None = Field(
         default=None,
         exclude_if=_is_none,
-        description="reads it without a key until `url_expires_at`; if the deployment signs them",
+        description="reads it without a key until `url_expires_at`; if the operator turns it on",
     )
     url_expires_at: int | None = Field(
         default=None, exclude_if=_is_none, description="Unix seconds"
@@ -93,10 +93,14 @@ class EventShape(BaseModel):
         pattern="^[0-9]{8,}$", description="counts within the source; compares as text"
     )
     correlationid: str = Field(
-        default="", description="that of the submission; absent for a batch that came by HTTP"
+        default="", description="the submission's; absent for a batch that came over HTTP"
     )
-    traceparent: str = Field(default="", description="W3C's, of the submission; absent without")
-    tracestate: str = Field(default="", description="W3C's, of the submission; absent without")
+    traceparent: str = Field(
+        default="", description="W3C's, from the submission; absent if it had none"
+    )
+    tracestate: str = Field(
+        default="", description="W3C's, from the submission; absent if it had none"
+    )
 
 
 class EventType(NamedTuple):
@@ -111,21 +115,25 @@ def _reached(status: Status, when: str) -> EventType:
     return EventType(when, status=status)
 
 
-#: By the event's type; `tests/unit/shared/test_event_shapes.py` holds it against the scripts.
+#: By the event's type; `tests/architecture/test_docs_asyncapi.py` compares it with the scripts.
 EVENT_TYPES: Mapping[str, EventType] = {
-    "batch.accepted": _reached(Status.VALIDATING, "The batch exists, durably."),
+    "batch.accepted": _reached(Status.VALIDATING, "The batch exists and is durable."),
     "batch.in_progress": _reached(Status.IN_PROGRESS, "Its input is valid, and it may run."),
     "batch.progress": EventType("Some of it is done; at most once a second for each batch."),
-    "batch.paused": EventType("It was paused: no more of it is begun."),
-    "batch.resumed": EventType("It goes on."),
+    "batch.paused": EventType("It was paused: no more of its slices start."),
+    "batch.resumed": EventType("It was resumed."),
     "batch.updated": EventType("Its priority or metadata was changed."),
-    "batch.finalizing": _reached(Status.FINALIZING, "All its rows ended; files are written."),
-    "batch.cancelling": _reached(Status.CANCELLING, "It was cancelled; what runs is stopped."),
+    "batch.finalizing": _reached(
+        Status.FINALIZING, "All its rows have ended; its files are being written."
+    ),
+    "batch.cancelling": _reached(
+        Status.CANCELLING, "Its cancellation was accepted; running rows are stopped."
+    ),
     "batch.completed": _reached(Status.COMPLETED, "Final: each request has a result."),
     "batch.failed": _reached(Status.FAILED, "Final: its input is invalid, or it cannot run."),
-    "batch.expired": _reached(Status.EXPIRED, "Final: its window closed before its end."),
-    "batch.cancelled": _reached(Status.CANCELLED, "Final: with what was done by then."),
+    "batch.expired": _reached(Status.EXPIRED, "Final: its window ended first."),
+    "batch.cancelled": _reached(Status.CANCELLED, "Final: with the results so far."),
     "slice.committed": EventType(
-        "One slice has its results; only where the deployment turns it on.", data=SliceState
+        "One slice has its results; only if the operator turns it on.", data=SliceState
     ),
 }

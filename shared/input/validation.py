@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shared.input.name_set import NameSet
+from shared.input.line_check import LineCheck
 from shared.input.plain_lines import plain_decoder
-from shared.input.problems import DECODE_ERRORS, Problems, shortened
+from shared.input.problems import DECODE_ERRORS, Problems
 from shared.input.request_lines import BYTE_ORDER_MARK
 from shared.input.rows import (
     BYTES_PER_TOKEN,
@@ -29,23 +29,6 @@ from shared.openai.shapes import BatchError
 
 #: Lines that are decoded together: few enough to stay in the processor's cache.
 _LINES_TOGETHER = 64
-
-
-_CONTENTS = {endpoint.content for endpoint in ENDPOINTS.values()}
-#: What the check of any line looks at in a body, whatever it holds.
-_Body = msgspec.defstruct(
-    "_Body",
-    [
-        ("model", Any, msgspec.UNSET),
-        ("stream", Any, False),
-        *((name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in sorted(_CONTENTS)),
-    ],
-)
-
-
-_Line: Any = msgspec.defstruct(
-    "_Line", [("custom_id", str), ("method", str), ("url", str), ("body", _Body)]
-)
 
 
 class Limits(NamedTuple):
@@ -77,17 +60,13 @@ class InputCheck:
     embedding_inputs: int = 0
     #: Good rows that the engine would refuse.
     refused: int = 0
-    #: Endpoint and model of the last line that named both correctly.
-    _last: tuple[str, str] | None = None
-    _models_seen: set[str] = field(default_factory=set)
     _line_number: int = 0
     _rest: bytes = b""
     _is_skipping: bool = False
-    _custom_ids: NameSet = field(default_factory=NameSet)
-    _decoder: msgspec.json.Decoder[Any] = field(default_factory=lambda: msgspec.json.Decoder(_Line))
 
     def __post_init__(self) -> None:
         self._problems = Problems(self.limits.problems)
+        self._line_check = LineCheck(self.endpoint, self.models, self.is_mixed, self._problems)
 
     @property
     def problems(self) -> list[BatchError]:
@@ -101,7 +80,8 @@ class InputCheck:
     @property
     def model(self) -> str | None:
         """The one model of all lines; None before there is one, and if there are several."""
-        return next(iter(self._models_seen)) if len(self._models_seen) == 1 else None
+        models = self._line_check.models_seen
+        return next(iter(models)) if len(models) == 1 else None
 
     def feed(self, chunk: bytes) -> list[Row]:
         """Take the next bytes of the input; returns the good rows that are complete."""
@@ -155,13 +135,13 @@ class InputCheck:
         this changes nothing and returns None.
         """
         if (
-            self._last is None
+            self._line_check.last is None
             or self._is_skipping
             or max(map(len, lines)) > self.limits.line_bytes
             or self.rows + len(lines) > self.limits.rows
         ):
             return None
-        url, model = self._last
+        url, model = self._line_check.last
         try:
             for line in lines:
                 # The decoder does not check strings that it was not asked to decode.
@@ -172,7 +152,7 @@ class InputCheck:
             return None
         if True in [request.body.stream for request in requests]:
             return None
-        are_new = self._custom_ids.add_all([request.custom_id for request in requests])
+        are_new = self._line_check.custom_ids.add_all([request.custom_id for request in requests])
         found = []
         number, end, endpoint = self._line_number, self.offset, ENDPOINTS[url]
         # A plain line asks for one answer.
@@ -220,7 +200,7 @@ class InputCheck:
                 )
             return None
         before = self.problem_count
-        request = self._check(line)
+        request = self._line_check.check(self._line_number, line)
         if request is None or self.problem_count > before:
             return None
         return self._predicted(line, start, ENDPOINTS[request.url], request.body.model)
@@ -253,84 +233,6 @@ class InputCheck:
             model,
             refusal,
         )
-
-    def _check(self, line: bytes) -> Any | None:
-        """Report all problems of the line; returns the request that it is, good or bad."""
-        number = self._line_number
-        try:
-            line.decode()
-            request = self._decoder.decode(line)
-        except DECODE_ERRORS:
-            self._problems.add_malformed(number, line)
-            return None
-        if not request.custom_id:
-            self._problems.add_missing(number, "custom_id")
-        elif not self._custom_ids.add(request.custom_id):
-            self._problems.add_duplicate(number, request.custom_id)
-        if request.method != "POST":
-            self._problems.add_unsupported(number, "method", request.method, ("POST",))
-        url = request.url if self.is_mixed else self.endpoint
-        if url not in ENDPOINTS:
-            self._problems.add_unsupported(number, "url", url, tuple(ENDPOINTS))
-        elif request.url != url:
-            self._problems.add(
-                "invalid_url",
-                number,
-                "url",
-                "The URL provided for this request does not match the batch endpoint.",
-            )
-        if request.body.stream not in (False, None):
-            self._problems.add(
-                "streaming_unsupported",
-                number,
-                "body.stream",
-                "Chat Completions: Streaming is not supported in the Batch API.",
-            )
-        self._check_model(request.body.model, url)
-        content = ENDPOINTS[url].content if url in ENDPOINTS else None
-        if content and getattr(request.body, content) is msgspec.UNSET:
-            self._problems.add(
-                "invalid_request",
-                number,
-                f"body.{content}",
-                f"{content.capitalize()} parameter is required.",
-            )
-        return request
-
-    def _check_model(self, model: object, url: str) -> None:
-        number = self._line_number
-        if not isinstance(model, str) or not model:
-            self._problems.add(
-                "invalid_request", number, "body.model", "Model parameter is required."
-            )
-        elif model not in self.models:
-            self._problems.add(
-                "model_not_found",
-                number,
-                "body.model",
-                f"The provided model '{shortened(model)}' is not supported by the Batch API.",
-            )
-        elif url not in ENDPOINTS:
-            # Reported already.
-            return
-        elif url not in self.models[model]:
-            self._problems.add(
-                "model_not_found",
-                number,
-                "body.model",
-                f"The model '{model}' does not serve {url}.",
-            )
-        elif self.is_mixed or model in self._models_seen or not self._models_seen:
-            self._models_seen.add(model)
-            self._last = url, model
-        else:
-            self._problems.add(
-                "mismatched_model",
-                number,
-                "body.model",
-                f"The model '{model}' for this request does not match the rest of the batch. Each "
-                "batch must contain requests for a single model.",
-            )
 
 
 def _body_of(line: bytes) -> dict[str, Any] | None:

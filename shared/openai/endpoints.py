@@ -4,14 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from shared.openai.bodies import (
-    COMPLETION_TOKENS,
-    Body,
-    ChatBody,
-    CompletionBody,
-    EmbeddingBody,
-    ResponseBody,
-)
+from shared.openai.bodies import Body
+from shared.openai.bodies.embedding import EmbeddingBody
+from shared.openai.bodies.generation import COMPLETION_TOKENS, ChatBody, CompletionBody
+from shared.openai.bodies.response import ResponseBody
 
 #: What vLLM is started as: a model that writes, or one that gives vectors.
 Runner = Literal["generate", "pooling"]

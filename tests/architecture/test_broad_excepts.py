@@ -6,7 +6,7 @@ _ROOT = Path(__file__).parents[2]
 _ROOMS = ("gateway", "dispatcher", "worker", "cli", "shared")
 _BROAD = {"Exception", "BaseException"}
 
-#: Where something must outlive any error, and why. Everybody else names what they expect.
+#: Where code must survive any error, and why. All other code names the errors that it expects.
 _GRANTED = {
     ("dispatcher/duties.py", "survive"): "a bug in one batch must not stop the others",
     ("dispatcher/election.py", "_is_elected"): "without Redis nobody leads; it asks again",
@@ -31,7 +31,7 @@ def _files() -> Iterator[Path]:
 
 
 def _broad_handlers(file: Path) -> Iterator[tuple[str, str]]:
-    """File and function of each handler that may swallow anything at all."""
+    """File and function of each handler that catches every exception."""
     name = str(file.relative_to(_ROOT))
     for function, node in _nodes(ast.parse(file.read_text()), "module"):
         match node:

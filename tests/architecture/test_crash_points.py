@@ -1,4 +1,4 @@
-"""Every named crash point is died at on purpose by a test: a new one without a test fails here."""
+"""A test dies at every named crash point: a new point without such a test fails here."""
 
 import ast
 from collections import Counter
@@ -9,7 +9,7 @@ from tests.chaos.points import POINTS, REBUILD_POINTS
 
 _ROOT = Path(__file__).parents[2]
 _ROOMS = ("gateway", "dispatcher", "worker", "cli", "shared")
-#: The run that dies at all of POINTS; tests/chaos/test_chaos.py makes it.
+#: The run that dies at all of POINTS; tests/chaos/test_chaos.py starts it.
 _RUN = "--points"
 
 
@@ -28,7 +28,7 @@ def test_a_name_stands_for_one_place() -> None:
 
 
 def _points() -> Iterator[str]:
-    """The name of each call of `crash.point`, which must be a plain text."""
+    """The name in each call of `crash.point`, which must be a string literal."""
     for room in _ROOMS:
         for file in sorted((_ROOT / room).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text())):

@@ -15,7 +15,7 @@ import pytest
 _ROOT = Path(__file__).parents[2]
 _ROOMS = ("shared", "gateway", "dispatcher", "worker", "cli")
 _USERS = (*_ROOMS, "benchmarks")
-#: Decorators after which somebody in this tree still has to call the function.
+#: Decorators whose functions still have to be called from this tree.
 _LEAVE_IT_TO_US = {
     "asynccontextmanager",
     "cache",
@@ -30,7 +30,7 @@ _LEAVE_IT_TO_US = {
     "staticmethod",
     "wraps",
 }
-#: Names that only others use, and who that is.
+#: Names that only something outside the product uses, and what that is.
 _USED_ELSEWHERE = {
     "model_config": "pydantic",
     "specversion": "subscribers: a field of every event",
@@ -158,7 +158,7 @@ def _name_of(decorator: ast.expr) -> str:
 
 @cache
 def _uses(file: Path) -> frozenset[str]:
-    """The names that a file reads, also as attributes, arguments, or whole texts."""
+    """The names that a file reads, also as attributes, arguments, or whole strings."""
     tree = ast.parse(file.read_text())
     exported = {
         id(text)

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shared.bus.messages import FileInput, InlineInput, InlineRequest, S3Input, Submission
+from shared.openai.endpoints import ENDPOINTS
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs/bus.md").read_text()
-#: What makes a reason, with its code as the first argument.
+#: What creates a reason, with the code as its first argument.
 _MAKERS = {"Reason", "_refused"}
 
 
@@ -17,6 +18,12 @@ def test_every_field_of_a_submission_has_a_row() -> None:
     fields = {field.alias or name for name, field in Submission.model_fields.items()}
 
     assert set(_rows("| Field | Default | Means |")) == fields
+
+
+def test_every_endpoint_is_named() -> None:
+    row = _rows("| Field | Default | Means |")["endpoint"]
+
+    assert set(re.findall(r"`(/v1/[a-z/]+)`", row)) == set(ENDPOINTS)
 
 
 def test_every_form_of_input_names_its_fields() -> None:

@@ -1,4 +1,4 @@
-"""Every command that README and docs tell somebody to type exists, with its options."""
+"""Every command that README and docs show exists, with its options."""
 
 import re
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from cli.operators import Unloaded
 _ROOT = Path(__file__).parents[2]
 _PAGES = sorted([*_ROOT.glob("*.md"), *(_ROOT / "docs").rglob("*.md")])
 _FOREIGN_MODULES = {"pip", "pytest", "venv"}
-#: What stands between backticks, in a line or as a block.
+#: Text between backticks, in a line or as a block.
 _CODE = re.compile(r"^```.*?\n(.*?)^```|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 _SERVICES = yaml.safe_load((_ROOT / "compose.yaml").read_text())["services"]
 _WITH_SERVICES = {"up", "logs", "restart", "stop", "start", "kill", "build", "create"}
 _WITH_VALUES = {"-f", "-p", "--entrypoint", "--env", "--user", "--timeout"}
-#: Folders that a page has its reader make, by the files that it shows.
+#: Folders that a page has its reader create, named by the files that it shows.
 _MADE = {
     folder
     for page in _PAGES
@@ -61,12 +61,12 @@ def test_what_does_not_exist_is_found(line: str) -> None:
 
 def _lines(text: str) -> Iterator[str]:
     for block, span in _CODE.findall(text):
-        # A line that ends with a backslash goes on.
+        # A line that ends with a backslash continues on the next one.
         yield from (block or span).replace("\\\n", " ").splitlines()
 
 
 def _wrong(line: str) -> Iterator[str]:
-    # What a shell does not read.
+    # Comments, which a shell ignores.
     line = re.sub(r"\s#\s.*", "", line)
     for problem in chain.from_iterable(
         look(line) for look in (_make, _python, _ours, _compose, _kube)

@@ -68,7 +68,7 @@ def _written() -> str:
 
 
 def _rows() -> Iterator[str]:
-    """One a variable; the first class that has it says what it means."""
+    """One row per variable; the first class that has it says what it means."""
     texts: dict[str, str] = {}
     readers: dict[str, list[str]] = {}
     for reader, settings in _READERS.items():
@@ -94,7 +94,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _comments(settings: type[SharedSettings]) -> dict[str, str]:
-    """What stands as `#:` above a field."""
+    """The comment `#:` above a field."""
     found = re.findall(r"^    #: (.*)\n    (\w+):", inspect.getsource(settings), flags=re.MULTILINE)
     return {name: comment[0].lower() + comment[1:].rstrip(".") for comment, name in found}
 

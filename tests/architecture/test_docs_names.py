@@ -1,4 +1,4 @@
-"""What the docs name exists: files, functions in them, linked pages and their headings."""
+"""Everything that the docs name exists: files, functions in them, linked pages and headings."""
 
 import ast
 import re

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shared.lifecycle import Status
 from shared.monitoring.metrics import Calls, fleet_exposition
-from shared.state.census import FleetCounts, LaneCount, Waiting
+from tests.fleet_counts import COUNTS
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs/operations.md").read_text()
@@ -61,17 +60,6 @@ def _exposed() -> set[str]:
 def _exposition() -> str:
     calls = Calls()
     calls.count("GET", "/v1/batches", 200, 0.1)
-    counted = FleetCounts(
-        at=2.0,
-        live={Status.VALIDATING: Waiting(1, 1.0)},
-        ended={Status.FAILED: 1},
-        outboxes={"events": Waiting(1, 1.0)},
-        lanes={"m@l4": LaneCount(1, 1, 1, 1, 1.0, has_failed=True)},
-        next_window_at=3.0,
-        webhooks_due_at=1.0,
-        memory_bytes=1,
-        max_memory_bytes=2,
-    )
     up = {"redis": True, "rabbitmq": True}
-    fleet = fleet_exposition(counted, up=up, dead_letters=1, leads=True)
+    fleet = fleet_exposition(COUNTS, up=up, dead_letters=1, leads=True)
     return calls.exposition().decode() + fleet.decode()

@@ -38,7 +38,7 @@ def test_every_key_on_the_page_is_in_the_code() -> None:
 
 
 def _is(key: str, known: str) -> bool:
-    """Whether the key is the known one, or begins it and goes on with a variable."""
+    """Whether the key is the known one, or a beginning of it that continues with a variable."""
     pattern = re.sub("<[a-z]+>", "[^:]+", known)
     return known.startswith(key) or re.match(pattern, key + "x") is not None
 

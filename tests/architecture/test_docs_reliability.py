@@ -25,7 +25,7 @@ def test_each_window_is_the_default_of_what_sets_it() -> None:
 def test_each_kind_of_violation_is_named() -> None:
     kinds = set(re.findall(r'(?:Violation\(|kind = )"(\w+)"', _CHECKER))
     kinds |= set(re.findall(r'"(\w+)" if lines_of', _CHECKER))
-    # What the harness itself did not expect is no promise.
+    # What the harness itself did not expect is not a promise of the product.
     named = set(re.findall(r"`(\w+)`", _PAGE))
 
     assert len(kinds) > 15

@@ -7,7 +7,7 @@ import pytest
 
 _ROOT = Path(__file__).parents[2]
 _TEXTS = {".py", ".toml", ".yaml", ".yml", ".md", ".sh", ".lua", ".txt", ".json", ".in", ""}
-# One of Debian's packages is called like a registry: its bare name in quotes is no address.
+# One of Debian's packages has a registry's name: the bare name in quotes is not an address.
 _REGISTRIES = re.compile(
     r"(pypi|pythonhosted|golang)[.]org|registry[.]npmjs|(ghcr|quay|docker|gcr)[.]io(?!\")"
 )

@@ -52,9 +52,9 @@ def main() -> int:
         evidence = load(options.check)
         outcome = Outcome(check(evidence), {}, absorbed(evidence), Counter(), Counter())
         return _tell(outcome, options.check, options.seed)
-    # Lane jobs are not our own children: whatever ends a run has to end them too.
+    # Lane jobs are not our own children, so the end of a run must end them too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Lost connections are what a run is made of.
+    # Lost connections are normal in a run.
     for library in ("aio_pika", "aiormq"):
         logging.getLogger(library).setLevel(logging.CRITICAL)
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir=options.folder))

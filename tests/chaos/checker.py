@@ -1,9 +1,9 @@
-"""Whether anything was lost, doubled or left behind: said from the evidence alone. Pure."""
+"""Decides from the evidence alone whether anything was lost, doubled or left behind. Pure."""
 
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cli.rebuild.rebuild import NUMBERS
@@ -13,7 +13,7 @@ from shared.lifecycle import FINAL, INITIAL, TRANSITIONS, Status
 from tests.chaos.evidence import Evidence
 from tests.chaos.rows import expected, is_answer
 
-#: How a batch that was asked for in some way may end.
+#: How a batch may end, by what the client intended.
 _ENDS: Mapping[str, frozenset[str]] = {
     "plain": frozenset({"completed"}),
     "cancelled": frozenset({"cancelled", "completed"}),
@@ -21,9 +21,9 @@ _ENDS: Mapping[str, frozenset[str]] = {
     "expiring": frozenset({"completed", "expired"}),
     "deadly": frozenset({"completed"}),
 }
-#: Rows without an answer of the engine: what their error lines may say.
+#: The codes that the error lines of rows without an answer may have.
 _UNRUN = {"cancelled": "batch_cancelled", "expired": "batch_expired"}
-#: A row that was given up because engines died of it. Of a planted one nothing else may be said.
+#: A row that was given up because engines died of it. A planted one may have no other code.
 _ENGINE_DIED = "engine_died"
 #: What takes rows that are in an engine from its lane job, who cannot tell it from a death of them.
 _ENGINES = ("engine", "engine-core", "replica", "wave", "raylet", "gcs")
@@ -31,13 +31,16 @@ _ENGINE_LINK = "lane-job>engine"
 #: So many of those cost an innocent row its result: two of them while it is alone in the engine,
 #: which is a moment, so that two rows hardly ever have them together.
 _DEATHS_OF_A_ROW = 4
-#: What must have been repeated, and absorbed, after so many kills: few of them make an event twice.
+#: What must have been repeated, and absorbed, after this many kills; few kills repeat an event.
 _BITES = {"slices claimed again": 50, "events received again": 500}
 _OK, _CONFLICT = 200, 409
-#: Keys of Redis that must be empty, or not be there, once nothing runs.
-_EMPTY = ("status:", "outbox:", "inflight:", "readers:", "enqueued:", "webhook-queue:")
+#: Keys in Redis that must be empty or absent once nothing runs.
+_EMPTY = (
+    *("status:", "outbox:", "readers:", "enqueued:", "webhook-queue:"),
+    *("inflight:", "begun:", "ending:"),
+)
 _EMPTY_NAMES = ("deadlines", "deleted", "doomed", "webhooks-due", "webhook-tests")
-#: What is swept, or ended, once its time has come.
+#: What is swept or ended when its time comes.
 _DUE = ("garbage", "uploads", "expiring")
 _EMPTY_OF_LANES = ("ready", "suspects", "claims", "active", "waiting", "failure")
 _USAGE = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -52,7 +55,7 @@ class Violation(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch that somebody intended to make."""
+    """A batch that a client intended to create."""
 
     intent: Mapping[str, Any]
     is_accepted: bool
@@ -87,7 +90,7 @@ def check(evidence: Evidence) -> list[Violation]:
 
 
 def absorbed(evidence: Evidence) -> dict[str, int]:
-    """What went wrong and did no harm. All zeros would mean that nothing was tested."""
+    """Counts of what went wrong and did no harm. All zeros would mean that nothing was tested."""
     epochs = [
         int(epoch)
         for key, hash_ in evidence.redis.items()
@@ -102,9 +105,28 @@ def absorbed(evidence: Evidence) -> dict[str, int]:
     return {
         "slices claimed again": sum(epoch > 1 for epoch in epochs),
         "rows run again before their commit": sum(count - 1 for count in rows.values()),
+        "of those, rows that had been answered": sum(
+            run_after_answer(evidence.runs, evidence.answers).values()
+        ),
         "events received again": sum(count - 1 for count in events.values()),
         "webhooks received again": sum(count - 1 for count in hooks.values()),
     }
+
+
+def run_after_answer(
+    runs: Iterable[Mapping[str, Any]], answers: Iterable[Mapping[str, Any]]
+) -> Counter[tuple[str, str]]:
+    """How often each row, by batch and name, ran again although the engine had answered it."""
+    answered: dict[tuple[str, str], float] = {}
+    for answer in answers:
+        for row in answer["rows"]:
+            answered.setdefault((answer["batch"], row), answer["at"])
+    return Counter(
+        (run["batch"], row)
+        for run in runs
+        for row in run["rows"]
+        if (run["batch"], row) in answered and run["at"] > answered[run["batch"], row]
+    )
 
 
 def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
@@ -139,7 +161,7 @@ def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:
 
 
 def _cancelled_by_message(evidence: Evidence) -> dict[str, int]:
-    """As HTTP would have said it, for each batch that was to be cancelled by the bus."""
+    """The answer as over HTTP, for each batch that was to be cancelled over the bus."""
     said = _replies(evidence)
     return {
         entry["batch"]: _OK if status == "accepted" else _CONFLICT
@@ -150,7 +172,7 @@ def _cancelled_by_message(evidence: Evidence) -> dict[str, int]:
 
 
 def _replies(evidence: Evidence) -> Mapping[str, set[tuple[str, str]]]:
-    """All that was said of each message: whether it was accepted, and the batch, or why not."""
+    """Every answer to each message: whether it was accepted, and the batch, or why not."""
     said: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     for reply in evidence.replies:
         said[reply["message"]].add((reply["status"], reply["about"]))
@@ -158,7 +180,7 @@ def _replies(evidence: Evidence) -> Mapping[str, set[tuple[str, str]]]:
 
 
 def _check_replies(evidence: Evidence) -> Iterator[Violation]:
-    """Every message that the broker confirmed is answered, and always in the same way."""
+    """Every message that the broker confirmed is answered, and always alike."""
     said = _replies(evidence)
     for entry in evidence.published:
         if entry["what"] != "asked":
@@ -176,7 +198,7 @@ def _check_replies(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _check_dead_rows(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
-    """Whoever looks after the fleet finds each row of which engines die.
+    """An operator finds each row that kills engines.
 
     The list is Redis's alone: no rebuild brings back what it lost.
     """
@@ -189,7 +211,7 @@ def _check_dead_rows(batches: Mapping[str, Batch], evidence: Evidence) -> Iterat
 
 
 def _check_letters(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
-    """Only what came too late by its sender's own words may be refused."""
+    """Only a message that came after its own `not_after` may be refused."""
     expiring = {one.intent["key"] for one in batches.values() if one.intent["kind"] == "expiring"}
     for letter in evidence.letters:
         if letter["key"] not in expiring or letter["codes"] != ["expired"]:
@@ -203,7 +225,7 @@ def _check_batch(batch: Batch, evidence: Evidence) -> Iterator[Violation]:
     if record is not None and record["key"].startswith(PACKS):
         has_manifest |= batch.id in _packed(record["key"], evidence)
     if record is None:
-        # An accepted message whose time was over when it came makes no batch, and is a dead letter.
+        # A message that came after its `not_after` makes no batch and is a dead letter.
         is_refused = any(letter["key"] == batch.intent["key"] for letter in evidence.letters)
         may_be_absent = not batch.is_accepted or is_refused
         if not may_be_absent or has_manifest:
@@ -324,7 +346,7 @@ def _file(
 def _wrong_line(
     line: Mapping[str, Any], custom_id: str, asked: Mapping[str, Any], kind: str, status: str
 ) -> str:
-    """What is wrong with a result or error line; nothing if it is right."""
+    """What is wrong with a result or error line; nothing if it is correct."""
     if line["custom_id"] != custom_id:
         return f"its custom_id is {line['custom_id']}"
     response = line["response"]
@@ -332,7 +354,7 @@ def _wrong_line(
         code = (line["error"] or {}).get("code")
         return "" if kind == "error" and code == _UNRUN.get(status) else f"error {code}"
     if kind == "error" and _is_given_up(response):
-        # Of how many other rows that may be said, `_check_given_up` says.
+        # `_check_given_up` limits how many other rows may have it.
         return ""
     if (response["status_code"] == _OK) != (kind == "output"):
         return f"{response['status_code']} in the {kind} file"
@@ -341,7 +363,7 @@ def _wrong_line(
 
 
 def _check_given_up(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Violation]:
-    """No more rows than engines can have died of may have been given up for that."""
+    """No more rows may have been given up than engines can have died of."""
     hits = sum(
         fault["target"] in _ENGINES if fault["kind"] == "kill" else fault["target"] == _ENGINE_LINK
         for fault in evidence.faults
@@ -381,14 +403,14 @@ def _invented(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Viol
     known = {key.removeprefix("batch:") for key in evidence.redis if key.startswith("batch:")}
     known |= {name.split("/")[1] for name in evidence.objects if name.startswith("batches/")}
     for batch_id in sorted(known - batches.keys()):
-        # A retry is known by its answer only, which may be late for the end of the run.
+        # A retry is known only by its answer, which may come after the end of the run.
         link = json.loads(evidence.redis.get(f"batch:{batch_id}", {}).get("metadata", "{}"))
         if link.get("retry_of") not in batches:
             yield Violation("invented", batch_id, "no client asked for it")
 
 
 def _run_again(evidence: Evidence) -> Iterator[Violation]:
-    """Claims after the commit; what a frozen lane job runs under its old claim is not one."""
+    """Claims after the commit; what a frozen lane job runs under its old claim does not count."""
     claims = {(run["batch"], str(run["index"]), run["epoch"]) for run in evidence.runs}
     for key, epochs in evidence.redis.items():
         if key.startswith("epochs:"):
@@ -457,7 +479,7 @@ def _check_webhooks(batches: Mapping[str, Batch], evidence: Evidence) -> Iterato
 
 
 def _check_watchers(evidence: Evidence) -> Iterator[Violation]:
-    """What was seen over HTTP only ever goes the ways of the table."""
+    """The statuses seen over HTTP follow the table of transitions."""
     later = _later()
     last: dict[str, str] = {}
     for entry in evidence.watched:
@@ -468,7 +490,7 @@ def _check_watchers(evidence: Evidence) -> Iterator[Violation]:
             if entry["status"] != _OK or entry["bytes"] != stored.get("size"):
                 yield Violation("download_differs", batch_id, f"{entry}")
             continue
-        # A stream may repeat what was seen by asking, since both run on their own.
+        # A stream may repeat what a call showed, because the two are independent.
         if entry["what"] != "seen":
             continue
         before = last.get(batch_id, INITIAL)
@@ -484,7 +506,7 @@ def _check_watchers(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _later() -> dict[Status, set[Status]]:
-    """From each status, itself and all that may follow."""
+    """Each status, with itself and all that may follow."""
     reach = {status: {status} for status in Status}
     for _ in Status:
         for row in TRANSITIONS.values():
@@ -545,7 +567,7 @@ def _is_committed(part: str, evidence: Evidence) -> bool:
 
 def _commit_of(status: str) -> str:
     events = {"completed": "output", "expired": "expiry", "cancelled": "cancel"}
-    # Rows that the engine could not run are results: a batch fails by its input alone.
+    # Rows that the engine could not run are results: a batch fails only because of its input.
     return f"{events[status]}_committed" if status in events else "input_rejected"
 
 

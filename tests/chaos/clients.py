@@ -1,4 +1,4 @@
-"""Everybody who uses the fleet during a run: publishers on both doors, subscribers, watchers.
+"""The clients of a run: publishers over HTTP and the bus, subscribers, watchers.
 
 They keep to the contract: what has no clear answer is sent again under the same id. All that they
 were promised is in their journals, for the checker.
@@ -42,10 +42,10 @@ FINAL = {"completed", "failed", "expired", "cancelled"}
 _PAUSE_SECONDS = 0.2
 _CALL_SECONDS = 10.0
 _CONNECT_SECONDS = 60.0
-#: What tells a client of RabbitMQ that its connection is gone.
+#: The errors that show a RabbitMQ client that its connection is gone.
 _LOST = (AMQPError, OSError, RuntimeError)
 _OK, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 200, 409, 429, 500
-#: Rows of a batch: mostly few, sometimes enough for waves.
+#: The number of rows of a batch: mostly few, sometimes enough for waves.
 _SMALL, _LARGE = (1, 60), (150, 400)
 #: Bytes added to each row of a batch whose input and output come in several parts.
 _PADDING = 24_000
@@ -67,10 +67,10 @@ class Clients:
             queue: Journal(folder / f"received-{queue}.jsonl") for _, queue in subscriptions()
         }
         self._replies = Journal(folder / "replies.jsonl")
-        #: As another system of the tenant's, which puts objects where Batchyard may read them.
+        #: Acts as another system of the tenant, which puts objects where Batchyard may read them.
         self._storage = Storage(*fleet.s3)
         self.counts: Counter[str] = Counter()
-        #: Batches that were promised, and have not been seen to end.
+        #: Batches that were promised and have not been seen to end.
         self.open: set[str] = set()
         self._http: dict[str, list[httpx.AsyncClient]] = {}
         self._keys: dict[str, str] = {}
@@ -80,7 +80,7 @@ class Clients:
         self._stack = AsyncExitStack()
         self._receiver: asyncio.Server | None = None
         self.stopping = asyncio.Event()
-        #: Cleared, nobody begins anything new, and lanes become idle.
+        #: While it is cleared, nothing new begins, and lanes become idle.
         self.may_begin = asyncio.Event()
         self.may_begin.set()
 
@@ -106,17 +106,17 @@ class Clients:
 
     @property
     def progress(self) -> tuple[int, ...]:
-        """What grows only while batches move: asking again and again is none of it."""
+        """A count that grows only while batches make progress; repeated calls do not count."""
         moving = ("lives", "batches", "events", "webhooks", *sorted(FINAL))
         return tuple(self.counts[name] for name in moving)
 
     async def work(self) -> None:
-        """Make batches and see them end, some at a time, until `stopping`."""
+        """Create batches and follow them to their ends, several at a time, until `stopping`."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._at_once):
                 dice = random.Random(self._dice.random())
                 group.create_task(self._one_after_the_other(dice))
-                # Not all at the same step.
+                # So that they are not all at the same step.
                 await asyncio.sleep(0.05 * number)
 
     async def close(self) -> None:
@@ -137,7 +137,7 @@ class Clients:
             await asyncio.sleep(dice.uniform(0, 0.3))
 
     def _all_lives(self) -> Iterator[Callable[[str, random.Random], Awaitable[None]]]:
-        """One of every kind, and then again and again so many of each, however slow they are."""
+        """One batch of every kind, then all kinds in proportion, however slow they are."""
         often: dict[Callable[[str, random.Random], Awaitable[None]], int] = {
             self._plain: 5,
             self._by_bus: 6,
@@ -159,7 +159,7 @@ class Clients:
                 list(often), sum(often.values()), counts=list(often.values())
             )
 
-    # Lives of batches, from the file to the end.
+    # The lives of batches, from the file to the end.
 
     async def _plain(self, tenant: str, dice: random.Random) -> None:
         intent = self._intent(tenant, dice, "plain")
@@ -181,7 +181,7 @@ class Clients:
                 pass
         await self._publish(intent, submission, is_answered=True)
         if dice.random() < 0.3:
-            # As one does whose process has died after the confirm.
+            # As a publisher does that died after the confirm.
             await self._publish(intent, submission, is_answered=True)
         await self._see_end(intent, dice)
 
@@ -220,7 +220,7 @@ class Clients:
         await self._see_end(intent, dice)
 
     async def _deadly(self, tenant: str, dice: random.Random) -> None:
-        """A batch with a row of which its engine dies."""
+        """A batch with a row that kills its engine."""
         intent = self._intent(tenant, dice, "deadly")
         await self._create(intent, await self._upload(tenant, _input(intent)))
         await self._see_end(intent, dice)
@@ -263,7 +263,7 @@ class Clients:
         await self._see_end(intent, dice)
 
     async def _aged(self, tenant: str, dice: random.Random) -> None:
-        """A file whose time is over, in the one way that a short run has: another date."""
+        """A file that has expired; a short run can only change its date."""
         file_id = await self._upload(tenant, b"old\n")
         redis: Redis[str] = Redis.from_url(self._fleet.redis.url)
         while not self.stopping.is_set():
@@ -274,7 +274,7 @@ class Clients:
             await asyncio.sleep(_PAUSE_SECONDS)
         await redis.aclose()
 
-    # Steps of those lives.
+    # The steps of those lives.
 
     def _intent(
         self,
@@ -285,7 +285,7 @@ class Clients:
         door: str = "http",
         size: tuple[int, int] | None = None,
     ) -> dict[str, Any]:
-        """A batch that somebody is about to ask for, with the id that it must get."""
+        """A batch that is about to be submitted, with the id that it must get."""
         self._number += 1
         key = f"{self._run}-{self._number}"
         size = size or (_LARGE if dice.random() < 0.1 else _SMALL)
@@ -317,7 +317,7 @@ class Clients:
         return file_id
 
     async def _upload_in_parts(self, tenant: str, body: bytes) -> str | None:
-        """None where the upload has ended and left no file: it is begun again, as by a client."""
+        """None if the upload has ended without a file; the caller begins again, as clients do."""
         half = len(body) // 2
         intent = {
             "bytes": len(body),
@@ -373,7 +373,7 @@ class Clients:
             self.published.note("surprise", path=path, status=answer.status_code, said=answer.text)
 
     async def _put(self, tenant: str, key: str, body: bytes) -> dict[str, Any]:
-        """An input that lies in S3, as a submission names it."""
+        """An input in S3, as a submission names it."""
         while True:
             with suppress(TransientError):
                 stored = await self._storage.put(f"inbox/{tenant}/{key}.jsonl", body)
@@ -384,7 +384,7 @@ class Clients:
     async def _publish(
         self, intent: dict[str, Any], body: dict[str, Any], *, is_answered: bool = False
     ) -> None:
-        """Returns once the broker has confirmed it; what is refused unanswered is a dead letter."""
+        """Return once the broker has confirmed it. If it is refused, it may be a dead letter."""
         if is_answered:
             await self._ask(intent, intent["key"], messages.SUBMIT, body)
         else:
@@ -397,7 +397,7 @@ class Clients:
     async def _ask(
         self, intent: dict[str, Any], message_id: str, kind: str, body: dict[str, Any]
     ) -> None:
-        """Publish what has to be answered."""
+        """Publish a message that must be answered."""
         tenant = intent["tenant"]
         message = _message(tenant, message_id, kind, body)
         message.reply_to = dict(reply_queues())[tenant]
@@ -412,7 +412,7 @@ class Clients:
     ) -> None:
         while True:
             try:
-                # One connection's loss leaves every publisher of it without an answer.
+                # The loss of a connection leaves all of its publishers without an answer.
                 async with asyncio.timeout(_CALL_SECONDS):
                     exchange = await self._exchange(intent["tenant"])
                     await exchange.publish(message, routing_key, mandatory=True)
@@ -439,14 +439,14 @@ class Clients:
     async def _see_end(
         self, intent: dict[str, Any], dice: random.Random, *, until: float | None = None
     ) -> dict[str, Any]:
-        """The batch at its end, seen by asking again and again, or by its stream of events."""
+        """The batch at its end, found by polling or by its stream of events."""
         batch_id, tenant = intent["batch"], intent["tenant"]
         streams = dice.random() < 0.4
         seen = -1
         while True:
             answer = await self._insist(tenant, "GET", f"/v1/batches/{batch_id}")
             if answer.status_code == 404:
-                # By the bus, it may not have come to be yet; and never, once its time was over.
+                # A batch from the bus may not exist yet, and after its `not_after` it never will.
                 if until is not None and time.time() > until + 30:
                     self.open.discard(batch_id)
                     return {}
@@ -499,7 +499,7 @@ class Clients:
                 )
 
     async def _insist(self, tenant: str, method: str, path: str, **intent: Any) -> httpx.Response:
-        """The first clear answer, by either gateway; everything else is asked again."""
+        """The first clear answer of either gateway; calls without one are repeated."""
         number = self._dice.randrange(len(GATEWAYS))
         while True:
             number = (number + 1) % len(GATEWAYS)
@@ -511,10 +511,10 @@ class Clients:
             self.counts["calls repeated"] += 1
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    # Subscribers, as the contract has them: a durable queue, and an ack after the own note.
+    # Subscribers as the contract demands: a durable queue, and an ack after the journal entry.
 
     async def _subscribe(self, tenant: str, queue: str) -> None:
-        """Returns once it listens for the first time."""
+        """Return once it listens for the first time."""
         listening = asyncio.Event()
         task = asyncio.create_task(self._keep_listening(tenant, queue, listening))
         self._stack.push_async_callback(_ended, task)
@@ -536,7 +536,7 @@ class Clients:
     async def _listen(self, tenant: str, queue: str, listening: asyncio.Event) -> None:
         """Take events until the subscription is lost."""
         lost = asyncio.Event()
-        # Not aio-pika's robust connection: lost once more while it restores its consumers, it stays
+        # Not aio-pika's robust connection: if it is lost while it restores its consumers, it stays
         # connected, and deaf.
         connection = await aio_pika.connect(
             self._fleet.amqp_url(tenant) + "?heartbeat=10", timeout=_CONNECT_SECONDS
@@ -584,7 +584,7 @@ class Clients:
         )
         self.counts["events"] += 1
         with suppress(*_LOST):
-            # After a lost connection it comes again, as it may.
+            # It may come again after a lost connection.
             await message.ack()
 
     async def _take_reply(self, message: AbstractIncomingMessage) -> None:
@@ -633,7 +633,7 @@ class Clients:
 async def all_clients(
     fleet: ChaosFleet, *, seed: int, at_once: int
 ) -> AsyncIterator[tuple[Clients, "asyncio.Task[None]"]]:
-    """The clients at work, and the task that ends once they were told to stop and are done."""
+    """The clients at work, and the task that ends after they were asked to stop and are done."""
     clients = Clients(fleet, seed=seed, at_once=at_once)
     try:
         await clients.start()

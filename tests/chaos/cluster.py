@@ -1,4 +1,4 @@
-"""Stands where Ray's head stands: `python -m tests.chaos.cluster HOST PORT FOLDER`.
+"""A substitute for Ray's head: `python -m tests.chaos.cluster HOST PORT FOLDER`.
 
 Speaks Ray's Jobs API and runs lane jobs as processes, which die with it. `FOLDER/jobs.json` has
 the pids of those that run; `FOLDER/next-crash` says where the next one is to die.
@@ -26,7 +26,7 @@ class Jobs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
-        # What takes seconds to import is imported once.
+        # Modules that take seconds to import are imported once.
         self._context.set_forkserver_preload(["tests.chaos.lane_job"])
         self._jobs: dict[str, BaseProcess] = {}
         self._stopped: set[str] = set()
@@ -64,7 +64,7 @@ class Jobs:
             return web.Response(status=404, text=f"Job {job} does not exist.")
         if self._jobs[job].exitcode is None:
             self._stopped.add(job)
-            # A node that is cut off goes on with what Ray believes to have ended.
+            # A node that is cut off continues to run what Ray believes to have ended.
             if not (self._folder / "cut-off").exists():
                 task = asyncio.create_task(self._end(self._jobs[job]))
                 self._stopping.add(task)
@@ -85,7 +85,7 @@ class Jobs:
         with suppress(ProcessLookupError):
             process.terminate()
             await asyncio.sleep(_GRACE_SECONDS)
-            # One that is frozen does not hear the first signal.
+            # A frozen process does not receive the first signal.
             process.kill()
 
     def _next_crash(self) -> dict[str, str]:
@@ -107,7 +107,7 @@ class Jobs:
 
 
 def _run_lane_job(lane: str, job: str, environment: dict[str, str]) -> None:
-    # Imported by the server of forks; the head itself is up in a second without it.
+    # The fork server imports it; without it the head itself starts in a second.
     from tests.chaos.lane_job import main
 
     main(lane, job, environment)

@@ -1,4 +1,4 @@
-"""The commands of this folder, as somebody runs them."""
+"""The commands of this folder, run as a developer runs them."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def assert_survived(module: str, *arguments: str, folder: Path) -> None:
-    """Run the module with a folder for what it leaves, and show its last words if it fails."""
+    """Run the module with a folder for its files, and show the end of its output if it fails."""
     if servers.missing(("rabbitmq", "redis", "ceph")):
         absent("RabbitMQ, Redis and Ceph on this machine", "PATH")
 

@@ -1,7 +1,8 @@
-"""The made-up engine: `python -m tests.chaos.engine HOST PORT JOURNAL [HANG_SECONDS]`.
+"""The simulated engine: `python -m tests.chaos.engine HOST PORT JOURNAL [HANG_SECONDS]`.
 
 Stands where Ray Serve and vLLM stand: a process of its own, with rows in it when it dies, or ends
-itself because it hangs. It notes each row that it runs, and the claim under which it was sent.
+itself because it hangs. It notes each row that it runs, and the claim under which it was sent; and
+in a file beside the journal, each row that it has answered.
 """
 
 import asyncio
@@ -17,43 +18,45 @@ from tests.chaos.rows import DEADLY, answer
 from worker.progress import Progress
 
 _LIMIT = 64 * 1024 * 1024
-#: What a request says for the engine to die of it, until it is mended: a file beside the journal.
+#: A request with this text kills the engine, until the file `….mended` beside the journal exists.
 KILL = "kill the engine"
-#: The same for it to answer nobody any more.
+#: A request with this text makes the engine hang.
 HANG = "hang the engine"
-#: What it says to whoever connects.
+#: Its greeting on each connection.
 READY = "ready"
-#: What it says instead of results, before it ends itself for that.
+#: What it sends instead of results before it ends itself for hanging.
 HUNG = "hung"
 #: As a model's `hang_seconds` by default.
 _HANG_SECONDS = 600.0
 _LOOK_SECONDS = 0.2
-#: For a chunk of rows, so that there are always some in it. Another number may stand in a file
-#: beside the journal.
+#: The time that a chunk of rows takes, so that there are always some in the engine. A file beside
+#: the journal may hold another number.
 _SECONDS = 0.05
 
 
 class MadeUpEngine:
-    """What stands for the engines of all models: one dies or hangs without the others."""
+    """The engines of all models: one dies or hangs without the others."""
 
-    def __init__(self, journal: IO[str], hang_seconds: float) -> None:
+    def __init__(self, journal: IO[str], answers: IO[str], hang_seconds: float) -> None:
         self._journal = journal
+        self._answers = answers
         self._mended = Path(f"{journal.name}.mended")
         self._pace = Path(f"{journal.name}.seconds")
         self._progress = Progress(hang_seconds)
         self._hangs = False
-        #: Whose rows are in it, and of which model.
+        #: The rows in it, by client and model.
         self._inside: dict[asyncio.StreamWriter, str] = {}
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client, call by call."""
         with suppress(OSError, asyncio.IncompleteReadError):
-            # Whoever reads this has reached the engine, and no proxy before a dead one.
+            # A client that reads this has reached the engine, not a proxy in front of a dead one.
             writer.write(json.dumps(READY).encode() + b"\n")
             while line := await reader.readline():
                 call = json.loads(line)
                 requests = [json.loads(one) for one in call["lines"]]
-                self._note(call["claim"], requests)
+                # Before it is answered: what was answered is never missing.
+                _note(self._journal, call["claim"], requests)
                 self._inside[writer] = requests[0]["body"]["model"]
                 self._suffer(requests, self._inside[writer])
                 await asyncio.sleep(self._seconds())
@@ -66,10 +69,11 @@ class MadeUpEngine:
                 ]
                 writer.write(json.dumps(results).encode() + b"\n")
                 await writer.drain()
+                _note(self._answers, call["claim"], requests)
         writer.close()
 
     async def watch(self) -> None:
-        """End the process when it hangs, and say so to whose rows are in it."""
+        """End the process when it hangs, after a message to the clients whose rows are in it."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             if self._progress.has_stalled(len(self._inside)):
@@ -86,14 +90,8 @@ class MadeUpEngine:
         except FileNotFoundError:
             return _SECONDS
 
-    def _note(self, claim: dict[str, Any], requests: list[dict[str, Any]]) -> None:
-        rows = [request["custom_id"] for request in requests]
-        self._journal.write(json.dumps({"at": time.time(), **claim, "rows": rows}) + "\n")
-        # Written before it is answered: what was answered is never missing.
-        self._journal.flush()
-
     def _suffer(self, requests: list[dict[str, Any]], model: str) -> None:
-        """What the requests do to it."""
+        """What these requests do to the engine."""
         verbs = {request["body"]["messages"][-1]["content"] for request in requests}
         if not verbs & {KILL, HANG, DEADLY} or self._mended.exists():
             return
@@ -106,14 +104,26 @@ class MadeUpEngine:
                 writer.transport.abort()
 
 
-async def serve(host: str, port: int, journal: IO[str], hang_seconds: float) -> None:
+def answers_beside(journal: Path) -> Path:
+    """Where the engine notes what it has answered."""
+    return journal.with_name(f"{journal.stem}-answers.jsonl")
+
+
+def _note(journal: IO[str], claim: dict[str, Any], requests: list[dict[str, Any]]) -> None:
+    rows = [request["custom_id"] for request in requests]
+    journal.write(json.dumps({"at": time.time(), **claim, "rows": rows}) + "\n")
+    journal.flush()
+
+
+async def serve(host: str, port: int, journal: Path, hang_seconds: float) -> None:
     """Answer until killed."""
-    engine = MadeUpEngine(journal, hang_seconds)
+    # Never closed: the process is always killed.
+    notes, answers = (path.open("a") for path in (journal, answers_beside(journal)))
+    engine = MadeUpEngine(notes, answers, hang_seconds)
     server = await asyncio.start_server(engine.take, host, port, limit=_LIMIT)
     await asyncio.gather(server.serve_forever(), engine.watch())
 
 
 if __name__ == "__main__":
     seconds = float(sys.argv[4]) if sys.argv[4:] else _HANG_SECONDS
-    with Path(sys.argv[3]).open("a") as file:
-        asyncio.run(serve(sys.argv[1], int(sys.argv[2]), file, seconds))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), seconds))

@@ -1,4 +1,4 @@
-"""All that a run leaves behind, on file: what is in Redis, S3 and RabbitMQ, and the journals."""
+"""Everything that a run leaves behind, in files: Redis, S3, RabbitMQ and the journals."""
 
 import asyncio
 import json
@@ -17,20 +17,21 @@ from shared.bus import topology
 from shared.ledger.packs import PACKS
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
+from tests.chaos.engine import answers_beside
 from tests.chaos.fleet import ChaosFleet, reply_queues, subscriptions
 from tests.chaos.journal import read
 
-#: Objects whose bytes the checker reads; of the others the name is enough.
+#: Objects whose bytes the checker reads; for the others the name is enough.
 _READ = (".json", "output.jsonl", "error.jsonl")
 _AT_ONCE = 16
 _KEYS_AT_ONCE = 500
-#: For an answer of a Redis that shares its machine with all the others.
+#: How long an answer of Redis may take, on a machine shared with everything else.
 _REDIS_SECONDS = 120.0
 
 
 @dataclass
 class Evidence:
-    """What the checker looks at, and nothing else."""
+    """All that the checker looks at."""
 
     #: What publishers intended and were promised.
     published: list[dict[str, Any]] = field(default_factory=list)
@@ -43,6 +44,8 @@ class Evidence:
     replies: list[dict[str, Any]] = field(default_factory=list)
     #: What the engine ran.
     runs: list[dict[str, Any]] = field(default_factory=list)
+    #: What it has answered.
+    answers: list[dict[str, Any]] = field(default_factory=list)
     #: Redis without its namespace: hashes as objects, sorted sets as [member, score] pairs.
     redis: dict[str, Any] = field(default_factory=dict)
     #: Size of each object in S3.
@@ -53,10 +56,10 @@ class Evidence:
     multipart: list[str] = field(default_factory=list)
     #: Dead letters that were read and dropped.
     letters: list[dict[str, Any]] = field(default_factory=list)
-    #: What was done to whom, and the named points at which processes have died.
+    #: The faults, and the named points at which processes have died.
     faults: list[dict[str, Any]] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
-    #: Rows that stood in the list of dead ones before Redis was put back to an older state.
+    #: Rows on the list of dead rows before Redis was put back to an older state.
     dead_rows_before: frozenset[str] = frozenset()
     #: Messages in each queue of RabbitMQ.
     queues: dict[str, int] = field(default_factory=dict)
@@ -73,7 +76,7 @@ async def collect(fleet: ChaosFleet) -> None:
     (folder / "queues.json").write_text(json.dumps(await queue_lengths(fleet)))
     storage = Storage(*fleet.s3)
     try:
-        # A part that was adopted as the output lies among the parts.
+        # A part that became the output file is among the parts.
         named = _named_parts(redis)
         listing = await asyncio.to_thread(_listing, fleet.s3)
         wanted = [
@@ -109,6 +112,7 @@ def load(run_dir: Path) -> Evidence:
         ),
         crashes=crashes.read_text().split() if crashes.exists() else [],
         runs=read(journal / "engine.jsonl"),
+        answers=read(answers_beside(journal / "engine.jsonl")),
         redis=redis["keys"],
         objects=s3["objects"],
         bodies={

@@ -31,7 +31,7 @@ from tests.on_disk import are_bound, are_registered
 
 TENANTS = ("acme", "globex")
 SUBSCRIBERS = ("one", "two")
-#: Nobody waits so long for replies that a run could end before it.
+#: Replies are not waited for so long that a run could end before them.
 REPLY_QUEUE_ARGUMENTS: Mapping[str, str | int] = {"x-queue-type": "quorum", "x-expires": 86_400_000}
 BUCKET = "batchyard"
 #: A row takes the engine milliseconds, so leases are short: many of them run out in a short run.
@@ -41,7 +41,7 @@ SETTINGS = {
     "BATCHYARD_LANE_JOB_SILENCE_SECONDS": "4",
     "BATCHYARD_LINGER_SECONDS": "2",
     "BATCHYARD_ROWS_PER_SLICE": "16",
-    # Lanes that fail for their jobs' deaths would end batches that could be finished.
+    # Lanes that fail because their jobs died would end batches that could be finished.
     "BATCHYARD_LANE_JOB_ATTEMPTS": "100000",
     "BATCHYARD_LANE_ENGINE_DEATHS": "100000",
     "BATCHYARD_REQUESTS_PER_MINUTE": "1000000",
@@ -57,7 +57,7 @@ _ROOT = Path(__file__).parents[2]
 _PYTHON = (sys.executable, "-m")
 _POLL_SECONDS = 0.1
 _START_SECONDS = 600.0
-#: A process that cannot start is not started in a circle.
+#: The pause before a process that cannot start is started again.
 _RESTART_PAUSE_SECONDS = 0.5
 
 
@@ -68,7 +68,7 @@ class ChaosFleet:
     models: Sequence[str] = ("alpha", "beta")
     settings: Mapping[str, str] = SETTINGS
     servers: Sequence[str] = ("redis", "rabbitmq", "ceph")
-    #: Whether there are rows of which its engine dies.
+    #: Whether there are rows that kill its engine.
     has_deadly_rows = True
     #: A run in which nothing moves for so long is over, whatever is still open: longer than the
     #: pause after a webhook's second attempt.
@@ -78,18 +78,18 @@ class ChaosFleet:
         self.run_dir = run_dir
         make_private_directory(run_dir)
         self.ports = Ports(run_dir)
-        # Ports that are free for a moment, while their process is dead, are nobody else's there.
+        # Nobody else takes ports at this address while their process is dead.
         self.host = f"127.{1 + secrets.randbelow(254)}.{1 + secrets.randbelow(254)}.1"
         self.faults = Journal(run_dir / "journal" / "faults.jsonl")
         self.crash_log = run_dir / "journal" / "crashes"
-        #: Where a process dies that is started now, as BATCHYARD_CRASH_AT has it.
+        #: Where a process that is started now will die, as a value of BATCHYARD_CRASH_AT.
         self.arming: Callable[[str], str] = lambda process: ""
         #: Where those that run will die, and the how many-th time that they come by.
         self.armed: dict[str, dict[str, int]] = {}
-        #: Ends that nobody has asked for, by process and exit code.
+        #: Unexpected ends of processes, by process and exit code.
         self.odd_ends: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
-        #: What was done to whom, and how often.
+        #: How often each fault hit each process or link.
         self.hit: Counter[str] = Counter()
         self._service = User("batchyard", secrets.token_urlsafe(16), tenant=False)
         self._users = {name: User(name, secrets.token_urlsafe(16), tenant=True) for name in TENANTS}
@@ -120,7 +120,7 @@ class ChaosFleet:
 
     @property
     def service_amqp_url(self) -> str:
-        """Of our own processes, past all proxies: for whoever looks at the end."""
+        """The address for our own processes, past all proxies, for the checks at the end."""
         return self.rabbitmq.url(self._service)
 
     @property
@@ -143,7 +143,7 @@ class ChaosFleet:
         self._proxy.start()
         self.launch_ray()
         for server in (self.redis, self.ceph, self.rabbitmq):
-            # A busy machine takes its time.
+            # This may take long on a busy machine.
             server.wait(_START_SECONDS)
         for name in (*GATEWAYS, *DISPATCHERS):
             self._start(name)
@@ -151,14 +151,14 @@ class ChaosFleet:
         self.counts["seconds to start"] = round(time.monotonic() - began)
 
     def write_catalog(self) -> None:
-        """The models that there are."""
+        """The names of the models."""
         models = "".join(
             f"  {name}: {{pools: [cpu], engine: {{max_num_seqs: 64}}}}\n" for name in self.models
         )
         self.catalog.write_text(f"pools:\n  cpu: {{resources: {{CPU: 1}}}}\nmodels:\n{models}")
 
     def launch_ray(self) -> None:
-        """Start what stands for Ray: something that runs lane jobs, and an engine for them."""
+        """Start the substitute for Ray: a head that runs lane jobs, and an engine for them."""
         journal = self.run_dir / "journal" / "engine.jsonl"
         engine = [self.host, str(self.ports.get("engine")), str(journal)]
         self._child("engine", [*_PYTHON, "tests.chaos.engine", *engine], {})
@@ -203,7 +203,7 @@ class ChaosFleet:
             await state.close()
 
     async def do(self, fault: Fault) -> None:
-        """Let it happen, and be over. What cannot be done on a busy machine is left out."""
+        """Inflict the fault and end it. A fault that a busy machine cannot do is left out."""
         try:
             await self._do(fault)
         except (OSError, SetupError, TimeoutExpired) as error:
@@ -211,7 +211,7 @@ class ChaosFleet:
 
     async def _do(self, fault: Fault) -> None:
         is_of_process = fault.kind in ("kill", "freeze", "cut_off")
-        # Killed again and again while it starts, a broker never comes back.
+        # A broker that is killed again and again while it starts never comes back.
         if is_of_process and not (self._is_serving(fault.target) and self.pids(fault.target)):
             self.counts["faults left out"] += 1
             return
@@ -233,7 +233,7 @@ class ChaosFleet:
                 await self.order({"fault": "heal", "link": fault.target})
 
     async def heal(self) -> None:
-        """Nothing is wrong any more, and nothing will be."""
+        """End all faults, and begin no more."""
         self.arming = lambda process: ""
         self._next.clear()
         (self.run_dir / "next-crash").unlink(missing_ok=True)
@@ -247,7 +247,7 @@ class ChaosFleet:
             _signal(pid, signal.SIGKILL)
 
     async def order(self, order: dict[str, Any]) -> None:
-        """Tell the proxies."""
+        """Send the fault to the proxies."""
         reader, writer = await asyncio.open_connection(self.host, self.ports.get("proxy"))
         writer.write(json.dumps(order).encode() + b"\n")
         await reader.readline()
@@ -453,7 +453,7 @@ class ChaosFleet:
         return {**_inherited(), **self.environment(client)}
 
     def environment(self, client: str) -> dict[str, str]:
-        """What a process is told that reaches the others by the links of `client`."""
+        """The environment of a process that reaches the others through the links of `client`."""
         amqp = "rabbitmq" if "rabbitmq" in self.aims.links[client] else None
         return {
             **self.settings,
@@ -471,7 +471,7 @@ class ChaosFleet:
         }
 
     def _through(self, url: str, port: int) -> str:
-        """The URL by a link instead."""
+        """The same URL through a link."""
         parts = urlsplit(url)
         login, at, _ = parts.netloc.rpartition("@")
         return parts._replace(netloc=f"{login}{at}{self.host}:{port}").geturl()
@@ -490,7 +490,7 @@ class ChaosFleet:
         return self._children[name].log_file.read_text(errors="replace")
 
     def are_queues_registered(self) -> bool:
-        """Whether RabbitMQ would know its queues and who is bound to events after a kill."""
+        """Whether RabbitMQ would know its queues and event bindings after a kill."""
         bound = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions())]
         replied = [queue for _, queue in reply_queues()]
         return are_registered(self.run_dir, *bound, *replied) and are_bound(self.run_dir, *bound)
@@ -508,7 +508,7 @@ def reply_queues() -> list[tuple[str, str]]:
 
 def _inherited() -> dict[str, str]:
     inherited = {key: text for key, text in os.environ.items() if "BATCHYARD" not in key}
-    # The rooms are found from the root of the tree, wherever the run was begun.
+    # The rooms are imported from the root of the tree, wherever the run was started.
     return {**inherited, "PYTHONPATH": str(_ROOT)}
 
 

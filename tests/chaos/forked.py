@@ -32,7 +32,7 @@ def forks() -> ForkServerContext:
 
 
 class Forked:
-    """`cli.servers.Child` for one room, as far as a run uses it."""
+    """A `cli.servers.Child` for one room, as far as a run needs one."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Forked:
             target=_be,
             args=(self._room, str(self.log_file), self._environment),
             name=self._name,
-            # Whatever ends a run ends them.
+            # They end with the run.
             daemon=True,
         )
         self._process.start()
@@ -95,7 +95,7 @@ def _be(room: Room, log: str, environment: Mapping[str, str]) -> None:
         os.dup2(file.fileno(), 2)
     os.environ.clear()
     os.environ.update(environment)
-    # The harness ignores interrupts in its own way; ours end as they always do.
+    # The harness ignores interrupts; our processes handle them as usual.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if room == "gateway":
         from gateway.__main__ import main

@@ -1,4 +1,4 @@
-"""What a client has seen, one JSON line each: on file before anything follows from it."""
+"""What a client has seen, one JSON line each, on disk before the client acts on it."""
 
 import json
 import time
@@ -26,7 +26,7 @@ class Journal:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All entries; none where there is no file. What a kill has cut off is left out."""
+    """All entries; none if there is no file. A last line that a kill has cut off is left out."""
     if not path.exists():
         return []
     *whole, _ = path.read_text().split("\n")

@@ -1,4 +1,4 @@
-"""A lane job as a plain process: the real `LaneJob`, on the made-up engine and without Ray."""
+"""A lane job as a plain process: the real `LaneJob`, on the simulated engine and without Ray."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ class MadeUpEngineClient:
 
 
 class _Runner(SliceRunner):
-    """Tells the engine under which claim it runs a row."""
+    """Sends the engine the claim under which a row runs."""
 
     async def run(self, claim: Claim, given: SliceInput) -> SliceResult:
         _claim.set(claim)
@@ -93,10 +93,10 @@ class _SuspectRunner(SuspectRunner):
 
 
 class MadeUpEngines(LaneEngines):
-    """The made-up engine in the place of all of Ray's."""
+    """The simulated engine in place of Ray's engines."""
 
     async def ensure(self, engine: Lane) -> None:
-        """Deploy nothing; any model can start but one whose folder does not exist."""
+        """Deploy nothing; every model can start, except one whose folder does not exist."""
         source = Path(self._catalog.model(engine.model).source)
         if source.is_absolute() and not source.exists():  # noqa: ASYNC240  # blocks for no time
             raise EngineFailedError(f"The model's folder {source} does not exist on this machine.")
@@ -149,7 +149,7 @@ class MadeUpEngines(LaneEngines):
 
 
 def main(lane: str, job: str, environment: dict[str, str]) -> NoReturn:
-    """Be the lane job `job` until it ends."""
+    """Run the lane job `job` until it ends."""
     os.environ.update(environment)
     settings = read_settings()
     log.configure("lane-job", settings.log_level)

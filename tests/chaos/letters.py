@@ -1,4 +1,4 @@
-"""The operator of a run: who reads what could not be taken, and drops it."""
+"""The operator of a run, who reads dead letters and drops them."""
 
 import aio_pika
 
@@ -8,7 +8,7 @@ from tests.chaos.journal import Journal
 
 
 async def drop_letters(fleet: ChaosFleet, journal: Journal) -> None:
-    """Write down whose the dead letters are and why, each before it goes."""
+    """Record the sender and the reason of each dead letter before it is dropped."""
     async with await aio_pika.connect(fleet.service_amqp_url, timeout=60) as connection:
         channel = await connection.channel()
         queue = await channel.declare_queue(topology.DEAD_QUEUE, passive=True)

@@ -43,10 +43,10 @@ from tests.chaos.rows import CHAT, lines
 from tests.chaos.run import say
 from tests.eventually import eventually
 
-#: An answer that takes longer has hung.
+#: A call without an answer for this long counts as hanging.
 _HANGS_SECONDS = 60.0
 _PAUSE_SECONDS = 1.0
-#: As many as Redis keeps.
+#: The number that Redis keeps.
 _MAX_DEAD_ROWS = 10_000
 _RECOVERY_SECONDS = 300.0
 #: Ends of batches, with work on others between, for which Redis is then too old.
@@ -59,7 +59,7 @@ _GONE = "does not answer"
 _ALARM = "takes no messages: its alarm is on"
 #: Longer than any lease.
 _FREEZE_SECONDS = 20.0
-#: Here leases are to run out where they should, and not wherever the machine has much to do.
+#: Long enough that leases run out only where they should, not because the machine is busy.
 _LEASES = {
     "BATCHYARD_LEASE_SECONDS": "8",
     "BATCHYARD_CLAIM_SECONDS": "10",
@@ -72,7 +72,7 @@ _BUSY = (
 
 
 class OutageFleet(ChaosFleet):
-    """The fleet with what an outage needs: things that stay down, and dispatchers that tell."""
+    """The fleet for outages: services that stay down, and dispatchers with `/readyz`."""
 
     settings: Mapping[str, str] = {**SETTINGS, **_LEASES}
 
@@ -83,7 +83,7 @@ class OutageFleet(ChaosFleet):
         self.redis._child = Child("redis", command, run_dir / "redis")  # noqa: SLF001  # nobody else needs another one
 
     def environment(self, client: str) -> dict[str, str]:
-        """Of dispatchers, with a port to be asked at."""
+        """The environment of dispatchers, with a port for `/readyz`."""
         variables = super().environment(client)
         if client in DISPATCHERS:
             variables["BATCHYARD_HEALTH_HOST"] = self.host
@@ -114,7 +114,7 @@ class OutageFleet(ChaosFleet):
         return "batchyard_dispatcher_leads 1.0" in answer.text
 
     def is_frozen(self, name: str) -> bool:
-        """Whether it would hear nobody."""
+        """Whether nothing listens there."""
         with suppress(psutil.NoSuchProcess):
             stopped = psutil.STATUS_STOPPED
             return any(psutil.Process(pid).status() == stopped for pid in self.pids(name))
@@ -149,14 +149,14 @@ class Found:
             self.broken("wrong_status", f"{name}: {answer.status_code} {answer.text[:200]}")
 
     async def ask_ready(self, http: httpx.AsyncClient, fleet: OutageFleet, name: str) -> None:
-        """Keep what it says of what it needs, if it says that it is not ready."""
+        """Record what it reports as not ready, if anything."""
         with suppress(httpx.HTTPError, ValueError):
             answer = await http.get(f"{fleet.address(name)}/readyz")
             if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
                 self._reports[name.rpartition("-")[0]].append(answer.json())
 
     def judge(self) -> None:
-        """Whether all was seen that has to be."""
+        """Whether everything was seen that must be."""
         for room, services in self._outage.amiss.items():
             for service, word in services.items():
                 reports = Counter(report.get(service) for report in self._reports[room])
@@ -173,12 +173,12 @@ class Found:
                 self.broken("not_served", f"{name}: {codes}")
 
     def broken(self, kind: str, says: str) -> None:
-        """A promise that was not kept."""
+        """A broken promise."""
         self.violations.append(Violation(kind, self._outage.name, says))
 
 
 class Outage(NamedTuple):
-    """What goes wrong, and what has to be seen of it."""
+    """A fault, and what must be seen of it."""
 
     name: str
     happening: Callable[[OutageFleet, Found], AbstractAsyncContextManager[None]]
@@ -193,7 +193,7 @@ class Outage(NamedTuple):
 
 
 class Prober(Clients):
-    """The clients at work, and one who asks all the time."""
+    """The clients at work, and a probe that calls all the time."""
 
     def __init__(self, fleet: OutageFleet, *, seed: int, at_once: int) -> None:
         super().__init__(fleet, seed=seed, at_once=at_once)
@@ -208,7 +208,7 @@ class Prober(Clients):
         self._key = await self._outage_fleet.key(TENANTS[0])
 
     async def live_through(self, outage: Outage, seconds: float) -> Found:
-        """Let it happen for so long, and then wait until all is well again."""
+        """Keep the outage up for this long, and then wait until everything works again."""
         fleet, found = self._outage_fleet, Found(outage)
         self._loses_uploads |= outage.loses_uploads
         intents = [await self._prepared() for _ in range(_INTENTS)]
@@ -244,7 +244,7 @@ class Prober(Clients):
         self, http: httpx.AsyncClient, intents: list[tuple[dict[str, Any], str]]
     ) -> None:
         await all_ready(http, self._outage_fleet)
-        # Again, as clients do that had no clear answer: the key makes each the same batch.
+        # Repeated, as clients do without a clear answer: the key makes each the same batch.
         for intent, file_id in intents:
             await self._create(intent, file_id)
         for intent, _ in intents:
@@ -254,7 +254,7 @@ class Prober(Clients):
         return self._loses_uploads and answer.status_code == HTTPStatus.NOT_FOUND
 
     async def _prepared(self) -> tuple[dict[str, Any], str]:
-        """A batch to ask for, and its input, which is there already."""
+        """A batch to create, and its input, which exists already."""
         intent = self._intent(TENANTS[0], self._chance, "plain", size=(1, 5))
         body = lines(intent["key"], intent["rows"], intent["model"], padding=intent["padding"])
         return intent, await self._upload(TENANTS[0], body)
@@ -281,7 +281,7 @@ def _calls(
 
 
 async def all_ready(http: httpx.AsyncClient, fleet: OutageFleet) -> None:
-    """Return once all processes say that they are."""
+    """Return once all processes report that they are ready."""
 
     async def are() -> bool:
         with suppress(httpx.HTTPError):
@@ -319,7 +319,7 @@ async def silent(fleet: OutageFleet, _: Found, *, server: str) -> AsyncIterator[
 
 @asynccontextmanager
 async def busy_s3(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
-    """Every call is answered with 503, and S3's own words for it."""
+    """Every call is answered with 503 and S3's own error."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = b"HTTP/1.1 503 Slow Down\r\nconnection: close\r\ncontent-type: application/xml\r\n"
@@ -340,7 +340,7 @@ async def busy_s3(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def redis_put_back(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
-    """An older state, of which the index is made again while everybody else lives on."""
+    """Redis goes back to an older state and is rebuilt while everything else keeps running."""
     copy = fleet.run_dir / "redis-before"
     shutil.rmtree(copy, ignore_errors=True)
     log = next((fleet.run_dir / "redis").rglob("appendonlydir"))
@@ -359,7 +359,7 @@ async def redis_put_back(fleet: OutageFleet, _: Found) -> AsyncIterator[None]:
             rebuilding = asyncio.create_task(
                 Rebuild(state, storage, progress=lambda *_: None).run()
             )
-            # Who works with the older state before would tell of other things under the same ids.
+            # Until it has begun, processes would announce other events under known ids.
             await eventually(state.restore.is_under_way, _RECOVERY_SECONDS)
             await heal()
             yield
@@ -395,7 +395,7 @@ async def _much_happens(fleet: OutageFleet) -> None:
 async def _cut_off_from(
     fleet: OutageFleet, server: str
 ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Nobody reaches it until the end, or until what is yielded is called."""
+    """Nothing reaches it until the end, or until the yielded function is called."""
     links = [f"{client}>{server}" for client in (*GATEWAYS, *DISPATCHERS, LANE_JOB)]
 
     async def heal() -> None:
@@ -456,7 +456,7 @@ async def rabbitmq_disk_full(fleet: OutageFleet, _: Found) -> AsyncIterator[None
 
 @asynccontextmanager
 async def half_frozen(fleet: OutageFleet, found: Found) -> AsyncIterator[None]:
-    """Of both pairs, the one that holds the leases stands still until the other has them."""
+    """In both pairs, the process that holds the leases is frozen until the other one has them."""
     redis: Redis[str] = Redis.from_url(fleet.redis.url, decode_responses=True)
     leading = [name for name in DISPATCHERS if await fleet.leads(name)]
     holder = await redis.get(f"{NAMESPACE}lease:relay:submissions") or ""
@@ -470,7 +470,7 @@ async def half_frozen(fleet: OutageFleet, found: Found) -> AsyncIterator[None]:
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
-        # A busy machine takes its time to stop what runs.
+        # Stopping may take long on a busy machine.
         await eventually(lambda: all(map(fleet.is_frozen, names)), 60)
         yield
     finally:
@@ -513,7 +513,7 @@ OUTAGES = (
 
 
 class Options(NamedTuple):
-    """What a run was asked for."""
+    """The options of a run."""
 
     run_dir: Path
     names: Sequence[str]
@@ -523,7 +523,7 @@ class Options(NamedTuple):
 
 
 async def run(options: Options) -> tuple[list[Violation], Counter[str], dict[str, int]]:
-    """Live through the outages; violations, what happened, and what was absorbed."""
+    """Go through the outages; returns violations, what happened, and what was absorbed."""
     fleet = OutageFleet(options.run_dir)
     violations: list[Violation] = []
     try:
@@ -571,7 +571,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=6, help="batches under way at once")
     parser.add_argument("--folder", type=Path, help="where the run directory is made")
     options = parser.parse_args()
-    # Lane jobs are not our own children: whatever ends a run has to end them too.
+    # Lane jobs are not our own children, so the end of a run must end them too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for library in ("aio_pika", "aiormq"):
         logging.getLogger(library).setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Which faults come when: all of it follows from the seed. Pure."""
+"""Which faults come when; the seed determines everything. Pure."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,9 +71,9 @@ def _without(weights: Mapping[K, int], *names: K) -> dict[K, int]:
     return {name: weight for name, weight in weights.items() if name not in names}
 
 
-#: The fleet on a made-up engine and a made-up Ray.
+#: The fleet on the simulated engine and the substitute for Ray.
 STUB = Aims(_KILLED, _FROZEN, _KINDS, {**_LINKS, LANE_JOB: (*_LINKS[LANE_JOB], "engine")})
-#: On a real Ray, whose own processes are hit one after the other beside this.
+#: The fleet on a real Ray, whose own processes are hit one after the other besides.
 REAL = Aims(
     _without(_KILLED, LANE_JOB, "engine", "cluster"),
     _without(_FROZEN, "engine", "cluster"),
@@ -84,10 +84,10 @@ REAL = Aims(
 _MAX_PASSAGES = 4
 #: Every lease of a run is shorter; see `tests.chaos.fleet`.
 _FREEZE_SECONDS = (1.0, 9.0)
-#: As of a machine that was suspended: longer than the storage daemons' own leases by default.
+#: As if the machine was suspended: longer than the storage daemons' default leases.
 _PAUSE_SECONDS = (17.0, 25.0)
 _LINK_SECONDS = (1.0, 6.0)
-#: The last moments are for what was hit before.
+#: The end of a run is for recovery from earlier faults.
 _CALM_SECONDS = 3.0
 
 
@@ -107,7 +107,7 @@ class Fault(NamedTuple):
     value: tuple[float, float] = (0.0, 0.0)
 
     def link_order(self) -> dict[str, object]:
-        """As the proxies are told."""
+        """The fault in the form that the proxies take."""
         return {"fault": self.kind, "link": self.target, "value": self.value}
 
 
@@ -127,7 +127,7 @@ def plan(seed: int, seconds: float, *, gap_seconds: float = 2.0, aims: Aims = ST
 
 
 def point_by_point(seed: int) -> dict[str, Iterator[str]]:
-    """For each room where the next of its processes is to die, and the next, without end."""
+    """For each room, an endless sequence of the points where its next processes die."""
     dice = random.Random(seed)
 
     def places(names: Sequence[str]) -> Iterator[str]:
@@ -170,6 +170,6 @@ def _seconds(dice: random.Random, limits: tuple[float, float]) -> float:
 
 
 def _turns(dice: random.Random, names: Sequence[str]) -> Iterator[str]:
-    """All the names in a random order, and again in another."""
+    """All names in a random order, then in another, without end."""
     while True:
         yield from dice.sample(names, len(names))

@@ -1,4 +1,4 @@
-"""TCP proxies that can be told to fail: `python -m tests.chaos.proxy HOST PORT LINKS`.
+"""TCP proxies that fail on command: `python -m tests.chaos.proxy HOST PORT LINKS`.
 
 LINKS is a JSON object: the name of each link, at which port of HOST it listens and where it leads.
 PORT takes orders, one JSON object a line: `{"link": …, "fault": …, "value": …}`, each answered by a
@@ -17,7 +17,7 @@ _CHUNK_BYTES = 65_536
 
 
 class FaultProxy:
-    """One link between two processes, and what is wrong with it now."""
+    """One link between two processes, with its current faults."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -32,7 +32,7 @@ class FaultProxy:
         self.answers_to_pass, self.answers_to_lose = 0, 0
         #: New connections are refused at once.
         self.refuses = False
-        #: While it is not set, nothing arrives any more, and nobody is told.
+        #: While it is not set, nothing arrives, and no error is reported.
         self._flows = asyncio.Event()
         self._flows.set()
         self._connections: set[asyncio.StreamWriter] = set()
@@ -52,7 +52,7 @@ class FaultProxy:
         return cut
 
     def heal(self) -> None:
-        """Nothing is wrong any more."""
+        """End all faults."""
         self.latency, self.rate, self.refuses = 0.0, 0.0, False
         self.chunk_bytes, self.answers_to_pass, self.answers_to_lose = 0, 0, 0
         self._flows.set()
@@ -120,7 +120,7 @@ class FaultProxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End it in the way that a crashed machine's network does: with RST."""
+    """Close it with RST, as a crashed machine's network does."""
     with suppress(OSError):
         if (sock := writer.get_extra_info("socket")) is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -128,7 +128,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 def obey(proxies: dict[str, FaultProxy], order: dict[str, Any]) -> int:
-    """Carry out an order; returns how many links, or connections, it was about."""
+    """Carry out an order; returns how many links or connections it concerned."""
     match order:
         case {"fault": "heal", "link": "*"}:
             for proxy in proxies.values():

@@ -1,4 +1,4 @@
-"""Made-up requests, the made-up engine's answer to each, and what a real one's must be. Pure."""
+"""Generated requests, and the answers of the simulated engine and of a real one. Pure."""
 
 import hashlib
 import json
@@ -9,11 +9,11 @@ CHAT = "/v1/chat/completions"
 #: The model of a real engine: nobody knows its words, but how many they have to be.
 REAL_MODEL = "tiny-chat"
 _MAX_TOKENS = 24
-#: What a request says of which its model's engine dies, with all that is in it.
+#: A request with this text kills its model's engine, with everything in it.
 DEADLY = "end this model's engine"
 #: How a prompt begins that the engine refuses.
 _REFUSE = "refuse"
-#: Of a batch's rows, about one in so many is refused.
+#: About one row of a batch in this many is refused.
 _REFUSED_EVERY = 9
 _OK, _REFUSED = 200, 400
 
@@ -59,7 +59,7 @@ def lines(
 
 
 def answer(body: Mapping[str, Any]) -> Answer:
-    """What the engine says to a request's body."""
+    """The engine's answer to a request's body."""
     words = body["messages"][-1]["content"]
     if words.startswith(_REFUSE):
         error = {"message": "Refused.", "type": "invalid_request_error", "param": None}
@@ -100,7 +100,7 @@ def expected(
 
 
 def is_answer(asked: Mapping[str, Any], status: int, body: Mapping[str, Any]) -> bool:
-    """Whether this is what an engine says to the body of this very request."""
+    """Whether this is an engine's answer to the body of this request."""
     if asked["model"] != REAL_MODEL:
         return (status, body) == answer(asked)
     # No two rows of a batch are sure to differ in length, but mixed-up ones would soon show.

@@ -42,25 +42,25 @@ Report = Callable[[str], None]
 
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 5.0
-#: So many faults at most before the next batch moves, or this time is over.
+#: After this many faults, wait until a batch moves, or until this time is over.
 _FAULTS_BETWEEN_PAUSES = 10
 _PAUSE_SECONDS = 60.0
 #: With no more points left than this, both processes of a room are to die at all of them.
 _SHARED = 4
 _BEFORE_COMMIT = ("lane_job.claimed", "sink.rows_run", "sink.part_written")
-#: Nobody comes by there while clients are at work.
+#: Points that no process reaches while clients are at work.
 _IDLE = {"lane_job.closed"}
 #: In which armed processes should have come by one of their points.
 _PATIENCE_SECONDS = 15.0
 
 
 class Options(NamedTuple):
-    """What a run was asked for."""
+    """The options of a run."""
 
     run_dir: Path
     seconds: float
     seed: int
-    #: So often somebody dies at each of the named points first: the nth time on the nth passage.
+    #: First, this many deaths at each named point: the nth one at the nth passage.
     points: int = 0
     at_once: int = 12
     gap_seconds: float = 2.0
@@ -73,7 +73,7 @@ class Options(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of it."""
+    """The result of a run."""
 
     violations: list[Violation]
     counts: dict[str, int]
@@ -141,7 +141,7 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
     times: int,
     report: Report,
 ) -> list[str]:
-    """Let our processes die at every named point; returns those that no process reached."""
+    """Make our processes die at every named point; returns the points that no process reached."""
     everywhere = {name for names in POINTS.values() for name in names}
 
     def arming(process: str) -> str:
@@ -174,7 +174,7 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
             again = last + patience
         is_stuck = time.monotonic() > again
         if is_stuck:
-            # Whoever could come by may not be the one who leads. A slow machine needs more time.
+            # The armed process may not be the leader. A slow machine needs more time.
             patience *= 2
             again = time.monotonic() + patience
         for name in (*GATEWAYS, *DISPATCHERS):
@@ -189,7 +189,7 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
 
 
 def _first(point: str) -> int:
-    """On which passage somebody dies there for the first time."""
+    """The passage at which a process dies there for the first time."""
     # A lane waits ever longer after jobs that die before they have committed anything.
     return 2 if point in _BEFORE_COMMIT else 1
 
@@ -197,7 +197,7 @@ def _first(point: str) -> int:
 async def _break(
     fleet: ChaosFleet, clients: Clients, work: "asyncio.Task[None]", options: Options
 ) -> None:
-    """Let the plan happen, beside the clients' work."""
+    """Carry out the plan while the clients work."""
     began, before = time.monotonic(), clients.progress
     until = began + options.seconds
     places, nowhere = point_by_point(options.seed), repeat("")
@@ -210,7 +210,7 @@ async def _break(
             if options.always_armed:
                 fleet.crash_lane_jobs_at(next(places[room(LANE_JOB)]))
             if number % _FAULTS_BETWEEN_PAUSES == 0:
-                # What does not move cannot go wrong: a slow machine gets fewer faults.
+                # Faults without work in progress prove nothing: a slow machine gets fewer.
                 paused = time.monotonic()
                 with suppress(AssertionError):
                     await eventually(lambda seen=before: clients.progress != seen, _PAUSE_SECONDS)  # type: ignore[misc]  # bound now
@@ -254,7 +254,7 @@ async def _strike_ray(
 
 
 async def _rows_come(fleet: ChaosFleet, redis: "Redis[str]", target: str) -> bool:
-    """Wait until rows were committed since now, and `target` is there; False if it takes ages."""
+    """Wait until rows are committed and `target` exists; False if that takes too long."""
     began, before = time.monotonic(), None
     while time.monotonic() - began < fleet.stall_seconds:
         with suppress(RedisError):
@@ -346,6 +346,6 @@ async def _until(condition: Callable[[], bool], seconds: float) -> None:
 
 
 def say(text: str) -> None:
-    """Print it now."""
+    """Print at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""compose.yaml as it is run, and what its schema does not see."""
+"""compose.yaml as Compose runs it, and the rules that its schema does not check."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -91,7 +91,7 @@ def _service(name: str, service: dict[str, Any], compose: Compose) -> Iterator[s
 
 
 def _object_store(service: dict[str, Any]) -> int:
-    """Bytes that Ray is told to take; 0 where it guesses."""
+    """The bytes that Ray is given; 0 if it guesses."""
     found = re.search(r"--object-store-memory=(\d+)", " ".join(service["command"]))
     return int(found[1]) if found else 0
 

@@ -1,4 +1,4 @@
-"""A live gateway for any client: real servers, real processes, and a made-up engine.
+"""A live gateway for any client: real servers, real processes, and a simulated engine.
 
 All of it stops with the last test of this folder, so that it takes no other test's messages.
 """

@@ -1,4 +1,4 @@
-"""Stands where Ray, the lane job and vLLM stand: claims slices, and answers rows as they ask to be.
+"""A substitute for Ray, the lane job and vLLM: claims slices, and answers rows as they request.
 
 Everything around it is real: the claims, the result lines, the parts and their commits.
 """

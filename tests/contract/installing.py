@@ -1,4 +1,4 @@
-"""Packages of other worlds, installed once by the hashes in their locks into `build/clients`."""
+"""Packages of other ecosystems, installed into `build/clients` by the hashes of their locks."""
 
 import base64
 import hashlib

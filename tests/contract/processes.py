@@ -53,7 +53,7 @@ class Process:
         wait_until(self._is_up)
 
     def kill(self) -> None:
-        """The way that no process can prepare for."""
+        """Kill it, which no process can prepare for."""
         self.child.kill()
         self.child.wait()
 
@@ -64,7 +64,7 @@ class Process:
         self.child.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """In order, and whatever happens for certain."""
+        """Stop it gracefully, and kill it if that fails."""
         if self._child is None or self._child.poll() is not None:
             return
         self.thaw()

@@ -1,4 +1,4 @@
-"""The parser takes and refuses what docs/schemas and docs/asyncapi.yaml allow and forbid."""
+"""The parser accepts what docs/schemas and docs/asyncapi.yaml allow, and refuses the rest."""
 
 import copy
 import gzip

@@ -1,4 +1,4 @@
-"""The same input by both doors, in each of its three forms: the same batch, line by line."""
+"""The same input over HTTP and the bus, in each of its forms, gives the same batch line by line."""
 
 import asyncio
 import json

@@ -146,7 +146,7 @@ def test_a_large_file_comes_and_goes_in_constant_memory(acme: Caller, yard: Serv
 
 
 def _most_memory(yard: ServiceYard) -> int:
-    """Bytes of memory that the gateway has had at its most."""
+    """The gateway's peak memory in bytes."""
     status = Path(f"/proc/{yard.gateway.child.pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found is not None

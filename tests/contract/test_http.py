@@ -98,7 +98,7 @@ def test_anothers_ids_are_unknown_to_every_verb_and_listing(acme: Caller, globex
     as_input = globex.http.post("/v1/batches", json=batch_params(batch["input_file_id"]))
 
     assert {answer.status_code for answer in strange} == {404}
-    # Nothing tells another's object from none.
+    # Another tenant's object looks like one that does not exist.
     assert strange[-1].json()["error"] == {
         **not_there.json()["error"],
         "message": f"No batch found with id '{batch['id']}'.",

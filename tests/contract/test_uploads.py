@@ -13,7 +13,7 @@ from tests.contract.conftest import Caller, rows
 
 def test_parts_in_any_order_make_the_file_that_the_completion_names(acme: Caller) -> None:
     body = rows("one", "two", "three")
-    # S3 takes 5 MiB at the least for all parts but the last; a client's parts may be smaller.
+    # S3 requires 5 MiB for all parts but the last; a client's parts may be smaller.
     chunks = [body[start : start + 100] for start in range(0, len(body), 100)]
     upload = _begin(acme, len(body))
     with ThreadPoolExecutor(8) as pool:

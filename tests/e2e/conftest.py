@@ -203,7 +203,7 @@ def warm_embeddings(fleet: RunningFleet) -> RunningFleet:
 
 
 def until(condition: Callable[[], bool], seconds: float) -> None:
-    """Return as soon as the condition holds; fail when it does not in time."""
+    """Return as soon as the condition holds; fail if that takes too long."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"

@@ -1,4 +1,4 @@
-"""What a stranger tries at each kind of port: its own protocol, without credentials.
+"""What an outsider tries at each kind of port: its own protocol, without credentials.
 
 Each function returns what the stranger was given: nothing, if the port is closed to him. A port
 that does not even speak its protocol is an AssertionError: it would look closed by mistake.
@@ -22,7 +22,7 @@ from pamqp.header import ProtocolHeader
 
 _PATIENCE_SECONDS = 30.0
 _REFUSED, _UNKNOWN = grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED
-#: Who has said nothing for so long to a line of text is taken to say nothing at all.
+#: A port that has not answered a line of text for this long counts as silent.
 _SILENCE_SECONDS = 0.5
 _HTTP_REFUSALS = frozenset({400, 401, 403, 404, 405})
 _MECHANISMS = {"PLAIN", "AMQPLAIN"}
@@ -37,7 +37,7 @@ class Asked(NamedTuple):
 
 
 async def http_gives(address: str, calls: Iterable[Asked]) -> list[str]:
-    """Whatever is answered with more than a refusal."""
+    """Every answer that is more than a refusal."""
     given = []
     async with httpx.AsyncClient(base_url=f"http://{address}", timeout=_PATIENCE_SECONDS) as http:
         for method, path, body in calls:

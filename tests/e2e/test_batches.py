@@ -1,4 +1,4 @@
-"""One batch through every real part, by both doors."""
+"""One batch through every real part, over HTTP and the bus."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""A model that cannot load costs its own batch and nobody else anything."""
+"""A model that cannot load fails its own batch and affects no other."""
 
 from cli.fleet.catalog import CHAT_MODEL
 from tests.e2e.conftest import BROKEN_MODEL, COLD_SECONDS, RunningFleet, until

@@ -1,4 +1,4 @@
-"""Closed by default: whatever the fleet listens on refuses everybody without credentials."""
+"""Closed by default: every port of the fleet refuses callers without credentials."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`batchyard up` as a person runs it: what it says, what it leaves behind, what it refuses."""
+"""`batchyard up` as a person runs it: its output, what it leaves behind, what it refuses."""
 
 import os
 import signal
@@ -87,7 +87,7 @@ def test_servers_models_and_settings_of_ones_own_are_used(
     tmp_path: Path, own_servers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATCHYARD_MAX_METADATA_PAIRS", "1")
-    # What the fleet makes by itself is nobody else's to say.
+    # What the fleet sets itself may not be overridden.
     monkeypatch.setenv("BATCHYARD_REDIS_URL", "redis://nowhere.invalid/0")
     monkeypatch.setenv("BATCHYARD_PORT", "1")
     model = make_tiny_chat_model(tmp_path / "my-model")

@@ -118,7 +118,7 @@ class BrokerYard:
             return declared.declaration_result.message_count or 0
 
     async def taken(self, queue: str) -> list[AbstractIncomingMessage]:
-        """All that lies in a queue."""
+        """Everything in a queue."""
         found = []
         async with await aio_pika.connect(self.rabbitmq.url(SERVICE)) as link:
             source = await (await link.channel()).get_queue(queue)

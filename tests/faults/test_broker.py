@@ -1,4 +1,4 @@
-"""What is promised while the broker dies, blocks, or is flooded, shown on real processes."""
+"""The promises hold on real processes while the broker dies, blocks or is flooded."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.eventually import eventually
 from tests.faults.conftest import BrokerYard, submission
 from tests.servers import SERVICE, TENANT
 
-# With the servers' own start, on a machine that has much else to do.
+# Includes the start of the servers, on a busy machine.
 pytestmark = pytest.mark.timeout(600)
 
 

@@ -1,4 +1,4 @@
-"""S3 says 503, `SlowDown` or 500, now and then or always, also of what it has done."""
+"""S3 answers 503, `SlowDown` or 500, sometimes or always, even after it has done the work."""
 
 import asyncio
 import os

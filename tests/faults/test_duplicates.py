@@ -1,4 +1,4 @@
-"""Messages that come again and again, some of them with another body under the same id."""
+"""Messages that are repeated, some of them with another body under the same id."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from tests.servers import TENANT
 pytestmark = pytest.mark.timeout(3600)
 _MESSAGES = int(os.environ.get("DUPLICATED_MESSAGES", "10000"))
 _MAX_TIMES = 5
-#: One in so many comes once more, and says something else.
+#: One message in this many is repeated with another body.
 _CONFLICTS_EVERY = 100
 _AT_ONCE = 200
 

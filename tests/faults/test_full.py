@@ -21,7 +21,7 @@ from tests.faults.conftest import CHAT, BrokerYard
 from tests.faults.s3_proxy import Refusal, S3Proxy, s3_proxy
 from tests.servers import S3, own_redis
 
-# With the servers' own start, on a machine that has much else to do.
+# Includes the start of the servers, on a busy machine.
 pytestmark = pytest.mark.timeout(600)
 _PAUSE_SECONDS = 0.05
 #: Enough of each to be in the middle of things.
@@ -48,7 +48,7 @@ def environment(environment: dict[str, str], proxy: S3Proxy) -> dict[str, str]:
 
 
 class Load:
-    """Who uploads, creates and publishes, each with one thing until it is done."""
+    """Callers that upload, create and publish, each trying one thing until it succeeds."""
 
     def __init__(self, yard: BrokerYard) -> None:
         self._yard = yard

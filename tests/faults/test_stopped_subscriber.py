@@ -1,4 +1,4 @@
-"""A subscriber stops taking, its queue is full, and it returns: others see nothing of it."""
+"""A subscriber stops consuming, its queue fills, and it returns; others notice nothing."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""S3 does what it was asked, and its answer is lost: the object is there once, and it is ours."""
+"""S3 does the work and its answer is lost: the object is there once, and it is ours."""
 
 import os
 import random

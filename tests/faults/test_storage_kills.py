@@ -1,4 +1,4 @@
-"""S3's gateway, or all of Ceph, is killed under load: what was acknowledged is there."""
+"""S3's gateway, or all of Ceph, is killed under load: every acknowledged object is there."""
 
 import asyncio
 import os

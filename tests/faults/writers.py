@@ -1,4 +1,4 @@
-"""Who writes one thing after the other while something is broken, and what was confirmed of it."""
+"""Writers that keep writing while something is broken, and what was confirmed of it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +19,7 @@ Write = Callable[[str], Awaitable[None]]
 
 _WRITERS = 4
 _PAUSE_SECONDS = 0.1
-#: For the first confirm after a fault, on a machine that has much else to do.
+#: How long the first confirm after a fault may take on a busy machine.
 _PATIENCE_SECONDS = 300.0
 
 

@@ -1,4 +1,4 @@
-"""What measures is run too, in small: it calls what nobody else calls that way."""
+"""The benchmarks run too, on a small scale, because they call code that no test calls that way."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The region that is set is the one for which each process signs its calls of S3."""
+"""Each process signs its S3 calls for the region that is set."""
 
 import http.server
 import os

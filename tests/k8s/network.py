@@ -1,4 +1,4 @@
-"""Who may talk to whom, by all network policies together."""
+"""Which connections all network policies together allow."""
 
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address, ip_network

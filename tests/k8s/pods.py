@@ -129,7 +129,7 @@ def _rabbitmq(spec: Mapping[str, Any]) -> Document:
     return {
         "spec": {
             **pod,
-            # RabbitMQ knows its peers by their names since 4.1; the operator sets it all the same.
+            # Since 4.1 RabbitMQ finds its peers by their names; the operator sets it anyway.
             "automountServiceAccountToken": True,
             "containers": containers,
             "initContainers": inits,

@@ -21,7 +21,7 @@ Document = dict[str, Any]
 
 
 class _Loader(yaml.CSafeLoader):
-    """YAML lets a key stand twice, and the first one is then lost without a word."""
+    """YAML allows a key twice and silently drops the first one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT002  # PyYAML's signature
         seen = set()
@@ -43,7 +43,7 @@ def read(text: str) -> list[Document]:
 def render(
     overlay: str, scratch: Path, *, changes: Mapping[str, str] = MappingProxyType({})
 ) -> list[Document]:
-    """What `kubectl apply -k` would send. `scratch` is an empty folder.
+    """The documents that `kubectl apply -k` would send. `scratch` is an empty folder.
 
     `changes` are files with another text than ours, or of an overlay that is not ours.
     """

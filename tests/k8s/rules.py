@@ -1,4 +1,4 @@
-"""What schemas do not see: names that lead nowhere, doors that stand open, rules of KubeRay."""
+"""What schemas do not check: names that lead nowhere, open ports, and the rules of KubeRay."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ _OLDEST_RABBITMQ = (4, 2, 4)
 _ALPHA = {"networkPolicy", "tlsOptions", "historyServerOptions"}
 _SUFFIXES = {"m": 1e-3, "": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
-#: What is not among the manifests, because it holds secrets: `batchyard credentials` makes it.
+#: Not among the manifests, because they hold secrets: `python -m cli.credentials` generates them.
 SECRETS: Mapping[str, frozenset[str]] = {
     "batchyard-amqp": frozenset({"url", "definitions.json"}),
     "batchyard-redis": frozenset({"url", "password"}),

@@ -18,7 +18,7 @@ CRDS = SCHEMAS / "k8s-schemas"
 
 
 def problems(document: Document) -> Iterator[str]:
-    """Why the API server would refuse the document; documents of a custom kind need its schema."""
+    """Why the API server would refuse the document; one of a custom kind needs its schema."""
     group = document["apiVersion"].rpartition("/")[0]
     if is_core(group):
         try:

@@ -10,7 +10,9 @@ from tests.k8s.network import flows
 from tests.k8s.pods import pods, title
 from tests.k8s.rendering import MANIFESTS, OVERLAYS, ROOT, Document, read, render
 
-_RAY = ("ray-head", "ray-h100", "ray-a100", "ray-l4", "ray-cpu")
+#: In the order of the worker groups, the most expensive machines first.
+_GPU_FAMILIES = ("h100", "a100", "l4")
+_RAY = ("ray-head", *(f"ray-{family}" for family in _GPU_FAMILIES), "ray-cpu")
 _OURS = ("gateway", "dispatcher")
 #: Addresses that are no pod's.
 _PLACES = ("internet", "internet-6", "node-dns")
@@ -76,7 +78,7 @@ def test_the_overlays_have_what_they_are_for(overlays: dict[str, list[Document]]
         for name, documents in overlays.items()
     }
 
-    assert groups == {"dev": ["cpu"], "production": ["h100", "a100", "l4", "cpu"]}
+    assert groups == {"dev": ["cpu"], "production": [*_GPU_FAMILIES, "cpu"]}
     models = {
         name: document["spec"]["accessModes"]
         for name, documents in overlays.items()
@@ -88,7 +90,7 @@ def test_the_overlays_have_what_they_are_for(overlays: dict[str, list[Document]]
     assert "StatefulSet/rabbitmq" in map(title, overlays["dev"])
     assert "RabbitmqCluster/rabbitmq" in map(title, overlays["production"])
     for pod in pods(overlays["production"]):
-        if pod.name in ("ray-h100", "ray-a100", "ray-l4"):
+        if pod.name.removeprefix("ray-") in _GPU_FAMILIES:
             assert "nvidia.com/gpu.product" in pod.spec["nodeSelector"]
             assert pod.spec["tolerations"][0]["key"] == "nvidia.com/gpu"
 
@@ -178,7 +180,7 @@ def test_cheap_machines_are_started_first(overlays: dict[str, list[Document]]) -
     groups = _ray(overlays["production"])["spec"]["workerGroupSpecs"]
 
     in_order = sorted(groups, key=lambda group: -int(group["priority"]))
-    assert [group["groupName"] for group in in_order] == ["cpu", "l4", "a100", "h100"]
+    assert [group["groupName"] for group in in_order] == ["cpu", *reversed(_GPU_FAMILIES)]
 
 
 def test_every_overlay_is_rendered() -> None:

@@ -155,7 +155,7 @@ class Stack(DockerCompose):
 
     @contextmanager
     def cut_off(self, service: str) -> Iterator[None]:
-        """The service alone in the dark: nobody reaches it, and it reaches nobody."""
+        """Cut the service off: nobody reaches it, and it reaches nobody."""
         network, container = f"{self.project}_default", self.container(service)
         self.engine.run("network", "disconnect", network, container)
         try:
@@ -187,7 +187,7 @@ class Stack(DockerCompose):
 
     @cached_property
     def client(self) -> OpenAI:
-        # What is killed and cut off meanwhile is asked again.
+        # Calls to what is killed or cut off meanwhile are repeated.
         return OpenAI(base_url=self.base_url, api_key=self.api_key, max_retries=20)
 
     def client_environment(self) -> dict[str, str]:
@@ -254,7 +254,7 @@ class Stack(DockerCompose):
         return [json.loads(line) for line in text.split("\n") if line]
 
     def keep_logs(self, folder: Path) -> None:
-        """What all containers have said."""
+        """The logs of all containers."""
         for service in self.services_named():
             if container := self.container(service):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -267,7 +267,7 @@ class Stack(DockerCompose):
 
 @contextmanager
 def running(stack: Stack) -> Iterator[Stack]:
-    """Up and well, with models; nothing of it is left at the end."""
+    """A healthy fleet with models, of which nothing is left at the end."""
     began = time.monotonic()
     try:
         bring_up(stack)
@@ -298,7 +298,7 @@ def bring_up(stack: Stack) -> None:
 
 
 def assert_answered(stack: Stack, *batches: Batch) -> None:
-    """All rows of the batches have their answers, however long that takes a cold engine."""
+    """Return once all rows of the batches have answers, however long a cold engine takes."""
     for batch in map(stack.ended, batches):
         assert batch.status == "completed", (batch.errors, stack.explain(batch))
         assert batch.error_file_id is None, stack.client.files.content(batch.error_file_id).text

@@ -303,7 +303,7 @@ def _said_by_lane_jobs(stack: Stack) -> str:
 
 
 def _replace(file: Path, old: str, new: str) -> None:
-    """Exactly one occurrence."""
+    """The one match."""
     text = file.read_text()
     assert text.count(old) == 1
     file.write_text(text.replace(old, new))
@@ -322,7 +322,7 @@ def _alive_nodes(stack: Stack) -> int:
     """As the head sees them."""
     count = "sum(node['Alive'] for node in ray.nodes())"
     code = f"import ray; ray.init('auto'); print('ALIVE', {count}, flush=True)"
-    # Ray says this and that on the same stream.
+    # Ray also logs to the same stream.
     found = re.search(r"ALIVE (\d+)", stack.run_in("ray-head", "python", "-c", code))
     assert found is not None
     return int(found[1])

@@ -91,7 +91,7 @@ def test_the_image_for_cuda_is_like_the_others(engine: ContainerEngine, cuda_ima
 
 
 def _checked_catalog(engine: ContainerEngine, image: str) -> str:
-    """The last word of the image's own look at the catalog that we ship."""
+    """The end of what the image's own check says of the catalog that we ship."""
     catalog = f"--volume={ROOT / 'k8s/base/catalog.yaml'}:/etc/batchyard/catalog.yaml:ro"
     check = ("python", "-m", "worker", "check", "/etc/batchyard/catalog.yaml")
     return engine.ask("run", *_CLOSED, catalog, image, *check).splitlines()[-1]

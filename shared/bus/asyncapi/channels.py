@@ -34,7 +34,7 @@ def channels() -> Json:
         },
         "replay": {
             "address": topology.replay_key("{tenant}"),
-            "description": "Where a tenant asks for events once more.",
+            "description": "Where a tenant asks for events again.",
             "messages": every([replays.REPLAY]),
             "parameters": {"tenant": tenant},
             "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
@@ -42,7 +42,7 @@ def channels() -> Json:
         "reply": {
             "address": None,
             "description": "The queue that a message's `reply_to` names: the tenant's own "
-            "`reply.<tenant>.<name>`, or RabbitMQ's direct reply-to; of a replay request also the "
+            "`reply.<tenant>.<name>`, or RabbitMQ's direct reply-to; for a replay request also the "
             "tenant's `sub.<tenant>.<name>`.",
             "messages": every([messages.REPLY, replays.REPLAYED]),
             "bindings": {
@@ -93,23 +93,23 @@ def operations() -> Json:
         "receiveBatch": received(
             "submit",
             messages.SUBMIT,
-            "Take a batch. Publish with confirms and `mandatory`; send again with the same "
-            "message id what was not confirmed.",
+            "Accept a batch. Publish with confirms and `mandatory`, and repeat an unconfirmed "
+            "message with the same message id.",
         ),
         "receiveCancellation": received(
-            "cancel", messages.CANCEL, "Cancel a batch, as by HTTP; repeating it is harmless."
+            "cancel", messages.CANCEL, "Cancel a batch, as over HTTP; repeating it is harmless."
         ),
         "receiveReplayRequest": received(
             "replay",
             replays.REPLAY,
-            "Send events once more; what comes twice has the same id and bytes.",
+            "Send events again; a repeated event has the same id and bytes.",
             reply=replays.REPLAYED,
         ),
         "sendEvent": {
             "action": "send",
             "channel": {"$ref": "#/channels/events"},
-            "summary": "Tell what happened to a batch, at least once, in the order of `sequence` "
-            "unless something died.",
+            "summary": "Announce each change of a batch, at least once, in the order of `sequence` "
+            "unless a process died.",
             "messages": of("events", list(EVENT_TYPES)),
             "bindings": {"amqp": {"deliveryMode": 2}},
         },

@@ -76,7 +76,7 @@ def _received() -> Iterator[Message]:
     )
     yield Message(
         messages.CANCEL,
-        "Stop a batch of one's own. What is done by then is kept.",
+        "Cancel one of your own batches. Its results so far are kept.",
         "received",
         messages.Cancellation,
         {"cancel": {"schema": "batch.cancel/1", "batch_id": BATCH}},
@@ -108,8 +108,8 @@ def _replies() -> Iterator[Message]:
     rejected = RejectedReply.of(messages.RejectedError([missing]))
     yield Message(
         messages.REPLY,
-        "The answer to each message with a `reply_to`. `accepted` means of a submission: the "
-        "batch is on disk in Redis and in S3.",
+        "The answer to each message with a `reply_to`. For a submission, `accepted` means that "
+        "the batch is durable in Redis and in S3.",
         "reply",
         Reply,
         {reply.status: reply.model_dump(mode="json") for reply in (accepted, rejected)},

@@ -77,18 +77,18 @@ def sent_by_tenants(name: str) -> Json:
         | {
             "pattern": f"^{messages.MESSAGE_ID.pattern}$",
             "description": "The idempotency key within the tenant: keep it until the confirm, "
-            "and send again with the same.",
+            "and repeat the message with the same one.",
         },
         "type": {"const": name},
         "correlation_id": _TEXT
         | {
             "maxLength": MAX_CORRELATION_ID,
-            "description": "Comes back in the reply and in every event; else the message id does.",
+            "description": "Comes back in the reply and in every event. Default: the message id.",
         },
         "user_id": _TEXT
         | {
             "pattern": f"^{messages.TENANT.pattern}$",
-            "description": "The broker's user, which it checks: this is the tenant.",
+            "description": "The broker's user, which the broker checks: this is the tenant.",
         },
         "reply_to": _TEXT
         | {

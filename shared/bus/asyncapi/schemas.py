@@ -25,17 +25,17 @@ def schemas() -> dict[str, Json]:
 
 def shape(title: str, schema: Json) -> Json:
     """A model's schema as we show it."""
-    mended: Json = _mended(schema)
+    plain: Json = _plain(schema)
     if title == messages.Submission.__name__:
-        # The dispatcher knows them; the message's class leaves it the words of its refusal.
-        mended["properties"]["endpoint"]["enum"] = list(ENDPOINTS)
-    return mended
+        # The message's class accepts any text here: the dispatcher checks it and words the refusal.
+        plain["properties"]["endpoint"]["enum"] = list(ENDPOINTS)
+    return plain
 
 
-def _mended(schema: Any) -> Any:
+def _plain(schema: Any) -> Any:
     """A pydantic schema without titles of fields, and without what only OpenAPI knows."""
     if isinstance(schema, list):
-        return [_mended(one) for one in schema]
+        return [_plain(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
     made: Json = {}
@@ -48,9 +48,9 @@ def _mended(schema: Any) -> Any:
             case "default" if value is None:
                 continue
             case "properties" | "$defs":
-                made[key] = {name: _mended(one) for name, one in value.items()}
+                made[key] = {name: _plain(one) for name, one in value.items()}
             case "default" | "const" | "enum" | "examples":
                 made[key] = value
             case _:
-                made[key] = _mended(value)
+                made[key] = _plain(value)
     return made

@@ -82,7 +82,7 @@ def lines(rows: int, **body: Any) -> bytes:
 
 @dataclass(frozen=True)
 class BatchYard:
-    """What brings a batch through its life without a fleet."""
+    """Takes a batch through its life without a fleet."""
 
     state: State
     storage: Storage

@@ -111,7 +111,7 @@ async def test_a_batch_whose_window_closes_keeps_what_ran_in_every_state(
 
     await windows.close()
     if is_in == "validating":
-        # It is looked at first, so that each of its rows can be told.
+        # Its input is read first, so that each of its rows gets a line.
         assert (await yard.state.batches.get(batch_id)).status is Status.VALIDATING
         await yard.planner.plan(batch_id)
         await windows.close()

@@ -1,4 +1,4 @@
-"""What is known of a batch ends long after the batch, and all of it."""
+"""All that is known of a batch is forgotten long after its end."""
 
 import asyncio
 from typing import Any

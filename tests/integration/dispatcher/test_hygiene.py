@@ -1,4 +1,4 @@
-"""What lies in Redis and in S3 after many batches: each key and object has an owner and an end."""
+"""After many batches, each key in Redis and each object in S3 has an owner and an end."""
 
 import re
 import secrets

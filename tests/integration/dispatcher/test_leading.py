@@ -261,7 +261,7 @@ async def test_a_batch_ends_soon_after_its_window_although_a_lane_job_holds_its_
             return bool(claims)
 
         await eventually(are_claimed)
-        # From here on as with a lane job that is frozen: nobody sees that the batch closes.
+        # From here on as with a frozen lane job: no job notices that the batch closes.
         await eventually(lambda: is_in(state, batch_id, Status.EXPIRED))
 
     record = await state.batches.get(batch_id)

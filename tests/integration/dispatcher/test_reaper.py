@@ -1,4 +1,4 @@
-"""What ran out or was left behind is really gone, and nothing else is."""
+"""What expired or was left behind is removed, and nothing else is."""
 
 import asyncio
 import time

@@ -173,7 +173,7 @@ async def test_the_lane_s_rate_and_what_is_ahead_make_the_forecast(
 
     assert (forecast["rows_ahead"], forecast["others"]) == (30, "under 100")
     assert forecast["rows_per_second"] == 2.0
-    # 30 rows stand for any number of others below 100.
+    # The class "under 100" counts as 30 rows.
     assert before + 30 <= forecast["finish_at"] <= time.time() + 32
 
 

@@ -1,4 +1,4 @@
-"""Watching a batch over HTTP: nothing missed, nothing twice, one connection to Redis for all."""
+"""Watching a batch over HTTP: nothing is missed or doubled, with one Redis connection for all."""
 
 import asyncio
 import contextlib

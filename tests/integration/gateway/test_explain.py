@@ -1,4 +1,4 @@
-"""What a batch is found to wait for, in each of its situations."""
+"""What `explain` says in each situation of a batch."""
 
 import secrets
 import time

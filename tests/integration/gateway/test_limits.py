@@ -119,7 +119,7 @@ async def test_new_batches_are_limited_by_the_hour_and_repeats_are_not(
     headers = refused.value.response.headers
     assert (refused.value.code, refused.value.type) == ("rate_limit_exceeded", "requests")
     assert "batches per hour: Limit 2." in refused.value.message
-    # Half an hour: no client should stand there and wait.
+    # The wait is half an hour, so no client should retry by itself.
     assert (headers["retry-after"], headers["x-should-retry"]) == ("60", "false")
     assert headers["x-ratelimit-limit-requests"] == "2"
     assert len((await acme.openai.batches.list()).data) == 2

@@ -287,7 +287,7 @@ async def test_a_stream_of_events_does_not_hold_up_the_end(
                 first = await anext(body)
                 began = time.monotonic()
                 child.send_signal(signal.SIGTERM)
-                # It ends as a whole answer does, not as a cut one.
+                # It ends like a complete answer, not like one that was cut off.
                 rest = [chunk async for chunk in body]
         code = child.wait(10)
 

@@ -1,4 +1,4 @@
-"""Running again what failed: the right lines, once, with every reason why it cannot be."""
+"""Running again what failed: the right lines, once, and every reason why they cannot run."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A lane job whose place another one takes, on real Redis and S3 and an engine without answers."""
+"""A lane job that another one replaces, on real Redis and S3 and an engine that never answers."""
 
 import asyncio
 from collections.abc import Sequence

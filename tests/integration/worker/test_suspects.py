@@ -1,4 +1,4 @@
-"""Slices in which an engine died, from claim to commit, on an engine in this process."""
+"""Slices that were in an engine when it died, from claim to commit, in this process."""
 
 import asyncio
 import json

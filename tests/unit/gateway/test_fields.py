@@ -14,7 +14,7 @@ from gateway.fields import (
 from gateway.file_rules import ExpiresAfter
 from shared.errors import InvalidInputError
 
-#: A busy machine is no fault of the code's.
+#: No time limit: a busy machine is not the code's fault.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 ANY_JSON = st.recursive(

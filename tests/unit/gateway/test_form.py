@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gateway.form import MAX_FORM_BYTES, Form
 from shared.errors import InvalidInputError, TooLargeError
 
-#: A busy machine is no fault of the code's.
+#: No time limit: a busy machine is not the code's fault.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 BOUNDARY = "b0undary"

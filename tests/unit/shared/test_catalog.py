@@ -8,6 +8,7 @@ import pytest
 from shared.catalog import Catalog, Lane
 from shared.catalog_file import CatalogError, load_catalog
 from shared.errors import NotFoundError
+from shared.openai.endpoints import endpoints_of
 
 GOOD = """\
 pools:
@@ -39,16 +40,16 @@ def test_fields_left_out_have_the_documented_defaults(tmp_path: Path) -> None:
     model = load(tmp_path).model("org/mini")
 
     assert model.source == "org/mini"
-    assert model.endpoints == ("/v1/embeddings",)
+    assert model.endpoints == endpoints_of("pooling")
     assert (model.min_replicas, model.max_replicas, model.idle_seconds) == (0, 1, 300)
     assert model.revision is None
     assert model.chat_template is None
 
 
-def test_a_model_that_generates_has_the_endpoints_of_chat(tmp_path: Path) -> None:
+def test_a_model_that_generates_has_every_endpoint_that_generates(tmp_path: Path) -> None:
     model = load(tmp_path).model("tiny-chat")
 
-    assert model.endpoints == ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+    assert model.endpoints == endpoints_of("generate")
 
 
 def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Relay, broker and subscribers, of whom any may be gone for a while."""
+"""Relay, broker and subscribers, any of which may be away for a while."""
 
 import asyncio
 import secrets

@@ -125,7 +125,7 @@ async def test_a_batch_is_read_on_the_way(state: State) -> None:
 
     assert found is not None
     assert missed is not None
-    # Whose it is, is for the caller to see to.
+    # The caller checks whose it is.
     assert (found.tenant, found.batch) == ("acme", await state.batches.get(batch_id))
     assert missed.batch is None
     assert [one is not None and one.batch is not None for one in admissions] == [True, False]

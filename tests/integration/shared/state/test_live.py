@@ -236,6 +236,6 @@ async def test_what_only_a_running_batch_needs_goes_a_day_after_its_end(
 
     assert lasting == [f"{namespace}batch:{got[0].batch_id}"]
     assert len(keys) > 5
-    # Late news of a claim bring nothing back.
+    # Late reports on a claim restore nothing.
     assert not await state.claims.release(got[1])
     assert await redis.hget(f"{namespace}reasons:{got[0].batch_id}", "1") is None

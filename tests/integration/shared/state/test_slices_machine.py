@@ -1,4 +1,4 @@
-"""Slices on a real Redis against a model in Python: nothing is ever lost or done twice."""
+"""Slices on a real Redis, compared with a model in Python: nothing is lost or done twice."""
 
 import asyncio
 import os

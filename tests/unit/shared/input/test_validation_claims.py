@@ -13,7 +13,7 @@ from shared.input.validation import InputCheck, Limits
 CHAT = "/v1/chat/completions"
 MODELS = {"m": frozenset({CHAT}), "e": frozenset({"/v1/embeddings"})}
 LIMITS = Limits(rows=12, line_bytes=600, problems=5)
-#: A busy machine is no fault of the code's.
+#: No time limit: a busy machine is not the code's fault.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 numbers = st.integers() | st.floats() | st.sampled_from([10**400, -(10**400), 2**31, 2**63])

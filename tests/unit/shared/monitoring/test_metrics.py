@@ -1,28 +1,29 @@
+from typing import Any
+
 import pytest
 
 from shared.lifecycle import Status
 from shared.monitoring.metrics import Calls, fleet_exposition, may_scrape
-from shared.state.census import FleetCounts, LaneCount, Waiting
-
-_NOW = 1000.0
+from shared.state.census import LaneCount, Waiting
+from tests.fleet_counts import COUNTS, NOW
 
 
 def test_a_gauge_shows_how_long_the_oldest_waits() -> None:
-    text = _shown(live={Status.VALIDATING: Waiting(2, _NOW - 90)})
+    text = _shown(live={Status.VALIDATING: Waiting(2, NOW - 90)})
 
     assert 'batchyard_batches{status="validating"} 2.0' in text
     assert 'batchyard_oldest_batch_seconds{status="validating"} 90.0' in text
 
 
 def test_what_nothing_waits_for_is_zero_seconds_old() -> None:
-    text = _shown(outboxes={"events": Waiting(0, None)})
+    text = _shown(outboxes={"events": Waiting(0, None)}, webhooks_due_at=None)
 
     assert 'batchyard_outbox_oldest_seconds{outbox="events"} 0.0' in text
     assert "batchyard_webhooks_overdue_seconds 0.0" in text
 
 
 def test_a_delivery_that_is_due_later_is_not_overdue() -> None:
-    assert "batchyard_webhooks_overdue_seconds 0.0" in _shown(webhooks_due_at=_NOW + 60)
+    assert "batchyard_webhooks_overdue_seconds 0.0" in _shown(webhooks_due_at=NOW + 60)
 
 
 def test_ended_batches_are_a_counter() -> None:
@@ -42,7 +43,7 @@ def test_redis_memory_stands_beside_its_bound() -> None:
 def test_a_lane_whose_job_never_beat_has_no_silence() -> None:
     text = _shown(
         lanes={
-            "old@l4": LaneCount(1, 2, 3, 40, _NOW - 7, has_failed=False),
+            "old@l4": LaneCount(1, 2, 3, 40, NOW - 7, has_failed=False),
             "new@l4": LaneCount(1, 0, 0, 0, 0, has_failed=True),
         }
     )
@@ -82,24 +83,7 @@ def test_only_the_bearer_of_the_token_may_scrape(header: str | None) -> None:
     assert may_scrape("Bearer secret", "secret")
 
 
-def _shown(
-    *,
-    live: dict[Status, Waiting] | None = None,
-    ended: dict[Status, int] | None = None,
-    outboxes: dict[str, Waiting] | None = None,
-    lanes: dict[str, LaneCount] | None = None,
-    webhooks_due_at: float | None = None,
-) -> str:
-    counted = FleetCounts(
-        at=_NOW,
-        live=live or {},
-        ended=ended or {},
-        outboxes=outboxes or {},  # type: ignore[arg-type]  # names of boxes, as texts
-        lanes=lanes or {},
-        next_window_at=None,
-        webhooks_due_at=webhooks_due_at,
-        memory_bytes=3,
-        max_memory_bytes=4,
-    )
+def _shown(**changes: Any) -> str:
+    counted = COUNTS._replace(**changes)
     up = {"redis": True, "rabbitmq": True}
     return fleet_exposition(counted, up=up, dead_letters=0, leads=True).decode()

@@ -1,0 +1,121 @@
+"""What is wrong with one line of an input, whatever it holds. Pure."""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from shared.input.name_set import NameSet
+from shared.input.problems import DECODE_ERRORS, Problems, shortened
+from shared.openai.endpoints import ENDPOINTS
+
+_CONTENTS = {endpoint.content for endpoint in ENDPOINTS.values()}
+#: What the check of any line looks at in a body, whatever it holds.
+_Body = msgspec.defstruct(
+    "_Body",
+    [
+        ("model", Any, msgspec.UNSET),
+        ("stream", Any, False),
+        *((name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in sorted(_CONTENTS)),
+    ],
+)
+
+
+_Line: Any = msgspec.defstruct(
+    "_Line", [("custom_id", str), ("method", str), ("url", str), ("body", _Body)]
+)
+
+
+@dataclass
+class LineCheck:
+    """Checks lines one by one, and remembers what later lines are compared with."""
+
+    endpoint: str
+    #: By each model's name, the endpoints that it serves.
+    models: Mapping[str, AbstractSet[str]]
+    #: Whether each line may name its own model and endpoint.
+    is_mixed: bool
+    problems: Problems
+    custom_ids: NameSet = field(default_factory=NameSet)
+    models_seen: set[str] = field(default_factory=set)
+    #: Endpoint and model of the last line that named both correctly.
+    last: tuple[str, str] | None = None
+    _decoder: msgspec.json.Decoder[Any] = field(default_factory=lambda: msgspec.json.Decoder(_Line))
+
+    def check(self, number: int, line: bytes) -> Any | None:
+        """Report all problems of the line; returns the request that it is, good or bad."""
+        try:
+            line.decode()
+            request = self._decoder.decode(line)
+        except DECODE_ERRORS:
+            self.problems.add_malformed(number, line)
+            return None
+        if not request.custom_id:
+            self.problems.add_missing(number, "custom_id")
+        elif not self.custom_ids.add(request.custom_id):
+            self.problems.add_duplicate(number, request.custom_id)
+        if request.method != "POST":
+            self.problems.add_unsupported(number, "method", request.method, ("POST",))
+        url = request.url if self.is_mixed else self.endpoint
+        if url not in ENDPOINTS:
+            self.problems.add_unsupported(number, "url", url, tuple(ENDPOINTS))
+        elif request.url != url:
+            self.problems.add(
+                "invalid_url",
+                number,
+                "url",
+                "The URL provided for this request does not match the batch endpoint.",
+            )
+        if request.body.stream not in (False, None):
+            self.problems.add(
+                "streaming_unsupported",
+                number,
+                "body.stream",
+                "Chat Completions: Streaming is not supported in the Batch API.",
+            )
+        self._check_model(number, request.body.model, url)
+        content = ENDPOINTS[url].content if url in ENDPOINTS else None
+        if content and getattr(request.body, content) is msgspec.UNSET:
+            self.problems.add(
+                "invalid_request",
+                number,
+                f"body.{content}",
+                f"{content.capitalize()} parameter is required.",
+            )
+        return request
+
+    def _check_model(self, number: int, model: object, url: str) -> None:
+        if not isinstance(model, str) or not model:
+            self.problems.add(
+                "invalid_request", number, "body.model", "Model parameter is required."
+            )
+        elif model not in self.models:
+            self.problems.add(
+                "model_not_found",
+                number,
+                "body.model",
+                f"The provided model '{shortened(model)}' is not supported by the Batch API.",
+            )
+        elif url not in ENDPOINTS:
+            # Reported already.
+            return
+        elif url not in self.models[model]:
+            self.problems.add(
+                "model_not_found",
+                number,
+                "body.model",
+                f"The model '{model}' does not serve {url}.",
+            )
+        elif self.is_mixed or model in self.models_seen or not self.models_seen:
+            self.models_seen.add(model)
+            self.last = url, model
+        else:
+            self.problems.add(
+                "mismatched_model",
+                number,
+                "body.model",
+                f"The model '{model}' for this request does not match the rest of the batch. Each "
+                "batch must contain requests for a single model.",
+            )
