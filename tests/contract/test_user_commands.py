@@ -10,6 +10,7 @@ from cli.client.uploads import PART_BYTES
 from tests.contract.conftest import EMBEDDER, MODEL, Caller, custom_ids, row, rows
 from tests.contract.engine import REFUSE, WAIT
 from tests.contract.user_commands import Command, on_terminal, running_batch
+from tests.eventually import wait_until
 
 _MB = 1024 * 1024
 
