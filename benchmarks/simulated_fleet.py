@@ -103,9 +103,7 @@ class Batch:
         first, tokens = 0, 0.0
         for number, row in enumerate(self.rows):
             more = self.tokens(row)
-            if number > first and (
-                number - first == _SLICE_ROWS or tokens + more > _SLICE_TOKENS
-            ):
+            if number > first and (number - first == _SLICE_ROWS or tokens + more > _SLICE_TOKENS):
                 yield _Slice(range(first, number), tokens)
                 first, tokens = number, 0.0
             tokens += more
