@@ -20,6 +20,7 @@ from openai.types import Batch
 from benchmarks.bare import BareEngine
 from benchmarks.bench_fleet import MODELS, BenchFleet, running_fleet
 from benchmarks.bus_rates import bus_flood, bus_rates
+from benchmarks.ending import ending
 from benchmarks.event_rates import event_rates
 from benchmarks.figures import Figure, bounded, compared, publish
 from benchmarks.http_rates import http_rates
@@ -199,6 +200,7 @@ def main() -> None:
         "one-row",
         "upload",
         "killed",
+        "ending",
         "validation",
         "million-rows",
         "http",
@@ -244,6 +246,7 @@ def _measure_fleet(names: list[str], turns: int, figures: list[Figure]) -> None:
             "one-row": lambda: one_row(fleet, cold_seconds=cold_seconds),
             "upload": lambda: upload(fleet),
             "killed": lambda: killed_lane_job(fleet),
+            "ending": lambda: ending(fleet),
         }
         for name in names:
             print(f"measuring  {name}", flush=True)

@@ -5,9 +5,10 @@ Memory does not grow with the batch: only a few parts are held at a time.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
+from typing import TypeVar
 
 from dispatcher.row_check import RowCheck
 from dispatcher.unrun_rows import UnrunReason, error_line, reason_for
@@ -19,8 +20,12 @@ from shared.slices import Part, PlannedSlice, Slice
 from shared.state import BatchRecord, State
 from shared.storage import Storage
 
+T = TypeVar("T")
+
 #: Parts that are fetched ahead of the writing.
 _AHEAD = 4
+#: The `custom_id` of each row of a slice, where it is known.
+_Names = Sequence[str | None]
 #: Where in a part the lines of one file are: bytes [start, end).
 _Section = Callable[[Part], tuple[int, int]]
 
@@ -42,13 +47,19 @@ class ResultLines:
 
     async def output(self) -> AsyncIterator[bytes]:
         """The lines of the output file, in chunks."""
-        async for stretch, body in self._sections(_output_section):
-            if body is not None:
-                self._check.add_lines(body)
-                yield body
-                continue
-            async for chunk in self._merge([self._lines(one, _output_section) for one in stretch]):
-                yield chunk
+
+        def fetch(planned: PlannedSlice) -> Awaitable[bytes]:
+            return self._fetch(planned.part, _output_section)
+
+        async with aclosing(self._ahead(fetch)) as stretches_:
+            async for stretch, body in stretches_:
+                if body is not None:
+                    self._check.add_lines(body)
+                    yield body
+                    continue
+                streams = [self._lines(one, _output_section) for one in stretch]
+                async for chunk in self._merge(streams):
+                    yield chunk
 
     async def errors(self, closing: UnrunReason | None, *, has_names: bool) -> AsyncIterator[bytes]:
         """The lines of the error file, in chunks. Read them after those of the output.
@@ -57,55 +68,69 @@ class ResultLines:
         their own. Without names, such a line has a `custom_id` of null. Raises InputLostError if
         the names cannot be read.
         """
-        async for stretch, body in self._sections(_error_section):
-            reasons = [reason_for(self._record, planned, closing) for planned in stretch]
-            if body is not None:
-                self._check.add_lines(body)
-                yield await self._with_unrun(stretch[0], body, reasons[0], has_names=has_names)
-                continue
-            streams = [self._lines(one, _error_section) for one in stretch]
-            for planned, reason in zip(stretch, reasons, strict=True):
-                if reason is not None:
-                    # These rows are added to the check only when their lines are merged.
-                    section = self._lines(planned, _error_section)
-                    refused = {ids.row_of_result(line) async for line in section}
-                    unrun = await self._unrun(
-                        planned.slice, reason, other_than=refused, has_names=has_names
-                    )
-                    streams.append(as_stream(unrun.values()))
-            async for chunk in self._merge(streams):
-                yield chunk
 
-    async def _with_unrun(
-        self, planned: PlannedSlice, body: bytes, reason: UnrunReason | None, *, has_names: bool
+        async def fetch(planned: PlannedSlice) -> tuple[bytes, _Names | None]:
+            body = self._fetch(planned.part, _error_section)
+            if reason_for(self._record, planned, closing) is None:
+                return await body, None
+            names = self._names(planned.slice, has_names=has_names)
+            return await asyncio.gather(body, names)
+
+        async with aclosing(self._ahead(fetch)) as stretches_:
+            async for stretch, found in stretches_:
+                reasons = [reason_for(self._record, planned, closing) for planned in stretch]
+                if found is not None:
+                    body, names = found
+                    self._check.add_lines(body)
+                    yield self._with_unrun(stretch[0], body, reasons[0], names)
+                    continue
+                streams = [self._lines(one, _error_section) for one in stretch]
+                for planned, reason in zip(stretch, reasons, strict=True):
+                    if reason is not None:
+                        # These rows are added to the check only when their lines are merged.
+                        section = self._lines(planned, _error_section)
+                        refused = {ids.row_of_result(line) async for line in section}
+                        names = await self._names(planned.slice, has_names=has_names)
+                        unrun = self._unrun(planned.slice, reason, names, other_than=refused)
+                        streams.append(as_stream(unrun.values()))
+                async for chunk in self._merge(streams):
+                    yield chunk
+
+    def _with_unrun(
+        self,
+        planned: PlannedSlice,
+        body: bytes,
+        reason: UnrunReason | None,
+        names: _Names | None,
     ) -> bytes:
         """The slice's error lines and those of its rows that never ran, in order."""
-        if reason is None:
+        if reason is None or names is None:
             return body
-        lines = await self._unrun(planned.slice, reason, has_names=has_names)
+        lines = self._unrun(planned.slice, reason, names)
         self._check.add_lines(b"".join(lines.values()))
         found = [line for line in body.split(b"\n") if line]
         lines |= {ids.row_of_result(line): line + b"\n" for line in found}
         return b"".join(lines[row] for row in sorted(lines))
 
-    async def _unrun(
+    def _unrun(
         self,
         slice_: Slice,
         reason: UnrunReason,
+        names: _Names,
         *,
-        has_names: bool,
         other_than: AbstractSet[int] = frozenset(),
     ) -> dict[int, bytes]:
         """An error line for each row of the slice that has no line yet, by row."""
-        names = await self._names(slice_) if has_names else [None] * slice_.rows
         return {
             row: error_line(self._record.id, row, name, reason)
             for row, name in zip(slice_.row_numbers, names, strict=True)
             if row not in self._check and row not in other_than
         }
 
-    async def _names(self, slice_: Slice) -> Sequence[str | None]:
+    async def _names(self, slice_: Slice, *, has_names: bool) -> _Names:
         """The `custom_id` of each row of the slice. Raises InputLostError."""
+        if not has_names:
+            return [None] * slice_.rows
         fields = self._record.fields
         try:
             source = await self._storage.get(
@@ -120,29 +145,31 @@ class ResultLines:
             raise InputLostError(f"Batch {self._record.id}: its input cannot be read.") from error
         return [custom_id_of(line) for line in slice_.pick(split(source))]
 
-    async def _sections(
-        self, section: _Section
-    ) -> AsyncIterator[tuple[list[PlannedSlice], bytes | None]]:
-        """Each stretch in order. A lone slice comes with its section; several come with None.
+    async def _ahead(
+        self, fetch: Callable[[PlannedSlice], Awaitable[T]]
+    ) -> AsyncGenerator[tuple[list[PlannedSlice], T | None], None]:
+        """Each stretch in order. A lone slice comes with what is fetched for it, several with None.
 
-        The section is empty if there is no part. Several are never held whole.
+        Several are never held whole.
         """
-        ahead: deque[tuple[list[PlannedSlice], asyncio.Task[bytes] | None]] = deque()
+        ahead: deque[tuple[list[PlannedSlice], asyncio.Future[T] | None]] = deque()
         try:
             async for stretch in stretches(self._planned()):
                 is_lone = len(stretch) == 1
-                fetch = self._fetch(stretch[0].part, section) if is_lone else None
-                ahead.append((stretch, asyncio.create_task(fetch) if fetch else None))
+                ahead.append(
+                    (stretch, asyncio.ensure_future(fetch(stretch[0])) if is_lone else None)
+                )
                 if len(ahead) >= _AHEAD:
-                    first, body = ahead.popleft()
-                    yield first, await body if body else None
+                    first, found = ahead.popleft()
+                    yield first, await found if found else None
             while ahead:
-                first, body = ahead.popleft()
-                yield first, await body if body else None
+                first, found = ahead.popleft()
+                yield first, await found if found else None
         finally:
-            for _, body in ahead:
-                if body:
-                    body.cancel()
+            left = [found for _, found in ahead if found]
+            for found in left:
+                found.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
     async def _fetch(self, part: Part | None, section: _Section) -> bytes:
         if part is None:

@@ -80,10 +80,10 @@ class Windows:
                 log.info("batch.window_closed", batch_id=batch_id)
         now = time.monotonic()
         if batch_id not in self._grace_ends:
-            self._grace_ends[batch_id] = now + self._grace_seconds
             await self._state.claims.take_back(batch_id, unbegun_only=True)
+            self._grace_ends[batch_id] = now + self._grace_seconds
         if self._grace_ends[batch_id] <= now:
-            # No new claim can be made on a batch that is closing, so once is enough.
-            self._grace_ends[batch_id] = inf
             if slices := await self._state.claims.take_back(batch_id):
                 log.warning("claims.taken_back", batch_id=batch_id, slices=slices)
+            # No new claim can be made on a batch that is closing, so once is enough.
+            self._grace_ends[batch_id] = inf

@@ -174,9 +174,9 @@ def dead_row(claim: Claim, row: int = 0, **changes: Any) -> DeadRow:
     return DeadRow(**{**fields, **changes})
 
 
-def part(claim: Claim, *, failed: int = 0) -> Part:
-    """A part with a result for each row of the claimed slice."""
-    rows = claim.slice.rows
+def part(claim: Claim, *, failed: int = 0, rows: int | None = None) -> Part:
+    """A part with a result for each row of the claimed slice, or for so many of them."""
+    rows = claim.slice.rows if rows is None else rows
     usage = SliceUsage(rows - failed, failed, 3 * rows, rows, 2 * rows, 0)
     return Part(f"parts/{claim.index}-{claim.epoch}", "etag", 100, 10 * failed, rows, usage)
 

@@ -3,7 +3,8 @@
 from shared.slices import Claim
 from worker.engine_sizes import with_queue
 
-_Key = tuple[str, int]
+#: Batch, index and epoch: a slice may be claimed again while a wave still has its old claim.
+_Key = tuple[str, int, int]
 
 
 class LaneLoad:
@@ -65,4 +66,4 @@ class LaneLoad:
 
 
 def _key(claim: Claim) -> _Key:
-    return claim.batch_id, claim.index
+    return claim.batch_id, claim.index, claim.epoch

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cli.rebuild.rebuild import NUMBERS
@@ -35,7 +35,10 @@ _DEATHS_OF_A_ROW = 4
 _BITES = {"slices claimed again": 50, "events received again": 500}
 _OK, _CONFLICT = 200, 409
 #: Keys in Redis that must be empty or absent once nothing runs.
-_EMPTY = ("status:", "outbox:", "inflight:", "readers:", "enqueued:", "webhook-queue:")
+_EMPTY = (
+    *("status:", "outbox:", "readers:", "enqueued:", "webhook-queue:"),
+    *("inflight:", "begun:", "ending:"),
+)
 _EMPTY_NAMES = ("deadlines", "deleted", "doomed", "webhooks-due", "webhook-tests")
 #: What is swept or ended when its time comes.
 _DUE = ("garbage", "uploads", "expiring")
@@ -102,9 +105,28 @@ def absorbed(evidence: Evidence) -> dict[str, int]:
     return {
         "slices claimed again": sum(epoch > 1 for epoch in epochs),
         "rows run again before their commit": sum(count - 1 for count in rows.values()),
+        "of those, rows that had been answered": sum(
+            run_after_answer(evidence.runs, evidence.answers).values()
+        ),
         "events received again": sum(count - 1 for count in events.values()),
         "webhooks received again": sum(count - 1 for count in hooks.values()),
     }
+
+
+def run_after_answer(
+    runs: Iterable[Mapping[str, Any]], answers: Iterable[Mapping[str, Any]]
+) -> Counter[tuple[str, str]]:
+    """How often each row, by batch and name, ran again although the engine had answered it."""
+    answered: dict[tuple[str, str], float] = {}
+    for answer in answers:
+        for row in answer["rows"]:
+            answered.setdefault((answer["batch"], row), answer["at"])
+    return Counter(
+        (run["batch"], row)
+        for run in runs
+        for row in run["rows"]
+        if (run["batch"], row) in answered and run["at"] > answered[run["batch"], row]
+    )
 
 
 def _intended(evidence: Evidence) -> tuple[dict[str, Batch], list[Violation]]:

@@ -1,7 +1,8 @@
 """The simulated engine: `python -m tests.chaos.engine HOST PORT JOURNAL [HANG_SECONDS]`.
 
 Stands where Ray Serve and vLLM stand: a process of its own, with rows in it when it dies, or ends
-itself because it hangs. It notes each row that it runs, and the claim under which it was sent.
+itself because it hangs. It notes each row that it runs, and the claim under which it was sent; and
+in a file beside the journal, each row that it has answered.
 """
 
 import asyncio
@@ -36,8 +37,9 @@ _SECONDS = 0.05
 class MadeUpEngine:
     """The engines of all models: one dies or hangs without the others."""
 
-    def __init__(self, journal: IO[str], hang_seconds: float) -> None:
+    def __init__(self, journal: IO[str], answers: IO[str], hang_seconds: float) -> None:
         self._journal = journal
+        self._answers = answers
         self._mended = Path(f"{journal.name}.mended")
         self._pace = Path(f"{journal.name}.seconds")
         self._progress = Progress(hang_seconds)
@@ -53,7 +55,8 @@ class MadeUpEngine:
             while line := await reader.readline():
                 call = json.loads(line)
                 requests = [json.loads(one) for one in call["lines"]]
-                self._note(call["claim"], requests)
+                # Before it is answered: what was answered is never missing.
+                _note(self._journal, call["claim"], requests)
                 self._inside[writer] = requests[0]["body"]["model"]
                 self._suffer(requests, self._inside[writer])
                 await asyncio.sleep(self._seconds())
@@ -66,6 +69,7 @@ class MadeUpEngine:
                 ]
                 writer.write(json.dumps(results).encode() + b"\n")
                 await writer.drain()
+                _note(self._answers, call["claim"], requests)
         writer.close()
 
     async def watch(self) -> None:
@@ -86,12 +90,6 @@ class MadeUpEngine:
         except FileNotFoundError:
             return _SECONDS
 
-    def _note(self, claim: dict[str, Any], requests: list[dict[str, Any]]) -> None:
-        rows = [request["custom_id"] for request in requests]
-        self._journal.write(json.dumps({"at": time.time(), **claim, "rows": rows}) + "\n")
-        # Written before the answer, so that no answered row is missing.
-        self._journal.flush()
-
     def _suffer(self, requests: list[dict[str, Any]], model: str) -> None:
         """What these requests do to the engine."""
         verbs = {request["body"]["messages"][-1]["content"] for request in requests}
@@ -106,14 +104,26 @@ class MadeUpEngine:
                 writer.transport.abort()
 
 
-async def serve(host: str, port: int, journal: IO[str], hang_seconds: float) -> None:
+def answers_beside(journal: Path) -> Path:
+    """Where the engine notes what it has answered."""
+    return journal.with_name(f"{journal.stem}-answers.jsonl")
+
+
+def _note(journal: IO[str], claim: dict[str, Any], requests: list[dict[str, Any]]) -> None:
+    rows = [request["custom_id"] for request in requests]
+    journal.write(json.dumps({"at": time.time(), **claim, "rows": rows}) + "\n")
+    journal.flush()
+
+
+async def serve(host: str, port: int, journal: Path, hang_seconds: float) -> None:
     """Answer until killed."""
-    engine = MadeUpEngine(journal, hang_seconds)
+    # Never closed: the process is always killed.
+    notes, answers = (path.open("a") for path in (journal, answers_beside(journal)))
+    engine = MadeUpEngine(notes, answers, hang_seconds)
     server = await asyncio.start_server(engine.take, host, port, limit=_LIMIT)
     await asyncio.gather(server.serve_forever(), engine.watch())
 
 
 if __name__ == "__main__":
     seconds = float(sys.argv[4]) if sys.argv[4:] else _HANG_SECONDS
-    with Path(sys.argv[3]).open("a") as file:
-        asyncio.run(serve(sys.argv[1], int(sys.argv[2]), file, seconds))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), seconds))

@@ -17,6 +17,7 @@ from shared.bus import topology
 from shared.ledger.packs import PACKS
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
+from tests.chaos.engine import answers_beside
 from tests.chaos.fleet import ChaosFleet, reply_queues, subscriptions
 from tests.chaos.journal import read
 
@@ -43,6 +44,8 @@ class Evidence:
     replies: list[dict[str, Any]] = field(default_factory=list)
     #: What the engine ran.
     runs: list[dict[str, Any]] = field(default_factory=list)
+    #: What it has answered.
+    answers: list[dict[str, Any]] = field(default_factory=list)
     #: Redis without its namespace: hashes as objects, sorted sets as [member, score] pairs.
     redis: dict[str, Any] = field(default_factory=dict)
     #: Size of each object in S3.
@@ -109,6 +112,7 @@ def load(run_dir: Path) -> Evidence:
         ),
         crashes=crashes.read_text().split() if crashes.exists() else [],
         runs=read(journal / "engine.jsonl"),
+        answers=read(answers_beside(journal / "engine.jsonl")),
         redis=redis["keys"],
         objects=s3["objects"],
         bodies={

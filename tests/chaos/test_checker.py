@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shared import ids
-from tests.chaos.checker import absorbed, check
+from tests.chaos.checker import absorbed, check, run_after_answer
 from tests.chaos.evidence import Evidence
 from tests.chaos.rows import REAL_MODEL, answer, expected, is_answer, lines, request
 
@@ -126,9 +126,20 @@ def test_what_was_repeated_without_harm_is_counted() -> None:
     assert absorbed(in_order()) == {
         "slices claimed again": 2,
         "rows run again before their commit": 1,
+        "of those, rows that had been answered": 0,
         "events received again": 1,
         "webhooks received again": 0,
     }
+
+
+def test_a_row_that_runs_after_its_answer_is_counted_each_time() -> None:
+    def noted(at: float, *rows: str, batch: str = BATCH) -> dict[str, Any]:
+        return {"at": at, "batch": batch, "rows": rows}
+
+    runs = [noted(1, "a", "b"), noted(3, "a", "b"), noted(5, "b"), noted(5, "a", batch="other")]
+    answers = [noted(2, "b"), noted(4, "b", "a")]
+
+    assert run_after_answer(runs, answers) == {(BATCH, "b"): 2}
 
 
 def _record(evidence: Evidence, **changes: str) -> None:

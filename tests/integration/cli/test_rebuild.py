@@ -47,6 +47,9 @@ from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner, bad, good, lines
 from tests.manifests import a_manifest, inline, today
 from tests.servers import S3
+from worker.outcomes import Outcome, SliceResult
+from worker.rows import assemble, requests
+from worker.slice_io import settle
 
 T = TypeVar("T")
 
@@ -520,6 +523,23 @@ async def test_a_slice_among_the_suspects_stands_in_one_place_afterwards(
 
     assert await yards.state.lanes.suspects_count("m@gpu") == 0
     await _run_to_the_end(yards, [running], {running: await yards.state.slices.parts(running)})
+
+
+async def test_what_a_broken_run_has_answered_is_still_kept_afterwards(yards: Yards) -> None:
+    running = await yards.start("running", 9)
+    await yards.commit_some(running, 0)
+    broken = yards.claims[0]
+    source = await yards.storage.get(broken.key, start=broken.slice.start, end=broken.slice.end)
+    results = [good(), None, good()]
+    body = assemble(running, broken.slice, requests(broken.slice, source), results)
+    await settle(yards.state, yards.storage, broken, SliceResult(Outcome.UNSEEN, body))
+
+    await _rebuild(yards)
+
+    first, *others = await yards.yard.claim(running)
+    assert first.kept is not None
+    assert (first.kept.rows, first.kept.usage) == (2, body.usage)
+    assert [claim.kept for claim in others] == [None, None]
 
 
 async def test_what_a_client_asks_for_meanwhile_is_refused_rather_than_undone(

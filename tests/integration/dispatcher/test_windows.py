@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher import windows
 from dispatcher.windows import Windows
-from shared.lifecycle import Status
+from shared.lifecycle import Event, Status
 from shared.state import State
 from shared.tasks import end
 from tests.batches import accept_input, claim, feed, in_progress, part, validating
@@ -50,7 +50,7 @@ async def test_a_batch_that_is_planned_after_its_window_is_closed_at_once(state:
 
 @pytest.mark.usefixtures("_watching")
 async def test_claims_that_outlast_a_closed_window_are_taken_back(yard: BatchYard) -> None:
-    batch_id = await yard.plan(lines(6), expires_at=1)
+    batch_id = await yard.plan(lines(6), expires_at=int(time.time()) + 10)
     done, held = await yard.claim(batch_id)
 
     await eventually(lambda: _is(yard.state, batch_id, Status.FINALIZING))
@@ -86,6 +86,24 @@ async def test_the_slices_of_all_lanes_of_a_batch_are_taken_back(state: State) -
 
     assert await state.claims.inflight(batch_id) == 0
     assert [await state.lanes.claimed_count(lane) for lane in ("m@gpu", "n@gpu")] == [0, 0]
+
+
+async def test_of_a_cancelled_batch_what_has_not_begun_is_taken_back_at_once_and_the_rest_soon(
+    state: State,
+) -> None:
+    batch_id = await in_progress(state, slices=3)
+    await feed(state, batch_id, slices=3)
+    await claim(state, slices=1)
+    await claim(state, slices=2, begun=False)
+    await state.apply(batch_id, Event.CANCEL_REQUESTED)
+
+    patient = Windows(state, grace_seconds=3600)
+    await patient.close()
+    assert await state.claims.inflight(batch_id) == 1
+    hasty = Windows(state, grace_seconds=0)
+    await hasty.close()
+
+    assert await state.claims.inflight(batch_id) == 0
 
 
 async def test_nothing_is_taken_back_from_a_batch_that_runs(state: State) -> None:

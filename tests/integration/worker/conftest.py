@@ -28,7 +28,9 @@ from shared.state.state import NAMESPACE
 from shared.storage import Storage
 from shared.tasks import end
 from tests.batches import submitted
-from tests.chaos.engine import HANG, KILL
+from tests.chaos.checker import run_after_answer
+from tests.chaos.engine import HANG, KILL, answers_beside
+from tests.chaos.journal import read
 from tests.chaos.rows import CHAT
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import a_leader, a_planner
@@ -91,6 +93,10 @@ class MortalEngine:
     def rows_seen(self) -> Counter[str]:
         """How often each row was in it, by its name."""
         return Counter(row for run in self.runs() for row in run["rows"])
+
+    def rows_run_after_their_answer(self) -> Counter[tuple[str, str]]:
+        """How often each row, by batch and name, ran again although it had been answered."""
+        return run_after_answer(self.runs(), read(answers_beside(self.journal)))
 
     def runs(self) -> list[dict[str, Any]]:
         """Its journal: when each call came, under which claim, with which rows."""

@@ -35,6 +35,8 @@ async def test_of_ten_thousand_rows_the_one_that_kills_is_found_with_five_starts
     assert (dead.id, dead.batch_id, dead.line) == (error["id"], batch_id, 4322)
     assert (dead.custom_id, dead.deaths, dead.tenant) == ("row-4321", 4, "acme")
     assert "died" in dead.reason or "lost" in dead.reason
+    # Nothing that an engine had answered before it died has run again.
+    assert engine.rows_run_after_their_answer() == {}
     # The other one went on meanwhile, and no row of it was suspected for long.
     assert len(await fleet.results(late, "output")) == 50
     began = min(run["at"] for run in engine.runs() if run["batch"] == other)

@@ -45,6 +45,7 @@ async def test_a_pause_holds_for_all_rows_that_are_not_in_the_engine_and_says_ho
     assert [line["custom_id"] for line in await fleet.results(record, "output")] == names
     # Not one row that was answered has run again.
     assert engine.rows_seen() == dict.fromkeys(names, 1)
+    assert engine.rows_run_after_their_answer() == {}
 
 
 async def test_a_paused_batch_that_is_cancelled_has_all_that_was_answered_in_its_output(

@@ -1,3 +1,5 @@
+import dataclasses
+
 from shared.slices import Claim, Slice
 from worker.lane_load import LaneLoad
 
@@ -74,3 +76,14 @@ def test_a_claim_is_held_until_it_is_dropped_once() -> None:
     assert load.drop(first)
     assert not load.drop(first)
     assert load.claims == [second]
+
+
+def test_a_slice_that_is_claimed_again_is_held_until_its_new_claim_is_dropped() -> None:
+    load = _load()
+    old = _claim(0, 10)
+    new = dataclasses.replace(old, epoch=2)
+    load.hold([old])
+    load.hold([new])
+
+    assert load.drop(old)
+    assert load.claims == [new]

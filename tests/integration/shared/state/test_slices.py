@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from shared.errors import NotFoundError
 from shared.lifecycle import Event, Status
-from shared.slices import Slice, StrikeRange
+from shared.slices import ReleaseReason, Slice, Stop, StrikeRange
 from shared.state import State
 from shared.state.claims import SupersededError
 from tests.batches import (
@@ -700,3 +700,126 @@ async def test_so_many_deaths_in_a_row_fail_the_lane_and_stop_it(state: State) -
     await state.lanes.clear_failure(LANE)
     assert (await state.lanes.job(LANE)).deaths == 0
     assert [one.batch_id for one in await claim(state)] == [other]
+
+
+async def test_a_pause_takes_back_what_has_not_begun_and_nothing_else(state: State) -> None:
+    batch_id = await in_progress(state, slices=3)
+    await feed(state, batch_id, slices=3)
+    begun, *waiting = await claim(state, slices=3, begun=False)
+    assert await state.claims.begin([begun]) == [True]
+
+    await state.controls.pause(batch_id)
+    taken = await state.claims.take_back(batch_id, unbegun_only=True)
+
+    assert taken == 2
+    assert await state.claims.inflight(batch_id) == 1
+    # The lane job that held them begins them in vain.
+    assert await state.claims.begin([begun, *waiting]) == [False] * 3
+    assert await state.claims.inflight(batch_id) == 0
+
+
+async def test_a_slice_of_a_batch_that_stopped_does_not_begin_and_goes_back(state: State) -> None:
+    await feed(state, *[await in_progress(state, slices=1) for _ in "123"], slices=1)
+    paused, cancelled, running = await claim(state, slices=3, begun=False)
+    await state.controls.pause(paused.batch_id)
+    await state.apply(cancelled.batch_id, Event.CANCEL_REQUESTED)
+
+    may_run = await state.claims.begin([paused, cancelled, running])
+
+    assert may_run == [False, False, True]
+    held = [await state.claims.inflight(one.batch_id) for one in (paused, cancelled, running)]
+    assert held == [0, 0, 1]
+
+
+async def test_lane_jobs_are_told_of_slices_that_must_stop_and_why(state: State) -> None:
+    paused, cancelled, running = [(await claimed(state, slices=1))[0] for _ in "123"]
+    async with state.bells("stops") as bells:
+        await state.controls.pause(paused.batch_id)
+        assert await bells.wait(60)
+        await state.apply(cancelled.batch_id, Event.CANCEL_REQUESTED)
+        assert await bells.wait(60)
+
+    places = [(one.batch_id, LANE) for one in (paused, cancelled, running)]
+    assert await state.claims.stops(places) == {places[0]: Stop.PAUSED, places[1]: Stop.CLOSED}
+
+
+async def test_a_batch_that_lost_one_of_its_lanes_stops_there_alone(state: State) -> None:
+    batch_id = await in_progress(state, lane="m@gpu n@gpu")
+
+    async with state.bells("stops") as bells:
+        await state.fail_lane("m@gpu", batch_id, "no", {})
+        assert await bells.wait(60)
+
+    places = [(batch_id, "m@gpu"), (batch_id, "n@gpu")]
+    assert await state.claims.stops(places) == {places[0]: Stop.CLOSED}
+
+
+async def test_what_is_in_the_engine_of_a_paused_batch_is_known_once_its_jobs_have_told(
+    state: State,
+) -> None:
+    one, other = await claimed(state)
+    await state.controls.pause(one.batch_id)
+
+    before = await state.claims.ending(one.batch_id)
+    await state.claims.tell_ending(one, 7)
+    await state.claims.tell_ending(dataclasses.replace(other, epoch=9), 5)
+    told = await state.claims.ending(one.batch_id)
+    await state.claims.release(one, reason=ReleaseReason.PAUSED)
+
+    assert before == (0, [0, 1])
+    assert told == (7, [1])
+    assert await state.claims.ending(one.batch_id) == (0, [1])
+
+
+async def test_the_next_claim_of_a_slice_carries_what_was_kept_until_it_is_committed(
+    state: State,
+) -> None:
+    [first] = await claimed(state, slices=1)
+    some = part(first, rows=3)
+    await state.claims.release(first, kept=some)
+    [second] = await claim(state)
+    # Without anything new, what was kept stays.
+    await state.claims.release(second)
+    [third] = await claim(state)
+
+    assert (second.kept, third.kept) == (some, some)
+    assert await state.claims.commit(third, part(third)) == "ok"
+    assert await state.slices.parts(third.batch_id) == {0: part(third)}
+    counts = (await state.batches.get(third.batch_id)).to_openai().request_counts
+    assert counts.completed == part(third).usage.completed
+
+
+async def test_nothing_is_kept_for_a_claim_that_is_lost_to_another_or_for_what_is_committed(
+    state: State,
+) -> None:
+    [first] = await claimed(state, slices=1)
+    await state.claims.reap(LANE, all_claims=True)
+    # Taken back, and nobody else has it yet: then its rows are worth keeping.
+    await state.claims.release(first, kept=part(first, rows=2))
+    [second] = await claim(state)
+    await state.claims.release(first, kept=part(first, rows=1))
+    await state.claims.release(second)
+    [third] = await claim(state)
+    await state.claims.commit(third, part(third))
+    await state.claims.release(third, kept=part(third, rows=1))
+
+    assert third.kept == part(first, rows=2)
+    assert await state.claims.commit_kept(third.batch_id) == 0
+
+
+async def test_what_is_kept_of_a_closing_batch_becomes_its_parts_once_nothing_is_claimed(
+    state: State,
+) -> None:
+    one, other = await claimed(state, slices=2)
+    await state.claims.release(one, kept=part(one, rows=3))
+    await state.apply(one.batch_id, Event.CANCEL_REQUESTED)
+
+    early = await state.claims.commit_kept(one.batch_id)
+    await state.claims.release(other)
+    found = [await state.claims.commit_kept(one.batch_id) for _ in "12"]
+
+    assert [early, *found] == [0, 1, 0]
+    assert await state.slices.parts(one.batch_id) == {0: part(one, rows=3)}
+    record = await state.batches.get(one.batch_id)
+    assert (record.number("completed"), record.number("slices_committed")) == (3, 1)
+    assert [(0, 0)] == await state.slices.commits(one.batch_id, 0)

@@ -132,6 +132,9 @@ def test_rows_may_be_left_out_only_where_the_batch_closes() -> None:
     cancelled = _live(found, _plan(), cancellation=Cancellation(1_500))
 
     assert sorted(running.parts or ()) == [1]
+    # Its next run begins with those rows.
+    assert {index: part.rows for index, part in (running.kept or {}).items()} == {0: 4}
+    assert over.kept == cancelled.kept == {}
     assert sorted(over.parts or ()) == sorted(cancelled.parts or ()) == [0, 1]
     assert (over.status, _record(over)["window_closed"]) == (Status.FINALIZING, 1)
     assert (cancelled.status, _record(cancelled)["cancelling_at"]) == (Status.CANCELLING, 1_500)
