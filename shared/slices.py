@@ -10,8 +10,6 @@ T = TypeVar("T")
 
 #: A script handles at most this many slices per call.
 MAX_CALL_ENTRIES = 100
-#: Waiting this long is worth one step of priority.
-AGEING_SECONDS = 600
 
 
 class Slice(NamedTuple):
@@ -161,6 +159,10 @@ class ReadySlice:
     tokens: int
     rows: int
     is_ready: bool
+    #: Rows of the batch on this lane that have no result yet.
+    rows_left: int = 0
+    #: When a slice of the batch was last claimed on this lane, in Unix seconds; 0 if none ever was.
+    claimed_at: int = 0
 
     @property
     def member(self) -> str:

@@ -1,4 +1,4 @@
--- needs: slice
+-- needs: slice, served
 
 -- A slice of a lane's list, with everything that a run needs from its batch; nil if the slice should
 -- no longer run.
@@ -22,7 +22,8 @@ local function grant_claim(lane, job, lease_ms, list, found, has_begun)
   redis.call('SADD', ns .. 'inflight:' .. id, index)
   if has_begun then redis.call('SADD', ns .. 'begun:' .. id, index) end
   redis.call('HSET', ns .. 'jobs:' .. id, index, job)
-  redis.call('HINCRBY', lane_key(lane, 'served'), batch[7], cjson.decode(found.slice)[5])
+  redis.call('HSET', batch_key(id), 'claimed_at:' .. lane, int(now))
+  charge(lane, batch[7], cjson.decode(found.slice)[5])
   local epoch = redis.call('HINCRBY', ns .. 'epochs:' .. id, index, 1)
   local strikes = redis.call('HGET', ns .. 'strikes:' .. id, index) or 0
   return {id, tonumber(index), epoch, tonumber(strikes), found.slice, batch[3], batch[4], batch[5],
