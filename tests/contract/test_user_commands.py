@@ -333,8 +333,8 @@ def test_memory_stays_flat_for_files_of_any_size(acme: Caller, batchyard: Comman
             for number in range(count)
         )
 
-    small = batchyard.file("small.jsonl", input_of(900, 10))
-    large = batchyard.file("large.jsonl", input_of(900, 200_000))
+    small = batchyard.file("small.jsonl", input_of(40, 10))
+    large = batchyard.file("large.jsonl", input_of(40, 4_500_000))
     assert large.stat().st_size > 2 * PART_BYTES
 
     small_run = batchyard.measured("run", str(small))
