@@ -18,22 +18,22 @@ _LINE_SECONDS = 10.0
 _WHY_SECONDS = 5.0
 
 
-class Progress:
-    """Shows how far one batch is."""
+class _Screen:
+    """A line on the terminal that changes; nothing where standard error is no terminal."""
 
-    def __init__(self, gateway: Gateway, name: str) -> None:
-        self._gateway = gateway
-        self._name = name
-        self._pace = Pace()
-        self._batch: Mapping[str, Any] = {}
-        self._why = ""
-        self._why_at = self._line_at = -_LINE_SECONDS
-        self._said = ""
-        self._screen: Any = None
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._status: Any = None
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
-            self._screen = _screen(self._name)
+            # Only needed on a terminal, and slow to import.
+            from rich.console import Console
+            from rich.status import Status
+
+            console = Console(stderr=True, highlight=False)
+            self._status = Status(self._text, console=console, spinner="dots")
+            self._status.start()
         return self
 
     def __exit__(
@@ -42,8 +42,30 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._screen is not None:
-            self._screen.stop()
+        if self._status is not None:
+            self._status.stop()
+
+    def _write(self, text: str) -> bool:
+        """Replace the line. False without a terminal."""
+        if self._status is None:
+            return False
+        from rich.text import Text
+
+        self._status.update(Text(text))
+        return True
+
+
+class Progress(_Screen):
+    """Shows how far one batch is."""
+
+    def __init__(self, gateway: Gateway, name: str) -> None:
+        super().__init__(name)
+        self._gateway = gateway
+        self._pace = Pace()
+        self._batch: Mapping[str, Any] = {}
+        self._why = ""
+        self._why_at = self._line_at = -_LINE_SECONDS
+        self._said = ""
 
     def show(self, batch: Mapping[str, Any] | None) -> None:
         """Show the batch; None if there is nothing new of it."""
@@ -58,11 +80,8 @@ class Progress:
         if not self._batch:
             return
         self._ask_why(now)
-        text = progress_text(self._name, self._batch, self._pace, now, self._why)
-        if self._screen is not None:
-            from rich.text import Text
-
-            self._screen.update(Text(text))
+        text = progress_text(self._text, self._batch, self._pace, now, self._why)
+        if self._write(text):
             return
         # The command itself says how it ended.
         is_due = now - self._line_at >= _LINE_SECONDS and self._batch["status"] not in FINAL
@@ -87,42 +106,14 @@ class Progress:
         self._why = waiting_text(explanation, time.time())
 
 
-class Sending:
+class Sending(_Screen):
     """Shows how much of an upload was sent."""
 
     def __init__(self, text: str, size: int) -> None:
-        self._text = text
+        super().__init__(text)
         self._size = size
-        self._screen: Any = None
-
-    def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            self._screen = _screen(self._text)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._screen is not None:
-            self._screen.stop()
 
     def show(self, sent: int) -> None:
         """Show that so many bytes were sent."""
-        if self._screen is not None and self._size:
-            from rich.text import Text
-
-            self._screen.update(Text(f"{self._text}, {sent * 100 // self._size} %"))
-
-
-def _screen(text: str) -> Any:
-    """A line on the terminal that changes."""
-    # Only needed on a terminal, and slow to import.
-    from rich.console import Console
-    from rich.status import Status
-
-    screen = Status(text, console=Console(stderr=True, highlight=False), spinner="dots")
-    screen.start()
-    return screen
+        if self._size:
+            self._write(f"{self._text}, {sent * 100 // self._size} %")

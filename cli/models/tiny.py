@@ -91,7 +91,7 @@ def _write_tokenizer(folder: Path) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_english(), trainer)
-    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers
+    PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",  # noqa: S106  # a token of text
         pad_token="<|endoftext|>",  # noqa: S106  # as above
