@@ -29,9 +29,10 @@ def main() -> None:
         own, decoding = (
             statistics.median(column) / _ROWS * 1e6 for column in zip(*turns, strict=True)
         )
+        tokens = len(beginning(lines[0]).prefix) * BLOCK_TOKENS
         print(
             f"{size:>6} characters: {own:6.1f} µs a row, {own / decoding:4.1f} times as long as "
-            f"decoding its line; {len(beginning(lines[0]).prefix) * BLOCK_TOKENS} tokens are looked at"
+            f"decoding its line; {tokens} tokens are looked at"
         )
 
 
