@@ -154,6 +154,7 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
         ready_rows=settings.ready_rows,
         silence_seconds=settings.lane_job_silence_seconds,
         attempts=settings.lane_job_attempts,
+        weights=settings.tenant_weights,
         entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
     )
     return Leader(

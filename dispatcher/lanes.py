@@ -1,30 +1,52 @@
 """Keeps one lane job running for each lane with work, and the lane's ready list short and in order.
 
-`ordering` and `lane_jobs` decide what a lane needs; this module does it.
+`ready_list` and `lane_jobs` decide what a lane needs; this module does it.
 """
 
 import secrets
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from typing import NamedTuple
 
 import structlog
 
 from dispatcher.cluster import Cluster
 from dispatcher.lane_failure import fail_lane
 from dispatcher.lane_jobs import FruitlessJobs, Step, next_step
-from dispatcher.ordering import MAX_READY, ready_list, slices_per_batch
+from dispatcher.ready_list import LaneNow, exhausted, ready_list, slices_per_batch
 from shared import crash
 from shared.errors import TransientError
-from shared.state import JobRecord, State
+from shared.slices import ReadySlice
+from shared.state import Backlog, JobRecord, State
 from shared.storage import Storage
 
 log = structlog.get_logger()
 
 #: How often Ray is asked about a job.
 _LOOK_SECONDS = 2.0
+#: How often a ready list is put in order again while no batch comes and this part of it is left.
+_REORDER_SECONDS, _FULL_ENOUGH = 1.0, 0.75
 #: What Ray runs for a lane; its jobs find everything else in their environment.
 ENTRYPOINT = "python -m worker lane {lane} --job {job}"
+
+
+class _Fed(NamedTuple):
+    """When a ready list was last put in order, what waited before, and its length afterwards."""
+
+    at: float
+    backlog: Backlog
+    length: int
+
+    def is_enough(self, backlog: Backlog, now: float) -> bool:
+        """Whether no batch came since then, and little of the list has gone."""
+        return (
+            now - self.at < _REORDER_SECONDS
+            and backlog.newest == self.backlog.newest
+            and backlog.batches <= self.backlog.batches
+            and backlog.ready >= self.length * _FULL_ENOUGH
+        )
 
 
 class LaneKeeper:
@@ -39,6 +61,7 @@ class LaneKeeper:
         ready_rows: int,
         silence_seconds: float,
         attempts: int,
+        weights: Mapping[str, float] | None = None,
         entrypoint: str = ENTRYPOINT,
     ) -> None:
         self._state = state
@@ -47,25 +70,54 @@ class LaneKeeper:
         self._ready_rows = ready_rows
         self._silence_seconds = silence_seconds
         self._attempts = attempts
+        self._weights = weights or {}
         self._entrypoint = entrypoint
         self._fruitless = FruitlessJobs(attempts)
         self._idle: set[str] = set()
         self._looked_at: defaultdict[str, float] = defaultdict(float)
+        self._fed: dict[str, _Fed] = {}
+
+    async def weigh(self) -> None:
+        """Let the shares that scripts count know the tenants' weights."""
+        await self._state.lanes.set_weights(self._weights)
 
     async def feed(self, lane: str) -> None:
-        """Fill the ready list up to what the lane job can take, in the order that is right now."""
-        batches, ready = await self._state.lanes.backlog(lane)
-        if not batches or ready >= MAX_READY:
+        """Keep ready what the lane job can take, in the order that is right now."""
+        backlog = await self._state.lanes.backlog(lane)
+        if not backlog.batches:
+            return
+        last = self._fed.get(lane)
+        if last is not None and last.is_enough(backlog, time.monotonic()):
             return
         job = await self._state.lanes.job(lane)
+        now = LaneNow(await self._state.lanes.served(lane), self._weights, job.token_rate)
         rows = max(job.rows_wanted, self._ready_rows)
-        candidates = await self._state.lanes.candidates(
-            lane, slices_per_batch=slices_per_batch(rows, batches)
+        slices, chosen = await self._choose(
+            lane, now, rows=rows, depth=slices_per_batch(backlog.batches)
         )
-        served = await self._state.lanes.served(lane)
-        if slices := ready_list(candidates, served, now=time.time(), rows=rows):
-            await self._state.lanes.feed(lane, [slice_.member for slice_ in slices])
+        self._fed[lane] = _Fed(time.monotonic(), backlog, len(chosen))
+        before = [slice_.member for slice_ in slices if slice_.is_ready]
+        if (after := [slice_.member for slice_ in chosen]) != before:
+            returned = sorted(set(before) - set(after))
+            await self._state.lanes.feed(lane, after, returned=returned)
             crash.point("lanes.fed")
+
+    async def _choose(
+        self, lane: str, now: LaneNow, *, rows: int, depth: int
+    ) -> tuple[list[ReadySlice], list[ReadySlice]]:
+        """The slices that were looked at, and those to keep ready.
+
+        A few slices of each batch are read, and more of those batches whose slices are all chosen.
+        """
+        slices = await self._state.lanes.candidates(lane, slices_per_batch=depth)
+        while True:
+            chosen = ready_list(slices, now, now=time.time(), rows=rows)
+            batches, depth = exhausted(slices, chosen, depth=depth)
+            if not batches:
+                return slices, chosen
+            known = {slice_.member for slice_ in slices}
+            more = await self._state.lanes.candidates(lane, slices_per_batch=depth, among=batches)
+            slices += [slice_ for slice_ in more if slice_.member not in known]
 
     async def keep(self, lane: str) -> None:
         """Keep a living job on a lane with work, and give back the claims of a dead one."""

@@ -42,6 +42,7 @@ class Rounds:
     async def run(self) -> None:
         """Make rounds until cancelled. Raises TransientError if Redis is lost at the start."""
         try:
+            await self._lanes.weigh()
             async with self._state.bells("dispatcher") as bells:
                 while True:
                     if await survive(self._round, "round") is not None:

@@ -10,8 +10,6 @@ T = TypeVar("T")
 
 #: A script handles at most this many slices per call.
 MAX_CALL_ENTRIES = 100
-#: Waiting this long is worth one step of priority.
-AGEING_SECONDS = 600
 
 
 class Slice(NamedTuple):
@@ -113,6 +111,12 @@ class Claim:
     engine_deaths: int = 0
     #: How many strikes each row began with: the batch reruns a row that has killed engines before.
     strikes_before: int = 0
+    #: What the order of rows depends on; times are Unix seconds.
+    priority: int = 0
+    created_at: int = 0
+    expires_at: int = 0
+    #: How many rows the batch has in all.
+    batch_rows: int = 0
     #: The results of those rows that an earlier run of the slice has answered.
     kept: Part | None = None
 
@@ -161,6 +165,10 @@ class ReadySlice:
     tokens: int
     rows: int
     is_ready: bool
+    #: Rows of the batch on this lane that have no result yet.
+    rows_left: int = 0
+    #: When a slice of the batch was last claimed on this lane, in Unix seconds; 0 if none ever was.
+    claimed_at: int = 0
 
     @property
     def member(self) -> str:

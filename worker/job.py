@@ -21,7 +21,7 @@ from shared.storage import Storage
 from worker.connections import opened
 from worker.engine_errors import EngineFailedError
 from worker.engine_pools import EnginePools
-from worker.engine_sizes import rows_at_once
+from worker.engine_sizes import rows_at_once, small_rows, spare_seats
 from worker.lane_engines import LaneEngines
 from worker.lane_load import LaneLoad
 from worker.lane_work import LaneWork
@@ -85,8 +85,12 @@ class LaneJob:
         self._job = job
         self._is_superseded = False
         self._meter = RateMeter()
+        #: For deadlines, which are minutes or hours away.
+        self._token_meter = RateMeter(seconds=30)
+        model = catalog.model(lane.model)
         self._load = LaneLoad(
-            rows_at_once=rows_at_once(catalog.model(lane.model)),
+            rows_at_once=rows_at_once(model),
+            small_rows=small_rows(model),
             direct_rows=settings.direct_rows,
             wave_seconds=settings.wave_seconds,
         )
@@ -95,7 +99,14 @@ class LaneJob:
             catalog, lane, state, settings, patience_seconds=self._pools.patience_seconds
         )
         self._work = LaneWork(
-            state, storage, settings, self._engines, self._load, lane=lane, job=job
+            state,
+            storage,
+            settings,
+            self._engines,
+            self._load,
+            lane=lane,
+            job=job,
+            small_batch_rows=spare_seats(model),
         )
 
     async def run(self) -> None:
@@ -174,12 +185,16 @@ class LaneJob:
     async def _beat(self) -> None:
         await self._work.renew_claims()
         record = await self._state.lanes.job(self._lane.name)
-        self._meter.measure(
-            record.rows,
-            time.monotonic(),
-            is_working=bool(self._load.claims),
-            known_rate=record.rate,
-        )
+        for meter, count, known_rate in (
+            (self._meter, record.rows, record.rate),
+            (self._token_meter, record.tokens, record.token_rate),
+        ):
+            meter.measure(
+                count,
+                time.monotonic(),
+                is_working=bool(self._load.claims),
+                known_rate=known_rate,
+            )
         self._work.suspects = await self._state.lanes.suspects_count(self._lane.name)
         is_ours = await self._state.lanes.beat(
             self._lane.name,
@@ -187,6 +202,7 @@ class LaneJob:
             rows_wanted=2 * self._load.wave_rows(self._meter.rate),
             executions=self._work.waves_started,
             rate=self._meter.rate,
+            token_rate=self._token_meter.rate,
             **self._pools.report(),
         )
         # A full job claims nothing, and claiming is how a job learns that it was replaced.

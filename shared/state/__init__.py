@@ -7,7 +7,7 @@ from shared.state.batch_record import BatchRecord
 from shared.state.batches import Acceptance, NewBatch, PackedAcceptance, Pin, Start
 from shared.state.files import FileRecord
 from shared.state.keys import KeyRecord
-from shared.state.lanes import JobRecord
+from shared.state.lanes import Backlog, JobRecord
 from shared.state.limits import (
     KnownBatch,
     NewBatchParams,
@@ -22,6 +22,7 @@ from shared.state.uploads import PartRecord, UploadRecord
 
 __all__ = [
     "Acceptance",
+    "Backlog",
     "BatchRecord",
     "Bells",
     "FileRecord",

@@ -1,10 +1,12 @@
 """Lanes: their ready lists, and the lane job that each has while there is work."""
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from shared.lifecycle import Status
-from shared.slices import ReadySlice, to_slice
+from shared.slices import ReadySlice, Slice, to_slice
 from shared.state.client import Client
 from shared.state.scripts import Scripts, pairs
 from shared.state.slices import pending_key
@@ -14,6 +16,9 @@ _BATCHES = 500
 #: If more than `_BATCHES` wait, candidates are the `_CLOSING` batches whose windows close next, the
 #: `_OLDEST` ones, and the next batches of `_TENANTS` tenants.
 _CLOSING, _OLDEST, _TENANTS = 200, 50, 250
+#: What is read of a candidate's batch, before the fields whose names depend on the lane.
+_CANDIDATE_FIELDS = ("status", "plan", "lane", "tenant", "priority", "created_at", "expires_at")
+_LANES = _CANDIDATE_FIELDS.index("lane")
 
 
 class RowsAhead(NamedTuple):
@@ -23,10 +28,18 @@ class RowsAhead(NamedTuple):
     others: int
 
 
+class Backlog(NamedTuple):
+    """How many batches have pending slices, the newest of them, and how many slices are ready."""
+
+    batches: int
+    newest: str
+    ready: int
+
+
 class JobRecord(NamedTuple):
     """What is known about a lane's job. Times are Unix seconds, 0 if it never happened.
 
-    `rate` is the lane's rows per second. It outlives the job, and so does `deaths`.
+    `rate` is the lane's rows per second. It outlives the job, and so do `token_rate` and `deaths`.
     """
 
     id: str
@@ -44,6 +57,9 @@ class JobRecord(NamedTuple):
     spills_at: float = 0
     #: How many engines in a row died of suspects, with no result in between.
     deaths: int = 0
+    #: Predicted for the rows that were committed, and how many of them a second.
+    tokens: int = 0
+    token_rate: float = 0
 
 
 class Lanes:
@@ -66,13 +82,14 @@ class Lanes:
         """How many batches run on the lane."""
         return await self._redis.zcard(self._key(lane, "active"))
 
-    async def backlog(self, lane: str) -> tuple[int, int]:
-        """How many batches have pending slices, and how many slices are ready."""
+    async def backlog(self, lane: str) -> Backlog:
+        """What a lane has waiting, in short."""
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.zcard(self._key(lane, "waiting"))
+            pipe.zrevrange(self._key(lane, "waiting"), 0, 0)
             pipe.zcard(self._key(lane, "ready"))
-            batches, ready = await pipe.execute()
-        return batches, ready
+            batches, newest, ready = await pipe.execute()
+        return Backlog(batches, newest[0] if newest else "", ready)
 
     async def rows_ahead(self, lane: str, *, tenant: str) -> RowsAhead:
         """Count the rows of the lane's running batches that have no result yet."""
@@ -104,57 +121,59 @@ class Lanes:
         """How many slices wait to be run alone because an engine died with them."""
         return await self._redis.zcard(self._key(lane, "suspects"))
 
-    async def candidates(self, lane: str, *, slices_per_batch: int) -> list[ReadySlice]:
-        """The ready slices of the lane, and the next pending slices of waiting batches.
+    async def candidates(
+        self, lane: str, *, slices_per_batch: int, among: Sequence[str] | None = None
+    ) -> list[ReadySlice]:
+        """The lane's ready slices, in order, and the next pending slices of batches that wait.
 
         However many batches wait, they include the most urgent ones of each tenant and those whose
-        windows close soonest.
+        windows close soonest. `among` names the batches instead, and leaves out what is ready.
         """
-        ready, waiting = await self._to_choose_from(lane)
-        ids = list(dict.fromkeys([*waiting, *(member.rpartition(":")[0] for member in ready)]))
-        fields = ("status", "plan", "tenant", "priority", "created_at", "expires_at", "lane")
+        ready: list[str] = []
+        if among is None:
+            ready, among = await self._to_choose_from(lane)
+        ids = list(dict.fromkeys([*among, *(_batch_of(member) for member in ready)]))
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in ids:
+                fields = (*_CANDIDATE_FIELDS, *rows_left_fields(lane), f"claimed_at:{lane}")
                 pipe.hmget(f"{self._namespace}batch:{batch_id}", *fields)
-            batches = dict(zip(ids, await pipe.execute(), strict=True))
+            records = await pipe.execute()
+        batches = {
+            id_: record
+            for id_, record in zip(ids, records, strict=True)
+            if record[0] == Status.IN_PROGRESS
+        }
+        wanted = defaultdict[str, list[str]](list)
+        for member in ready:
+            wanted[_batch_of(member)].append(member.rpartition(":")[2])
+        are_ready = {id_: frozenset(indexes) for id_, indexes in wanted.items()}
+        waiting = [id_ for id_ in among if id_ in batches]
         async with self._redis.pipeline(transaction=False) as pipe:
             for batch_id in waiting:
-                _, plan, *_, lanes = batches[batch_id]
-                key = pending_key(batch_id, plan, lanes.split(), lane)
+                _, plan, *_ = record = batches[batch_id]
+                key = pending_key(batch_id, plan, record[_LANES].split(), lane)
                 pipe.zrange(f"{self._namespace}{key}", 0, slices_per_batch - 1)
-            pending = await pipe.execute()
-        wanted = [
-            (member.rpartition(":")[0], int(member.rpartition(":")[2]), True) for member in ready
-        ]
-        wanted += [
-            (batch_id, int(index), False)
-            for batch_id, indexes in zip(waiting, pending, strict=True)
-            for index in indexes
-        ]
+            for batch_id, indexes in zip(waiting, await pipe.execute(), strict=True):
+                wanted[batch_id] += indexes
+        asked = [(id_, indexes) for id_, indexes in wanted.items() if indexes and id_ in batches]
         async with self._redis.pipeline(transaction=False) as pipe:
-            for batch_id, index, _ in wanted:
-                pipe.hget(f"{self._namespace}plan:{batch_id}:{batches[batch_id][1]}", str(index))
-            slices = await pipe.execute()
-        found = []
-        for (batch_id, index, is_ready), text in zip(wanted, slices, strict=True):
-            status, _, tenant, priority, created_at, expires_at, _ = batches[batch_id]
-            if text is None or status != Status.IN_PROGRESS:
-                continue
-            slice_ = to_slice(text)
-            found.append(
-                ReadySlice(
-                    batch_id=batch_id,
-                    index=index,
-                    tenant=tenant,
-                    priority=int(priority),
-                    created_at=int(created_at),
-                    expires_at=int(expires_at),
-                    tokens=slice_.tokens,
-                    rows=slice_.rows,
-                    is_ready=is_ready,
-                )
+            for batch_id, indexes in asked:
+                pipe.hmget(f"{self._namespace}plan:{batch_id}:{batches[batch_id][1]}", indexes)
+            plans = await pipe.execute()
+        found = {
+            f"{batch_id}:{index}": _candidate(
+                batch_id,
+                batches[batch_id],
+                int(index),
+                to_slice(text),
+                is_ready=index in are_ready.get(batch_id, ()),
             )
-        return found
+            for (batch_id, indexes), texts in zip(asked, plans, strict=True)
+            for index, text in zip(indexes, texts, strict=True)
+            if text is not None
+        }
+        first = [found.pop(member) for member in ready if member in found]
+        return [*first, *found.values()]
 
     async def _to_choose_from(self, lane: str) -> tuple[list[str], list[str]]:
         """The ready slices, and the ids of about `_BATCHES` waiting batches at most."""
@@ -178,19 +197,34 @@ class Lanes:
         # The oldest of all are always included.
         return ready, list(dict.fromkeys([*urgent, *waiting[:_OLDEST], *chain(*chosen)]))
 
-    async def feed(self, lane: str, members: list[str]) -> int:
-        """Put the ready list into this order (at most 100 members). Returns how many were added."""
-        fed: int = await self._scripts.run("feed", lane, *members)
+    async def feed(self, lane: str, members: list[str], *, returned: Sequence[str] = ()) -> int:
+        """Put the ready list into this order (at most 100 members), and make `returned` pending.
+
+        Returns how many were added.
+        """
+        fed: int = await self._scripts.run("feed", lane, len(members), *members, *returned)
         return fed
 
-    async def served(self, lane: str) -> dict[str, int]:
-        """Predicted tokens claimed so far by each tenant, the measure of fair share."""
+    async def served(self, lane: str) -> dict[str, float]:
+        """Tokens per unit of weight that each tenant has had of the lane; the measure of its share.
+
+        What is claimed counts as predicted, and what is committed with the tokens that the engine
+        computed: those of prompts that were not cached, and those of answers.
+        """
         served = await self._redis.hgetall(self._key(lane, "served"))
-        return {tenant: int(tokens) for tenant, tokens in served.items()}
+        return {tenant: float(tokens) for tenant, tokens in served.items() if tenant}
 
     async def forget_served(self, lane: str) -> None:
-        """Reset the fair share, because nobody is owed anything on an idle lane."""
+        """Reset the shares, because nobody is owed anything on an idle lane."""
         await self._redis.delete(self._key(lane, "served"))
+
+    async def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Set the weights of tenants on all lanes; of those that are not named it is 1."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.delete(f"{self._namespace}weights")
+            if weights:
+                pipe.hset(f"{self._namespace}weights", mapping=weights)
+            await pipe.execute()
 
     async def job(self, lane: str) -> JobRecord:
         """The lane's job. Its id is empty if there is none."""
@@ -207,6 +241,8 @@ class Lanes:
             full=tuple(fields.get("full", "").split()),
             spills_at=float(fields.get("spills_at", 0)),
             deaths=int(fields.get("deaths", 0)),
+            tokens=int(fields.get("tokens", 0)),
+            token_rate=float(fields.get("token_rate", 0)),
         )
 
     async def open_job(self, lane: str, old: str, new: str) -> str:
@@ -256,3 +292,26 @@ def rows_left(
     if left is not None:
         return int(left)
     return max(0, int(total or 0) - int(completed or 0) - int(failed or 0))
+
+
+def _batch_of(member: str) -> str:
+    return member.rpartition(":")[0]
+
+
+def _candidate(
+    batch_id: str, record: Sequence[str], index: int, slice_: Slice, *, is_ready: bool
+) -> ReadySlice:
+    _, _, _, tenant, priority, created_at, expires_at, *left, claimed_at = record
+    return ReadySlice(
+        batch_id=batch_id,
+        index=index,
+        tenant=tenant,
+        priority=int(priority),
+        created_at=int(created_at),
+        expires_at=int(expires_at),
+        tokens=slice_.tokens,
+        rows=slice_.rows,
+        is_ready=is_ready,
+        rows_left=rows_left(*left),
+        claimed_at=int(claimed_at or 0),
+    )

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from shared import retention
 from shared.lifecycle import FINAL, TRANSITIONS
-from shared.slices import AGEING_SECONDS, MAX_CALL_ENTRIES
+from shared.ordering.waiting_batch import AGEING_SECONDS
+from shared.slices import MAX_CALL_ENTRIES
 
 FOLDER = Path(__file__).parent / "lua"
 LIFECYCLE = "lifecycle"

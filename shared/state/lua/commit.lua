@@ -1,4 +1,4 @@
--- needs: lifecycle, event, progress, slice, part, waiting, transition
+-- needs: lifecycle, event, progress, slice, part, served, waiting, transition
 -- Records a part. The first commit of a slice wins; later ones change nothing.
 -- ARGV: lane, batch id, index, epoch, part (JSON), completed, failed, input tokens, cached tokens,
 -- output tokens, reasoning tokens, what to announce about the slice (JSON; '' for nothing), then id
@@ -10,7 +10,8 @@ local lane, id, index, epoch, part, announcement =
 local COUNTS_BEFORE, DEAD_ROWS_FROM = 5, 13
 local key, parts, inflight = batch_key(id), ns .. 'parts:' .. id, ns .. 'inflight:' .. id
 local member, rows = id .. ':' .. index, tonumber(ARGV[6]) + tonumber(ARGV[7])
-local batch = redis.call('HMGET', key, 'status', 'lane', 'lane_failed:' .. lane, 'plan')
+local batch = redis.call('HMGET', key, 'status', 'lane', 'lane_failed:' .. lane, 'plan',
+  'tenant')
 local status, lanes, lane_failed, plan = batch[1], batch[2], batch[3], batch[4]
 local recorded = redis.call('HGET', parts, index)
 local current = redis.call('HGET', ns .. 'epochs:' .. id, index)
@@ -34,11 +35,21 @@ local function sweep_late_part()
   end
 end
 
+-- The claim was charged as predicted; what was given back meanwhile is charged as a whole.
+local function correct_charge(was_claimed)
+  local predicted = predicted_tokens(id, plan, index)
+  local used = used_tokens({unpack(ARGV, COUNTS_BEFORE + 1, COUNTS_BEFORE + #COUNTERS)})
+  charge(lane, batch[5], used - (was_claimed and predicted or 0))
+  redis.call('HINCRBY', lane_key(lane, 'job'), 'tokens', predicted)
+end
+
 local function end_claim()
   for _, list in ipairs({'claims', 'ready', 'suspects'}) do
     redis.call('ZREM', lane_key(lane, list), member)
   end
-  if not leave_inflight(id, index) and plan then
+  local was_claimed = leave_inflight(id, index)
+  correct_charge(was_claimed)
+  if not was_claimed then
     -- The slice was given back meanwhile, and its batch was paused or reordered.
     local pending = pending_key(id, plan, words(lanes), lane)
     if redis.call('ZREM', pending, index) == 1 and redis.call('ZCARD', pending) == 0 then

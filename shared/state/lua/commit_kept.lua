@@ -1,9 +1,9 @@
--- needs: slice, part
+-- needs: slice, part, served
 -- Makes parts of what was kept of a closing batch's slices: they will not run again.
 -- ARGV: batch id
 -- Returns how many slices it looked at; if it is MAX_CALL_ENTRIES, there may be more.
 local id = ARGV[1]
-local batch = redis.call('HMGET', batch_key(id), 'status', 'plan', 'lane')
+local batch = redis.call('HMGET', batch_key(id), 'status', 'plan', 'lane', 'tenant')
 local status, plan, lanes = batch[1], batch[2], words(batch[3])
 if not plan or not (status == 'finalizing' or status == 'cancelling') then return 0 end
 if redis.call('SCARD', ns .. 'inflight:' .. id) > 0 then return 0 end
@@ -17,7 +17,9 @@ for i = 1, count do
   redis.call('HDEL', ns .. 'kept:' .. id, index)
   if redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 0
     and redis.call('HEXISTS', batch_key(id), 'lane_failed:' .. lane) == 0 then
-    record_part(id, lane, batch[3], index, part, cjson.decode(part)[6])
+    local usage = cjson.decode(part)[6]
+    record_part(id, lane, batch[3], index, part, usage)
+    charge(lane, batch[4], used_tokens(usage))
   end
 end
 return count

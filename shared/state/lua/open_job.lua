@@ -4,6 +4,6 @@ local key = lane_key(ARGV[1], 'job')
 local current = redis.call('HGET', key, 'id') or ''
 if current ~= ARGV[2] then return current end
 redis.call('HSET', key, 'id', ARGV[3], 'opened_at_ms', int(now_ms), 'beat_at_ms', '0',
-  'rows', '0', 'slices', '0', 'executions', '0')
+  'rows', '0', 'tokens', '0', 'slices', '0', 'executions', '0')
 redis.call('HDEL', key, 'runs_on', 'full', 'spills_at')
 return ARGV[3]

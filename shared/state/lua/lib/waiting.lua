@@ -1,6 +1,7 @@
+-- needs: served
 -- A batch waits on a lane while it has pending slices there. `waiting` has all waiting batches. Each
 -- tenant also has a list of its own, the most urgent first, so that no tenant is hidden behind
--- another's batches. Its order ages priorities as dispatcher/ordering.py does.
+-- another's batches. Its order ages priorities as shared/ordering does.
 
 local function tenant_key(lane, tenant) return lane_key(lane, 'waiting:' .. tenant) end
 
@@ -9,7 +10,9 @@ local function start_waiting(lane, id)
   local place = tonumber(values[2]) - AGEING_SECONDS * tonumber(values[3] or 0)
   redis.call('ZADD', lane_key(lane, 'waiting'), values[2], id)
   redis.call('ZADD', tenant_key(lane, values[1]), int(place), id)
-  redis.call('SADD', lane_key(lane, 'tenants'), values[1])
+  if redis.call('SADD', lane_key(lane, 'tenants'), values[1]) == 1 then
+    lift(lane, values[1], redis.call('SMEMBERS', lane_key(lane, 'tenants')))
+  end
 end
 
 local function stop_waiting(lane, id)
@@ -18,5 +21,6 @@ local function stop_waiting(lane, id)
   redis.call('ZREM', tenant_key(lane, tenant), id)
   if redis.call('EXISTS', tenant_key(lane, tenant)) == 0 then
     redis.call('SREM', lane_key(lane, 'tenants'), tenant)
+    if redis.call('EXISTS', lane_key(lane, 'tenants')) == 0 then remember_last(lane, tenant) end
   end
 end

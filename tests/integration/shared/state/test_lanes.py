@@ -93,6 +93,45 @@ async def test_feeding_makes_pending_slices_ready_in_the_given_order(state: Stat
     assert [(one.batch_id, one.index) for one in got] == [(second, 1), (first, 0), (first, 1)]
 
 
+async def test_what_is_returned_from_the_ready_list_waits_again(state: State) -> None:
+    batch_id = await in_progress(state, slices=2)
+    await feed(state, batch_id, slices=2)
+    assert (await state.lanes.backlog(LANE)).batches == 0
+
+    await state.lanes.feed(LANE, [f"{batch_id}:0"], returned=[f"{batch_id}:1", "gone:5"])
+
+    assert (await state.lanes.backlog(LANE)) == (1, batch_id, 1)
+    found = await state.lanes.candidates(LANE, slices_per_batch=9)
+    assert [(one.index, one.is_ready) for one in found] == [(0, True), (1, False)]
+
+
+async def test_more_slices_are_read_of_some_batches(state: State) -> None:
+    one, _ = await in_progress(state, slices=9), await in_progress(state, slices=9)
+    await feed(state, one, slices=2)
+
+    found = await state.lanes.candidates(LANE, slices_per_batch=4, among=[one])
+
+    assert [(slice_.batch_id, slice_.index) for slice_ in found] == [(one, n) for n in range(2, 6)]
+
+
+async def test_a_candidate_says_what_is_left_of_its_batch_and_when_it_had_its_turn(
+    state: State,
+) -> None:
+    fresh = await in_progress(state, slices=3)
+    begun, *_ = await claimed(state, slices=1)
+    later = await in_progress(state, slices=3)
+    await feed(state, later, slices=2)
+    [running] = await claim(state)
+    await state.claims.commit(running, part(running))
+
+    found = {one.batch_id: one for one in await state.lanes.candidates(LANE, slices_per_batch=1)}
+
+    assert begun.batch_id not in found
+    assert (found[fresh].rows_left, found[fresh].claimed_at) == (30, 0)
+    assert found[later].rows_left == 20
+    assert found[later].claimed_at > 0
+
+
 async def test_feeding_again_reorders_what_is_ready(state: State) -> None:
     batch_id = await in_progress(state, slices=3)
     await feed(state, batch_id, slices=3)

@@ -160,9 +160,68 @@ async def test_claimed_tokens_count_for_the_tenants_share(state: State) -> None:
     await claimed(state, slices=2)
     await claimed(state, slices=1, tenant="globex")
 
-    assert await state.lanes.served(LANE) == {"acme": 100, "globex": 50}
+    # Globex began where acme stood.
+    assert await state.lanes.served(LANE) == {"acme": 100, "globex": 100 + 50}
     await state.lanes.forget_served(LANE)
     assert await state.lanes.served(LANE) == {}
+
+
+async def test_a_commit_charges_what_the_engine_computed_instead_of_the_prediction(
+    state: State,
+) -> None:
+    first, _ = await claimed(state, slices=2)
+
+    await state.claims.commit(first, part(first))
+
+    # Ten rows of 3 tokens in, of which 1 was cached, and 2 out; the other slice as predicted.
+    assert await state.lanes.served(LANE) == {"acme": 40 + 50}
+    assert (await state.lanes.job(LANE)).tokens == 50
+
+
+async def test_a_slice_that_goes_back_unrun_costs_nothing(state: State) -> None:
+    first, second = await claimed(state, slices=2)
+
+    await state.claims.release(first)
+    await state.claims.release(first)
+    await state.claims.reap(LANE, all_claims=True)
+
+    assert await state.lanes.served(LANE) == {"acme": 0}
+    await state.claims.commit(second, part(second))
+    assert await state.lanes.served(LANE) == {"acme": 40}
+
+
+async def test_tokens_count_less_for_a_tenant_with_a_larger_weight(state: State) -> None:
+    await state.lanes.set_weights({"globex": 9.0})
+    await state.lanes.set_weights({"acme": 4.0})
+
+    await claimed(state, slices=2)
+    await claimed(state, slices=2, tenant="globex")
+
+    assert await state.lanes.served(LANE) == {"acme": 25, "globex": 25 + 100}
+
+
+async def test_a_tenant_that_comes_back_is_owed_nothing_for_the_time_without(
+    state: State,
+) -> None:
+    await claimed(state, slices=2)
+    busy = await in_progress(state, slices=2)
+    await feed(state, busy, slices=1)
+    await claim(state)
+
+    await in_progress(state, tenant="globex")
+    await in_progress(state, tenant="initech")
+
+    assert await state.lanes.served(LANE) == {"acme": 150, "globex": 150, "initech": 150}
+
+
+async def test_a_tenant_that_comes_while_nobody_waits_starts_where_the_last_one_stood(
+    state: State,
+) -> None:
+    await claimed(state, slices=2)
+
+    await in_progress(state, tenant="globex")
+
+    assert await state.lanes.served(LANE) == {"acme": 100, "globex": 100}
 
 
 async def test_a_commit_records_the_part_and_counts_its_rows(state: State) -> None:

@@ -1,0 +1,50 @@
+"""How long answers are, learned for each batch and kind of row while the batch runs. Pure."""
+
+from collections import OrderedDict
+from math import inf
+
+_POWERS = 24
+#: Batches that are remembered; the others had no answer for longer.
+_MAX_BATCHES = 1000
+
+
+class Lengths:
+    """Counts of answers by the power of two of their length.
+
+    They are a distribution, since the longest answers decide how long the end of a batch takes, and
+    not the average (arXiv 2604.00499).
+    """
+
+    #: What is expected: no more than one answer in ten is longer.
+    QUANTILE = 0.9
+    #: All answers of the batch together count as so many of each kind.
+    PRIOR = 1.0
+
+    def __init__(self) -> None:
+        self._all: dict[str, list[int]] = {}
+        self._kinds: OrderedDict[str, dict[int, list[int]]] = OrderedDict()
+
+    def note(self, batch_id: str, kind: int, tokens: int) -> None:
+        """An answer of this length has come."""
+        power = min(tokens.bit_length(), _POWERS - 1)
+        self._all.setdefault(batch_id, [0] * _POWERS)[power] += 1
+        kinds = self._kinds.setdefault(batch_id, {})
+        kinds.setdefault(kind, [0] * _POWERS)[power] += 1
+        self._kinds.move_to_end(batch_id)
+        if len(self._kinds) > _MAX_BATCHES:
+            oldest, _ = self._kinds.popitem(last=False)
+            del self._all[oldest]
+
+    def expect(self, batch_id: str, kind: int) -> float:
+        """Tokens that an answer hardly exceeds; infinite before the first answer of the batch."""
+        if (everything := self._all.get(batch_id)) is None:
+            return inf
+        own = self._kinds[batch_id].get(kind, [0] * _POWERS)
+        scale = self.PRIOR / sum(everything)
+        weights = [count + scale * prior for count, prior in zip(own, everything, strict=True)]
+        left = self.QUANTILE * sum(weights)
+        for power, weight in enumerate(weights):
+            left -= weight
+            if left <= 0:
+                return float(1 << power)
+        return float(1 << _POWERS)

@@ -1,0 +1,203 @@
+"""What waits in front of a lane or of an engine, and what goes next. Pure: time is an argument.
+
+Between tenants the order is fair in the tokens that engines really compute. Within a tenant it goes
+by priority with ageing, then by turns between batches. A batch goes before all of that when its
+deadline would otherwise be missed, and works that begin like what the engine has in its cache go
+first as long as no tenant loses its share by it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from math import inf
+from typing import NamedTuple
+
+from shared.ordering.deadlines import Deadline
+from shared.ordering.lengths import Lengths
+from shared.ordering.prefix_cache import PrefixCache
+from shared.ordering.shares import Shares
+from shared.ordering.waiting_batch import TURN_SECONDS, TURN_TOKENS, LastTurn, WaitingBatch
+from shared.ordering.work import Work
+
+#: How far the shares of two tenants may drift apart so that works with a cached beginning go first,
+#: in seconds of the engine; and in tokens as long as its rate is unknown.
+LOCALITY_SECONDS = 1.0
+LOCALITY_TOKENS = 2048
+#: How much of its own share a tenant may be given in advance to meet deadlines, in seconds. It
+#: waits for the others afterwards, so nobody gains by asking for short windows.
+ADVANCE_SECONDS = 3600
+#: Batches without works that wait whose last turns are remembered.
+_MAX_TURNS = 1000
+
+
+class _Head(NamedTuple):
+    """The batch of a tenant that goes next, until `until` or the end of its turn."""
+
+    batch: WaitingBatch
+    until: float
+
+
+class Line:
+    """Works that wait, in an order that may change until the last moment."""
+
+    def __init__(
+        self,
+        shares: Shares,
+        cache: PrefixCache | None = None,
+        *,
+        tokens_per_block: int = 0,
+        last_turns: Mapping[str, float] | None = None,
+        is_lifting: bool = True,
+    ) -> None:
+        """An empty line. `last_turns` says when batches had their last turns, in Unix seconds.
+
+        A line that `is_lifting` sees tenants come and go; otherwise the shares know who was away.
+        Without a cache, nothing that goes through it has a cached beginning.
+        """
+        self.shares = shares
+        self.lengths = Lengths()
+        self._cache = cache
+        self._tokens_per_block = tokens_per_block
+        self._batches: dict[str, WaitingBatch] = {}
+        self._tenants: dict[str, dict[str, WaitingBatch]] = {}
+        self._heads: dict[str, _Head] = {}
+        self._last_turns = OrderedDict(
+            (batch_id, LastTurn(at)) for batch_id, at in (last_turns or {}).items()
+        )
+        self._turns = 0
+        self._is_lifting = is_lifting
+        self._urgent: Sequence[str] = ()
+        self._tokens_per_second = 0.0
+        self._next: WaitingBatch | None = None
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, work: Work) -> None:
+        batch = self._batches.get(work.batch_id)
+        if batch is None:
+            batch = WaitingBatch(work, self._last_turns.get(work.batch_id, LastTurn()))
+            self._batches[batch.id] = batch
+            if work.tenant not in self._tenants:
+                if self._is_lifting:
+                    self.shares.join(work.tenant, self._tenants)
+                self._tenants[work.tenant] = {}
+            self._tenants[work.tenant][batch.id] = batch
+            self._heads.pop(work.tenant, None)
+        batch.add(work)
+        self.shares.weigh(work.tenant, work.weight)
+        self._count += 1
+        self._next = None
+
+    def remove(self, batch_id: str, numbers: Collection[int] | None = None) -> int:
+        """Take out all works of a batch, or those with these numbers. Returns how many waited."""
+        batch = self._batches.get(batch_id)
+        if batch is None:
+            return 0
+        if numbers is None:
+            count = batch.count
+            self._forget(batch)
+        else:
+            count = batch.remove(numbers)
+            if not batch.count:
+                self._forget(batch)
+        self._count -= count
+        self._next = None
+        return count
+
+    def complete(self, batch_id: str) -> None:
+        """Say that all works that are left of the batch wait here; none comes after this."""
+        if (batch := self._batches.get(batch_id)) is not None:
+            batch.complete()
+
+    def deadlines(self) -> list[Deadline]:
+        """What each batch has waiting here, and by when it has to be done."""
+        return [batch.deadline for batch in self._batches.values()]
+
+    def hurry(self, batch_ids: Sequence[str], *, tokens_per_second: float) -> None:
+        """Set which batches are `deadlines.urgent`, in that order, until the next call."""
+        self._urgent = batch_ids
+        self._tokens_per_second = tokens_per_second
+        self._next = None
+
+    def peek(self, now: float) -> Work:
+        """What `pop` would take. Raises IndexError if nothing waits."""
+        return self._first(now).next(self.lengths)
+
+    def pop(self, now: float) -> tuple[Work, float]:
+        """Take what goes next, and charge its tenant for the tokens that are not cached.
+
+        Returns the work and the tokens charged. When the work is done, the caller charges the
+        difference to what it really took. Raises IndexError if nothing waits.
+        """
+        batch = self._first(now)
+        work = batch.pop(self.lengths)
+        self._next = None
+        self._count -= 1
+        if batch.taken >= TURN_TOKENS or not batch.count:
+            self._turns += 1
+            batch.end_turn(LastTurn(now, self._turns))
+            self._heads.pop(batch.tenant, None)
+        if not batch.count:
+            self._forget(batch)
+        tokens = work.tokens
+        if work.prefix and self._cache is not None:
+            tokens -= self._cache.match(work.prefix) * self._tokens_per_block
+            self._cache.add(work.prefix)
+        charged = max(0.0, tokens)
+        self.shares.charge(work.tenant, charged)
+        return work, charged
+
+    def _first(self, now: float) -> WaitingBatch:
+        if not self._batches:
+            raise IndexError("Nothing waits.")
+        if self._next is None:
+            poorest = min(self._tenants, key=self.shares.of)
+            floor = self.shares.of(poorest)
+            self._next = self._urgent_batch(floor) or self._fair_batch(poorest, floor, now)
+        return self._next
+
+    def _urgent_batch(self, floor: float) -> WaitingBatch | None:
+        most = inf
+        if self._tokens_per_second > 0:
+            weights = sum(map(self.shares.weight, self._tenants))
+            most = floor + ADVANCE_SECONDS * self._tokens_per_second / weights
+        waiting = (self._batches.get(batch_id) for batch_id in self._urgent)
+        return next(
+            (batch for batch in waiting if batch and self.shares.of(batch.tenant) <= most), None
+        )
+
+    def _fair_batch(self, poorest: str, floor: float, now: float) -> WaitingBatch:
+        chosen, most = self._head(poorest, now), -1
+        drift = LOCALITY_SECONDS * self._tokens_per_second or LOCALITY_TOKENS
+        # A batch that is small against the drift would wait long for little.
+        if self._cache is None or chosen.tokens <= drift:
+            return chosen
+        for tenant in (poorest, *self._tenants):
+            if self.shares.of(tenant) - floor <= drift:
+                batch = self._head(tenant, now)
+                blocks = self._cache.match(batch.next(self.lengths).prefix)
+                if blocks > most:
+                    chosen, most = batch, blocks
+        return chosen
+
+    def _head(self, tenant: str, now: float) -> WaitingBatch:
+        """The first batch of a tenant. Only time, a turn or another batch can change it."""
+        head = self._heads.get(tenant)
+        if head is None or now >= head.until:
+            batch = min(self._tenants[tenant].values(), key=lambda batch: batch.rank(now))
+            head = self._heads[tenant] = _Head(batch, now + TURN_SECONDS / 4)
+        return head.batch
+
+    def _forget(self, batch: WaitingBatch) -> None:
+        del self._batches[batch.id]
+        # More of it may come later.
+        self._last_turns[batch.id] = batch.last_turn
+        self._last_turns.move_to_end(batch.id)
+        if len(self._last_turns) > _MAX_TURNS:
+            self._last_turns.popitem(last=False)
+        batches = self._tenants[batch.tenant]
+        del batches[batch.id]
+        self._heads.pop(batch.tenant, None)
+        if not batches:
+            del self._tenants[batch.tenant]

@@ -1,0 +1,30 @@
+"""What waits to be run: a slice in front of a lane, or a row in front of an engine. Pure."""
+
+from math import inf
+from typing import NamedTuple
+
+
+class Work(NamedTuple):
+    """A slice or a row that waits. Times are Unix seconds."""
+
+    batch_id: str
+    #: Its place in the batch: the slice's index, or the row's number.
+    number: int
+    tenant: str
+    priority: int
+    created_at: float
+    expires_at: float
+    #: Predicted, of the prompt and the answer together.
+    tokens: float
+    #: Hashes of the prompt's first blocks, the first block first. Each one covers all blocks before
+    #: its own, so equal hashes mean equal beginnings.
+    prefix: tuple[int, ...] = ()
+    #: The most tokens that the answer may have.
+    max_output: float = inf
+    #: Rows of a batch with the same kind have the same instructions, so their answers are of like
+    #: length.
+    kind: int = 0
+    #: The tenant's: with twice the weight it gets twice the share.
+    weight: float = 1.0
+    #: How many rows its batch has in all.
+    batch_rows: float = inf

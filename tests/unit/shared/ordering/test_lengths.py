@@ -1,0 +1,59 @@
+from math import inf
+
+import pytest
+
+from shared.ordering.lengths import Lengths
+
+
+def test_nothing_is_expected_before_the_first_answer() -> None:
+    assert Lengths().expect("a", 1) == inf
+
+
+@pytest.mark.parametrize("samples", [10, 100])
+def test_a_length_is_one_that_hardly_any_answer_of_the_kind_exceeds(samples: int) -> None:
+    lengths = Lengths()
+    for _ in range(samples):
+        lengths.note("a", 1, 100)
+        lengths.note("a", 2, 1000)
+
+    assert 100 <= lengths.expect("a", 1) <= 200
+    assert 1000 <= lengths.expect("a", 2) <= 2000
+
+
+def test_rare_long_answers_decide() -> None:
+    lengths = Lengths()
+    for tokens in [10] * 8 + [900] * 2:
+        lengths.note("a", 1, tokens)
+
+    assert lengths.expect("a", 1) >= 900
+
+
+def test_a_kind_without_answers_is_expected_to_be_as_the_batch() -> None:
+    lengths = Lengths()
+    lengths.note("a", 1, 100)
+
+    assert 100 <= lengths.expect("a", 2) <= 200
+
+
+def test_batches_are_learned_apart() -> None:
+    lengths = Lengths()
+    lengths.note("a", 1, 100)
+
+    assert lengths.expect("b", 1) == inf
+
+
+def test_only_batches_without_answers_for_long_are_forgotten() -> None:
+    lengths = Lengths()
+    for n in range(1500):
+        lengths.note("steady", 1, 100)
+        lengths.note(f"batch-{n}", 1, 100)
+
+    assert lengths.expect("batch-0", 1) == inf
+    assert max(lengths.expect("steady", 1), lengths.expect("batch-1499", 1)) < inf
+
+
+def test_no_length_is_too_long() -> None:
+    lengths = Lengths()
+    lengths.note("a", 1, 1 << 40)
+
+    assert lengths.expect("a", 1) < inf
