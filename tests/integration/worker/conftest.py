@@ -94,6 +94,10 @@ class MortalEngine:
         """How often each row was in it, by its name."""
         return Counter(row for run in self.runs() for row in run["rows"])
 
+    def rows_answered(self) -> int:
+        """How many rows it has answered."""
+        return sum(len(call["rows"]) for call in read(answers_beside(self.journal)))
+
     def rows_run_after_their_answer(self) -> Counter[tuple[str, str]]:
         """How often each row, by batch and name, ran again although it had been answered."""
         return run_after_answer(self.runs(), read(answers_beside(self.journal)))
