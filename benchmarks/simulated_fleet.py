@@ -26,8 +26,11 @@ _BLOCK_TOKENS = 16
 _SLICE_ROWS, _SLICE_TOKENS = 128, 32_768
 #: A prompt's shared part is looked at where it is more than this of the row's tokens.
 _WORTH = 0.25
-#: How often the ready list is put in order while no batch comes, in seconds.
-_LOOK_SECONDS = 1.0
+#: How often the ready list is put in order while no batch comes and this part of it is left.
+_LOOK_SECONDS, _FULL_ENOUGH = 30.0, 0.75
+#: If more batches wait, the dispatcher looks at those whose windows close next and at the oldest of
+#: each tenant, so many of both together.
+_BATCHES = 500
 #: Seconds that the measured rate covers.
 _RATE_SECONDS = 30.0
 
@@ -103,9 +106,7 @@ class Batch:
         first, tokens = 0, 0.0
         for number, row in enumerate(self.rows):
             more = self.tokens(row)
-            if number > first and (
-                number - first == _SLICE_ROWS or tokens + more > _SLICE_TOKENS
-            ):
+            if number > first and (number - first == _SLICE_ROWS or tokens + more > _SLICE_TOKENS):
                 yield _Slice(range(first, number), tokens)
                 first, tokens = number, 0.0
             tokens += more
@@ -141,6 +142,7 @@ class Fleet:
         self._served = Shares()
         self._ready: list[ReadySlice] = []
         self._ordered_at = -math.inf
+        self._ready_length = 0
         self._running: list[_Running] = []
         self._numbers = itertools.count()
         self._kv_used = 0
@@ -217,7 +219,8 @@ class Fleet:
     def _claim(self) -> None:
         """The lane job claims the ready list's first slices."""
         while self._waiting and len(self._rows) < self._most_claimed:
-            if not self._ready or self.now - self._ordered_at >= _LOOK_SECONDS:
+            is_short = len(self._ready) < self._ready_length * _FULL_ENOUGH
+            if not self._ready or is_short or self.now - self._ordered_at >= _LOOK_SECONDS:
                 self._order()
             ready = self._ready.pop(0)
             batch = self._batches[ready.batch_id]
@@ -239,7 +242,7 @@ class Fleet:
         used = {batch.tenant: self._served.of(batch.tenant) for batch in self._waiting.values()}
         lane = LaneNow(used, {}, self._rate)
         rows, depth = max(512, 2 * self._most_claimed), slices_per_batch(len(self._waiting))
-        slices = [one for batch in self._waiting.values() for one in _candidates(batch, depth)]
+        slices = [one for batch in self._to_choose_from() for one in _candidates(batch, depth)]
         while True:
             self._ready = ready_list(slices, lane, now=self.now, rows=rows)
             known = depth
@@ -248,9 +251,22 @@ class Fleet:
                 break
             for batch_id in more:
                 slices += _candidates(self._waiting[batch_id], depth, known)
+        self._ready_length = len(self._ready)
         deadlines = self._rows.deadlines()
         first = urgent(deadlines, now=self.now, tokens_per_second=self._rate)
         self._rows.hurry(first, tokens_per_second=self._rate)
+
+    def _to_choose_from(self) -> list[Batch]:
+        waiting = list(self._waiting.values())
+        if len(waiting) <= _BATCHES:
+            return waiting
+        closing = sorted(waiting, key=lambda batch: batch.deadline)[: _BATCHES // 2]
+        tenants: defaultdict[str, list[Batch]] = defaultdict(list)
+        for batch in waiting:
+            tenants[batch.tenant].append(batch)
+        each = max(1, _BATCHES // 2 // len(tenants))
+        oldest = [batch for batches in tenants.values() for batch in batches[:each]]
+        return list({batch.id: batch for batch in (*closing, *oldest)}.values())
 
     def _measure(self) -> None:
         """The lane's tokens per second."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.client import commands
+from cli.client import commands, completion
 from cli.client.exit_codes import code_of_error
 from cli.operators import PANEL, Commands, missing_library
 from shared.errors import BatchyardError
@@ -24,8 +24,24 @@ app = typer.Typer(
 commands.add_to(app)
 
 
+def _show_version(asked: bool) -> None:  # noqa: FBT001  # typer hands it over by position
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(version("batchyard"))
+        raise typer.Exit
+
+
 @app.callback()
-def _batchyard() -> None:
+def _batchyard(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
     """Batch inference for large language models on machines that you own."""
 
 
@@ -106,6 +122,7 @@ def install_servers() -> None:
 def main() -> None:
     """Errors that the user can fix are one message without a traceback; the docs list the codes."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    completion.prepare()
     try:
         app(standalone_mode=True)
     except BatchyardError as error:

@@ -10,6 +10,7 @@ from cli.client.uploads import PART_BYTES
 from tests.contract.conftest import EMBEDDER, MODEL, Caller, custom_ids, row, rows
 from tests.contract.engine import REFUSE, WAIT
 from tests.contract.user_commands import Command, on_terminal, running_batch
+from tests.eventually import wait_until
 
 _MB = 1024 * 1024
 
@@ -150,9 +151,11 @@ def test_on_a_terminal_ctrl_c_asks_what_becomes_of_the_batch(
     acme: Caller, batchyard: Command, answer: str, status: str
 ) -> None:
     batchyard.file("in.jsonl", rows("a", "b", WAIT))
-    with on_terminal(batchyard, "run", "in.jsonl", out=batchyard.folder / "out") as terminal:
+    out = batchyard.folder / "out"
+    with on_terminal(batchyard, "run", "in.jsonl", out=out) as terminal:
         batch = running_batch(acme, done=2)
         terminal.until("2/3 rows")
+        wait_until(lambda: out.read_bytes().count(b"\n") == 2)
 
         terminal.press("\x03")
         terminal.until("[c]ancel, [L]eave")
@@ -160,7 +163,7 @@ def test_on_a_terminal_ctrl_c_asks_what_becomes_of_the_batch(
 
         assert terminal.end() == 130
     assert acme.until(batch["id"], status)["status"] == status
-    assert _ids((batchyard.folder / "out").read_text()) == ["row-0", "row-1"]
+    assert _ids(out.read_text()) == ["row-0", "row-1"]
 
 
 def test_fetch_takes_what_there_is_only_if_asked_to(acme: Caller, batchyard: Command) -> None:
@@ -330,12 +333,12 @@ def test_memory_stays_flat_for_files_of_any_size(acme: Caller, batchyard: Comman
             for number in range(count)
         )
 
-    batchyard.file("small.jsonl", input_of(900, 10))
+    small = batchyard.file("small.jsonl", input_of(900, 10))
     large = batchyard.file("large.jsonl", input_of(900, 200_000))
     assert large.stat().st_size > 2 * PART_BYTES
 
-    small_run = batchyard.measured("run", "small.jsonl")
-    large_run = batchyard.measured("run", "large.jsonl")
+    small_run = batchyard.measured("run", str(small))
+    large_run = batchyard.measured("run", str(large))
     file_id = batchyard("ls").records()[0]["input_file_id"]
     download = batchyard.measured("files", "get", file_id)
 
