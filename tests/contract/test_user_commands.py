@@ -320,6 +320,8 @@ def test_contexts_name_gateways_and_never_show_keys(acme: Caller, batchyard: Com
     assert acme.key not in "".join(shown)
 
 
+# Each byte goes through every process, and a busy machine has little time for them.
+@pytest.mark.timeout(1200)
 def test_memory_stays_flat_for_files_of_any_size(acme: Caller, batchyard: Command) -> None:
     """Of 180 MB sent in parts, run, and downloaded; the results are small."""
 
