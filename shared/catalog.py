@@ -89,9 +89,9 @@ class Model(_Strict):
     idle_seconds: float = Field(default=300, ge=0)
     spill_seconds: float = Field(default=300, ge=0)
     hang_seconds: float = Field(default=600, gt=0)
-    max_enqueued_tokens: int | None = Field(default=None, ge=1)
     spare_seats: int | None = Field(default=None, ge=0)
     spare_kv: float = Field(default=0.05, ge=0, lt=1)
+    max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}
     engine: dict[str, Any] = {}

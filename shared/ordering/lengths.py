@@ -18,7 +18,7 @@ class Lengths:
     #: What is expected: no more than one answer in ten is longer.
     QUANTILE = 0.9
     #: All answers of the batch together count as so many of each kind.
-    PRIOR = 1.0
+    PRIOR = 0.1
 
     def __init__(self) -> None:
         self._all: dict[str, list[int]] = {}
@@ -36,10 +36,10 @@ class Lengths:
             del self._all[oldest]
 
     def expect(self, batch_id: str, kind: int) -> float:
-        """Tokens that an answer hardly exceeds; infinite before the first answer of the batch."""
-        if (everything := self._all.get(batch_id)) is None:
+        """Tokens that an answer hardly exceeds; infinite before the first answer of the kind."""
+        if (own := self._kinds.get(batch_id, {}).get(kind)) is None:
             return inf
-        own = self._kinds[batch_id].get(kind, [0] * _POWERS)
+        everything = self._all[batch_id]
         scale = self.PRIOR / sum(everything)
         weights = [count + scale * prior for count, prior in zip(own, everything, strict=True)]
         left = self.QUANTILE * sum(weights)

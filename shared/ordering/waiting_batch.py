@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from heapq import heappop, heappush
+from math import inf
 from typing import NamedTuple
 
 from shared.ordering.deadlines import Deadline
@@ -53,6 +54,9 @@ class WaitingBatch:
         self._groups: dict[Group, list[tuple[float, int, Work]]] = {}
         #: The groups in their order, the next one last; made again before its first use if stale.
         self._agenda: list[Group] = []
+        #: How many at the end of it are only tried: one work of each, to learn the kind's lengths.
+        self._trials = 0
+        self._tried: set[int] = set()
         self._is_stale = True
         self._taken_since = 0
 
@@ -104,10 +108,15 @@ class WaitingBatch:
     def pop(self, lengths: Lengths) -> Work:
         """Take the work that goes next."""
         self.next(lengths)
-        works = self._groups[self._agenda[-1]]
+        group = self._agenda[-1]
+        works = self._groups[group]
         *_, work = heappop(works)
+        if self._trials:
+            self._trials -= 1
+            self._agenda.pop()
         if not works:
-            del self._groups[self._agenda.pop()]
+            del self._groups[group]
+            self._agenda = [other for other in self._agenda if other != group]
         self.count -= 1
         self.tokens -= work.tokens
         self.taken += work.tokens
@@ -135,7 +144,8 @@ class WaitingBatch:
         Groups that begin alike follow each other, from the one that was taken last: prefixes in
         lexicographic order are the depth-first order of their tree, which uses each cached block
         as often as it can. When only the end of the batch is left, long answers go first, so that
-        no long row runs on alone.
+        no long row runs on alone. Before that, one work of each kind is tried: what is not known
+        by then counts as long.
         """
         last = self._agenda[-1] if self._agenda else None
 
@@ -147,4 +157,13 @@ class WaitingBatch:
         if last in self._groups and not self._is_whole:
             first = self._agenda.index(last) + 1
             self._agenda = self._agenda[first:] + self._agenda[:first]
+        trials: list[Group] = []
+        if self._is_whole:
+            unknown = {group.kind: group for group in self._groups if group.kind not in self._tried}
+            trials = [
+                group for kind, group in unknown.items() if lengths.expect(self.id, kind) == inf
+            ]
+            self._tried |= unknown.keys()
+        self._agenda += trials
+        self._trials = len(trials)
         self._is_stale, self._taken_since = False, 0

@@ -52,7 +52,7 @@ async def test_rows_that_are_withdrawn_do_not_enter_and_those_inside_stay() -> N
     entrance, ending = an_entrance(), asyncio.Event()
 
     async def stay(batch_id: str) -> None:
-        async with entrance.entered(WORK._replace(batch_id=batch_id)):
+        async with entrance.entered(WORK._replace(batch_id=batch_id, tenant=batch_id)):
             await ending.wait()
 
     rows = [asyncio.create_task(stay(name)) for name in ("mine", "other", "mine", "other")]

@@ -28,11 +28,20 @@ def test_rare_long_answers_decide() -> None:
     assert lengths.expect("a", 1) >= 900
 
 
-def test_a_kind_without_answers_is_expected_to_be_as_the_batch() -> None:
+def test_a_kind_without_answers_may_be_long() -> None:
     lengths = Lengths()
     lengths.note("a", 1, 100)
 
-    assert 100 <= lengths.expect("a", 2) <= 200
+    assert lengths.expect("a", 2) == inf
+
+
+def test_the_first_answer_of_a_kind_says_more_than_those_of_the_others() -> None:
+    lengths = Lengths()
+    for _ in range(100):
+        lengths.note("a", 1, 1000)
+    lengths.note("a", 2, 10)
+
+    assert lengths.expect("a", 2) <= 20
 
 
 def test_batches_are_learned_apart() -> None:

@@ -312,6 +312,16 @@ def test_near_the_end_of_a_batch_long_answers_go_first() -> None:
     assert [int(name[-1]) % 2 for name in drained(made)] == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
+def test_one_row_of_each_kind_is_tried_before_the_end_of_a_batch_is_put_in_order() -> None:
+    made = line(*(work("a", n, kind=n // 10) for n in range(40)))
+    made.complete("a")
+
+    order = [made.pop(NOW)[0].kind for _ in range(14)]
+
+    assert sorted(order[:4]) == [0, 1, 2, 3]
+    assert len(set(order[4:13])) == 1
+
+
 def test_lengths_that_are_learned_late_still_change_the_end_of_a_batch() -> None:
     made = line(*(work("a", n, kind=n % 2) for n in range(200)))
     made.complete("a")
