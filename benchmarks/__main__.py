@@ -201,8 +201,8 @@ def main() -> None:
         "one-row",
         "upload",
         "killed",
-        "ending",
         "lanes",
+        "ending",
         "validation",
         "million-rows",
         "http",
@@ -248,10 +248,10 @@ def _measure_fleet(names: list[str], turns: int, figures: list[Figure]) -> None:
             "one-row": lambda: one_row(fleet, cold_seconds=cold_seconds),
             "upload": lambda: upload(fleet),
             "killed": lambda: killed_lane_job(fleet),
-            "ending": lambda: ending(fleet),
             "lanes": lambda: [
                 figure for measure in CASES.values() for figure in measure(fleet, Scale())
             ],
+            "ending": lambda: ending(fleet),
         }
         for name in names:
             print(f"measuring  {name}", flush=True)
