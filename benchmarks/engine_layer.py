@@ -27,6 +27,7 @@ from benchmarks.rows import body, texts
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model
 from shared.catalog import Catalog
+from shared.ordering.work import Work
 
 #: The first rows after a start are several times slower.
 WARM_UP_ROWS = 200
@@ -178,19 +179,19 @@ async def _serve(options: argparse.Namespace) -> Measured:
     ray.init(num_cpus=16, log_to_driver=False, include_dashboard=False)
     kind = options.kinds[0]
     catalog = _catalog(options)
-    client = EngineClient(
-        ensure_engine(catalog, catalog.lane_of(kind)),
-        rows_per_engine_call=options.rows_per_engine_call,
-    )
+    client = EngineClient(ensure_engine(catalog, catalog.lane_of(kind)))
     url = "/v1/embeddings" if kind == "embeddings" else "/v1/chat/completions"
     step = options.rows_per_engine_call
     limiter = asyncio.Semaphore(options.max_num_seqs // step + CHUNKS_AHEAD)
 
     async def one(lines: list[bytes]) -> None:
         async with limiter:
-            for status, answer in await client.run_lines(lines):
-                if status != HTTPStatus.OK:
-                    raise RuntimeError(answer.decode())
+            works = [Work(kind, n, "bench", 0, 0.0, 0.0, 1.0) for n in range(len(lines))]
+            async with contextlib.aclosing(client.run_lines(lines, works)) as groups:
+                async for group in groups:
+                    for _, (status, answer) in group:
+                        if status != HTTPStatus.OK:
+                            raise RuntimeError(answer.decode())
 
     async def run(count: int) -> None:
         lines = [

@@ -22,6 +22,9 @@ from pydantic import (
 from shared.errors import NotFoundError
 from shared.openai.endpoints import ENDPOINTS, Runner, endpoints_of
 
+#: Changes with what lane jobs and engines say to each other, so that no lane job calls an engine
+#: that an older version deployed.
+_ENGINE_PROTOCOL = 2
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
 # No dot: it separates a lane's name from the fingerprint in the name of an application.
@@ -86,6 +89,8 @@ class Model(_Strict):
     idle_seconds: float = Field(default=300, ge=0)
     spill_seconds: float = Field(default=300, ge=0)
     hang_seconds: float = Field(default=600, gt=0)
+    spare_seats: int | None = Field(default=None, ge=0)
+    spare_kv: float = Field(default=0.05, ge=0, lt=1)
     max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}
@@ -191,6 +196,7 @@ class Catalog(_Strict):
         entry = self.model(lane.model)
         not_its_own = {"pools", "endpoints", "max_enqueued_tokens", "spill_seconds"}
         what = entry.model_dump(mode="json", exclude=not_its_own)
+        what["protocol"] = _ENGINE_PROTOCOL
         what["pool"] = self.pools[lane.pool].model_dump(mode="json")
         text = json.dumps(what, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -111,6 +111,12 @@ class Claim:
     engine_deaths: int = 0
     #: How many strikes each row began with: the batch reruns a row that has killed engines before.
     strikes_before: int = 0
+    #: What the order of rows depends on; times are Unix seconds.
+    priority: int = 0
+    created_at: int = 0
+    expires_at: int = 0
+    #: How many rows the batch has in all.
+    batch_rows: int = 0
     #: The results of those rows that an earlier run of the slice has answered.
     kept: Part | None = None
 

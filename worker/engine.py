@@ -5,11 +5,12 @@ looks for it here: it must keep its name and its module.
 """
 
 import asyncio
+import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +19,46 @@ import structlog
 
 from shared.errors import SetupError
 from shared.openai.endpoints import ENDPOINTS
+from shared.ordering.work import Work
+from worker.answers import Answers
 from worker.collector import collector_paused
 from worker.engine_errors import (
     EngineGoneError,
     EngineHungError,
     EngineUnavailableError,
     Result,
+    Results,
 )
-from worker.engine_results import SERVER_ERROR, refusal
+from worker.engine_queue import Capacity, EngineLoad, EngineQueue
+from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_start import adapted_engine_class, skip_telemetry
+from worker.entrance import Entrance, WithdrawnError
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
+from worker.row_groups import in_groups
+from worker.rows import usage_of
 
 with collector_paused():
     from ray.serve.llm import LLMServer
 
 log = structlog.get_logger()
 
-#: The environment variable that holds the model's `hang_seconds` for a replica.
+#: The environment variables that hold for a replica what vLLM's configuration does not say: the
+#: model's `hang_seconds`, how many of vLLM's seats are spare, and the same part of its KV cache.
 HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
+SPARE_SEATS_VARIABLE = "BATCHYARD_SPARE_SEATS"
+SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
 
 #: How often the engine's progress is checked, in seconds.
 _CHECK_SECONDS = 1.0
 #: How long vLLM may take to notice that its processes are dead, in seconds.
 _DEATH_SECONDS = 30.0
+#: How long a result waits for others before it is sent, in seconds. A message costs about as much
+#: as the answer of a short row.
+_GROUP_SECONDS = 0.01
+#: Answers are kept for as long as the claims of a dead lane job take to run out, and a new one to
+#: start, several times over.
+_KEPT_SECONDS, _KEPT_BYTES = 600.0, 128 * 1024 * 1024
 
 
 class BatchServer(LLMServer):
@@ -68,9 +85,8 @@ class BatchServer(LLMServer):
         engine: Any = self.engine
         self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
         self._openai = OpenAILayer(await engine.build_asgi_app())
-        # A long waiting list slows vLLM's scheduler down; a short one keeps it full.
-        max_num_seqs = self._client.vllm_config.scheduler_config.max_num_seqs
-        self._rows = asyncio.Semaphore(int(max_num_seqs * 1.1) + 1)
+        self._entrance = Entrance(EngineQueue(_capacity(self._client.vllm_config)))
+        self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         self._is_hung = False
         hang_seconds = float(os.environ[HANG_SECONDS_VARIABLE])
         self._watching = asyncio.create_task(self._kill_when_hung(hang_seconds))
@@ -78,27 +94,55 @@ class BatchServer(LLMServer):
     def _get_default_engine_class(self) -> type[Any]:
         return adapted_engine_class(super()._get_default_engine_class())
 
-    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
-        """Answer each line `{"custom_id", "method", "url", "body"[, "request_id"]}`, in order.
+    async def run_lines(
+        self,
+        lines: Sequence[bytes],
+        order: Sequence[Work],
+    ) -> AsyncGenerator[Results, None]:
+        """Answer lines `{"custom_id", "method", "url", "body"[, "request_id"]}`, as they are done.
 
-        Raises EngineGoneError when the engine died while the lines were in it.
+        `order` has a work for each line: what decides when it enters vLLM. Lines that are withdrawn
+        have no result. Raises EngineGoneError when the engine died while lines without a result
+        were in it.
         """
         if self._client.errored:
             # These lines never reached the engine, so they cannot have killed it.
             raise EngineUnavailableError("the engine is about to be restarted")
-        results = await asyncio.gather(*map(self._run_line, lines))
-        # vLLM answers 500 for every row of a dead engine. Those are not results.
-        if self._client.errored and any(status >= SERVER_ERROR for status, _ in results):
-            if self._is_hung:
-                raise EngineHungError("the engine hung while these lines were in it")
-            raise EngineGoneError("the engine died while these lines were in it")
-        return results
+        rows = map(self._answer, lines, order)
+        async with aclosing(in_groups(rows, seconds=_GROUP_SECONDS)) as groups:
+            async for group in groups:
+                # vLLM answers 500 for every row of a dead engine. Those are not results.
+                ended = [(position, result) for position, result in group if result is not None]
+                results = [
+                    (position, result)
+                    for position, result in ended
+                    if result[0] < SERVER_ERROR or not self._client.errored
+                ]
+                if results:
+                    yield results
+                if len(results) == len(ended):
+                    continue
+                if self._is_hung:
+                    raise EngineHungError("the engine hung while these lines were in it")
+                raise EngineGoneError("the engine died while these lines were in it")
+
+    async def withdraw(self, batch_id: str) -> None:
+        """Let no line of the batch enter vLLM that is not there yet."""
+        self._entrance.withdraw(batch_id)
 
     async def unfinished(self) -> int:
         """How many requests are in vLLM right now."""
         return self._unfinished()
 
-    async def _run_line(self, line: bytes) -> Result:
+    async def _answer(self, line: bytes, work: Work) -> Result | None:
+        digest = hashlib.blake2b(line, digest_size=16).digest()
+        row = (work.batch_id, work.number, digest)
+        try:
+            return await self._answers.answer(row, lambda: self._run_line(line, work))
+        except WithdrawnError:
+            return None
+
+    async def _run_line(self, line: bytes, work: Work) -> Result:
         try:
             request = json.loads(line)
             url, body = request["url"], request["body"]
@@ -122,8 +166,14 @@ class BatchServer(LLMServer):
             )
         if not (isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()):
             request_id = None  # it would not be a valid header
-        async with self._rows:
-            return await self._openai.answer(url, body, request_id)
+        async with self._entrance.entered(work) as row:
+            if isinstance(body, dict):
+                # The order is ours: a tenant's own `priority` never reaches vLLM.
+                body["priority"] = row.rank
+            result = await self._openai.answer(url, body, request_id)
+            if result[0] == SUCCESS:
+                self._entrance.learn(row, usage_of(result[1]))
+            return result
 
     def _unfinished(self) -> int:
         count: int = self._client.output_processor.get_num_unfinished_requests()
@@ -137,6 +187,10 @@ class BatchServer(LLMServer):
         async def get_and_note_output() -> Any:
             outputs = await get_output()
             progress.note()
+            if (stats := outputs.scheduler_stats) is not None:
+                waiting = stats.num_waiting_reqs + stats.num_skipped_waiting_reqs
+                load = EngineLoad(stats.num_running_reqs, waiting, stats.kv_cache_usage)
+                self._entrance.note(load)
             return outputs
 
         core.get_output_async = get_and_note_output
@@ -153,6 +207,16 @@ class BatchServer(LLMServer):
         await asyncio.sleep(_DEATH_SECONDS)
         if not self._client.errored:
             os._exit(1)
+
+
+def _capacity(vllm_config: Any) -> Capacity:
+    spare_seats = int(os.environ[SPARE_SEATS_VARIABLE])
+    return Capacity(
+        seats=vllm_config.scheduler_config.max_num_seqs - spare_seats,
+        spare_seats=spare_seats,
+        spare_kv=float(os.environ[SPARE_KV_VARIABLE]),
+        is_one_step=vllm_config.model_config.runner_type == "pooling",
+    )
 
 
 def _last_child_error() -> str | None:

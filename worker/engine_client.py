@@ -4,9 +4,11 @@ Imports ray and nothing heavier: no vLLM, no torch.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any
 
+import structlog
 from ray import serve
 from ray.exceptions import (
     OutOfMemoryError,
@@ -17,15 +19,17 @@ from ray.exceptions import (
 )
 from ray.serve.exceptions import RayServeException
 
+from shared.ordering.work import Work
 from worker.engine_errors import (
     EngineFailedError,
     EngineGoneError,
     EngineHungError,
     EngineUnavailableError,
-    Result,
+    Results,
 )
-from worker.engine_sizes import ROWS_PER_ENGINE_CALL
 from worker.engine_status import DEPLOYMENT, engine_failure, engine_state
+
+log = structlog.get_logger()
 
 #: How often a waiting client asks Serve about its engine, in seconds.
 CHECK_SECONDS = 5.0
@@ -38,15 +42,8 @@ class EngineClient:
     Serve tries to start one.
     """
 
-    def __init__(
-        self,
-        app_name: str,
-        *,
-        rows_per_engine_call: int = ROWS_PER_ENGINE_CALL,
-        patience_seconds: float | None = None,
-    ) -> None:
+    def __init__(self, app_name: str, *, patience_seconds: float | None = None) -> None:
         self._app_name = app_name
-        self._rows_per_engine_call = rows_per_engine_call
         self._patience_seconds = patience_seconds
         self._handle: Any = None
         #: All calls of this client share one question to Serve's controller at a time.
@@ -57,46 +54,58 @@ class EngineClient:
         self._seen_at: float | None = None
         self._state_asked_at = 0.0
 
-    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
-        """The results of these lines of an OpenAI batch file, in their order.
+    async def run_lines(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
+        """The results of these lines of an OpenAI batch file, as they come.
 
-        Waits while the engine starts. Raises EngineGoneError, EngineUnavailableError or
-        EngineFailedError for all lines together. Cancelling the call aborts its rows in the engine.
+        All lines go to one replica; `order` has a work for each of them. Waits while the engine
+        starts. A line without a result at the end was withdrawn. Raises EngineGoneError,
+        EngineUnavailableError or EngineFailedError for the lines without a result. Closing the
+        generator aborts them in the engine.
         """
-        step = self._rows_per_engine_call
-        calls = [
-            asyncio.create_task(self._call(list(lines[start : start + step])))
-            for start in range(0, len(lines), step)
-        ]
+        async with aclosing(self._call(lines, order)) as results:
+            while group := await self._next(results):
+                yield group
+
+    async def withdraw(self, batch_id: str) -> None:
+        """Take out all lines of the batch that still wait, in every replica."""
         try:
-            results = await self._wait_for(calls)
-        except BaseException:
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
-            raise
-        return [result for chunk in results for result in chunk]
+            answers = self._connect().broadcast("withdraw", batch_id)
+            await answers.results_async(timeout_s=CHECK_SECONDS, return_exceptions=True)
+        except (RayServeException, RayError, TimeoutError) as error:
+            # They run then, as if they had been in the engine.
+            log.warning("engine.not_withdrawn", batch_id=batch_id, reason=type(error).__name__)
 
     async def wake(self) -> None:
         """Return once a replica answers; this starts an engine that sleeps."""
-        await self._call([])
+        async with aclosing(self.run_lines([], [])) as nothing:
+            async for _ in nothing:
+                pass
 
-    async def _wait_for(self, calls: list[asyncio.Task[list[Result]]]) -> list[list[Result]]:
-        waiting = set(calls)
-        while waiting:
-            _, waiting = await asyncio.wait(
-                waiting,
-                timeout=CHECK_SECONDS,
-                return_when=asyncio.FIRST_EXCEPTION,
-            )
-            if any(call.done() and call.exception() is not None for call in calls):
-                break
-            # Without this, a call would wait forever for a first replica that cannot start.
-            if waiting and (failure := await self._engine_failure()) is not None:
-                raise EngineFailedError(failure)
-            if waiting and self._patience_seconds is not None and await self._is_gone():
-                raise EngineUnavailableError("The engine has had no replica for too long.")
-        return await asyncio.gather(*calls)
+    def _connect(self) -> Any:
+        if self._handle is None:
+            handle = serve.get_deployment_handle(DEPLOYMENT, self._app_name)
+            self._handle = handle.options(stream=True)
+        return self._handle
+
+    async def _next(self, results: AsyncGenerator[Results, None]) -> Results:
+        """The next results; none at the end."""
+        coming = asyncio.ensure_future(_first(results))
+        try:
+            while True:
+                done, _ = await asyncio.wait([coming], timeout=CHECK_SECONDS)
+                if done:
+                    return coming.result()
+                # Without this, a call would wait forever for a first replica that cannot start.
+                if (failure := await self._engine_failure()) is not None:
+                    raise EngineFailedError(failure)
+                if self._patience_seconds is not None and await self._is_gone():
+                    raise EngineUnavailableError("The engine has had no replica for too long.")
+        finally:
+            if not coming.done():
+                coming.cancel()
+                await asyncio.wait([coming])
 
     async def _engine_failure(self) -> str | None:
         async with self._asking:
@@ -120,29 +129,43 @@ class EngineClient:
                     self._seen_at = now
             return now - self._seen_at > (self._patience_seconds or 0)
 
-    async def _call(self, chunk: list[bytes]) -> list[Result]:
+    async def _call(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
         response = None
-        try:
-            if self._handle is None:
-                self._handle = serve.get_deployment_handle(DEPLOYMENT, self._app_name)
-            response = self._handle.run_lines.remote(chunk)
-            results: list[Result] = await response
-        except asyncio.CancelledError:
-            if response is not None:
-                response.cancel()
-            raise
-        # Ray raises its own subclasses of our errors, whose text is a traceback.
-        except EngineHungError:
-            raise EngineHungError("The engine hung with these lines in it.") from None
-        except EngineGoneError:
-            raise EngineGoneError("The engine died with these lines in it.") from None
-        except EngineUnavailableError:
-            raise EngineUnavailableError("The engine is being restarted.") from None
-        except (RayActorError, WorkerCrashedError, OutOfMemoryError):
-            raise EngineGoneError("The engine's replica died with these lines in it.") from None
-        except RayTaskError:
-            # A bug in the replica, which no retry would fix.
-            raise
-        except (RayServeException, RayError) as error:
-            raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error
-        return results
+        with _in_our_words():
+            try:
+                response = self._connect().run_lines.remote(list(lines), list(order))
+                async for results in response:
+                    yield results
+            except (asyncio.CancelledError, GeneratorExit):
+                if response is not None:
+                    response.cancel()
+                raise
+
+
+async def _first(results: AsyncGenerator[Results, None]) -> Results:
+    # `anext` with a default fails in a task if an answer is a tuple.
+    async for group in results:
+        return group
+    return ()
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Raise what ended a call in our words: Ray's subclasses of our errors hold a traceback."""
+    try:
+        yield
+    except EngineHungError:
+        raise EngineHungError("The engine hung with these lines in it.") from None
+    except EngineGoneError:
+        raise EngineGoneError("The engine died with these lines in it.") from None
+    except EngineUnavailableError:
+        raise EngineUnavailableError("The engine is being restarted.") from None
+    except (RayActorError, WorkerCrashedError, OutOfMemoryError):
+        raise EngineGoneError("The engine's replica died with these lines in it.") from None
+    except RayTaskError:
+        # A bug in the replica, which no retry would fix.
+        raise
+    except (RayServeException, RayError) as error:
+        raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error

@@ -8,12 +8,23 @@ from ray.serve.llm import LLMConfig, ModelLoadingConfig, build_llm_deployment
 from ray.serve.schema import LoggingConfig
 
 from shared.catalog import Catalog, Lane, Model, Pool
-from worker.engine import HANG_SECONDS_VARIABLE, BatchServer
-from worker.engine_sizes import DEFAULT_MAX_NUM_SEQS, ROWS_PER_ENGINE_CALL, seats, with_queue
+from worker.engine import (
+    HANG_SECONDS_VARIABLE,
+    SPARE_KV_VARIABLE,
+    SPARE_SEATS_VARIABLE,
+    BatchServer,
+)
+from worker.engine_sizes import (
+    DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    ROWS_PER_ENGINE_CALL,
+    seats,
+    spare_seats,
+)
 from worker.engine_status import DEPLOYMENT
 
-#: Used where the catalog does not set it. vLLM's own guess is too low for batches.
-DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
+#: Calls that one replica has at most, which rows of batches never reach: what waits for the engine
+#: waits in its queue, where it has an order, and not in Serve, where it has none.
+_MAX_CALLS = 100_000
 
 
 def deploy(catalog: Catalog, lane: Lane) -> None:
@@ -43,6 +54,8 @@ def llm_config(model: Model, pool: Pool) -> LLMConfig:
         runtime_env={
             "env_vars": {
                 HANG_SECONDS_VARIABLE: str(model.hang_seconds),
+                SPARE_SEATS_VARIABLE: str(spare_seats(model)),
+                SPARE_KV_VARIABLE: str(model.spare_kv),
                 **engine_environment(model, pool),
             }
         },
@@ -56,9 +69,11 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
     from vllm.entrypoints.openai.models.protocol import LoRAModulePath
 
     arguments: dict[str, Any] = {
-        "max_num_seqs": DEFAULT_MAX_NUM_SEQS,
         "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
         **model.engine,
+        "max_num_seqs": seats(model) + spare_seats(model),
+        # Each row has a rank of the engine's queue.
+        "scheduling_policy": "priority",
     }
     if _runs_in_core_process(model, pool):
         arguments["distributed_executor_backend"] = "uni"
@@ -111,9 +126,7 @@ def _placement(pool: Pool) -> dict[str, Any] | None:
 
 def _serve_options(model: Model, pool: Pool) -> dict[str, Any]:
     options: dict[str, Any] = {
-        # Calls may bring one row each, and such calls must be able to fill the engine too. The lane
-        # job limits how many rows it sends.
-        "max_ongoing_requests": with_queue(seats(model)),
+        "max_ongoing_requests": _MAX_CALLS,
         "health_check_period_s": 2,
         "health_check_timeout_s": 60,
         "graceful_shutdown_wait_loop_s": 1,

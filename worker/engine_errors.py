@@ -1,23 +1,36 @@
 """What an engine returns: results, or the error that explains why there are none. Pure.
 
-Replicas of an older version raise these errors to a newer lane job: they keep their names and this
-module.
+Replicas of an older version that speak the same protocol raise these errors to a newer lane job:
+they keep their names and this module.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from shared.errors import SetupError, TransientError
+from shared.ordering.work import Work
 
 #: One OpenAI answer: HTTP status, and the body as ASCII JSON on one line.
 Result = tuple[int, bytes]
+#: Results that came at the same moment, each with the position of its line in the call.
+Results = Sequence[tuple[int, Result]]
 
 
 class Engine(Protocol):
     """What runs lines: `worker.engine_client.EngineClient`, and the scripted engines of tests."""
 
-    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
-        """The results of these lines, in their order; raises one of the errors below."""
+    def run_lines(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
+        """The results of these lines, as they come; `order` has a work for each line.
+
+        A line without a result at the end was withdrawn. Raises one of the errors below for the
+        lines that have no result yet. Closing the generator, or cancelling whoever waits for it,
+        takes these lines out of the engine.
+        """
+
+    async def withdraw(self, batch_id: str) -> None:
+        """Take out all lines of the batch that still wait; those that the engine runs stay."""
 
 
 class EngineGoneError(TransientError):

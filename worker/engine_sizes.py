@@ -5,8 +5,13 @@ from shared.catalog import Model
 #: Fewer rows per call mean more calls. More rows per call leave an engine idle at the end of each.
 ROWS_PER_ENGINE_CALL = 16
 
-#: Used where the catalog does not set `max_num_seqs`. vLLM's own guess is too low for batches.
+#: Used where the catalog does not set them. vLLM's own guesses are too low for batches.
 DEFAULT_MAX_NUM_SEQS = 256
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
+
+
+#: Where the catalog does not set `spare_seats`: this part of the seats, and at least these.
+_SPARE_PART, _MIN_SPARE = 16, 8
 
 
 def seats(model: Model) -> int:
@@ -14,11 +19,30 @@ def seats(model: Model) -> int:
     return int(model.engine.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS))
 
 
+def spare_seats(model: Model) -> int:
+    """How many more rows one replica computes if they are of small batches."""
+    wanted = model.spare_seats
+    if wanted is None:
+        wanted = max(_MIN_SPARE, seats(model) // _SPARE_PART)
+    # vLLM refuses more seats than tokens of a step.
+    tokens = int(model.engine.get("max_num_batched_tokens", DEFAULT_MAX_NUM_BATCHED_TOKENS))
+    return max(0, min(wanted, tokens - seats(model)))
+
+
 def rows_at_once(model: Model) -> int:
     """How many rows all replicas together compute at once."""
     return model.max_replicas * seats(model)
 
 
-def with_queue(rows: int) -> int:
-    """`rows` and the short queue that keeps an engine full; a long queue only delays rows."""
-    return rows + rows // 4
+def rows_ahead(rows: int) -> int:
+    """How many rows one path may have in the engine's queue and inside.
+
+    They keep the seats full while results travel back and other rows come. More would only make
+    more rows run again when the engine dies: the order among them is that of the queue.
+    """
+    return 2 * rows
+
+
+def small_rows(model: Model) -> int:
+    """How many rows of small batches run although others have taken all the room."""
+    return rows_ahead(model.max_replicas * spare_seats(model))

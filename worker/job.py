@@ -21,7 +21,7 @@ from shared.storage import Storage
 from worker.connections import opened
 from worker.engine_errors import EngineFailedError
 from worker.engine_pools import EnginePools
-from worker.engine_sizes import rows_at_once
+from worker.engine_sizes import rows_at_once, small_rows, spare_seats
 from worker.lane_engines import LaneEngines
 from worker.lane_load import LaneLoad
 from worker.lane_work import LaneWork
@@ -87,8 +87,10 @@ class LaneJob:
         self._meter = RateMeter()
         #: For deadlines, which are minutes or hours away.
         self._token_meter = RateMeter(seconds=30)
+        model = catalog.model(lane.model)
         self._load = LaneLoad(
-            rows_at_once=rows_at_once(catalog.model(lane.model)),
+            rows_at_once=rows_at_once(model),
+            small_rows=small_rows(model),
             direct_rows=settings.direct_rows,
             wave_seconds=settings.wave_seconds,
         )
@@ -97,7 +99,14 @@ class LaneJob:
             catalog, lane, state, settings, patience_seconds=self._pools.patience_seconds
         )
         self._work = LaneWork(
-            state, storage, settings, self._engines, self._load, lane=lane, job=job
+            state,
+            storage,
+            settings,
+            self._engines,
+            self._load,
+            lane=lane,
+            job=job,
+            small_batch_rows=spare_seats(model),
         )
 
     async def run(self) -> None:

@@ -9,7 +9,7 @@ from worker.batch_watch import BatchWatch
 from worker.engine_client import EngineClient
 from worker.engine_deployment import ensure_engine
 from worker.engine_errors import Engine
-from worker.engine_sizes import rows_at_once, with_queue
+from worker.engine_sizes import rows_ahead, rows_at_once, small_rows
 from worker.settings import WorkerSettings
 from worker.slice_runner import SliceRunner
 from worker.suspect_runner import SuspectRunner
@@ -33,7 +33,10 @@ class LaneEngines:
     ) -> None:
         self._catalog = catalog
         self._settings = settings
-        self._rows_in_engine = with_queue(rows_at_once(catalog.model(lane.model)))
+        model = catalog.model(lane.model)
+        self._rows_in_engine = rows_ahead(rows_at_once(model))
+        #: Nothing that was begun directly waits here: `LaneLoad` says how much that is.
+        self._direct_rows = max(settings.direct_rows, 2 * self._rows_in_engine) + small_rows(model)
         self._patience_seconds = patience_seconds
         self._watch = BatchWatch(state)
         self._slice_runners: dict[Lane, SliceRunner] = {}
@@ -59,7 +62,7 @@ class LaneEngines:
             self._slice_runners[engine] = SliceRunner(
                 self.client(engine),
                 self._watch,
-                rows_in_engine=self._rows_in_engine,
+                rows_in_engine=self._direct_rows,
                 rows_per_engine_call=self._settings.rows_per_engine_call,
             )
         return self._slice_runners[engine]
@@ -78,8 +81,4 @@ class LaneEngines:
 
     def client(self, engine: Lane) -> Engine:
         """Calls the engine from this process."""
-        return EngineClient(
-            self._catalog.app_name(engine),
-            rows_per_engine_call=self._settings.rows_per_engine_call,
-            patience_seconds=self._patience_seconds,
-        )
+        return EngineClient(self._catalog.app_name(engine), patience_seconds=self._patience_seconds)

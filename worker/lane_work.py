@@ -41,7 +41,9 @@ class LaneWork:
         *,
         lane: Lane,
         job: str,
+        small_batch_rows: int,
     ) -> None:
+        """A batch with up to `small_batch_rows` rows in all is small."""
         self._state = state
         self._storage = storage
         self._settings = settings
@@ -49,6 +51,7 @@ class LaneWork:
         self._load = load
         self._lane = lane
         self._job = job
+        self._small_batch_rows = small_batch_rows
         #: How many suspects wait, as last counted.
         self.suspects = 0
         #: How many waves were started.
@@ -68,7 +71,9 @@ class LaneWork:
         if self._trials:
             return 0
         if not self.suspects or time.monotonic() < self._no_trial_before:
-            started = await self._start_direct(engine) + await self._start_wave(engine, rate)
+            started = await self._start_direct(engine)
+            started += await self._start_small(engine)
+            started += await self._start_wave(engine, rate)
             if started:
                 return started
         if not self.suspects or self._load.claims or self._waves or self._directs:
@@ -95,6 +100,17 @@ class LaneWork:
         claims = await self._claim(rows=rows, begun=True)
         for claim in claims:
             self._load.begin_direct(claim)
+            self._keep(self._directs, self._run_direct(claim, engine))
+        return len(claims)
+
+    async def _start_small(self, engine: Lane) -> int:
+        """Start slices of small batches for which others have left no room."""
+        rows = self._load.free_small_rows()
+        if rows <= 0 or self._load.free_direct_rows() >= self._small_batch_rows:
+            return 0
+        claims = await self._claim(rows=rows, begun=True, max_batch_rows=self._small_batch_rows)
+        for claim in claims:
+            self._load.begin_direct(claim, is_small=True)
             self._keep(self._directs, self._run_direct(claim, engine))
         return len(claims)
 
@@ -137,7 +153,14 @@ class LaneWork:
             self.suspects = 0
         return len(claims)
 
-    async def _claim(self, *, rows: int, min_rows: int = 0, begun: bool = False) -> list[Claim]:
+    async def _claim(
+        self,
+        *,
+        rows: int,
+        min_rows: int = 0,
+        begun: bool = False,
+        max_batch_rows: int | None = None,
+    ) -> list[Claim]:
         claims = await self._state.claims.take(
             self._lane.name,
             self._job,
@@ -146,6 +169,7 @@ class LaneWork:
             rows=rows,
             min_rows=min_rows,
             begun=begun,
+            max_batch_rows=max_batch_rows,
         )
         self._hold(claims)
         return claims

@@ -17,15 +17,35 @@ class RowLimiter:
         self._returned = asyncio.Condition()
 
     @asynccontextmanager
-    async def borrowed(self, rows: int) -> AsyncIterator[None]:
-        """Wait until `rows` tokens are free, and hold them. `rows` may not exceed the total."""
+    async def borrowed(self, rows: int) -> AsyncIterator["Borrowed"]:
+        """Wait until `rows` tokens are free, and hold those that are not given back earlier.
+
+        `rows` may not exceed the total.
+        """
         # The first in line waits for its tokens, and everybody else behind it.
         async with self._turn, self._returned:
             await self._returned.wait_for(lambda: self._available >= rows)
             self._available -= rows
+        borrowed = Borrowed(self, rows)
         try:
-            yield
+            yield borrowed
         finally:
-            self._available += rows
-            async with self._returned:
-                self._returned.notify_all()
+            await borrowed.give_back(borrowed.rows)
+
+    async def take_back(self, rows: int) -> None:
+        self._available += rows
+        async with self._returned:
+            self._returned.notify_all()
+
+
+class Borrowed:
+    """The tokens that one borrower holds."""
+
+    def __init__(self, limiter: RowLimiter, rows: int) -> None:
+        self._limiter = limiter
+        self.rows = rows
+
+    async def give_back(self, rows: int) -> None:
+        """Give tokens back before the end, because so many rows are done."""
+        self.rows -= rows
+        await self._limiter.take_back(rows)

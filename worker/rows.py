@@ -84,7 +84,7 @@ def assemble(
         (output if is_success else error)[position] = _result_line(
             batch_id, numbers[position], line, status, body
         )
-        total = _plus(total, _usage(body) if is_success else SliceUsage(failed=1))
+        total = _plus(total, usage_of(body) if is_success else SliceUsage(failed=1))
     return PartBody(_in_order(output), _in_order(error), total)
 
 
@@ -104,7 +104,8 @@ def _result_line(batch_id: str, row: int, line: bytes, status: int, body: bytes)
     return b"".join((head.encode(), body, b'},"error":null}\n'))
 
 
-def _usage(body: bytes) -> SliceUsage:
+def usage_of(body: bytes) -> SliceUsage:
+    """What a successful answer says that it took."""
     try:
         usage = msgspec.json.decode(body, type=_Body).usage or _Usage()
     except msgspec.DecodeError:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from shared.slices import Claim, Stop, StrikeRange
 from worker.engine_errors import Result
 from worker.kept_rows import kept_rows
+from worker.row_works import works
 from worker.rows import PartBody, assemble, requests
 from worker.strikes import strike_ranges
 
@@ -16,6 +17,7 @@ class SliceRun:
         """`lines` and `kept` are bodies as S3 has them."""
         self.claim = claim
         self.lines = requests(claim.slice, lines)
+        self.works = works(claim)
         #: Why the run must stop, if it must.
         self.stop: Stop | None = None
         self._kept = kept_rows(claim.slice, claim.kept, kept)

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import structlog
 
 from shared.slices import Claim, Stop
 from worker.batch_watch import BatchWatch
-from worker.engine_errors import Engine
+from worker.engine_errors import Engine, EngineUnavailableError
 from worker.outcomes import Outcome, SliceResult, outcome, public_reason, worst
 from worker.row_limiter import RowLimiter
 from worker.rows import nothing
@@ -15,6 +16,9 @@ from worker.slice_io import SliceInput
 from worker.slice_run import SliceRun
 
 log = structlog.get_logger()
+
+#: Calls whose rows were all withdrawn end within this time.
+_WITHDRAWN_SECONDS = 0.05
 
 
 class SliceRunner:
@@ -47,8 +51,8 @@ class SliceRunner:
             for chunk, call in zip(chunks, calls, strict=True):
                 if reason is Stop.CLOSED or not run.in_engine(chunk):
                     call.cancel()
-            if reason is Stop.PAUSED and (rows := run.rows_in_engine):
-                self._tell_ending(claim, rows)
+            if reason is Stop.PAUSED and run.rows_in_engine:
+                self._withdraw_soon(run)
 
         with self._watch.stopping(claim, stop):
             ends = await asyncio.gather(*calls, return_exceptions=True)
@@ -64,22 +68,36 @@ class SliceRunner:
             log.warning("slice.struck", batch_id=run.claim.batch_id, reason=type(error).__name__)
         return SliceResult(end, body, public_reason(error), run.strike_ranges())
 
-    def _tell_ending(self, claim: Claim, rows: int) -> None:
-        telling = asyncio.ensure_future(self._watch.tell_ending(claim, rows))
+    def _withdraw_soon(self, run: SliceRun) -> None:
+        telling = asyncio.ensure_future(self._withdraw(run))
         self._telling.add(telling)
         telling.add_done_callback(self._telling.discard)
+
+    async def _withdraw(self, run: SliceRun) -> None:
+        """Take out the rows that wait in front of the engine, and tell how many are in it."""
+        await self._engine.withdraw(run.claim.batch_id)
+        await asyncio.sleep(_WITHDRAWN_SECONDS)
+        await self._watch.tell_ending(run.claim, run.rows_in_engine)
 
     async def _call(self, run: SliceRun, chunk: Sequence[int]) -> None:
         """Run the rows at these positions of the slice together."""
         lines = [run.lines[position] for position in chunk]
-        async with self._limiter.borrowed(len(chunk)):
+        order = [run.works[position] for position in chunk]
+        async with self._limiter.borrowed(len(chunk)) as places:
             run.enter(chunk)
             try:
-                for number, result in enumerate(await self._engine.run_lines(lines)):
-                    run.answer(chunk[number], result)
+                async with aclosing(self._engine.run_lines(lines, order)) as groups:
+                    async for group in groups:
+                        for number, result in group:
+                            run.answer(chunk[number], result)
+                        await places.give_back(len(group))
             except Exception as error:
                 if outcome(error) is Outcome.STRUCK:
                     run.strike(chunk)
                 raise
             finally:
+                was_withdrawn = run.in_engine(chunk)
                 run.leave(chunk)
+        if was_withdrawn and run.stop is None:
+            # The batch was paused and resumed before this run heard of it.
+            raise EngineUnavailableError("Rows were withdrawn from the engine's queue.")

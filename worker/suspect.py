@@ -10,6 +10,7 @@ from worker.engine_errors import Result
 from worker.engine_results import SERVER_ERROR
 from worker.kept_rows import kept_rows
 from worker.outcomes import Outcome, SliceResult
+from worker.row_works import works
 from worker.rows import PartBody, assemble, requests
 from worker.strikes import MAX_STRIKES, dead_row_error, strike_ranges, strikes_by_row
 
@@ -24,6 +25,7 @@ class Suspect:
         """
         self.claim = claim
         self.lines = requests(claim.slice, lines)
+        self.works = works(claim)
         self.strikes = strikes_by_row(claim.strike_ranges, len(self.lines))
         #: Why its batch has stopped, if it has.
         self.stop: Stop | None = None

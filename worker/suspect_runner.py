@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from functools import partial
 
 import structlog
@@ -149,15 +149,20 @@ class SuspectRunner:
 
     async def _call(self, suspects: _Suspects, call: _Call, in_engine: set[Place]) -> None:
         lines = [suspects[number].lines[row] for number, row in call]
-        async with self._limiter.borrowed(len(call)):
+        order = [suspects[number].works[row] for number, row in call]
+        async with self._limiter.borrowed(len(call)) as places:
             in_engine.update(call)
             try:
-                for position, result in enumerate(await self._engine.run_lines(lines)):
-                    number, row = call[position]
-                    suspects[number].results[row] = result
+                async with aclosing(self._engine.run_lines(lines, order)) as groups:
+                    async for group in groups:
+                        for position, result in group:
+                            number, row = call[position]
+                            suspects[number].results[row] = result
+                            in_engine.discard((number, row))
+                        await places.give_back(len(group))
             except Exception as error:
                 if outcome(error) is Outcome.STRUCK:
-                    for number, row in call:
+                    for number, row in in_engine.intersection(call):
                         suspects[number].strike(row)
                 raise
             finally:

@@ -152,11 +152,7 @@ class SliceMapper:
         self._settings = settings = read_settings()
         self._state, self._storage = open_state(settings), open_storage(settings)
         self._runner = SliceRunner(
-            EngineClient(
-                app_name,
-                rows_per_engine_call=settings.rows_per_engine_call,
-                patience_seconds=patience_seconds,
-            ),
+            EngineClient(app_name, patience_seconds=patience_seconds),
             BatchWatch(self._state),
             rows_in_engine=rows_in_engine,
             rows_per_engine_call=settings.rows_per_engine_call,

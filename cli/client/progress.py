@@ -49,6 +49,9 @@ class Progress:
         """Show the batch; None if there is nothing new of it."""
         now = time.monotonic()
         if batch is not None:
+            if batch["status"] != self._batch.get("status"):
+                # It waited for something else.
+                self._why, self._why_at = "", now - _WHY_SECONDS
             self._batch = batch
             counts = batch["request_counts"]
             self._pace.note(counts["completed"] + counts["failed"], now)
@@ -61,7 +64,8 @@ class Progress:
 
             self._screen.update(Text(text))
             return
-        is_due = now - self._line_at >= _LINE_SECONDS or self._batch["status"] in FINAL
+        # The command itself says how it ended.
+        is_due = now - self._line_at >= _LINE_SECONDS and self._batch["status"] not in FINAL
         if is_due and text != self._said:
             self._line_at, self._said = now, text
             sys.stderr.write(f"{text}\n")

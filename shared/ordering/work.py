@@ -26,3 +26,5 @@ class Work(NamedTuple):
     kind: int = 0
     #: The tenant's: with twice the weight it gets twice the share.
     weight: float = 1.0
+    #: How many rows its batch has in all.
+    batch_rows: float = inf

@@ -52,10 +52,12 @@ class Claims:
         rows: int,
         min_rows: int = 0,
         begun: bool = False,
+        max_batch_rows: int | None = None,
     ) -> list[Claim]:
         """Claim the most urgent ready slices of the lane: up to `slices`, with up to `rows` rows.
 
-        Claims none if fewer than `min_rows` rows are ready. `begun` means that the slices go to the
+        Claims none if fewer than `min_rows` rows are ready. With `max_batch_rows` it passes over
+        slices of batches that have more rows in all. `begun` means that the slices go to the
         engine now; others have to `begin` first. Raises SupersededError when `job` is no longer the
         lane's job.
         """
@@ -68,6 +70,7 @@ class Claims:
             rows,
             min_rows,
             int(begun),
+            "" if max_batch_rows is None else max_batch_rows,
         )
         return _claims(lane, job, answer)
 
@@ -257,8 +260,9 @@ def _claims(lane: str, job: str, answer: str) -> list[Claim]:
 
 
 def _claim(lane: str, row: list[Any]) -> Claim:
-    batch_id, index, epoch, strikes, slice_, *place, known, deaths, before, kept = row
-    bucket, key, etag, endpoint, tenant, version = place
+    batch_id, index, epoch, strikes, slice_, *rest = row
+    bucket, key, etag, endpoint, tenant, version, known, *rest = rest
+    deaths, before, priority, created_at, expires_at, batch_rows, kept = rest
     strike_ranges, last_words = json.loads(known or '[[], ""]')
     return Claim(
         lane=lane,
@@ -277,6 +281,10 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         last_words=last_words,
         engine_deaths=deaths,
         strikes_before=before,
+        priority=priority,
+        created_at=created_at,
+        expires_at=expires_at,
+        batch_rows=batch_rows,
         kept=to_part(kept) if kept else None,
     )
 

@@ -32,7 +32,6 @@ _LEAVE_IT_TO_US = {
 }
 #: Names that only something outside the product uses, and what that is.
 _USED_ELSEWHERE = {
-    "model_config": "pydantic",
     "specversion": "subscribers: a field of every event",
     "owned_by": "OpenAI's clients: a field of a model",
     "status_details": "OpenAI's clients: a field of a file",

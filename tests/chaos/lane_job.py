@@ -3,13 +3,14 @@
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import NoReturn
 
 from shared.catalog import Lane
 from shared.monitoring import log
+from shared.ordering.work import Work
 from shared.slices import Claim
 from tests.chaos.engine import HUNG, READY
 from worker.batch_watch import BatchWatch
@@ -20,7 +21,7 @@ from worker.engine_errors import (
     EngineGoneError,
     EngineHungError,
     EngineUnavailableError,
-    Result,
+    Results,
 )
 from worker.job import run_lane_job
 from worker.lane_engines import LaneEngines
@@ -42,7 +43,9 @@ class MadeUpEngineClient:
     def __init__(self) -> None:
         self._port = int(os.environ["CHAOS_ENGINE_PORT"])
 
-    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
+    async def run_lines(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
         claim = _claim.get()
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
@@ -70,7 +73,12 @@ class MadeUpEngineClient:
             raise EngineGoneError("the engine was lost with these lines in it")
         if (results := json.loads(answer)) == HUNG:
             raise EngineHungError("the engine hung with these lines in it, and was killed")
-        return [(status, body.encode()) for status, body in results]
+        yield [
+            (position, (status, body.encode())) for position, (status, body) in enumerate(results)
+        ]
+
+    async def withdraw(self, batch_id: str) -> None:
+        """Nothing waits in front of it."""
 
 
 class _Runner(SliceRunner):

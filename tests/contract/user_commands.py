@@ -100,7 +100,12 @@ class Command:
                     (os.POSIX_SPAWN_DUP2, err.fileno(), 2),
                 ],
             )
-            _, status, usage = os.wait4(pid, 0)
+            try:
+                _, status, usage = os.wait4(pid, 0)
+            except BaseException:
+                # The test's time is over.
+                os.kill(pid, signal.SIGKILL)
+                raise
         text = (self.folder / "err").read_text()
         return Ended(os.waitstatus_to_exitcode(status), "", text, usage.ru_maxrss * 1024)
 

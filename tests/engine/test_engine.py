@@ -24,6 +24,7 @@ import pytest
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model
 from shared.catalog import Catalog, Lane
+from tests.answers import answers
 from tests.engine.conftest import QUIET, a_ray
 from tests.eventually import eventually
 
@@ -303,7 +304,7 @@ def mini(ray: Any, catalog: Catalog) -> "Future[str]":
     name = ensure_engine(catalog, Lane("org/mini", "cpu"))
 
     def warm_up() -> str:
-        asyncio.run(EngineClient(name).run_lines([line(*EMBEDDING_CASES["one"])]))
+        asyncio.run(answers(EngineClient(name), [line(*EMBEDDING_CASES["one"])]))
         return name
 
     return _meanwhile(warm_up)
@@ -321,7 +322,7 @@ def ghost(ray: Any, catalog: Catalog) -> "Future[str]":
 
     def fail() -> str:
         with pytest.raises(EngineFailedError, match="/nowhere/ghost does not exist"):
-            asyncio.run(EngineClient(name).run_lines([line(*chat(model="ghost"))]))
+            asyncio.run(answers(EngineClient(name), [line(*chat(model="ghost"))]))
         return name
 
     return _meanwhile(fail)
@@ -383,17 +384,17 @@ def same(answer: tuple[int, Any]) -> tuple[int, Any]:
 async def assert_same_answers(
     app_name: str,
     cases: dict[str, tuple[str, dict[str, Any]]],
-    answers: Answers,
+    expected: Answers,
 ) -> None:
     from worker.engine_client import EngineClient
 
     client = EngineClient(app_name)
     for name, case in cases.items():
         # One at a time on both sides, because vLLM's numbers depend on the rest of the batch.
-        ((status, body),) = await client.run_lines([line(*case)])
+        ((status, body),) = await answers(client, [line(*case)])
         assert body.isascii(), name
         assert b"\n" not in body, name
-        assert same((status, json.loads(body))) == same(answers[name]), name
+        assert same((status, json.loads(body))) == same(expected[name]), name
 
 
 async def test_a_deployed_engine_has_no_replica_until_it_has_work(tiny: str) -> None:
@@ -416,7 +417,7 @@ async def test_the_first_call_starts_the_engine_and_a_row_of_any_kind_has_a_resu
     odd = [b"{}", b"no json", line("/v1/load_lora_adapter", {}), line(*chat(stream=True)),
            line("/v1/chat/completions", [1])]  # fmt: skip
 
-    results = await EngineClient(tiny).run_lines([*rows, *odd])
+    results = await answers(EngineClient(tiny), [*rows, *odd])
 
     expected_odd = [400, 400, 404, 400, 400]
     assert [status for status, _ in results[len(rows) :]] == expected_odd
@@ -451,11 +452,12 @@ async def test_chat_answers_are_those_of_vllm_serve(tiny: str, served: Served) -
 async def test_the_request_id_of_a_line_is_that_of_its_answer(tiny: str) -> None:
     from worker.engine_client import EngineClient
 
-    (chat_result, responses_result) = await EngineClient(tiny).run_lines(
+    (chat_result, responses_result) = await answers(
+        EngineClient(tiny),
         [
             line(*chat(), request_id="batch-7-row-1"),
             line(*CHAT_CASES["responses"], request_id="batch-7-row-2"),
-        ]
+        ],
     )
 
     assert json.loads(chat_result[1])["id"] == "chatcmpl-batch-7-row-1"
@@ -501,7 +503,7 @@ async def test_cancelling_a_call_takes_its_rows_out_of_the_engine(
     async def are_out() -> bool:
         return await unfinished() == 0
 
-    call = asyncio.create_task(EngineClient(tiny).run_lines([request_line] * 20))
+    call = asyncio.create_task(answers(EngineClient(tiny), [request_line] * 20))
     await eventually(are_in)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -520,9 +522,7 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[s
 
     client = EngineClient(tiny)
     handle = serve.get_deployment_handle(DEPLOYMENT, tiny)
-    call = asyncio.create_task(
-        client.run_lines([line(*chat(max_tokens=900, ignore_eos=True))] * 20)
-    )
+    call = asyncio.create_task(answers(client, [line(*chat(max_tokens=900, ignore_eos=True))] * 20))
 
     async def are_in() -> bool:
         return int(await handle.unfinished.remote()) >= 16
@@ -539,7 +539,7 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[s
     results: list[Result] = []
     while not results:
         try:
-            results = await asyncio.wait_for(client.run_lines([line(*chat())]), timeout=180)
+            results = await asyncio.wait_for(answers(client, [line(*chat())]), timeout=180)
         except EngineUnavailableError:
             await asyncio.sleep(0.2)
     assert results[0][0] == 200

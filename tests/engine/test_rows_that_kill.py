@@ -17,6 +17,7 @@ from shared.catalog import Catalog, Lane
 from shared.lifecycle import Status
 from shared.state import State
 from shared.storage import Storage
+from tests.answers import answers
 from tests.batches import JOB
 from tests.engine.conftest import a_ray
 from tests.integration.dispatcher.conftest import BatchYard, a_planner
@@ -142,16 +143,16 @@ async def test_a_row_that_hangs_the_engine_is_noticed_and_the_engine_killed(
 
     name = await asyncio.to_thread(ensure_engine, catalog, LANE)
     client = EngineClient(name)
-    [(status, _)] = await client.run_lines(_lines(1, marked={}).splitlines())
+    [(status, _)] = await answers(client, _lines(1, marked={}).splitlines())
     hanging = engine_core(name)
 
     with pytest.raises(EngineHungError, match="hung"):
-        await client.run_lines(_lines(1, marked={0: HANG}).splitlines())
+        await answers(client, _lines(1, marked={0: HANG}).splitlines())
 
     results: list[Result] = []
     while not results:
         try:
-            results = await client.run_lines(_lines(1, marked={}).splitlines())
+            results = await answers(client, _lines(1, marked={}).splitlines())
         except EngineUnavailableError:
             await asyncio.sleep(0.2)
     assert (status, results[0][0]) == (200, 200)

@@ -1,11 +1,12 @@
 -- needs: claim, slice
 -- Claims the most urgent ready slices of a lane.
--- ARGV: lane, lane job, lease in ms, max slices, max rows, min rows, '1' if they begin at once
+-- ARGV: lane, lane job, lease in ms, max slices, max rows, min rows, '1' if they begin at once, the
+--   max rows of their batch ('' for any batch)
 -- Returns 'superseded' when the lane has another job. Otherwise the slices (JSON), up to the first one
 -- with more rows than are left; none if fewer than the min rows are ready, or if the lane has failed.
 local lane, job, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 local max_slices, rows_free, min_rows = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local has_begun = ARGV[7] == '1'
+local has_begun, max_batch_rows = ARGV[7] == '1', tonumber(ARGV[8])
 local ready = lane_key(lane, 'ready')
 if redis.call('HGET', lane_key(lane, 'job'), 'id') ~= job then return 'superseded' end
 if redis.call('EXISTS', lane_key(lane, 'failure')) == 1 then return '[]' end
@@ -29,13 +30,17 @@ end
 
 if not has_enough() then return '[]' end
 local granted = {}
+-- How many slices at the head of the list stay where they are, because their batches are too large.
+local passed = 0
 for _ = 1, 2 * MAX_CALL_ENTRIES do
   if #granted == max_slices then break end
-  local member = redis.call('ZRANGE', ready, 0, 0)[1]
+  local member = redis.call('ZRANGE', ready, passed, passed)[1]
   if not member then break end
   local found = find_runnable(member)
   if not found then
     redis.call('ZREM', ready, member)
+  elseif max_batch_rows and (found.batch_rows == 0 or found.batch_rows > max_batch_rows) then
+    passed = passed + 1
   else
     if found.rows > rows_free then break end
     rows_free = rows_free - found.rows

@@ -1,7 +1,8 @@
 """A lane job that another one replaces, on real Redis and S3 and an engine that never answers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dispatcher.finaliser import Finaliser
 from shared.catalog import Lane
 from shared.catalog_file import load_catalog
+from shared.ordering.work import Work
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
@@ -17,31 +19,46 @@ from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner, lines
 from tests.integration.worker.conftest import worker_settings
 from tests.servers import S3
-from worker.engine_errors import Engine, Result
+from worker.engine_errors import Engine, Results
 
 # Ray warns about itself when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 LANE = "m@gpu"
-#: How many run at once: one slice directly, and one in each of two waves.
+#: How many slices of a large batch run at once: one directly, and one in each of two waves.
 _CLAIMED = 3
+#: More than a small batch has beside an engine of one seat.
+_LARGE = 3 * (_CLAIMED + 1)
 
 
 class _SilentEngine:
     """Never answers."""
 
-    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
-        never: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
-        return await never
+    async def run_lines(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
+        await asyncio.Event().wait()
+        yield []
+
+    async def withdraw(self, batch_id: str) -> None:
+        pass
 
 
-async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
-    state: State,
-    storage: Storage,
-    redis_url: str,
-    s3: S3,
-    tmp_path: Path,
-) -> None:
+@dataclass
+class FullLaneJob:
+    """A lane job that has no room for more slices of the large batch."""
+
+    yard: BatchYard
+    task: "asyncio.Task[None]"
+
+    async def claimed(self, batch_id: str) -> int:
+        return await self.yard.state.claims.inflight(batch_id)
+
+
+@pytest.fixture
+async def job(
+    state: State, storage: Storage, redis_url: str, s3: S3, tmp_path: Path
+) -> AsyncIterator[FullLaneJob]:
     from worker.job import LaneJob
     from worker.lane_engines import LaneEngines
 
@@ -65,11 +82,11 @@ async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
         a_planner(state, storage, catalog),
         Finaliser(state, storage, output_seconds=3600),
     )
-    batch_id = await yard.plan(lines(3 * (_CLAIMED + 1)))
+    batch_id = await yard.plan(lines(_LARGE))
     await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(_CLAIMED + 1)])
     await state.lanes.open_job(LANE, "", JOB)
     settings = worker_settings(redis_url, s3, tmp_path, direct_rows=3)
-    job = LaneJob(
+    running = LaneJob(
         state,
         storage,
         settings,
@@ -78,19 +95,40 @@ async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
         job=JOB,
         engines_class=SilentEngines,
     )
-    running = asyncio.create_task(job.run())
+    full = FullLaneJob(yard, asyncio.create_task(running.run()))
 
     async def is_full() -> bool:
-        return await state.claims.inflight(batch_id) == _CLAIMED
+        return await full.claimed(batch_id) == _CLAIMED
 
     try:
         await eventually(is_full)
-        await state.lanes.open_job(LANE, JOB, "another")
-
-        await asyncio.wait_for(running, timeout=60)
+        yield full
     finally:
         # They would end with its process.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
         await asyncio.wait(left)
+
+
+async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
+    job: FullLaneJob,
+) -> None:
+    await job.yard.state.lanes.open_job(LANE, JOB, "another")
+
+    await asyncio.wait_for(job.task, timeout=60)
+
+
+async def test_a_small_batch_starts_although_large_ones_have_all_the_room(
+    job: FullLaneJob,
+) -> None:
+    state = job.yard.state
+    large, small = [await job.yard.plan(lines(rows)) for rows in (_LARGE, 3)]
+    # Even behind the large ones in the ready list.
+    await state.lanes.feed(LANE, [f"{large}:0", f"{small}:0"])
+
+    async def has_started() -> bool:
+        return await job.claimed(small) == 1
+
+    await eventually(has_started)
+    assert await job.claimed(large) == 0

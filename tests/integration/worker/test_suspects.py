@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from dispatcher.finaliser import Finaliser
 from shared.catalog_file import load_catalog
 from shared.lifecycle import Event, Status
+from shared.ordering.work import Work
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
@@ -24,7 +25,7 @@ from worker.engine_errors import (
     EngineFailedError,
     EngineGoneError,
     EngineUnavailableError,
-    Result,
+    Results,
 )
 from worker.outcomes import Outcome
 from worker.slice_io import fetch, settle
@@ -48,7 +49,9 @@ class FragileEngine:
     holding: asyncio.Event = field(default_factory=asyncio.Event)
     hold: str = ""
 
-    async def run_lines(self, lines: Sequence[bytes]) -> list[Result]:
+    async def run_lines(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
         if self.trouble is not None:
             raise self.trouble
         life = self.deaths
@@ -62,7 +65,13 @@ class FragileEngine:
         await asyncio.sleep(0)
         if self.deaths > life:
             raise EngineGoneError("It died.")
-        return [(200, json.dumps({"at": self.deaths}).encode()) for _ in lines]
+        yield [
+            (position, (200, json.dumps({"at": self.deaths}).encode()))
+            for position in range(len(lines))
+        ]
+
+    async def withdraw(self, batch_id: str) -> None:
+        pass
 
 
 @dataclass

@@ -21,33 +21,35 @@ def _claim(index: int, rows: int) -> Claim:
 
 
 def _load(*, rows_at_once: int = 256, direct_rows: int = 64) -> LaneLoad:
-    return LaneLoad(rows_at_once=rows_at_once, direct_rows=direct_rows, wave_seconds=30)
+    return LaneLoad(
+        rows_at_once=rows_at_once, small_rows=16, direct_rows=direct_rows, wave_seconds=30
+    )
 
 
-def test_without_a_wave_slices_run_directly_until_two_queues_are_full() -> None:
+def test_without_a_wave_slices_run_directly_until_four_engines_are_full() -> None:
     load = _load()
-    assert load.free_direct_rows() == 2 * (256 + 64)
+    assert load.free_direct_rows() == 4 * 256
 
-    load.begin_direct(_claim(0, 600))
-    assert load.free_direct_rows() == 40
+    load.begin_direct(_claim(0, 1000))
+    assert load.free_direct_rows() == 24
 
-    load.end_direct(_claim(0, 600))
-    assert load.free_direct_rows() == 640
+    load.end_direct(_claim(0, 1000))
+    assert load.free_direct_rows() == 1024
 
 
 def test_a_wave_that_starts_takes_no_room_from_slices_that_run_directly() -> None:
     load = _load()
-    wave = [_claim(index, 400) for index in range(3)]
+    wave = [_claim(index, 600) for index in range(3)]
     load.hold(wave)
 
     load.begin_wave(wave)
 
-    assert load.free_direct_rows() == 640
+    assert load.free_direct_rows() == 1024
 
 
 def test_beside_a_wave_that_flows_only_small_slices_run_directly() -> None:
     load = _load()
-    wave = [_claim(index, 400) for index in range(3)]
+    wave = [_claim(index, 600) for index in range(3)]
     load.hold(wave)
     load.begin_wave(wave)
 
@@ -55,10 +57,24 @@ def test_beside_a_wave_that_flows_only_small_slices_run_directly() -> None:
     assert load.free_direct_rows() == 64
 
     load.drop(wave[1])
-    assert load.free_direct_rows() == 640 - 400
+    assert load.free_direct_rows() == 1024 - 600
 
     load.end_wave(wave)
-    assert load.free_direct_rows() == 640
+    assert load.free_direct_rows() == 1024
+
+
+def test_small_batches_have_room_that_nothing_else_takes() -> None:
+    load = _load()
+    load.begin_direct(_claim(0, 2000))
+
+    load.begin_direct(_claim(1, 5), is_small=True)
+
+    assert load.free_small_rows() == 16 - 5
+    assert load.free_direct_rows() == 1024 - 2000
+
+    load.end_direct(_claim(1, 5))
+    assert load.free_small_rows() == 16
+    assert load.free_direct_rows() == 1024 - 2000
 
 
 def test_a_wave_fills_its_time_and_never_less_than_four_engines() -> None:

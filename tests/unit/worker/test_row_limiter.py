@@ -58,3 +58,18 @@ async def test_a_call_that_gives_up_waiting_takes_nothing() -> None:
 
     async with asyncio.timeout(60), limiter.borrowed(16):
         pass
+
+
+async def test_rows_that_are_done_make_room_before_the_call_ends() -> None:
+    limiter = RowLimiter(16)
+    async with limiter.borrowed(16) as places:
+        asked = asyncio.create_task(limiter.borrowed(4).__aenter__())
+        await places.give_back(3)
+        await asyncio.wait([asked], timeout=0.01)
+        assert not asked.done()
+
+        await places.give_back(1)
+
+        await asyncio.wait_for(asked, 60)
+    async with asyncio.timeout(60), limiter.borrowed(12):
+        pass

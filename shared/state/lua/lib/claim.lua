@@ -5,12 +5,13 @@
 local function find_runnable(member)
   local id, index = split_member(member)
   local batch = redis.call('HMGET', batch_key(id), 'status', 'plan', 'bucket', 'key', 'etag',
-    'endpoint', 'tenant', 'version_id', 'engine_deaths', 'strikes')
+    'endpoint', 'tenant', 'version_id', 'engine_deaths', 'strikes', 'priority', 'created_at',
+    'expires_at', 'total')
   local slice = batch[2] and redis.call('HGET', plan_key(id, batch[2]), index)
   if batch[1] ~= 'in_progress' or not slice
     or redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 1 then return nil end
   return {id = id, index = index, member = member, batch = batch, slice = slice,
-    rows = cjson.decode(slice)[4]}
+    rows = cjson.decode(slice)[4], batch_rows = tonumber(batch[14] or 0)}
 end
 
 -- Moves a slice from its list to the lane job's claims. `has_begun` means that its rows go to the engine
@@ -28,6 +29,7 @@ local function grant_claim(lane, job, lease_ms, list, found, has_begun)
   local strikes = redis.call('HGET', ns .. 'strikes:' .. id, index) or 0
   return {id, tonumber(index), epoch, tonumber(strikes), found.slice, batch[3], batch[4], batch[5],
     batch[6], batch[7], batch[8] or '', redis.call('HGET', ns .. 'doubts:' .. id, index) or '',
-    tonumber(batch[9] or 0), tonumber(batch[10] or 0),
+    tonumber(batch[9] or 0), tonumber(batch[10] or 0), tonumber(batch[11] or 0),
+    tonumber(batch[12] or 0), tonumber(batch[13] or 0), found.batch_rows,
     redis.call('HGET', ns .. 'kept:' .. id, index) or ''}
 end

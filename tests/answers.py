@@ -1,0 +1,21 @@
+"""The results of request lines, from an engine that gives them as they come."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from shared.ordering.work import Work
+from worker.engine_errors import Engine, Result
+
+
+async def answers(engine: Engine, lines: Sequence[bytes]) -> list[Result]:
+    """All results, in the order of the lines."""
+    found: dict[int, Result] = {}
+    works = [
+        Work("batch_1", number, "acme", priority=0, created_at=0, expires_at=86_400, tokens=10)
+        for number in range(len(lines))
+    ]
+    async with aclosing(engine.run_lines(lines, works)) as groups:
+        async for group in groups:
+            found.update(group)
+    assert len(found) == len(lines)
+    return [result for _, result in sorted(found.items())]

@@ -1,0 +1,157 @@
+"""The order of rows in front of a real engine, which computes four rows at once."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from cli.models.tiny import make_tiny_chat_model
+from shared.catalog import Catalog, Lane
+from shared.ordering.work import Work
+from tests.engine.conftest import a_ray
+from tests.eventually import eventually
+from worker.engine_errors import Result
+
+pytest.importorskip("vllm", reason="needs the worker's dependencies")
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    # Ray and vLLM warn about themselves.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+SEATS = 4
+LANE = Lane("tiny", "cpu")
+#: Takes an engine of four seats minutes.
+GIANT_ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The application of an engine that has answered its first row."""
+    from worker.engine_deployment import ensure_engine
+
+    folder = tmp_path_factory.mktemp("models")
+    make_tiny_chat_model(folder / "tiny")
+    catalog = Catalog.model_validate(
+        {
+            "pools": {"cpu": {"resources": {"CPU": 1}}},
+            "models": {
+                "tiny": {
+                    "source": str(folder / "tiny"),
+                    "pools": ["cpu"],
+                    "engine": {
+                        "max_model_len": 1024,
+                        "max_num_seqs": SEATS,
+                        "enforce_eager": True,
+                        "dtype": "float32",
+                    },
+                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
+                }
+            },
+        }
+    )
+    with a_ray(16):
+        yield ensure_engine(catalog, LANE)
+
+
+class Call:
+    """Rows of one batch in the engine, and the results that they have so far."""
+
+    def __init__(self, engine: str, batch_id: str, tokens: list[int], **fields: Any) -> None:
+        from worker.engine_client import EngineClient
+
+        self._client = EngineClient(engine)
+        works = [
+            Work(batch_id, number, batch_id, 0, 0, 86_400, 50, batch_rows=len(tokens))
+            for number in range(len(tokens))
+        ]
+        lines = [_line(count, **fields) for count in tokens]
+        #: By row, in the order of their coming.
+        self.results: dict[int, Result] = {}
+        self.task = asyncio.create_task(self._run(lines, works))
+
+    async def _run(self, lines: list[bytes], works: list[Work]) -> None:
+        async with aclosing(self._client.run_lines(lines, works)) as groups:
+            async for group in groups:
+                self.results.update(group)
+
+    async def end(self) -> list[dict[str, Any]]:
+        """Its answers, by row; all are successes."""
+        await asyncio.wait_for(self.task, 300)
+        assert {status for status, _ in self.results.values()} == {200}
+        return [json.loads(body) for _, (_, body) in sorted(self.results.items())]
+
+    async def cancel(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+def _line(tokens: int, **fields: Any) -> bytes:
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Tell me about trains, please."}],
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        **fields,
+    }
+    return json.dumps({"custom_id": "row", "url": "/v1/chat/completions", "body": body}).encode()
+
+
+async def test_results_come_as_rows_end(engine: str) -> None:
+    call = Call(engine, "mixed", [600, 1, 1, 1])
+
+    await eventually(lambda: len(call.results) == 3, timeout=300)
+    [long, *_] = await call.end()
+
+    assert list(call.results)[-1] == 0
+    assert long["usage"]["completion_tokens"] == 600
+
+
+@pytest.mark.parametrize("fields", [{}, {"priority": -(10**12)}], ids=["plain", "own priority"])
+async def test_a_batch_of_five_rows_does_not_wait_for_a_giant_one(
+    engine: str, fields: dict[str, Any]
+) -> None:
+    giant = Call(engine, f"giant-{len(fields)}", [100] * GIANT_ROWS, **fields)
+    await eventually(lambda: len(giant.results) > SEATS, timeout=300)
+
+    small = Call(engine, f"small-{len(fields)}", [4] * 5)
+    before = len(giant.results)
+    await small.end()
+    meanwhile = len(giant.results) - before
+    await giant.cancel()
+
+    # A row of the giant takes 25 times as long as one of the small batch.
+    assert meanwhile < 3 * SEATS
+
+
+async def test_a_call_that_is_cancelled_leaves_its_seats_and_its_places_at_once(
+    engine: str,
+) -> None:
+    from ray import serve
+
+    from worker.engine_status import DEPLOYMENT
+
+    handle = serve.get_deployment_handle(DEPLOYMENT, engine)
+
+    async def are_in() -> bool:
+        return int(await handle.unfinished.remote()) >= SEATS
+
+    giant = Call(engine, "cancelled", [900] * GIANT_ROWS)
+    await eventually(are_in, timeout=300)
+
+    await giant.cancel()
+
+    # There are 360,000 tokens before it if the giant's rows are still there.
+    await Call(engine, "third", [1] * 20).end()
+
+
+async def test_a_row_that_is_asked_for_again_has_the_same_answer(engine: str) -> None:
+    [first] = await Call(engine, "again", [4], temperature=1.0).end()
+
+    [second] = await Call(engine, "again", [4], temperature=1.0).end()
+
+    assert first == second
