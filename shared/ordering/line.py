@@ -8,6 +8,7 @@ first as long as no tenant loses its share by it.
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from shared.ordering.deadlines import Deadline
 from shared.ordering.lengths import Lengths
 from shared.ordering.prefix_cache import PrefixCache
 from shared.ordering.shares import Shares
-from shared.ordering.waiting_batch import TURN_SECONDS, TURN_TOKENS, LastTurn, WaitingBatch
+from shared.ordering.waiting_batch import TURN_SECONDS, TURN_TOKENS, LastTurn, Rank, WaitingBatch
 from shared.ordering.work import Work
 
 #: How far the shares of two tenants may drift apart so that works with a cached beginning go first,
@@ -29,10 +30,18 @@ ADVANCE_SECONDS = 3600
 _MAX_TURNS = 1000
 
 
-class _Head(NamedTuple):
-    """The batch of a tenant that goes next, until `until` or the end of its turn."""
+class _Place(NamedTuple):
+    """A batch's place among those of its tenant, until the end of its turn."""
 
+    rank: Rank
+    last_turn: LastTurn
     batch: WaitingBatch
+
+
+class _Queue(NamedTuple):
+    """The places of a tenant's batches as a heap, with old ones among them, until `until`."""
+
+    places: list[_Place]
     until: float
 
 
@@ -59,7 +68,7 @@ class Line:
         self._tokens_per_block = tokens_per_block
         self._batches: dict[str, WaitingBatch] = {}
         self._tenants: dict[str, dict[str, WaitingBatch]] = {}
-        self._heads: dict[str, _Head] = {}
+        self._queues: dict[str, _Queue] = {}
         self._last_turns = OrderedDict(
             (batch_id, LastTurn(at)) for batch_id, at in (last_turns or {}).items()
         )
@@ -83,7 +92,7 @@ class Line:
                     self.shares.join(work.tenant, self._tenants)
                 self._tenants[work.tenant] = {}
             self._tenants[work.tenant][batch.id] = batch
-            self._heads.pop(work.tenant, None)
+            self._queues.pop(work.tenant, None)
         batch.add(work)
         self.shares.weigh(work.tenant, work.weight)
         self._count += 1
@@ -137,7 +146,8 @@ class Line:
         if batch.taken >= TURN_TOKENS or not batch.count:
             self._turns += 1
             batch.end_turn(LastTurn(now, self._turns))
-            self._heads.pop(batch.tenant, None)
+            if (queue := self._queues.get(batch.tenant)) is not None:
+                heappush(queue.places, _place(batch, now))
         if not batch.count:
             self._forget(batch)
         tokens = work.tokens
@@ -183,11 +193,17 @@ class Line:
 
     def _head(self, tenant: str, now: float) -> WaitingBatch:
         """The first batch of a tenant. Only time, a turn or another batch can change it."""
-        head = self._heads.get(tenant)
-        if head is None or now >= head.until:
-            batch = min(self._tenants[tenant].values(), key=lambda batch: batch.rank(now))
-            head = self._heads[tenant] = _Head(batch, now + TURN_SECONDS / 4)
-        return head.batch
+        queue = self._queues.get(tenant)
+        if queue is None or now >= queue.until:
+            places = [_place(batch, now) for batch in self._tenants[tenant].values()]
+            heapify(places)
+            queue = self._queues[tenant] = _Queue(places, now + TURN_SECONDS / 4)
+        while True:
+            place = queue.places[0]
+            waits = self._batches.get(place.batch.id) is place.batch
+            if waits and place.last_turn == place.batch.last_turn:
+                return place.batch
+            heappop(queue.places)
 
     def _forget(self, batch: WaitingBatch) -> None:
         del self._batches[batch.id]
@@ -198,6 +214,10 @@ class Line:
             self._last_turns.popitem(last=False)
         batches = self._tenants[batch.tenant]
         del batches[batch.id]
-        self._heads.pop(batch.tenant, None)
         if not batches:
             del self._tenants[batch.tenant]
+            self._queues.pop(batch.tenant, None)
+
+
+def _place(batch: WaitingBatch, now: float) -> _Place:
+    return _Place(batch.rank(now), batch.last_turn, batch)

@@ -34,6 +34,15 @@ class LastTurn(NamedTuple):
     number: int = 0
 
 
+class Rank(NamedTuple):
+    """A batch's place among those of its tenant; the lowest goes first. No two are equal."""
+
+    priority: float
+    last_turn: LastTurn
+    created_at: float
+    id: str
+
+
 class WaitingBatch:
     """Works of one batch, by what they have in common."""
 
@@ -64,14 +73,14 @@ class WaitingBatch:
     def deadline(self) -> Deadline:
         return Deadline(self.id, self._expires_at, self.tokens)
 
-    def rank(self, now: float) -> tuple[float, LastTurn, float, str]:
-        """Its place among the batches of its tenant; the lowest goes first.
+    def rank(self, now: float) -> Rank:
+        """Its place among the batches of its tenant.
 
         What counts is the time without a turn, and not the age: a large batch that runs all the
         time gains nothing over a small one that has just come.
         """
         waited = max(0.0, now - max(self._created_at, self.last_turn.at))
-        return (
+        return Rank(
             -(self._priority + waited // AGEING_SECONDS),
             LastTurn() if waited >= TURN_SECONDS else self.last_turn,
             self._created_at,

@@ -1,8 +1,9 @@
 """The simulated engine: `python -m tests.chaos.engine HOST PORT JOURNAL [HANG_SECONDS]`.
 
 Stands where Ray Serve and vLLM stand: a process of its own, with rows in it when it dies, or ends
-itself because it hangs. It notes each row that it runs, and the claim under which it was sent; and
-in a file beside the journal, each row that it has answered.
+itself because it hangs. As a replica does, it keeps its answers while it lives. It notes each row
+that it runs, and the claim under which it was sent; and in a file beside the journal, each row that
+it has answered.
 """
 
 import asyncio
@@ -10,14 +11,20 @@ import json
 import os
 import sys
 import time
+from collections import defaultdict
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from tests.chaos.rows import DEADLY, answer
+from worker.answers import Answers
+from worker.engine_errors import Result
 from worker.progress import Progress
 
 _LIMIT = 64 * 1024 * 1024
+#: As the engine's replica keeps answers.
+_KEPT_BYTES, _KEPT_SECONDS = 128 * 1024 * 1024, 600.0
 #: A request with this text kills the engine, until the file `….mended` beside the journal exists.
 KILL = "kill the engine"
 #: A request with this text makes the engine hang.
@@ -39,7 +46,11 @@ class MadeUpEngine:
 
     def __init__(self, journal: IO[str], answers: IO[str], hang_seconds: float) -> None:
         self._journal = journal
-        self._answers = answers
+        self._answered = answers
+        #: By model.
+        self._answers: defaultdict[str, Answers] = defaultdict(
+            lambda: Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
+        )
         self._mended = Path(f"{journal.name}.mended")
         self._pace = Path(f"{journal.name}.seconds")
         self._progress = Progress(hang_seconds)
@@ -55,22 +66,32 @@ class MadeUpEngine:
             while line := await reader.readline():
                 call = json.loads(line)
                 requests = [json.loads(one) for one in call["lines"]]
-                # Before it is answered: what was answered is never missing.
-                _note(self._journal, call["claim"], requests)
-                self._inside[writer] = requests[0]["body"]["model"]
-                self._suffer(requests, self._inside[writer])
-                await asyncio.sleep(self._seconds())
+                self._inside[writer] = model = requests[0]["body"]["model"]
+                found = await asyncio.gather(
+                    *(
+                        self._answers[model].answer(
+                            (call["claim"]["batch"], one),
+                            partial(self._run, call["claim"], request),
+                        )
+                        for one, request in zip(call["lines"], requests, strict=True)
+                    )
+                )
                 if self._hangs or self._inside.pop(writer, None) is None:
                     return
                 self._progress.note()
-                results = [
-                    [said.status, json.dumps(said.body)]
-                    for said in (answer(request["body"]) for request in requests)
-                ]
+                results = [[status, body.decode()] for status, body in found]
                 writer.write(json.dumps(results).encode() + b"\n")
                 await writer.drain()
-                _note(self._answers, call["claim"], requests)
+                _note(self._answered, call["claim"], requests)
         writer.close()
+
+    async def _run(self, claim: dict[str, Any], request: dict[str, Any]) -> Result:
+        # Before it is answered: what was answered is never missing.
+        _note(self._journal, claim, [request])
+        self._suffer(request)
+        await asyncio.sleep(self._seconds())
+        said = answer(request["body"])
+        return said.status, json.dumps(said.body).encode()
 
     async def watch(self) -> None:
         """End the process when it hangs, after a message to the clients whose rows are in it."""
@@ -90,15 +111,16 @@ class MadeUpEngine:
         except FileNotFoundError:
             return _SECONDS
 
-    def _suffer(self, requests: list[dict[str, Any]], model: str) -> None:
-        """What these requests do to the engine."""
-        verbs = {request["body"]["messages"][-1]["content"] for request in requests}
-        if not verbs & {KILL, HANG, DEADLY} or self._mended.exists():
+    def _suffer(self, request: dict[str, Any]) -> None:
+        """What the request does to the engine."""
+        model, verb = request["body"]["model"], request["body"]["messages"][-1]["content"]
+        if verb not in {KILL, HANG, DEADLY} or self._mended.exists():
             return
-        if KILL in verbs:
+        if verb == KILL:
             os._exit(1)
-        self._hangs |= HANG in verbs
-        if DEADLY in verbs:
+        self._hangs |= verb == HANG
+        if verb == DEADLY:
+            self._answers.pop(model, None)
             for writer in [one for one, its in self._inside.items() if its == model]:
                 del self._inside[writer]
                 writer.transport.abort()
