@@ -14,11 +14,14 @@ QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENA
 def a_ray(cpus: int) -> Iterator[Any]:
     """A private Ray cluster with token authentication, which `ray.init` turns on by itself."""
     import ray
+    from ray._private import auto_init_hook
 
     before = {name: os.environ.get(name) for name in (*QUIET, "RAY_ADDRESS")}
     os.environ.update(QUIET)
     os.environ.pop("RAY_ADDRESS", None)
     ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=40)
+    # A handle that outlives the cluster would start another one to report to.
+    auto_init_hook.enable_auto_connect = False
     yield ray
     ray.shutdown()
     # Its handles keep reporting to a controller that is gone, and log each failure.
