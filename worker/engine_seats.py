@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+#: While a spare seat is in use, prompts of no more tokens than this begin at a time besides. A step
+#: with many prompts takes several times as long as one without.
+QUIET_PROMPT_TOKENS = 1024
+
 
 class Capacity(NamedTuple):
     """How much of an engine rows may use."""
@@ -65,8 +69,10 @@ class Seats:
         self._spare_queue: list[tuple[int, str]] = []
         self._seated: dict[str, _Seated] = {}
         self._spare_seated = 0
-        #: What vLLM says that it uses of the KV cache, and what sequences inside will yet need.
-        self._used_tokens = self._promised_tokens = 0.0
+        #: What vLLM says that it uses of the KV cache, and what is left of the answers inside.
+        self._used_tokens = self._answer_tokens = 0.0
+        #: Of prompts inside that have not begun.
+        self._prompt_tokens = 0
 
     @property
     def in_use(self) -> int:
@@ -91,12 +97,12 @@ class Seats:
         if (seated := self._seated.pop(id_, None)) is None:
             return
         self._spare_seated -= seated.sequence.is_spare
-        self._promised_tokens -= seated.answer_left
+        self._answer_tokens -= seated.answer_left
         if not seated.has_begun:
-            self._promised_tokens -= seated.sequence.prompt_tokens
+            self._prompt_tokens -= seated.sequence.prompt_tokens
         if not self._seated:
             # It says nothing of itself until it has sequences again.
-            self._used_tokens = self._promised_tokens = 0.0
+            self._used_tokens = self._answer_tokens = 0.0
 
     def note(self, kv_usage: float | None, outputs: Iterable[StepOutput]) -> None:
         """A step has ended; `kv_usage` is the part of the KV cache in use, if vLLM says so."""
@@ -107,10 +113,10 @@ class Seats:
                 continue
             if not seated.has_begun:
                 seated.has_begun = True
-                self._promised_tokens -= seated.sequence.prompt_tokens
+                self._prompt_tokens -= seated.sequence.prompt_tokens
             made = min(output.tokens, seated.answer_left)
             seated.answer_left -= made
-            self._promised_tokens -= made
+            self._answer_tokens -= made
             if output.is_last:
                 self.leave(output.id)
 
@@ -119,7 +125,8 @@ class Seats:
         del self._waiting[sequence.id]
         self._seated[sequence.id] = _Seated(sequence, sequence.output_tokens)
         self._spare_seated += sequence.is_spare
-        self._promised_tokens += sequence.prompt_tokens + sequence.output_tokens
+        self._prompt_tokens += sequence.prompt_tokens
+        self._answer_tokens += sequence.output_tokens
         return sequence
 
     def _has_any_seat(self) -> bool:
@@ -132,11 +139,14 @@ class Seats:
             return False
         if not self._has_any_seat():
             return False
+        prompt_tokens = self._prompt_tokens + sequence.prompt_tokens
+        if self._spare_seated and self._prompt_tokens and prompt_tokens > QUIET_PROMPT_TOKENS:
+            return False
         if not self._capacity.kv_tokens:
             return True
-        needed = sequence.prompt_tokens + sequence.output_tokens
+        needed = prompt_tokens + self._answer_tokens + sequence.output_tokens
         limit = (1 - self._capacity.spare_kv) * self._capacity.kv_tokens
-        return self._used_tokens + self._promised_tokens + needed <= limit
+        return self._used_tokens + needed <= limit
 
 
 def _first(queue: list[tuple[int, str]], waiting: dict[str, Sequence]) -> Sequence | None:

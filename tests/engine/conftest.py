@@ -15,6 +15,7 @@ def a_ray(cpus: int) -> Iterator[Any]:
     """A private Ray cluster with token authentication, which `ray.init` turns on by itself."""
     import ray
     from ray._private import auto_init_hook
+    from ray.serve.context import _set_global_client
 
     before = {name: os.environ.get(name) for name in (*QUIET, "RAY_ADDRESS")}
     os.environ.update(QUIET)
@@ -24,6 +25,8 @@ def a_ray(cpus: int) -> Iterator[Any]:
     auto_init_hook.enable_auto_connect = False
     yield ray
     ray.shutdown()
+    # Serve would look for the controller of this cluster in the next one.
+    _set_global_client(None)
     # Its handles keep reporting to a controller that is gone, and log each failure.
     logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
     for name, value in before.items():

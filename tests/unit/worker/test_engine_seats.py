@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
+from worker.engine_seats import QUIET_PROMPT_TOKENS, Capacity, Seats, Sequence, StepOutput
 
 SEATS, SPARE, KV_TOKENS = 8, 2, 1000
 CAPACITY = Capacity(SEATS, SPARE, spare_kv=0.1, kv_tokens=KV_TOKENS)
@@ -90,6 +90,21 @@ def test_small_batches_may_have_what_is_kept_of_the_cache() -> None:
     seats.ask(sequence("small", prompt=50, is_spare=True))
 
     assert seated(seats) == ["small"]
+
+
+def test_few_prompts_begin_at_a_time_while_a_small_batch_runs() -> None:
+    seats = Seats(CAPACITY._replace(kv_tokens=0))
+    half = QUIET_PROMPT_TOKENS // 2
+    seats.ask(sequence("small", is_spare=True, prompt=0))
+    assert seated(seats) == ["small"]
+    for number in range(4):
+        seats.ask(sequence(f"{number}", rank=number, prompt=half))
+
+    assert seated(seats) == ["0", "1"]
+    seats.note(None, [StepOutput("0", 1, is_last=False)])
+    assert seated(seats) == ["2"]
+    seats.leave("small")
+    assert seated(seats) == ["3"]
 
 
 def test_one_that_is_too_large_for_the_cache_runs_alone() -> None:
