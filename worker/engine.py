@@ -185,9 +185,6 @@ class BatchServer(LLMServer):
         async with self._entrance.entered(work) as guest:
             self._guests[row] = guest
             try:
-                if isinstance(body, dict):
-                    # The order is ours: a tenant's own `priority` never reaches vLLM.
-                    body["priority"] = guest.row.rank
                 result = await self._openai.answer(url, body, request_id)
             finally:
                 if not self._client.errored:

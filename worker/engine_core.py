@@ -17,7 +17,8 @@ def attend(core: Any, entrance: Entrance, progress: Progress) -> None:
 
     async def add_seated(request: Any) -> None:
         params = request.sampling_params
-        await entrance.seat(
+        # The order is ours: a tenant's own `priority` never reaches vLLM.
+        request.priority = await entrance.seat(
             request.request_id,
             prompt_tokens=len(request.prompt_token_ids or ()),
             max_tokens=0 if params is None else params.max_tokens or 0,

@@ -82,20 +82,20 @@ class Entrance:
             self._queue.leave(row, self._clock())
             self._admit_soon()
 
-    async def seat(self, id_: str, *, prompt_tokens: int, max_tokens: int) -> None:
+    async def seat(self, id_: str, *, prompt_tokens: int, max_tokens: int) -> int:
         """Wait for a seat for a sequence of the row that the running task belongs to.
 
-        What is no row of a batch has a seat at once.
+        Returns its rank, vLLM's priority. What is no row of a batch has a seat at once.
         """
         guest = _guest.get()
         if guest is None or guest.row.rank is None:
-            return
-        row = guest.row
+            return 0
+        row, rank = guest.row, guest.row.rank
         output_tokens = self._queue.expected_output(
             row, prompt_tokens=prompt_tokens, max_tokens=max_tokens
         )
         guest.sequences.add(id_)
-        self._seats.ask(Sequence(id_, row.rank or 0, row.is_spare, prompt_tokens, output_tokens))
+        self._seats.ask(Sequence(id_, rank, row.is_spare, prompt_tokens, output_tokens))
         place = self._places[id_] = asyncio.get_running_loop().create_future()
         self._admit_soon()
         try:
@@ -104,6 +104,7 @@ class Entrance:
             self._places.pop(id_, None)
         self._queue.seat(row)
         self._admit_soon()
+        return rank
 
     def release(self, ids: Iterable[str]) -> None:
         """These sequences are done, or given up."""

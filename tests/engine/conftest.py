@@ -26,7 +26,7 @@ def a_ray(cpus: int) -> Iterator[Any]:
     yield ray
     ray.shutdown()
     # Serve would look for the controller of this cluster in the next one.
-    _set_global_client(None)
+    _set_global_client(None)  # type: ignore[no-untyped-call]  # Ray's
     # Its handles keep reporting to a controller that is gone, and log each failure.
     logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
     for name, value in before.items():
