@@ -66,6 +66,7 @@ class Planner:
         self._storage = storage
         self._catalog = catalog
         self._models = catalog.endpoints_by_name()
+        self._rules = catalog.rules_by_name()
         self._slice_limits = slice_limits
         self._limits = Limits(rows=max_rows, embedding_inputs=max_embedding_inputs)
         self._max_input_bytes = max_input_bytes
@@ -137,6 +138,7 @@ class Planner:
             endpoint=endpoint,
             models=self._models,
             limits=self._limits,
+            rules=self._rules,
             is_mixed=self._mixed_batches,
             offset=offset,
         )

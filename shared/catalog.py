@@ -21,6 +21,7 @@ from pydantic import (
 
 from shared.errors import NotFoundError
 from shared.openai.endpoints import ENDPOINTS, Runner, endpoints_of
+from shared.openai.row_rules import RowRules
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
@@ -35,6 +36,22 @@ def _known_endpoint(path: str) -> str:
 
 
 EndpointPath = Annotated[str, AfterValidator(_known_endpoint)]
+
+#: Fields of a body that the worker sets.
+_WORKERS_FIELDS = frozenset({"cache_salt", "priority", "request_id"})
+
+
+def _not_the_workers(field: str) -> str:
+    if field in _WORKERS_FIELDS:
+        raise ValueError("the worker sets this field, so it cannot be opened")
+    return field
+
+
+FieldName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64),
+    AfterValidator(_not_the_workers),
+]
 
 
 @dataclass(frozen=True, order=True)
@@ -89,12 +106,18 @@ class Model(_Strict):
     max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}
+    extra_fields: tuple[FieldName, ...] = ()
     engine: dict[str, Any] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 
     @property
     def runner(self) -> Runner:
         return "pooling" if self.engine.get("runner") == "pooling" else "generate"
+
+    @property
+    def row_rules(self) -> RowRules:
+        """What a request may ask of this model."""
+        return RowRules(extra_fields=frozenset(self.extra_fields))
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -156,6 +179,11 @@ class Catalog(_Strict):
     def endpoints_by_name(self) -> dict[str, frozenset[str]]:
         """By each served name, the endpoints that it answers."""
         return {name: frozenset(self.model(name).endpoints) for name in self.served_names()}
+
+    def rules_by_name(self) -> dict[str, RowRules]:
+        """By each served name, what a request may ask of it."""
+        rules = {model.name: model.row_rules for model in self.models.values()}
+        return {name: rules[self.model(name).name] for name in self.served_names()}
 
     def token_quotas(self, endpoint: str | None, *, default: int) -> dict[str, int]:
         """How many prompt tokens a tenant's running batches may hold, by model.

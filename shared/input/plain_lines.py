@@ -87,6 +87,8 @@ def plain_decoder(path: str, model: str) -> msgspec.json.Decoder[Any]:
             ("stream", bool | None, None),
             *_other_fields(endpoint),
         ],
+        # Of the others some are refused, so each of them is looked at.
+        forbid_unknown_fields=True,
         gc=False,
     )
     line = msgspec.defstruct(
@@ -103,8 +105,11 @@ def plain_decoder(path: str, model: str) -> msgspec.json.Decoder[Any]:
 
 
 def _other_fields(endpoint: Endpoint) -> Iterator[tuple[str, Any, Any]]:
-    for name, field in endpoint.body.model_fields.items():
-        if name in ("model", endpoint.content):
+    fields = endpoint.body.model_fields
+    for name in sorted(endpoint.body.unread - fields.keys() - {"stream", endpoint.body.exempting}):
+        yield name, msgspec.Raw, msgspec.Raw()
+    for name, field in fields.items():
+        if name in ("model", endpoint.content, *endpoint.body.closed):
             continue
         if name in endpoint.output_limits:
             yield name, _COUNT | None, None

@@ -25,6 +25,7 @@ from shared.input.rows import (
 )
 from shared.openai.bodies import Body, Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS, Endpoint
+from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.openai.shapes import BatchError
 
 #: Lines that are decoded together: few enough to stay in the processor's cache.
@@ -49,6 +50,8 @@ class InputCheck:
     #: By each model's name, the endpoints that it serves.
     models: Mapping[str, AbstractSet[str]]
     limits: Limits = field(default_factory=Limits)
+    #: By model's name, what its operator lets requests ask for; `DEFAULT_RULES` for all others.
+    rules: Mapping[str, RowRules] = field(default_factory=dict)
     #: Whether each line may name its own model and endpoint.
     is_mixed: bool = False
     #: Lines that are requests, good or bad.
@@ -58,7 +61,7 @@ class InputCheck:
     #: Predicted for all good rows.
     prompt_tokens: int = 0
     embedding_inputs: int = 0
-    #: Good rows that the engine would refuse.
+    #: Good rows that get an error for what their bodies ask for.
     refused: int = 0
     _line_number: int = 0
     _rest: bytes = b""
@@ -208,7 +211,10 @@ class InputCheck:
     def _predicted(self, line: bytes, start: int, endpoint: Endpoint, model: str) -> Row:
         """The row of a good line, with what the engine will make of its body."""
         raw = _body_of(line)
-        found = None if raw is None else read_body(endpoint.body, raw)
+        rules = self.rules.get(model, DEFAULT_RULES)
+        found: Body | Refusal | None = None
+        if raw is not None:
+            found = rules.refusal(endpoint.path, raw) or read_body(endpoint.body, raw)
         if isinstance(found, Refusal):
             self.refused += 1
             refusal, limit, choices, output = found, None, 1, 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from shared.openai.bodies import Body
@@ -38,6 +39,11 @@ class Endpoint:
     def has_output(self) -> bool:
         """Whether the model writes tokens."""
         return bool(self.output_limits)
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """What the body of a request may have."""
+        return self.body.open_fields()
 
     @property
     def has_choices(self) -> bool:

@@ -42,6 +42,19 @@ class ResponseBody(Body):
         {"background", "prompt", "structured_outputs", "text", "tool_choice", "tools"}
     )
 
+    # Nothing is kept between requests, and messages in the engine's own form are not checked.
+    closed: ClassVar[frozenset[str]] = Body.closed | {
+        "previous_input_messages",
+        "previous_response_id",
+    }
+    unread: ClassVar[frozenset[str]] = Body.unread | {
+        "context_management",
+        "conversation",
+        "enable_response_messages",
+        "include",
+        "moderation",
+    }
+
     input: str | list[Item] | Annotated[Object, Field(max_length=0)]
     instructions: str | None = None
     max_output_tokens: Positive | None = None

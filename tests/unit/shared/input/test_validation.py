@@ -5,6 +5,7 @@ import pytest
 
 from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
+from shared.openai.row_rules import RowRules
 
 CHAT = "/v1/chat/completions"
 LIMITS = Limits()
@@ -85,10 +86,11 @@ def test_a_body_that_the_engine_would_refuse_is_a_row_without_output() -> None:
     assert ([], 3) == (found.problems, found.rows)
 
 
-def test_a_limit_that_only_another_endpoint_knows_limits_nothing() -> None:
-    _, [plain, odd] = check(line("a"), line("b", body={**BODY, "max_output_tokens": 5}))
+def test_a_limit_that_only_another_endpoint_knows_is_refused() -> None:
+    _, [odd] = check(line("a", body={**BODY, "max_output_tokens": 5}))
 
-    assert (None, plain.output) == (odd.limit, odd.output)
+    assert odd.refusal is not None
+    assert odd.refusal.param == "max_output_tokens"
 
 
 def test_answers_and_limits_are_read_as_the_engine_reads_them() -> None:
@@ -109,10 +111,34 @@ def test_no_request_is_predicted_to_take_more_tokens_than_redis_can_add_up() -> 
 
 def test_a_body_with_other_rules_is_left_to_the_engine() -> None:
     body = {**BODY, "use_beam_search": True, "temperature": 9, "n": 2, "max_tokens": 10}
+    rules = {"m": RowRules(extra_fields=frozenset({"use_beam_search"}))}
 
-    _, [row] = check(line("a", body=body))
+    [row] = InputCheck(CHAT, MODELS, rules=rules).feed(line("a", body=body) + b"\n")
 
     assert (None, 10, 20) == (row.refusal, row.limit, row.output)
+
+
+def test_a_field_that_is_closed_is_refused_by_its_name_and_the_other_rows_run() -> None:
+    closed = {**BODY, "kv_transfer_params": {"prompt_token_ids": [1]}, "max_tokens": 10}
+
+    found, [plain, odd, other] = check(line("a"), line("b", body=closed), line("c"))
+
+    assert odd.refusal is not None
+    assert ("kv_transfer_params", 0) == (odd.refusal.param, odd.output)
+    assert (None, None, 1) == (plain.refusal, other.refusal, found.refused)
+    assert ([], 3) == (found.problems, found.rows)
+
+
+def test_a_field_is_open_for_the_model_that_its_operator_opened_it_for() -> None:
+    rules = {"m": RowRules(extra_fields=frozenset({"vllm_xargs"}))}
+    found = InputCheck(CHAT, MODELS, rules=rules, is_mixed=True)
+    lines = [
+        line(name, body={**BODY, "model": name, "vllm_xargs": {"a": 1}}) for name in ("m", "other")
+    ]
+
+    opened, closed = found.feed(b"\n".join([*lines, b""]))
+
+    assert (None, "vllm_xargs") == (opened.refusal, closed.refusal and closed.refusal.param)
 
 
 def test_every_bad_line_is_reported_with_its_number() -> None:

@@ -1,0 +1,31 @@
+import json
+
+from shared.catalog import Model
+from shared.openai.row_rules import DEFAULT_RULES
+from tests.bodies import CHAT, GOOD
+from worker.row_rules import refused, rules_environment, rules_from
+
+
+def test_a_replica_has_the_rules_of_its_model() -> None:
+    model = Model(name="m", pools=("local",), extra_fields=("vllm_xargs",))
+
+    assert rules_from(rules_environment(model)) == model.row_rules
+
+
+def test_a_replica_without_rules_has_the_strictest() -> None:
+    assert rules_from({}) == DEFAULT_RULES
+
+
+def test_a_request_that_breaks_a_rule_gets_an_error_with_the_name_of_its_field() -> None:
+    result = refused(DEFAULT_RULES, CHAT, {**GOOD[CHAT], "kv_transfer_params": {"a": 1}})
+
+    assert result is not None
+    status, body = result
+    error = json.loads(body)["error"]
+    assert (400, "kv_transfer_params") == (status, error["param"])
+    assert error["type"] == "invalid_request_error"
+
+
+def test_a_request_that_keeps_the_rules_and_one_that_is_none_are_the_engines() -> None:
+    assert refused(DEFAULT_RULES, CHAT, GOOD[CHAT]) is None
+    assert refused(DEFAULT_RULES, CHAT, ["x"]) is None
