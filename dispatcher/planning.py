@@ -189,7 +189,7 @@ class Planner:
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:
             full = shares.all[error.number]
-            share, limit = check.rows, quota.requests
+            share, limit = shares.sequences, quota.requests
             if error.queue == "tokens":
                 limits = (quota.tokens, *quota.more_tokens)
                 share, limit = full.prompt_tokens, limits[error.number]

@@ -21,8 +21,11 @@ from pydantic import (
 
 from shared.errors import NotFoundError
 from shared.openai.endpoints import ENDPOINTS, Runner, endpoints_of
+from shared.openai.row_limits import MAX_ANSWERS, MAX_INPUTS, RowLimits
 from shared.openai.row_rules import RowRules
 
+#: vLLM's number of logprobs for the whole vocabulary.
+_ALL = -1
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
 # No dot: it separates a lane's name from the fingerprint in the name of an application.
@@ -107,6 +110,7 @@ class Model(_Strict):
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}
     extra_fields: tuple[FieldName, ...] = ()
+    row_limits: RowLimits = RowLimits()
     engine: dict[str, Any] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 
@@ -117,7 +121,23 @@ class Model(_Strict):
     @property
     def row_rules(self) -> RowRules:
         """What a request may ask of this model."""
-        return RowRules(extra_fields=frozenset(self.extra_fields))
+        return RowRules(
+            extra_fields=frozenset(self.extra_fields),
+            limits=RowLimits(**{**self._fitting_limits(), **self._own_limits()}),
+            context=_positive(self.engine.get("max_model_len")),
+        )
+
+    def _own_limits(self) -> dict[str, Any]:
+        return self.row_limits.model_dump(include=self.row_limits.model_fields_set)
+
+    def _fitting_limits(self) -> dict[str, Any]:
+        """What follows from the engine's arguments where the operator sets no limit."""
+        seats = _positive(self.engine.get("max_num_seqs")) or RowLimits().sequences
+        sequences = MAX_INPUTS if self.runner == "pooling" else max(seats, MAX_ANSWERS)
+        logprobs = self.engine.get("max_logprobs", RowLimits().logprobs)
+        if logprobs == _ALL:
+            logprobs = None
+        return {"sequences": sequences, "logprobs": logprobs, "prompt_logprobs": logprobs}
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -226,6 +246,13 @@ class Catalog(_Strict):
     def app_name(self, lane: Lane) -> str:
         """The Serve application of this lane's engine."""
         return f"{lane.name}.{self.fingerprint(lane)}"
+
+
+def _positive(value: object) -> int | None:
+    """An engine argument that is a count; None where the engine decides, or reads another form."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    return None
 
 
 def slug(model: str) -> str:

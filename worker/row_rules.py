@@ -35,3 +35,15 @@ def refused(rules: RowRules, url: str, body: Any) -> Result | None:
     """
     found = rules.refusal(url, body) if isinstance(body, dict) else None
     return found and refusal(f"{found.message}.", param=found.param)
+
+
+def bounded_result(rules: RowRules, result: Result) -> Result:
+    """The result, or an error in its place if it has more bytes than the model's results may."""
+    most = rules.limits.result_bytes
+    if len(result[1]) <= most:
+        return result
+    return refusal(
+        f"The answer has {len(result[1])} bytes, and an answer of this model may have {most}. Ask "
+        "for fewer answers, tokens or logprobs.",
+        code="result_too_large",
+    )

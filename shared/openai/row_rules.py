@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from shared.openai.bodies import Refusal
 from shared.openai.endpoints import ENDPOINTS, Endpoint
+from shared.openai.row_limits import RowLimits, int_of
 
 #: Characters of a client's own name of a field that a refusal repeats.
 _MAX_NAME = 64
@@ -23,10 +24,29 @@ class RowRules(BaseModel):
 
     #: Fields that are open beside those of the endpoint.
     extra_fields: frozenset[str] = frozenset()
+    limits: RowLimits = RowLimits()
+    #: Tokens of a prompt and its answer together; None if only the engine knows.
+    context: int | None = None
+
+    @property
+    def max_output(self) -> int | None:
+        """The most tokens that one answer may have, as far as that is known here."""
+        known = [limit for limit in (self.limits.max_tokens, self.context) if limit is not None]
+        return min(known, default=None)
 
     def refusal(self, path: str, body: Mapping[str, Any]) -> Refusal | None:
         """Why a request to this endpoint may not run; None if it may."""
-        return self._unknown_field(ENDPOINTS[path], body)
+        endpoint = ENDPOINTS[path]
+        return self._unknown_field(endpoint, body) or self.limits.refusal(endpoint, body)
+
+    def bounded(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The body with its limits of tokens lowered to that of the model, if the model has one."""
+        most, names = self.limits.max_tokens, ENDPOINTS[path].output_limits
+        if most is None or not names:
+            return dict(body)
+        given = [name for name in names if body.get(name) is not None]
+        changes = {name: most for name in given if int_of(body[name], most + 1) > most}
+        return {**body, **(changes if given else {names[0]: most})}
 
     def _unknown_field(self, endpoint: Endpoint, body: Mapping[str, Any]) -> Refusal | None:
         for name, value in body.items():

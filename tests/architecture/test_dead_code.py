@@ -46,6 +46,7 @@ _USED_ELSEWHERE = {
     "log_message": "http.server",
     "estimate_inmemory_data_size": "Ray Data",
     "get_read_tasks": "Ray Data",
+    "bounded_result": "a replica, which starts to ask the rules",
     "rules_environment": "the definition of an engine, which starts to ask the rules",
     "rules_from": "a replica, which starts to ask the rules",
     "job_log": "tests, to say why a lane job died",

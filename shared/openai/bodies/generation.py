@@ -58,7 +58,14 @@ class _GenerateBody(Body):
     """What chat completions and completions have in common."""
 
     compared: ClassVar[frozenset[str]] = frozenset(
-        {"n", "min_tokens", "logprob_token_ids", "structured_outputs", "stream_options"}
+        {
+            "ignore_eos",
+            "logprob_token_ids",
+            "min_tokens",
+            "n",
+            "stream_options",
+            "structured_outputs",
+        }
     )
     # A beam search does not look at most sampling parameters.
     exempting: ClassVar[str] = "use_beam_search"

@@ -39,7 +39,16 @@ class ResponseBody(Body):
     """The body of a request for a response; the engine alone judges the items of its input."""
 
     compared: ClassVar[frozenset[str]] = frozenset(
-        {"background", "prompt", "structured_outputs", "text", "tool_choice", "tools"}
+        {
+            "background",
+            "ignore_eos",
+            "prompt",
+            "structured_outputs",
+            "text",
+            "tool_choice",
+            "tools",
+            "top_logprobs",
+        }
     )
 
     # Nothing is kept between requests, and messages in the engine's own form are not checked.

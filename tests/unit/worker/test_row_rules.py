@@ -1,9 +1,10 @@
 import json
 
 from shared.catalog import Model
-from shared.openai.row_rules import DEFAULT_RULES
+from shared.openai.row_limits import RowLimits
+from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from tests.bodies import CHAT, GOOD
-from worker.row_rules import refused, rules_environment, rules_from
+from worker.row_rules import bounded_result, refused, rules_environment, rules_from
 
 
 def test_a_replica_has_the_rules_of_its_model() -> None:
@@ -29,3 +30,12 @@ def test_a_request_that_breaks_a_rule_gets_an_error_with_the_name_of_its_field()
 def test_a_request_that_keeps_the_rules_and_one_that_is_none_are_the_engines() -> None:
     assert refused(DEFAULT_RULES, CHAT, GOOD[CHAT]) is None
     assert refused(DEFAULT_RULES, CHAT, ["x"]) is None
+
+
+def test_an_answer_that_is_too_large_becomes_an_error() -> None:
+    rules = RowRules(limits=RowLimits(result_bytes=1024))
+
+    status, body = bounded_result(rules, (200, b"x" * 1025))
+
+    assert (400, "result_too_large") == (status, json.loads(body)["error"]["code"])
+    assert bounded_result(rules, (200, b"x" * 1024)) == (200, b"x" * 1024)
