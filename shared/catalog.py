@@ -40,6 +40,8 @@ def _known_endpoint(path: str) -> str:
 
 EndpointPath = Annotated[str, AfterValidator(_known_endpoint)]
 
+TenantName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
+
 #: Fields of a body that the worker sets.
 _WORKERS_FIELDS = frozenset({"cache_salt", "priority", "request_id"})
 
@@ -111,6 +113,7 @@ class Model(_Strict):
     lora: dict[ModelName, str] = {}
     extra_fields: tuple[FieldName, ...] = ()
     row_limits: RowLimits = RowLimits()
+    share_prefixes: tuple[TenantName, ...] = ()
     engine: dict[str, Any] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 

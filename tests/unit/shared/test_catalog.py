@@ -62,6 +62,14 @@ def test_what_a_row_may_cost_fits_the_engine_where_the_operator_says_nothing() -
     assert limits(engine={"max_num_seqs": 4}, row_limits={"sequences": 2}).sequences == 2
 
 
+def test_tenants_may_share_prefixes_by_name_or_all_of_them() -> None:
+    assert Model(name="m", pools=("cpu",)).share_prefixes == ()
+    for names in (("acme", "beta.b"), ("*",)):
+        assert Model(name="m", pools=("cpu",), share_prefixes=names).share_prefixes == names
+    with pytest.raises(ValidationError, match="share_prefixes"):
+        Model(name="m", pools=("cpu",), share_prefixes=("ac*",))
+
+
 def test_a_prediction_knows_the_context_that_the_operator_set() -> None:
     model = Model(name="m", pools=("cpu",), engine={"max_model_len": 4096})
 
