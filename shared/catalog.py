@@ -40,6 +40,10 @@ def _known_endpoint(path: str) -> str:
 
 EndpointPath = Annotated[str, AfterValidator(_known_endpoint)]
 
+# As a URL's host is compared: lower case, without a port.
+Domain = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)
+]
 TenantName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
 
 #: Fields of a body that the worker sets.
@@ -114,6 +118,7 @@ class Model(_Strict):
     extra_fields: tuple[FieldName, ...] = ()
     row_limits: RowLimits = RowLimits()
     share_prefixes: tuple[TenantName, ...] = ()
+    media_domains: tuple[Domain, ...] = ()
     engine: dict[str, Any] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 
@@ -127,6 +132,7 @@ class Model(_Strict):
         return RowRules(
             extra_fields=frozenset(self.extra_fields),
             limits=RowLimits(**{**self._fitting_limits(), **self._own_limits()}),
+            media_domains=frozenset(self.media_domains),
             context=_positive(self.engine.get("max_model_len")),
         )
 

@@ -16,9 +16,22 @@ from worker.engine_results import refusal
 ROW_RULES_VARIABLE = "BATCHYARD_ROW_RULES"
 
 
+#: A domain that no name server knows. Without any, vLLM would download from everywhere.
+_NOWHERE = "nowhere.invalid"
+
+
 def rules_environment(model: Model) -> dict[str, str]:
-    """What the environment of the model's replicas says about its rules."""
-    return {ROW_RULES_VARIABLE: model.row_rules.model_dump_json()}
+    """What the environment of the model's replicas says about its rules, to us and to vLLM."""
+    return {
+        ROW_RULES_VARIABLE: model.row_rules.model_dump_json(),
+        # A redirect would lead from a domain that is allowed to one that is not.
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    }
+
+
+def rules_arguments(model: Model) -> dict[str, Any]:
+    """The arguments by which vLLM keeps the rules itself."""
+    return {"allowed_media_domains": sorted(model.media_domains) or [_NOWHERE]}
 
 
 def rules_from(environment: Mapping[str, str]) -> RowRules:

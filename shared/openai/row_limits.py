@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -60,9 +61,9 @@ class RowLimits(BaseModel):
         for name in _STOPS:
             if isinstance(some := body.get(name), list):
                 yield from _too_many(name, len(some), self.stop)
-        size = 0
+        size = 0.0
         for name, constraint in _constraints(body):
-            size += len(json.dumps(constraint))
+            size += _size(constraint)
             if size > self.schema_bytes:
                 yield Refusal(
                     name,
@@ -102,6 +103,13 @@ def _too_many(name: str, count: int, limit: int | None) -> Iterator[Refusal]:
     """-1 asks for as many as there are."""
     if limit is not None and (count > limit or count < 0):
         yield Refusal(name, f"Input should ask for at most {limit}, the limit of this model")
+
+
+def _size(value: Any) -> float:
+    try:
+        return len(json.dumps(value))
+    except RecursionError:
+        return inf
 
 
 def _constraints(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from shared.openai.bodies import Refusal
 from shared.openai.endpoints import ENDPOINTS, Endpoint
+from shared.openai.media import media_refusal
 from shared.openai.row_limits import RowLimits, int_of
 
 #: Characters of a client's own name of a field that a refusal repeats.
@@ -25,6 +26,8 @@ class RowRules(BaseModel):
     #: Fields that are open beside those of the endpoint.
     extra_fields: frozenset[str] = frozenset()
     limits: RowLimits = RowLimits()
+    #: Hosts from which the engine downloads media.
+    media_domains: frozenset[str] = frozenset()
     #: Tokens of a prompt and its answer together; None if only the engine knows.
     context: int | None = None
 
@@ -37,7 +40,11 @@ class RowRules(BaseModel):
     def refusal(self, path: str, body: Mapping[str, Any]) -> Refusal | None:
         """Why a request to this endpoint may not run; None if it may."""
         endpoint = ENDPOINTS[path]
-        return self._unknown_field(endpoint, body) or self.limits.refusal(endpoint, body)
+        return (
+            self._unknown_field(endpoint, body)
+            or self.limits.refusal(endpoint, body)
+            or media_refusal(body, domains=self.media_domains, extra_fields=self.extra_fields)
+        )
 
     def bounded(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The body with its limits of tokens lowered to that of the model, if the model has one."""

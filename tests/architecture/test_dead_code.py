@@ -49,6 +49,7 @@ _USED_ELSEWHERE = {
     "bounded_result": "a replica, which starts to ask the rules",
     "cache_key": "a lane job, which starts to set salts",
     "share_prefixes": "a lane job, which starts to set salts",
+    "rules_arguments": "the definition of an engine, which starts to ask the rules",
     "rules_environment": "the definition of an engine, which starts to ask the rules",
     "rules_from": "a replica, which starts to ask the rules",
     "job_log": "tests, to say why a lane job died",

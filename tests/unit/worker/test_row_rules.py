@@ -4,7 +4,13 @@ from shared.catalog import Model
 from shared.openai.row_limits import RowLimits
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from tests.bodies import CHAT, GOOD
-from worker.row_rules import bounded_result, refused, rules_environment, rules_from
+from worker.row_rules import (
+    bounded_result,
+    refused,
+    rules_arguments,
+    rules_environment,
+    rules_from,
+)
 
 
 def test_a_replica_has_the_rules_of_its_model() -> None:
@@ -39,3 +45,14 @@ def test_an_answer_that_is_too_large_becomes_an_error() -> None:
 
     assert (400, "result_too_large") == (status, json.loads(body)["error"]["code"])
     assert bounded_result(rules, (200, b"x" * 1024)) == (200, b"x" * 1024)
+
+
+def test_vllm_downloads_from_the_models_domains_and_from_nowhere_else() -> None:
+    named = Model(name="m", pools=("local",), media_domains=("b.example", "a.example"))
+    none = Model(name="m", pools=("local",))
+
+    assert rules_arguments(named) == {"allowed_media_domains": ["a.example", "b.example"]}
+    # vLLM takes an empty list for every domain.
+    [nowhere] = rules_arguments(none)["allowed_media_domains"]
+    assert nowhere.endswith(".invalid")
+    assert rules_environment(none)["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"

@@ -213,6 +213,17 @@ def test_a_field_that_is_closed_is_refused_by_its_name_and_the_other_rows_run() 
     assert ([], 3) == (found.problems, found.rows)
 
 
+def test_media_to_download_are_refused_with_their_row_and_field() -> None:
+    part = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x"}}
+    body = {**BODY, "messages": [{"role": "user", "content": [part]}]}
+
+    _, [plain, row] = check(line("a"), line("b", body=body))
+
+    assert row.refusal is not None
+    assert (2, "messages.0.content.0.image_url") == (row.number, row.refusal.param)
+    assert plain.refusal is None
+
+
 def test_a_field_is_open_for_the_model_that_its_operator_opened_it_for() -> None:
     rules = {"m": RowRules(extra_fields=frozenset({"vllm_xargs"}))}
     found = InputCheck(CHAT, MODELS, rules=rules, is_mixed=True)
