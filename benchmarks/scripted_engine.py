@@ -21,7 +21,7 @@ import msgspec
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
 from worker.engine_errors import Result
-from worker.engine_queue import Capacity, EngineLoad, EngineQueue
+from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, WithdrawnError
 from worker.row_groups import in_groups
 
@@ -53,16 +53,23 @@ class Pace(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Row:
+    id: str
     prompt_tokens: int
     output_tokens: int
     tenant: str
     done: asyncio.Future[None]
+    #: The step before its first one.
+    began_at: int = 0
     has_left: bool = False
+
+    def had(self, step: int) -> int:
+        """Its tokens after that step."""
+        return step - self.began_at
 
 
 @dataclass
 class Steps:
-    """What vLLM does: rows take seats by their ranks, and each step gives each of them a token."""
+    """What vLLM does: rows begin in the order of their ranks, and have a token from each step."""
 
     pace: Pace
     #: What each tenant's rows have had, in tokens of prompts and answers.
@@ -75,14 +82,12 @@ class Steps:
     _numbers: Any = field(default_factory=itertools.count)
     _came: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def run(self, prompt_tokens: int, output_tokens: int, tenant: str, rank: int) -> None:
-        """Return when the row has its last token; a row that is cancelled leaves its seat."""
-        done = asyncio.get_running_loop().create_future()
-        row = _Row(prompt_tokens, output_tokens, tenant, done)
+    async def run(self, row: _Row, rank: int) -> None:
+        """Return when the row has its last token; one that is cancelled makes room."""
         heappush(self._waiting, (rank, next(self._numbers), row))
         self._came.set()
         try:
-            await done
+            await row.done
         finally:
             row.has_left = True
 
@@ -94,16 +99,15 @@ class Steps:
                 self._came.clear()
                 await self._came.wait()
                 due = time.monotonic()
-            prompt_tokens = self._seat()
+            prompt_tokens = self._begin()
             due += self.pace.seconds(self.running, prompt_tokens)
             # A machine that is late catches up.
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            self._end_step()
-            waiting = sum(not row.has_left for *_, row in self._waiting)
-            entrance.note(EngineLoad(self.running, waiting, self._tokens / self.pace.kv_tokens))
+            outputs = self._end_step()
+            entrance.note(self._tokens / self.pace.kv_tokens, outputs)
 
-    def _seat(self) -> int:
-        """Seat rows that wait; returns the tokens of their prompts."""
+    def _begin(self) -> int:
+        """Let rows begin that wait; returns the tokens of their prompts."""
         tokens = 0
         seats = self.pace.seats + self.pace.spare_seats
         while self._waiting and self.running < seats and tokens < self.pace.step_tokens:
@@ -112,34 +116,39 @@ class Steps:
                 continue
             tokens += row.prompt_tokens
             self.running += 1
-            self._tokens += row.prompt_tokens + row.output_tokens
+            row.began_at = self._step
+            self._tokens += row.prompt_tokens
             self.computed[row.tenant] += row.prompt_tokens
             heappush(self._ends, (self._step + row.output_tokens, next(self._numbers), row))
         return tokens
 
-    def _end_step(self) -> None:
+    def _end_step(self) -> list[StepOutput]:
         self._step += 1
-        left = [entry for entry in self._ends if entry[2].has_left]
-        if left:
+        gone = [row for *_, row in self._ends if row.has_left]
+        if gone:
             self._ends = sorted(entry for entry in self._ends if not entry[2].has_left)
-        over = [row for *_, row in left]
+        self._tokens += len(self._ends) + len(gone)
+        outputs = [StepOutput(row.id, 1, end <= self._step) for end, _, row in self._ends]
+        done: list[_Row] = []
         while self._ends and self._ends[0][0] <= self._step:
             *_, row = heappop(self._ends)
             self.computed[row.tenant] += row.output_tokens
             row.done.set_result(None)
-            over.append(row)
-        for row in over:
-            self.running -= 1
-            self._tokens -= row.prompt_tokens + row.output_tokens
+            done.append(row)
+        self._tokens -= sum(row.prompt_tokens + row.had(self._step) for row in done + gone)
+        self.running -= len(done) + len(gone)
+        return outputs
 
 
 class ScriptedEngine:
     """One replica."""
 
     def __init__(self, pace: Pace) -> None:
-        capacity = Capacity(pace.seats, pace.spare_seats, pace.spare_kv)
-        self._entrance = Entrance(EngineQueue(capacity))
+        self._entrance = Entrance(
+            Capacity(pace.seats, pace.spare_seats, pace.spare_kv, pace.kv_tokens)
+        )
         self._steps = Steps(pace)
+        self._ids = itertools.count()
 
     def go_on(self) -> Coroutine[Any, Any, None]:
         """Compute until cancelled."""
@@ -177,15 +186,21 @@ class ScriptedEngine:
     async def _answer(self, line: bytes, work: Work) -> Result | None:
         body = json.loads(line)["body"]
         prompt_tokens = len(body["messages"][-1]["content"]) // _CHARACTERS_PER_TOKEN
+        output_tokens = body["max_tokens"]
         try:
-            async with self._entrance.entered(work) as row:
-                assert row.rank is not None
-                await self._steps.run(prompt_tokens, body["max_tokens"], work.tenant, row.rank)
-                usage = SliceUsage(1, 0, prompt_tokens, 0, body["max_tokens"], 0)
-                self._entrance.learn(row, usage)
+            async with self._entrance.entered(work) as guest:
+                id_ = str(next(self._ids))
+                rank = await self._entrance.seat(
+                    id_, prompt_tokens=prompt_tokens, max_tokens=output_tokens
+                )
+                done = asyncio.get_running_loop().create_future()
+                row = _Row(id_, prompt_tokens, output_tokens, work.tenant, done)
+                await self._steps.run(row, rank)
+                usage = SliceUsage(1, 0, prompt_tokens, 0, output_tokens, 0)
+                self._entrance.learn(guest, usage)
         except WithdrawnError:
             return None
-        return _OK, json.dumps(_said(body["model"], prompt_tokens, body["max_tokens"])).encode()
+        return _OK, json.dumps(_said(body["model"], prompt_tokens, output_tokens)).encode()
 
 
 def _said(model: str, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:

@@ -46,9 +46,10 @@ class _SilentEngine:
 
 @dataclass
 class FullLaneJob:
-    """A lane job that has no room for more slices of the large batch."""
+    """A lane job that has no room for more slices of its large batch."""
 
     yard: BatchYard
+    batch_id: str
     task: "asyncio.Task[None]"
 
     async def claimed(self, batch_id: str) -> int:
@@ -95,7 +96,7 @@ async def job(
         job=JOB,
         engines_class=SilentEngines,
     )
-    full = FullLaneJob(yard, asyncio.create_task(running.run()))
+    full = FullLaneJob(yard, batch_id, asyncio.create_task(running.run()))
 
     async def is_full() -> bool:
         return await full.claimed(batch_id) == _CLAIMED
@@ -123,12 +124,33 @@ async def test_a_small_batch_starts_although_large_ones_have_all_the_room(
     job: FullLaneJob,
 ) -> None:
     state = job.yard.state
-    large, small = [await job.yard.plan(lines(rows)) for rows in (_LARGE, 3)]
-    # Even behind the large ones in the ready list.
-    await state.lanes.feed(LANE, [f"{large}:0", f"{small}:0"])
+    small = await job.yard.plan(lines(3))
+    # Even behind the large one in the ready list.
+    await state.lanes.feed(LANE, [f"{job.batch_id}:{_CLAIMED}", f"{small}:0"])
 
     async def has_started() -> bool:
         return await job.claimed(small) == 1
 
     await eventually(has_started)
-    assert await job.claimed(large) == 0
+    assert await job.claimed(job.batch_id) == _CLAIMED
+
+
+async def test_a_large_batch_starts_beside_the_waves_of_another_and_does_not_take_all(
+    job: FullLaneJob,
+) -> None:
+    state = job.yard.state
+    large = await job.yard.plan(lines(_LARGE))
+    await state.lanes.feed(LANE, [f"{large}:{index}" for index in range(_CLAIMED + 1)])
+
+    async def has_started() -> bool:
+        return await job.claimed(large) > 0
+
+    await eventually(has_started)
+    small = await job.yard.plan(lines(3))
+    await state.lanes.feed(LANE, [f"{large}:{index}" for index in (1, 2)] + [f"{small}:0"])
+
+    async def small_has_started() -> bool:
+        return await job.claimed(small) == 1
+
+    await eventually(small_has_started)
+    assert await job.claimed(large) == 1
