@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -149,6 +149,8 @@ class ScriptedEngine:
         )
         self._steps = Steps(pace)
         self._ids = itertools.count()
+        self._came_at: dict[str, float] = {}
+        self._left_at: dict[str, float] = {}
 
     def go_on(self) -> Coroutine[Any, Any, None]:
         """Compute until cancelled."""
@@ -170,7 +172,7 @@ class ScriptedEngine:
                     answering.cancel()
                 await asyncio.gather(answering, leaving, return_exceptions=True)
             else:
-                await send(writer, {"computed": dict(self._steps.computed)})
+                await send(writer, (self._steps.computed, self._came_at, self._left_at))
             await send(writer, None)
         writer.close()
 
@@ -187,6 +189,7 @@ class ScriptedEngine:
         body = json.loads(line)["body"]
         prompt_tokens = len(body["messages"][-1]["content"]) // _CHARACTERS_PER_TOKEN
         output_tokens = body["max_tokens"]
+        self._came_at.setdefault(work.batch_id, time.time())
         try:
             async with self._entrance.entered(work) as guest:
                 id_ = str(next(self._ids))
@@ -198,6 +201,7 @@ class ScriptedEngine:
                 await self._steps.run(row, rank)
                 usage = SliceUsage(1, 0, prompt_tokens, 0, output_tokens, 0)
                 self._entrance.learn(guest, usage)
+                self._left_at[work.batch_id] = time.time()
         except WithdrawnError:
             return None
         return _OK, json.dumps(_said(body["model"], prompt_tokens, output_tokens)).encode()
@@ -243,13 +247,20 @@ async def called(host: str, port: int, call: Any) -> AsyncGenerator[Any, None]:
         writer.close()
 
 
-async def computed(host: str, port: int) -> dict[str, float]:
-    """What each tenant's rows have had, in tokens of prompts and answers."""
-    answers: AsyncIterator[Any] = called(host, port, {})
-    found: dict[str, float] = {}
-    async for answer in answers:
-        found = answer["computed"]
-    return found
+class Report(NamedTuple):
+    """What an engine says of itself."""
+
+    #: What each tenant's rows have had, in tokens of prompts and answers.
+    computed: dict[str, float]
+    #: When the first row of each batch came, and when the last one left, in Unix seconds.
+    came_at: dict[str, float]
+    left_at: dict[str, float]
+
+
+async def report(host: str, port: int) -> Report:
+    """What the engine there says of itself."""
+    async with aclosing(called(host, port, {})) as answers:
+        return Report(*await anext(answers))
 
 
 async def serve(host: str, port: int) -> None:

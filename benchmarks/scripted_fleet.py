@@ -1,4 +1,4 @@
-"""A whole fleet without Ray: real servers, gateway, dispatcher and lane job on a scripted engine."""
+"""A fleet without Ray: real servers, gateway, dispatcher and lane job, and a scripted engine."""
 
 import asyncio
 import sys

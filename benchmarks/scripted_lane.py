@@ -62,10 +62,10 @@ class ScriptedEngines(LaneEngines):
     async def ensure(self, engine: Lane) -> None:
         """It runs."""
 
-    def client(self, engine: Lane) -> Engine:
+    def client(self, engine: Lane) -> Engine:  # noqa: ARG002  # there is one for all
         return ScriptedClient(self.port)
 
-    async def run_wave(self, claims: list[Claim], engine: Lane) -> None:
+    async def run_wave(self, claims: list[Claim], engine: Lane) -> None:  # noqa: ARG002  # as above
         """Take the steps of `worker.wave` in a thread of this process instead of Ray's."""
         await asyncio.to_thread(lambda: asyncio.run(self._run_wave(claims)))
 
@@ -104,7 +104,10 @@ def _grouped(claims: list[Claim]) -> list[list[Claim]]:
     """As `worker.wave.grouped`, without an import of Ray."""
     blocks: list[list[Claim]] = []
     for claim in claims:
-        if blocks and sum(one.slice.rows for one in blocks[-1]) + claim.slice.rows <= _ROWS_PER_BLOCK:
+        if (
+            blocks
+            and sum(one.slice.rows for one in blocks[-1]) + claim.slice.rows <= _ROWS_PER_BLOCK
+        ):
             blocks[-1].append(claim)
         else:
             blocks.append([claim])

@@ -53,7 +53,7 @@ _MIN_TURN_ROWS = 512
 
 
 def turn_rows(model: Model) -> int:
-    """How many rows of batches that wait for their turn run although others have taken all the room.
+    """How many rows of batches of which little runs may run although others have all the room.
 
     They wait in the engine's queue, which is fair among those that it knows.
     """

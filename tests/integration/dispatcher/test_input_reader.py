@@ -53,9 +53,7 @@ async def test_one_that_is_cancelled_takes_nothing_from_the_others(
 ) -> None:
     reader = InputReader(storage, await _record(state, storage, bytes(_PARTS * _PART)))
     await reader.get(0, _PART)
-    first, second = [
-        asyncio.create_task(reader.get(n * _PART, (n + 1) * _PART)) for n in (1, 2)
-    ]
+    first, second = [asyncio.create_task(reader.get(n * _PART, (n + 1) * _PART)) for n in (1, 2)]
     await asyncio.sleep(0)
 
     first.cancel()

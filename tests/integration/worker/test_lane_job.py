@@ -27,8 +27,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 LANE = "m@gpu"
 #: How many slices of a large batch run at once: one directly, and one in each of two waves.
 _CLAIMED = 3
-#: More than a small batch has beside an engine of one seat.
-_LARGE = 3 * (_CLAIMED + 1)
+_ROWS_A_SLICE = 10
+_LARGE = _ROWS_A_SLICE * (_CLAIMED + 1)
+#: Room for one slice, and for a small batch besides.
+_DIRECT_ROWS = 2 * _ROWS_A_SLICE - 1
 
 
 class _SilentEngine:
@@ -74,19 +76,19 @@ async def job(
             await asyncio.Event().wait()
 
     (tmp_path / "catalog.yaml").write_text(
-        CATALOG.replace("m: {pools: [gpu]}", "m: {pools: [gpu], engine: {max_num_seqs: 1}}")
+        CATALOG.replace("m: {pools: [gpu]}", "m: {pools: [gpu], engine: {max_num_seqs: 3}}")
     )
     catalog = load_catalog(tmp_path / "catalog.yaml")
     yard = BatchYard(
         state,
         storage,
-        a_planner(state, storage, catalog),
+        a_planner(state, storage, catalog, rows=_ROWS_A_SLICE),
         Finaliser(state, storage, output_seconds=3600),
     )
     batch_id = await yard.plan(lines(_LARGE))
     await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(_CLAIMED + 1)])
     await state.lanes.open_job(LANE, "", JOB)
-    settings = worker_settings(redis_url, s3, tmp_path, direct_rows=3)
+    settings = worker_settings(redis_url, s3, tmp_path, direct_rows=_DIRECT_ROWS)
     running = LaneJob(
         state,
         storage,
