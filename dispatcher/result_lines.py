@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from typing import TypeVar
 
+from dispatcher.input_reader import InputReader
 from dispatcher.row_check import RowCheck
 from dispatcher.unrun_rows import UnrunReason, error_line, reason_for
 from shared import ids
@@ -44,6 +45,7 @@ class ResultLines:
         self._storage = storage
         self._record = record
         self._check = check
+        self._input = InputReader(storage, record)
 
     async def output(self) -> AsyncIterator[bytes]:
         """The lines of the output file, in chunks."""
@@ -131,16 +133,8 @@ class ResultLines:
         """The `custom_id` of each row of the slice. Raises InputLostError."""
         if not has_names:
             return [None] * slice_.rows
-        fields = self._record.fields
         try:
-            source = await self._storage.get(
-                fields["key"],
-                start=slice_.start,
-                end=slice_.end,
-                etag=fields["etag"],
-                bucket=fields["bucket"],
-                version_id=fields.get("version_id"),
-            )
+            source = await self._input.get(slice_.start, slice_.end)
         except NotFoundError as error:
             raise InputLostError(f"Batch {self._record.id}: its input cannot be read.") from error
         return [custom_id_of(line) for line in slice_.pick(split(source))]
