@@ -15,6 +15,7 @@ from dispatcher.unrun_rows import UnrunReason, error_line, reason_for
 from shared import ids
 from shared.errors import BatchyardError, NotFoundError
 from shared.input.request_lines import custom_id_of, split
+from shared.ledger.copies import read_slice
 from shared.ledger.merging import as_stream, chunked, merged, read_lines, stretches
 from shared.slices import Part, PlannedSlice, Slice
 from shared.state import BatchRecord, State
@@ -133,17 +134,18 @@ class ResultLines:
             return [None] * slice_.rows
         fields = self._record.fields
         try:
-            source = await self._storage.get(
-                fields["key"],
-                start=slice_.start,
-                end=slice_.end,
+            source = await read_slice(
+                self._storage,
+                self._record.id,
+                slice_,
+                key=fields["key"],
                 etag=fields["etag"],
                 bucket=fields["bucket"],
                 version_id=fields.get("version_id"),
             )
         except NotFoundError as error:
             raise InputLostError(f"Batch {self._record.id}: its input cannot be read.") from error
-        return [custom_id_of(line) for line in slice_.pick(split(source))]
+        return [custom_id_of(line) for line in split(source)]
 
     async def _ahead(
         self, fetch: Callable[[PlannedSlice], Awaitable[T]]

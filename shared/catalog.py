@@ -25,6 +25,9 @@ from shared.openai.endpoints import ENDPOINTS, Runner, endpoints_of
 #: Changes with what lane jobs and engines say to each other, so that no lane job calls an engine
 #: that an older version deployed.
 _ENGINE_PROTOCOL = 2
+#: Rows that an engine computes at once where the catalog does not say it. vLLM's own guess is too
+#: low for batches.
+DEFAULT_SEATS = 256
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
 # No dot: it separates a lane's name from the fingerprint in the name of an application.
@@ -100,6 +103,11 @@ class Model(_Strict):
     @property
     def runner(self) -> Runner:
         return "pooling" if self.engine.get("runner") == "pooling" else "generate"
+
+    @property
+    def seats(self) -> int:
+        """How many rows one replica computes at once."""
+        return int(self.engine.get("max_num_seqs", DEFAULT_SEATS))
 
     @property
     def served_names(self) -> tuple[str, ...]:

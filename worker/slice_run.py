@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+from shared.input.request_lines import split
 from shared.slices import Claim, Stop, StrikeRange
 from worker.engine_errors import Result
 from worker.kept_rows import kept_rows
 from worker.row_works import works
-from worker.rows import PartBody, assemble, requests
+from worker.rows import PartBody, assemble
 from worker.strikes import strike_ranges
 
 
@@ -14,16 +15,16 @@ class SliceRun:
     """Begins with what an earlier run has kept. Rows are named by their positions in the slice."""
 
     def __init__(self, claim: Claim, lines: bytes, kept: bytes) -> None:
-        """`lines` and `kept` are bodies as S3 has them."""
+        """`lines` and `kept` are bodies as `slice_io.fetch` gives them."""
         self.claim = claim
-        self.lines = requests(claim.slice, lines)
-        self.works = works(claim)
+        self.lines = split(lines)
         #: Why the run must stop, if it must.
         self.stop: Stop | None = None
         self._kept = kept_rows(claim.slice, claim.kept, kept)
         self._results: list[Result | None] = [None] * len(self.lines)
         self._in_engine: set[int] = set()
         self._strikes = [0] * len(self.lines)
+        self.works = works(claim, self.lines, self._open_rows())
 
     @property
     def is_done(self) -> bool:

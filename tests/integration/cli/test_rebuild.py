@@ -28,6 +28,7 @@ from shared import ids
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
 from shared.errors import NotFoundError, SetupError, TransientError
+from shared.input.request_lines import split
 from shared.ledger.changes import save_changes
 from shared.ledger.commits import Commit, cancel, create_commit, fail
 from shared.ledger.keys import create_key, revoke_key
@@ -48,8 +49,8 @@ from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner,
 from tests.manifests import a_manifest, inline, today
 from tests.servers import S3
 from worker.outcomes import Outcome, SliceResult
-from worker.rows import assemble, requests
-from worker.slice_io import settle
+from worker.rows import assemble
+from worker.slice_io import fetch, settle
 
 T = TypeVar("T")
 
@@ -534,9 +535,10 @@ async def test_what_a_broken_run_has_answered_is_still_kept_afterwards(yards: Ya
     running = await yards.start("running", 9)
     await yards.commit_some(running, 0)
     broken = yards.claims[0]
-    source = await yards.storage.get(broken.key, start=broken.slice.start, end=broken.slice.end)
+    fetched = await fetch(yards.storage, broken)
+    assert isinstance(fetched.lines, bytes)
     results = [good(), None, good()]
-    body = assemble(running, broken.slice, requests(broken.slice, source), results)
+    body = assemble(running, broken.slice, split(fetched.lines), results)
     await settle(yards.state, yards.storage, broken, SliceResult(Outcome.UNSEEN, body))
 
     await _rebuild(yards)

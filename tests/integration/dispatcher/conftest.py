@@ -27,6 +27,7 @@ from dispatcher.webhooks import Deliverer
 from dispatcher.windows import Windows
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
+from shared.input.request_lines import split
 from shared.outbound import Guard
 from shared.slices import Claim, Part, Slice, part_label
 from shared.state import State
@@ -34,7 +35,8 @@ from shared.storage import Storage
 from tests.batches import JOB, submitted
 from tests.eventually import wait_until
 from tests.servers import absent
-from worker.rows import assemble, requests
+from worker.rows import assemble
+from worker.slice_io import fetch
 
 CHAT = "/v1/chat/completions"
 OUTPUT_SECONDS = 3600
@@ -123,8 +125,9 @@ class BatchYard:
 
     async def commit(self, claim: Claim, results: Sequence[Result]) -> None:
         """Write and record a part as a lane job does; one result a row."""
-        source = await self.storage.get(claim.key, start=claim.slice.start, end=claim.slice.end)
-        body = assemble(claim.batch_id, claim.slice, requests(claim.slice, source), results)
+        fetched = await fetch(self.storage, claim)
+        assert isinstance(fetched.lines, bytes)
+        body = assemble(claim.batch_id, claim.slice, split(fetched.lines), results)
         key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
         label = part_label(len(body.output), body.rows, body.usage)
         stored = await self.storage.put_once(key, body.output + body.error, label=label)

@@ -1,0 +1,111 @@
+"""Puts the rows of a window in groups that begin alike, if an engine gains from it.
+
+The lines of each slice then stand together in a copy of the window, so that a slice is still read
+by one call. The copy is in S3 before any plan names it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import structlog
+
+from dispatcher.cutter import Cutter
+from dispatcher.prefix_order import prefix_order
+from dispatcher.row_window import RowWindow
+from shared import crash
+from shared.errors import NotFoundError, TransientError
+from shared.input.beginnings import beginning
+from shared.ledger.copies import reserve_copies, write_copy
+from shared.slices import Slice
+from shared.state import BatchRecord, State
+from shared.storage import Storage
+
+log = structlog.get_logger()
+
+#: Windows that are held in memory at a time.
+_WINDOWS = 2
+#: A window waits this long for others, and for its bytes. Then it keeps its order.
+_PATIENCE_SECONDS = 20.0
+
+
+class Grouping:
+    """Cuts windows. A window keeps its order when S3 or time fail it."""
+
+    def __init__(self, state: State, storage: Storage) -> None:
+        self._state = state
+        self._storage = storage
+        self._windows = asyncio.Semaphore(_WINDOWS)
+
+    async def cut(
+        self, record: BatchRecord, cutter: Cutter, window: RowWindow, *, copy: str
+    ) -> list[Slice]:
+        """The slices that the window completes. `copy` is a new name."""
+        if window.repeats:
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS), self._windows:
+                    slices = await self._cut_in_groups(record, cutter, window, copy=copy)
+            except (NotFoundError, TransientError, TimeoutError) as error:
+                log.warning("window.not_grouped", batch_id=record.id, reason=repr(error))
+                slices = None
+            if slices is not None:
+                return slices
+        return await asyncio.to_thread(cutter.cut, window)
+
+    async def _cut_in_groups(
+        self, record: BatchRecord, cutter: Cutter, window: RowWindow, *, copy: str
+    ) -> list[Slice] | None:
+        body = await self._read(record, window)
+        # Parsing would block the event loop for too long.
+        order = await asyncio.to_thread(_order, window, body)
+        if order is None:
+            return None
+        slices = cutter.groups(window, order, copy=copy)
+        await reserve_copies(
+            self._state, record.id, expires_at=record.number("expires_at"), now=time.time()
+        )
+        await write_copy(self._storage, record.id, copy, _in_groups(window, slices, body))
+        crash.point("planner.copied")
+        return [*cutter.skip(window), *slices]
+
+    async def _read(self, record: BatchRecord, window: RowWindow) -> bytes:
+        fields = record.fields
+        return await self._storage.get(
+            fields["key"],
+            start=window.start,
+            end=window.end,
+            etag=fields["etag"],
+            bucket=fields["bucket"],
+            version_id=fields.get("version_id"),
+        )
+
+
+def _order(window: RowWindow, body: bytes) -> list[int] | None:
+    """The order in which each lane's rows begin alike; None if no lane gains enough."""
+    lanes: dict[int, list[int]] = {}
+    for position, row in enumerate(window.rows):
+        lanes.setdefault(row.lane, []).append(position)
+    found: list[int] = []
+    gains = False
+    for lane, positions in lanes.items():
+        order = None
+        if lane in window.queue_rows:
+            rows = [window.rows[position] for position in positions]
+            order = prefix_order(
+                [beginning(line).prefix for line in window.lines(body, positions)],
+                tokens=sum(row.tokens for row in rows),
+                queue_rows=window.queue_rows[lane],
+            )
+        gains = gains or order is not None
+        found += positions if order is None else [positions[number] for number in order]
+    return found if gains else None
+
+
+async def _in_groups(
+    window: RowWindow, slices: Sequence[Slice], body: bytes
+) -> AsyncIterator[bytes]:
+    """The lines of each slice after those of the one before."""
+    first_row = slices[0].first_row
+    for slice_ in slices:
+        positions = [number - first_row for number in slice_.row_numbers]
+        yield b"".join(window.lines(body, positions))

@@ -1,0 +1,87 @@
+"""A window: consecutive rows of an input, of which a plan may change the order. Pure."""
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dispatcher.lane_shares import LaneShare
+from dispatcher.prefix_order import PrefixSample
+from shared.input.rows import Row
+from shared.openai.endpoints import ENDPOINTS
+
+#: One row in so many is looked at to see whether it is worth while to look at all of them.
+_SAMPLED = 8
+#: An engine's queue has so many times the rows that the engine computes at once.
+_QUEUED = 2
+
+
+@dataclass(frozen=True)
+class WindowLimits:
+    """The maximum of a window; it is held in memory when its order changes."""
+
+    rows: int = 8192
+    bytes: int = 32 * 1024 * 1024
+
+
+class WindowRow(NamedTuple):
+    """A row in bytes [start, end) of the input's object."""
+
+    start: int
+    end: int
+    tokens: int
+    lane: int
+
+
+class RowWindow:
+    """Takes rows in order, and says whether the beginnings of their prompts repeat from afar."""
+
+    def __init__(self, limits: WindowLimits, *, is_sampled: bool = True) -> None:
+        self._limits = limits
+        self._is_sampled = is_sampled
+        self.rows: list[WindowRow] = []
+        #: How many rows the queue of each lane's engine has.
+        self.queue_rows: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
+        self._samples: dict[int, PrefixSample] = {}
+        # Not by a stride, which the input's own period could be a multiple of.
+        self._random = random.Random(7)  # a sample, not a secret
+
+    @property
+    def start(self) -> int:
+        return self.rows[0].start
+
+    @property
+    def end(self) -> int:
+        return self.rows[-1].end
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it is worth while to look at all of its rows."""
+        return any(sample.repeats for sample in self._samples.values())
+
+    def lines(self, body: bytes, positions: Iterable[int]) -> Iterator[bytes]:
+        """The lines of these rows, as `body` has them, which are the window's bytes."""
+        for position in positions:
+            row = self.rows[position]
+            yield body[row.start - self.start : row.end - self.start]
+
+    def has_room(self, row: Row) -> bool:
+        if not self.rows:
+            return True
+        is_short = len(self.rows) < self._limits.rows
+        return is_short and row.end - self.start <= self._limits.bytes
+
+    def add(self, row: Row, share: LaneShare) -> None:
+        lane = share.number
+        self.rows.append(WindowRow(row.start, row.end, row.tokens, lane))
+        if not self._is_sampled or not ENDPOINTS[row.url].has_output:
+            return
+        number = self._counts[lane] = self._counts.get(lane, -1) + 1
+        if self._random.random() * _SAMPLED >= 1:
+            return
+        if (sample := self._samples.get(lane)) is None:
+            rows = _QUEUED * share.model.max_replicas * share.model.seats
+            self.queue_rows[lane] = rows
+            sample = self._samples[lane] = PrefixSample(queue_rows=rows)
+        sample.add(number, row.tokens, row.line)
