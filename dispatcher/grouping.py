@@ -11,11 +11,9 @@ from collections.abc import AsyncIterator, Sequence
 import structlog
 
 from dispatcher.cutter import Cutter
-from dispatcher.prefix_order import prefix_order
 from dispatcher.row_window import RowWindow
 from shared import crash
 from shared.errors import NotFoundError, TransientError
-from shared.input.beginnings import beginning
 from shared.ledger.copies import reserve_copies, write_copy
 from shared.slices import Slice
 from shared.state import BatchRecord, State
@@ -57,7 +55,7 @@ class Grouping:
     ) -> list[Slice] | None:
         body = await self._read(record, window)
         # Parsing would block the event loop for too long.
-        order = await asyncio.to_thread(_order, window, body)
+        order = await asyncio.to_thread(window.order, body)
         if order is None:
             return None
         slices = cutter.groups(window, order, copy=copy)
@@ -78,27 +76,6 @@ class Grouping:
             bucket=fields["bucket"],
             version_id=fields.get("version_id"),
         )
-
-
-def _order(window: RowWindow, body: bytes) -> list[int] | None:
-    """The order in which each lane's rows begin alike; None if no lane gains enough."""
-    lanes: dict[int, list[int]] = {}
-    for position, row in enumerate(window.rows):
-        lanes.setdefault(row.lane, []).append(position)
-    found: list[int] = []
-    gains = False
-    for lane, positions in lanes.items():
-        order = None
-        if lane in window.queue_rows:
-            rows = [window.rows[position] for position in positions]
-            order = prefix_order(
-                [beginning(line).prefix for line in window.lines(body, positions)],
-                tokens=sum(row.tokens for row in rows),
-                queue_rows=window.queue_rows[lane],
-            )
-        gains = gains or order is not None
-        found += positions if order is None else [positions[number] for number in order]
-    return found if gains else None
 
 
 async def _in_groups(

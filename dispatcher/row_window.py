@@ -1,12 +1,13 @@
 """A window: consecutive rows of an input, of which a plan may change the order. Pure."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dispatcher.lane_shares import LaneShare
-from dispatcher.prefix_order import PrefixSample
+from dispatcher.prefix_order import PrefixSample, prefix_order
+from shared.input.beginnings import beginning
 from shared.input.rows import Row
 from shared.openai.endpoints import ENDPOINTS
 
@@ -41,7 +42,7 @@ class RowWindow:
         self._is_sampled = is_sampled
         self.rows: list[WindowRow] = []
         #: How many rows the queue of each lane's engine has.
-        self.queue_rows: dict[int, int] = {}
+        self._queue_rows: dict[int, int] = {}
         self._counts: dict[int, int] = {}
         self._samples: dict[int, PrefixSample] = {}
         # Not by a stride, which the input's own period could be a multiple of.
@@ -59,6 +60,21 @@ class RowWindow:
     def repeats(self) -> bool:
         """Whether it is worth while to look at all of its rows."""
         return any(sample.repeats for sample in self._samples.values())
+
+    def order(self, body: bytes) -> list[int] | None:
+        """Its rows' positions, lane by lane, in an order in which prompts begin alike.
+
+        None if no lane gains enough. `body` has the window's bytes.
+        """
+        lanes: dict[int, list[int]] = {}
+        for position, row in enumerate(self.rows):
+            lanes.setdefault(row.lane, []).append(position)
+        orders = {lane: self._order_of(lane, positions, body) for lane, positions in lanes.items()}
+        if not any(orders.values()):
+            return None
+        return [
+            position for lane, positions in lanes.items() for position in orders[lane] or positions
+        ]
 
     def lines(self, body: bytes, positions: Iterable[int]) -> Iterator[bytes]:
         """The lines of these rows, as `body` has them, which are the window's bytes."""
@@ -82,6 +98,17 @@ class RowWindow:
             return
         if (sample := self._samples.get(lane)) is None:
             rows = _QUEUED * share.model.max_replicas * share.model.seats
-            self.queue_rows[lane] = rows
+            self._queue_rows[lane] = rows
             sample = self._samples[lane] = PrefixSample(queue_rows=rows)
         sample.add(number, row.tokens, row.line)
+
+    def _order_of(self, lane: int, positions: Sequence[int], body: bytes) -> list[int] | None:
+        queue_rows = self._queue_rows.get(lane)
+        if queue_rows is None or len(positions) <= queue_rows:
+            return None
+        order = prefix_order(
+            [beginning(line).prefix for line in self.lines(body, positions)],
+            tokens=sum(self.rows[position].tokens for position in positions),
+            queue_rows=queue_rows,
+        )
+        return order and [positions[number] for number in order]

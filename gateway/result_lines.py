@@ -55,9 +55,11 @@ class ResultLines:
         end = start
         async for stretch in self._slices.stretches_from(start):
             lacking = [
-                slice_.slice.row_numbers[0]
+                row
                 for slice_ in stretch
                 if slice_.part is None or slice_.part.rows < slice_.slice.rows
+                for row in slice_.slice.row_numbers
+                if row >= start
             ]
             if lacking:
                 return max(end, min(lacking))

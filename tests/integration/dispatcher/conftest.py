@@ -21,6 +21,7 @@ from dispatcher.leader import Leader
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
 from dispatcher.rounds import Rounds
+from dispatcher.row_window import WindowLimits
 from dispatcher.sender import Sender
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
@@ -167,7 +168,12 @@ def a_planner(
 ) -> Planner:
     """A planner whose slices hold `rows` rows."""
     return Planner(
-        state, storage, catalog, slice_limits=SliceLimits(rows=rows), max_rows=max_rows, **limits
+        state,
+        storage,
+        catalog,
+        slice_limits=SliceLimits(rows=rows),
+        max_rows=max_rows,
+        **{"windows": WindowLimits(), **limits},
     )
 
 
