@@ -62,5 +62,5 @@ class Cutter:
 
     def _new_window(self) -> RowWindow:
         if self._windows is None:
-            return RowWindow(WindowLimits(), is_sampled=False)
-        return RowWindow(self._windows)
+            return RowWindow(WindowLimits(), slice_rows=self._limits.rows, is_sampled=False)
+        return RowWindow(self._windows, slice_rows=self._limits.rows)

@@ -37,11 +37,12 @@ class WindowRow(NamedTuple):
 class RowWindow:
     """Takes rows in order, and says whether the beginnings of their prompts repeat from afar."""
 
-    def __init__(self, limits: WindowLimits, *, is_sampled: bool = True) -> None:
+    def __init__(self, limits: WindowLimits, *, slice_rows: int, is_sampled: bool = True) -> None:
         self._limits = limits
+        self._slice_rows = slice_rows
         self._is_sampled = is_sampled
         self.rows: list[WindowRow] = []
-        #: How many rows the queue of each lane's engine has.
+        #: How many rows are put in order behind the plan anyway, on each lane.
         self._queue_rows: dict[int, int] = {}
         self._counts: dict[int, int] = {}
         self._samples: dict[int, PrefixSample] = {}
@@ -97,7 +98,9 @@ class RowWindow:
         if self._random.random() * _SAMPLED >= 1:
             return
         if (sample := self._samples.get(lane)) is None:
-            rows = _QUEUED * share.model.max_replicas * share.model.seats
+            queued = _QUEUED * share.model.max_replicas * share.model.seats
+            # Whoever runs a slice sends the rows that begin alike together.
+            rows = max(queued, self._slice_rows)
             self._queue_rows[lane] = rows
             sample = self._samples[lane] = PrefixSample(queue_rows=rows)
         sample.add(number, row.tokens, row.line)

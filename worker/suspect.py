@@ -25,7 +25,7 @@ class Suspect:
         """
         self.claim = claim
         self.lines = split(lines)
-        self.works = works(claim, self.lines, range(len(self.lines)))
+        self.works = list(works(claim, self.lines))
         self.strikes = strikes_by_row(claim.strike_ranges, len(self.lines))
         #: Why its batch has stopped, if it has.
         self.stop: Stop | None = None

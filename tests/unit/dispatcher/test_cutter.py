@@ -130,7 +130,7 @@ def test_every_row_is_in_one_slice_whose_copy_has_its_very_lines(
 def cut(prefixes: list[int], *, model: str = "m", windows: WindowLimits | None) -> list[RowWindow]:
     body = b"".join(line(*row) + b"\n" for row in ((n, model, p) for n, p in enumerate(prefixes)))
     found = check()
-    cutter = Cutter(LaneShares(CATALOG), SliceLimits(), windows)
+    cutter = Cutter(LaneShares(CATALOG), SliceLimits(rows=4), windows)
     return cutter.take(found.feed(body)) + cutter.finish()
 
 
