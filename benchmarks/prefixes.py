@@ -26,7 +26,7 @@ from cli.models.tiny import MAX_POSITIONS, SPECIAL_TOKENS, VOCABULARY, make_tiny
 _MODEL = "prefill"
 _SEATS = 8
 #: Tokens of a block of the KV cache, and how many blocks it has: about 20 prefixes.
-_BLOCK_TOKENS, _KV_BLOCKS = 16, 1600
+_BLOCK_TOKENS, _KV_BLOCKS = 128, 200
 _PREFIXES, _ROWS_PER_PREFIX = 60, 8
 _PREFIX_WORDS, _OWN_WORDS, _OUTPUT_TOKENS = 600, 20, 4
 _UNSHARED_WORDS = 100

@@ -1,21 +1,21 @@
-"""Cuts a window into slices whose rows need not be neighbours. Pure."""
+"""Cuts a span into slices whose rows need not be neighbours. Pure."""
 
 from collections.abc import Iterator, Sequence
 
-from dispatcher.row_window import WindowRow
+from dispatcher.row_span import SpanRow
 from dispatcher.slicing import SliceLimits
 from shared.slices import Copy, Slice, mask_of
 
 
 def group_slices(
-    rows: Sequence[WindowRow],
+    rows: Sequence[SpanRow],
     order: Sequence[int],
     *,
     first_row: int,
     limits: SliceLimits,
     copy: str,
 ) -> list[Slice]:
-    """The slices of a window's rows, of which the first one is row `first_row` of the batch.
+    """The slices of a span's rows, of which the first one is row `first_row` of the batch.
 
     Rows that follow each other in `order`, a permutation of their positions, share a slice up to
     its limits. Within a slice they are in input order, and so they are in the copy: the bytes of
@@ -44,7 +44,7 @@ def group_slices(
 
 
 def _groups(
-    rows: Sequence[WindowRow], order: Sequence[int], limits: SliceLimits
+    rows: Sequence[SpanRow], order: Sequence[int], limits: SliceLimits
 ) -> Iterator[list[int]]:
     """The positions of each slice's rows, in input order."""
     group: list[int] = []

@@ -18,7 +18,7 @@ from dispatcher.cutter import Cutter
 from dispatcher.grouping import Grouping
 from dispatcher.input_chunks import UnansweredError, input_chunks
 from dispatcher.lane_shares import LaneShares
-from dispatcher.row_window import RowWindow, WindowLimits
+from dispatcher.row_span import RowSpan, SpanLimits
 from dispatcher.slicing import SliceLimits
 from shared import crash
 from shared.catalog import Catalog
@@ -66,9 +66,9 @@ class Planner:
         max_input_bytes: int = 209_715_200,
         quota: Quota = _NO_QUOTA,
         mixed_batches: bool = False,
-        windows: WindowLimits | None = None,
+        spans: SpanLimits | None = None,
     ) -> None:
-        """With limits for windows, rows that begin alike may be put in groups within one."""
+        """With limits for spans, rows that begin alike may be put in groups within one."""
         self._state = state
         self._storage = storage
         self._catalog = catalog
@@ -78,7 +78,7 @@ class Planner:
         self._max_input_bytes = max_input_bytes
         self._quota = quota
         self._mixed_batches = mixed_batches
-        self._windows = windows
+        self._spans = spans
         self._grouping = Grouping(state, storage)
         #: Since when S3 fails for the inputs of batches, on the monotonic clock.
         self._unanswered: dict[str, float] = {}
@@ -134,10 +134,10 @@ class Planner:
             return None
         check, shares = self._check(endpoint, offset=offset), LaneShares(self._catalog)
         cutter = self._cutter(shares)
-        windows = cutter.take(check.feed(body)) + cutter.take(check.finish()) + cutter.finish()
-        if check.problems or len(shares.all) != 1 or any(window.repeats for window in windows):
+        spans = cutter.take(check.feed(body)) + cutter.take(check.finish()) + cutter.finish()
+        if check.problems or len(shares.all) != 1 or any(span.repeats for span in spans):
             return None
-        slices = [slice_ for window in windows for slice_ in cutter.cut(window)]
+        slices = [slice_ for span in spans for slice_ in cutter.cut(span)]
         slices += cutter.cut_rest()
         if len(slices) > _SLICES_A_WRITE:
             return None
@@ -176,11 +176,11 @@ class Planner:
                 written.extend(some)
                 del waiting[:_SLICES_A_WRITE]
 
-        async def cut(windows: list[RowWindow]) -> None:
-            for window in windows:
+        async def cut(spans: list[RowSpan]) -> None:
+            for span in spans:
                 if not check.problems:
                     name = next(copies)
-                    waiting.extend(await self._grouping.cut(record, cutter, window, copy=name))
+                    waiting.extend(await self._grouping.cut(record, cutter, span, copy=name))
                 await write(_SLICES_A_WRITE)
 
         async for chunk in input_chunks(self._storage, record):
@@ -192,7 +192,7 @@ class Planner:
         return written
 
     def _cutter(self, shares: LaneShares) -> Cutter:
-        return Cutter(shares, self._slice_limits, self._windows)
+        return Cutter(shares, self._slice_limits, self._spans)
 
     async def _start(
         self,

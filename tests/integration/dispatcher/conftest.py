@@ -21,7 +21,7 @@ from dispatcher.leader import Leader
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
 from dispatcher.rounds import Rounds
-from dispatcher.row_window import WindowLimits
+from dispatcher.row_span import SpanLimits
 from dispatcher.sender import Sender
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
@@ -173,7 +173,7 @@ def a_planner(
         catalog,
         slice_limits=SliceLimits(rows=rows),
         max_rows=max_rows,
-        **{"windows": WindowLimits(), **limits},
+        **{"spans": SpanLimits(), **limits},
     )
 
 

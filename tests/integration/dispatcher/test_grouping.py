@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 
 from dispatcher.finaliser import Finaliser
 from dispatcher.reaper import Reaper
-from dispatcher.row_window import WindowLimits
+from dispatcher.row_span import SpanLimits
 from gateway.result_lines import ResultLines
 from shared import ids
 from shared.catalog import Catalog
@@ -39,12 +39,12 @@ from tests.servers import S3
 
 #: The queue of an engine has 4 rows.
 _CATALOG = CATALOG.replace("{pools: [gpu]}", "{pools: [gpu], engine: {max_num_seqs: 2}}")
-_WINDOW = 40
+_SPAN = 40
 _DAY = 86_400
 _PLAN = f"""
 import asyncio, sys
 from pathlib import Path
-from dispatcher.row_window import WindowLimits
+from dispatcher.row_span import SpanLimits
 from shared.catalog_file import load_catalog
 from shared.state import State
 from shared.storage import Storage
@@ -53,7 +53,7 @@ redis_url, namespace, batch_id, catalog, *s3 = sys.argv[1:]
 async def plan():
     state = State(redis_url, namespace=namespace)
     planner = a_planner(state, Storage(*s3), load_catalog(Path(catalog)),
-        windows=WindowLimits(rows={_WINDOW}), mixed_batches=True)
+        spans=SpanLimits(rows={_SPAN}), mixed_batches=True)
     await planner.plan(batch_id)
 asyncio.run(plan())
 """
@@ -68,9 +68,9 @@ def small_engines(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 @pytest.fixture
 def grouping(state: State, storage: Storage, small_engines: Catalog) -> BatchYard:
-    """A yard with windows of 40 rows and slices of 3."""
+    """A yard with spans of 40 rows and slices of 3."""
     planner = a_planner(
-        state, storage, small_engines, windows=WindowLimits(rows=_WINDOW), mixed_batches=True
+        state, storage, small_engines, spans=SpanLimits(rows=_SPAN), mixed_batches=True
     )
     finaliser = Finaliser(state, storage, output_seconds=OUTPUT_SECONDS)
     return BatchYard(state, storage, planner, finaliser)
@@ -113,7 +113,7 @@ async def test_rows_that_begin_alike_share_slices_and_the_output_is_in_input_ord
         {json.loads(lines[row])["body"]["messages"][0]["content"][:2] for row in one.row_numbers}
         for one in slices[:-4]
     ]
-    # Two windows with ten prefixes each, in slices of up to three rows. Ten rows are left.
+    # Two spans with ten prefixes each, in slices of up to three rows. Ten rows are left.
     assert sum(map(len, prefixes)) <= len(prefixes) + 20
     assert len(await copies(grouping, batch_id)) == 2
     await grouping.run(batch_id, lambda row: good(f"{row}"))
@@ -130,7 +130,7 @@ async def test_rows_without_a_common_beginning_are_planned_as_if_there_were_no_g
     grouping: BatchYard, state: State, storage: Storage, small_engines: Catalog
 ) -> None:
     body = b"".join(request(row, 1000 + row) + b"\n" for row in range(100))
-    plain = a_planner(state, storage, small_engines, windows=None, mixed_batches=True)
+    plain = a_planner(state, storage, small_engines, spans=None, mixed_batches=True)
 
     grouped, usual = await grouping.submit(body), await grouping.submit(body)
     await grouping.planner.plan(grouped)
@@ -193,7 +193,7 @@ async def test_any_mix_of_rows_ends_with_each_of_them_once_in_input_order(
         storage,
         small_engines,
         rows=dice.randint(1, 9),
-        windows=WindowLimits(rows=dice.randint(5, 100)),
+        spans=SpanLimits(rows=dice.randint(5, 100)),
         mixed_batches=True,
     )
     finaliser = Finaliser(state, storage, output_seconds=OUTPUT_SECONDS)

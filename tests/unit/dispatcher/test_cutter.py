@@ -1,4 +1,4 @@
-"""How windows become slices, whatever the order of their rows."""
+"""How spans become slices, whatever the order of their rows."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dispatcher.cutter import Cutter
 from dispatcher.lane_shares import LaneShares
-from dispatcher.row_window import RowWindow, WindowLimits
+from dispatcher.row_span import RowSpan, SpanLimits
 from dispatcher.slicing import SliceLimits
 from shared.catalog import Catalog
 from shared.input.request_lines import split
@@ -45,8 +45,8 @@ def check() -> InputCheck:
     return InputCheck("/v1/chat/completions", CATALOG.endpoints_by_name(), is_mixed=True)
 
 
-def window_bytes(body: bytes, window: RowWindow) -> bytes:
-    return body[window.start : window.end]
+def span_bytes(body: bytes, span: RowSpan) -> bytes:
+    return body[span.start : span.end]
 
 
 @settings(deadline=None)
@@ -58,7 +58,7 @@ def window_bytes(body: bytes, window: RowWindow) -> bytes:
     ),
     slice_rows=st.integers(1, 9),
     slice_bytes=st.integers(1, 30_000),
-    window_rows=st.integers(1, 40),
+    span_rows=st.integers(1, 40),
     has_last_line_feed=st.booleans(),
     dice=st.randoms(use_true_random=False),
 )
@@ -66,7 +66,7 @@ def test_every_row_is_in_one_slice_whose_copy_has_its_very_lines(
     rows: list[tuple[str, int, bool]],
     slice_rows: int,
     slice_bytes: int,
-    window_rows: int,
+    span_rows: int,
     has_last_line_feed: bool,
     dice: random.Random,
 ) -> None:
@@ -80,30 +80,30 @@ def test_every_row_is_in_one_slice_whose_copy_has_its_very_lines(
     cutter = Cutter(
         LaneShares(CATALOG),
         SliceLimits(rows=slice_rows, bytes=slice_bytes),
-        WindowLimits(rows=window_rows),
+        SpanLimits(rows=span_rows),
     )
-    windows = cutter.take(found.feed(body)) + cutter.take(found.finish()) + cutter.finish()
+    spans = cutter.take(found.feed(body)) + cutter.take(found.finish()) + cutter.finish()
     assert not found.problems
     slices: list[Slice] = []
     copies: dict[str, bytes] = {}
-    for number, window in enumerate(windows):
-        order = window.order(window_bytes(body, window))
+    for number, span in enumerate(spans):
+        order = span.order(span_bytes(body, span))
         if dice.random() < 0.3:
-            order = list(range(len(window.rows)))
+            order = list(range(len(span.rows)))
             dice.shuffle(order)
-            order.sort(key=lambda position: window.rows[position].lane)
+            order.sort(key=lambda position: span.rows[position].lane)
         if order is None:
-            slices += cutter.cut(window)
+            slices += cutter.cut(span)
             continue
-        own = cutter.groups(window, order, copy=f"{number}")
+        own = cutter.groups(span, order, copy=f"{number}")
         copies[f"{number}"] = b"".join(
             text
             for slice_ in own
-            for text in window.lines(
-                window_bytes(body, window), [row - own[0].first_row for row in slice_.row_numbers]
+            for text in span.lines(
+                span_bytes(body, span), [row - own[0].first_row for row in slice_.row_numbers]
             )
         )
-        slices += [*cutter.skip(window), *own]
+        slices += [*cutter.skip(span), *own]
     slices += cutter.cut_rest()
 
     assert sorted(row for one in slices for row in one.row_numbers) == list(range(len(rows)))
@@ -127,28 +127,26 @@ def test_every_row_is_in_one_slice_whose_copy_has_its_very_lines(
         assert bool(one.mask) == (stretches.count(one.first_row) > 1)
 
 
-def cut(prefixes: list[int], *, model: str = "m", windows: WindowLimits | None) -> list[RowWindow]:
+def cut(prefixes: list[int], *, model: str = "m", spans: SpanLimits | None) -> list[RowSpan]:
     body = b"".join(line(*row) + b"\n" for row in ((n, model, p) for n, p in enumerate(prefixes)))
     found = check()
-    cutter = Cutter(LaneShares(CATALOG), SliceLimits(rows=4), windows)
+    cutter = Cutter(LaneShares(CATALOG), SliceLimits(rows=4), spans)
     return cutter.take(found.feed(body)) + cutter.finish()
 
 
 def test_only_prompts_that_a_cache_can_keep_are_worth_another_order() -> None:
     prefixes = list(range(10, 110)) * 5
 
-    assert any(window.repeats for window in cut(prefixes, windows=WindowLimits()))
-    assert not any(
-        window.repeats for window in cut(prefixes, model="vectors", windows=WindowLimits())
-    )
-    assert not any(window.repeats for window in cut(prefixes, windows=None))
+    assert any(span.repeats for span in cut(prefixes, spans=SpanLimits()))
+    assert not any(span.repeats for span in cut(prefixes, model="vectors", spans=SpanLimits()))
+    assert not any(span.repeats for span in cut(prefixes, spans=None))
 
 
 def test_a_window_ends_before_its_limits_are_passed() -> None:
     size = len(line(0, "m", 10)) + 1
 
-    by_rows = cut([10] * 25, windows=WindowLimits(rows=10))
-    by_bytes = cut([10] * 9, windows=WindowLimits(bytes=4 * size))
+    by_rows = cut([10] * 25, spans=SpanLimits(rows=10))
+    by_bytes = cut([10] * 9, spans=SpanLimits(bytes=4 * size))
 
-    assert [len(window.rows) for window in by_rows] == [10, 10, 5]
-    assert [len(window.rows) for window in by_bytes] == [4, 4, 1]
+    assert [len(span.rows) for span in by_rows] == [10, 10, 5]
+    assert [len(span.rows) for span in by_bytes] == [4, 4, 1]

@@ -1,4 +1,4 @@
-"""A window: consecutive rows of an input, of which a plan may change the order. Pure."""
+"""A span: consecutive rows of an input, of which a plan may change the order. Pure."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,14 +18,14 @@ _QUEUED = 2
 
 
 @dataclass(frozen=True)
-class WindowLimits:
-    """The maximum of a window; it is held in memory when its order changes."""
+class SpanLimits:
+    """The maximum of a span; it is held in memory when its order changes."""
 
     rows: int = 8192
     bytes: int = 32 * 1024 * 1024
 
 
-class WindowRow(NamedTuple):
+class SpanRow(NamedTuple):
     """A row in bytes [start, end) of the input's object."""
 
     start: int
@@ -34,14 +34,14 @@ class WindowRow(NamedTuple):
     lane: int
 
 
-class RowWindow:
+class RowSpan:
     """Takes rows in order, and says whether the beginnings of their prompts repeat from afar."""
 
-    def __init__(self, limits: WindowLimits, *, slice_rows: int, is_sampled: bool = True) -> None:
+    def __init__(self, limits: SpanLimits, *, slice_rows: int, is_sampled: bool = True) -> None:
         self._limits = limits
         self._slice_rows = slice_rows
         self._is_sampled = is_sampled
-        self.rows: list[WindowRow] = []
+        self.rows: list[SpanRow] = []
         #: How many rows are put in order behind the plan anyway, on each lane.
         self._queue_rows: dict[int, int] = {}
         self._counts: dict[int, int] = {}
@@ -65,7 +65,7 @@ class RowWindow:
     def order(self, body: bytes) -> list[int] | None:
         """Its rows' positions, lane by lane, in an order in which prompts begin alike.
 
-        None if no lane gains enough. `body` has the window's bytes.
+        None if no lane gains enough. `body` has the span's bytes.
         """
         lanes: dict[int, list[int]] = {}
         for position, row in enumerate(self.rows):
@@ -78,7 +78,7 @@ class RowWindow:
         ]
 
     def lines(self, body: bytes, positions: Iterable[int]) -> Iterator[bytes]:
-        """The lines of these rows, as `body` has them, which are the window's bytes."""
+        """The lines of these rows, as `body` has them, which are the span's bytes."""
         for position in positions:
             row = self.rows[position]
             yield body[row.start - self.start : row.end - self.start]
@@ -91,7 +91,7 @@ class RowWindow:
 
     def add(self, row: Row, share: LaneShare) -> None:
         lane = share.number
-        self.rows.append(WindowRow(row.start, row.end, row.tokens, lane))
+        self.rows.append(SpanRow(row.start, row.end, row.tokens, lane))
         if not self._is_sampled or not ENDPOINTS[row.url].has_output:
             return
         number = self._counts[lane] = self._counts.get(lane, -1) + 1
