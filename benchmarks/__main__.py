@@ -27,6 +27,7 @@ from benchmarks.http_rates import http_rates
 from benchmarks.index_growth import index_growth
 from benchmarks.lanes import CASES, Scale
 from benchmarks.large_inputs import million_rows, validation
+from benchmarks.prefixes import prefixes
 from benchmarks.rows import CHAT, EMBEDDINGS
 from shared.state import State
 
@@ -210,6 +211,7 @@ def main() -> None:
         "bus",
         "bus-flood",
         "index",
+        "prefixes",
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []])
@@ -225,6 +227,7 @@ def main() -> None:
         "bus": lambda: bus_rates(turns=options.turns),
         "bus-flood": bus_flood,
         "index": index_growth,
+        "prefixes": lambda: prefixes(turns=options.turns),
     }
     for name in wanted:
         if name in alone:

@@ -28,7 +28,7 @@ _SEATS = 8
 #: Tokens of a block of the KV cache, and how many blocks it has: about 20 prefixes.
 _BLOCK_TOKENS, _KV_BLOCKS = 128, 200
 _PREFIXES, _ROWS_PER_PREFIX = 60, 8
-_PREFIX_WORDS, _OWN_WORDS, _OUTPUT_TOKENS = 600, 20, 4
+_PREFIX_WORDS, _OWN_WORDS, _OUTPUT_TOKENS = 400, 20, 4
 _UNSHARED_WORDS = 100
 _SETTING = "BATCHYARD_GROUP_BY_PREFIX"
 _WORDS = [
@@ -160,10 +160,10 @@ def _make_model(folder: Path) -> Path:
     make_tiny_chat_model(folder)
     config = Qwen2Config(
         vocab_size=VOCABULARY,
-        hidden_size=384,
-        intermediate_size=1024,
-        num_hidden_layers=4,
-        num_attention_heads=6,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=3,
+        num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=MAX_POSITIONS,
         tie_word_embeddings=True,

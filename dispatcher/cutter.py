@@ -60,5 +60,5 @@ class Cutter:
 
     def _new_span(self) -> RowSpan:
         if self._spans is None:
-            return RowSpan(SpanLimits(), slice_rows=self._limits.rows, is_sampled=False)
-        return RowSpan(self._spans, slice_rows=self._limits.rows)
+            return RowSpan(SpanLimits(), self._limits, is_sampled=False)
+        return RowSpan(self._spans, self._limits)

@@ -23,8 +23,8 @@ _MAX_BYTES = 64 * 1024
 def prefix_order(prefixes: Sequence[Prefix], *, tokens: float, queue_rows: int) -> list[int] | None:
     """The positions of rows in an order in which beginnings follow each other.
 
-    None if that spares too little of the `tokens` that the rows have together. `queue_rows` rows in
-    a row are put in order by the engine's queue anyway.
+    None if that spares too little of the `tokens` that the rows have together. So many
+    `queue_rows` are put in order behind the plan anyway.
     """
     if len(prefixes) <= queue_rows:
         return None

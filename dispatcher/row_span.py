@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dispatcher.lane_shares import LaneShare
 from dispatcher.prefix_order import PrefixSample, prefix_order
+from dispatcher.slicing import SliceLimits
 from shared.input.beginnings import beginning
 from shared.input.rows import Row
 from shared.openai.endpoints import ENDPOINTS
@@ -37,12 +38,12 @@ class SpanRow(NamedTuple):
 class RowSpan:
     """Takes rows in order, and says whether the beginnings of their prompts repeat from afar."""
 
-    def __init__(self, limits: SpanLimits, *, slice_rows: int, is_sampled: bool = True) -> None:
+    def __init__(self, limits: SpanLimits, slices: SliceLimits, *, is_sampled: bool = True) -> None:
         self._limits = limits
-        self._slice_rows = slice_rows
+        self._slices = slices
         self._is_sampled = is_sampled
         self.rows: list[SpanRow] = []
-        #: How many rows are put in order behind the plan anyway, on each lane.
+        #: How many rows the queue of each lane's engine has.
         self._queue_rows: dict[int, int] = {}
         self._counts: dict[int, int] = {}
         self._samples: dict[int, PrefixSample] = {}
@@ -98,20 +99,20 @@ class RowSpan:
         if self._random.random() * _SAMPLED >= 1:
             return
         if (sample := self._samples.get(lane)) is None:
-            queued = _QUEUED * share.model.max_replicas * share.model.seats
-            # Whoever runs a slice sends the rows that begin alike together.
-            rows = max(queued, self._slice_rows)
+            rows = _QUEUED * share.model.max_replicas * share.model.seats
             self._queue_rows[lane] = rows
             sample = self._samples[lane] = PrefixSample(queue_rows=rows)
         sample.add(number, row.tokens, row.line)
 
     def _order_of(self, lane: int, positions: Sequence[int], body: bytes) -> list[int] | None:
-        queue_rows = self._queue_rows.get(lane)
-        if queue_rows is None or len(positions) <= queue_rows:
+        if lane not in self._queue_rows:
             return None
+        tokens = sum(self.rows[position].tokens for position in positions)
+        # Whoever runs a slice sends its rows that begin alike together.
+        slice_rows = min(self._slices.rows, self._slices.tokens * len(positions) // max(1, tokens))
         order = prefix_order(
             [beginning(line).prefix for line in self.lines(body, positions)],
-            tokens=sum(self.rows[position].tokens for position in positions),
-            queue_rows=queue_rows,
+            tokens=tokens,
+            queue_rows=max(self._queue_rows[lane], slice_rows),
         )
         return order and [positions[number] for number in order]
