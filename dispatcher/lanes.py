@@ -8,45 +8,26 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from typing import NamedTuple
 
 import structlog
 
 from dispatcher.cluster import Cluster
+from dispatcher.feeding import Feeding
 from dispatcher.lane_failure import fail_lane
 from dispatcher.lane_jobs import FruitlessJobs, Step, next_step
 from dispatcher.ready_list import LaneNow, exhausted, ready_list, slices_per_batch
 from shared import crash
 from shared.errors import TransientError
 from shared.slices import ReadySlice
-from shared.state import Backlog, JobRecord, State
+from shared.state import JobRecord, State
 from shared.storage import Storage
 
 log = structlog.get_logger()
 
 #: How often Ray is asked about a job.
 _LOOK_SECONDS = 2.0
-#: How often a ready list is put in order again while no batch comes and this part of it is left.
-_REORDER_SECONDS, _FULL_ENOUGH = 1.0, 0.75
 #: What Ray runs for a lane; its jobs find everything else in their environment.
 ENTRYPOINT = "python -m worker lane {lane} --job {job}"
-
-
-class _Fed(NamedTuple):
-    """When a ready list was last put in order, what waited before, and its length afterwards."""
-
-    at: float
-    backlog: Backlog
-    length: int
-
-    def is_enough(self, backlog: Backlog, now: float) -> bool:
-        """Whether no batch came since then, and little of the list has gone."""
-        return (
-            now - self.at < _REORDER_SECONDS
-            and backlog.newest == self.backlog.newest
-            and backlog.batches <= self.backlog.batches
-            and backlog.ready >= self.length * _FULL_ENOUGH
-        )
 
 
 class LaneKeeper:
@@ -75,7 +56,7 @@ class LaneKeeper:
         self._fruitless = FruitlessJobs(attempts)
         self._idle: set[str] = set()
         self._looked_at: defaultdict[str, float] = defaultdict(float)
-        self._fed: dict[str, _Fed] = {}
+        self._fed: dict[str, Feeding] = {}
 
     async def weigh(self) -> None:
         """Let the shares that scripts count know the tenants' weights."""
@@ -86,8 +67,9 @@ class LaneKeeper:
         backlog = await self._state.lanes.backlog(lane)
         if not backlog.batches:
             return
+        began = time.monotonic()
         last = self._fed.get(lane)
-        if last is not None and last.is_enough(backlog, time.monotonic()):
+        if last is not None and last.is_enough(backlog, began):
             return
         job = await self._state.lanes.job(lane)
         now = LaneNow(await self._state.lanes.served(lane), self._weights, job.token_rate)
@@ -95,7 +77,8 @@ class LaneKeeper:
         slices, chosen = await self._choose(
             lane, now, rows=rows, depth=slices_per_batch(backlog.batches)
         )
-        self._fed[lane] = _Fed(time.monotonic(), backlog, len(chosen))
+        ended = time.monotonic()
+        self._fed[lane] = Feeding(ended, ended - began, backlog, len(chosen))
         before = [slice_.member for slice_ in slices if slice_.is_ready]
         if (after := [slice_.member for slice_ in chosen]) != before:
             returned = sorted(set(before) - set(after))

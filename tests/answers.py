@@ -1,5 +1,6 @@
 """The results of request lines, from an engine that gives them as they come."""
 
+import secrets
 from collections.abc import Sequence
 from contextlib import aclosing
 
@@ -10,8 +11,10 @@ from worker.engine_errors import Engine, Result
 async def answers(engine: Engine, lines: Sequence[bytes]) -> list[Result]:
     """All results, in the order of the lines."""
     found: dict[int, Result] = {}
+    # The answers of a batch's rows are kept.
+    batch_id = f"batch_{secrets.token_hex(8)}"
     works = [
-        Work("batch_1", number, "acme", priority=0, created_at=0, expires_at=86_400, tokens=10)
+        Work(batch_id, number, "acme", priority=0, created_at=0, expires_at=86_400, tokens=10)
         for number in range(len(lines))
     ]
     async with aclosing(engine.run_lines(lines, works)) as groups:

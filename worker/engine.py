@@ -22,6 +22,7 @@ from shared.openai.endpoints import ENDPOINTS
 from shared.ordering.work import Work
 from worker.answers import Answers
 from worker.collector import collector_paused
+from worker.engine_core import attend
 from worker.engine_errors import (
     EngineGoneError,
     EngineHungError,
@@ -29,10 +30,10 @@ from worker.engine_errors import (
     Result,
     Results,
 )
-from worker.engine_queue import Capacity, EngineLoad, EngineQueue
 from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
+from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
-from worker.entrance import Entrance, WithdrawnError
+from worker.entrance import Entrance, Guest, WithdrawnError
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
 from worker.row_groups import in_groups
@@ -61,6 +62,10 @@ _GROUP_SECONDS = 0.01
 _KEPT_SECONDS, _KEPT_BYTES = 600.0, 128 * 1024 * 1024
 
 
+#: What names a row for as long as its answer is kept: batch, number, and a digest of the line.
+_Row = tuple[str, int, bytes]
+
+
 class BatchServer(LLMServer):
     """One replica of an engine."""
 
@@ -85,11 +90,14 @@ class BatchServer(LLMServer):
         engine: Any = self.engine
         self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
         self._openai = OpenAILayer(await engine.build_asgi_app())
-        self._entrance = Entrance(EngineQueue(_capacity(self._client.vllm_config)))
+        self._entrance = Entrance(_capacity(self._client.vllm_config))
         self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
+        #: The rows that run.
+        self._guests: dict[_Row, Guest] = {}
         self._is_hung = False
-        hang_seconds = float(os.environ[HANG_SECONDS_VARIABLE])
-        self._watching = asyncio.create_task(self._kill_when_hung(hang_seconds))
+        self._progress = Progress(float(os.environ[HANG_SECONDS_VARIABLE]))
+        attend(self._client.engine_core, self._entrance, self._progress)
+        self._watching = asyncio.create_task(self._kill_when_hung())
 
     def _get_default_engine_class(self) -> type[Any]:
         return adapted_engine_class(super()._get_default_engine_class())
@@ -108,8 +116,10 @@ class BatchServer(LLMServer):
         if self._client.errored:
             # These lines never reached the engine, so they cannot have killed it.
             raise EngineUnavailableError("the engine is about to be restarted")
-        rows = map(self._answer, lines, order)
-        async with aclosing(in_groups(rows, seconds=_GROUP_SECONDS)) as groups:
+        rows = [_row(line, work) for line, work in zip(lines, order, strict=True)]
+        left = set(range(len(rows)))
+        runs = map(self._answer, rows, lines, order)
+        async with aclosing(in_groups(runs, seconds=_GROUP_SECONDS)) as groups:
             async for group in groups:
                 # vLLM answers 500 for every row of a dead engine. Those are not results.
                 ended = [(position, result) for position, result in group if result is not None]
@@ -118,31 +128,37 @@ class BatchServer(LLMServer):
                     for position, result in ended
                     if result[0] < SERVER_ERROR or not self._client.errored
                 ]
+                left.difference_update(position for position, _ in results)
                 if results:
                     yield results
-                if len(results) == len(ended):
-                    continue
-                if self._is_hung:
-                    raise EngineHungError("the engine hung while these lines were in it")
-                raise EngineGoneError("the engine died while these lines were in it")
+                if len(results) < len(ended):
+                    raise self._death([one for one in sorted(left) if self._was_seated(rows[one])])
 
     async def withdraw(self, batch_id: str) -> None:
         """Let no line of the batch enter vLLM that is not there yet."""
         self._entrance.withdraw(batch_id)
 
     async def unfinished(self) -> int:
-        """How many requests are in vLLM right now."""
-        return self._unfinished()
+        """How many sequences are in vLLM right now."""
+        return self._entrance.seated
 
-    async def _answer(self, line: bytes, work: Work) -> Result | None:
-        digest = hashlib.blake2b(line, digest_size=16).digest()
-        row = (work.batch_id, work.number, digest)
+    def _was_seated(self, row: _Row) -> bool:
+        """Whether vLLM had the row when it died."""
+        guest = self._guests.get(row)
+        return guest is not None and guest.had_seat
+
+    def _death(self, positions: Sequence[int]) -> EngineGoneError:
+        if self._is_hung:
+            return EngineHungError("the engine hung while these lines were in it", positions)
+        return EngineGoneError("the engine died while these lines were in it", positions)
+
+    async def _answer(self, row: _Row, line: bytes, work: Work) -> Result | None:
         try:
-            return await self._answers.answer(row, lambda: self._run_line(line, work))
+            return await self._answers.answer(row, lambda: self._run_line(row, line, work))
         except WithdrawnError:
             return None
 
-    async def _run_line(self, line: bytes, work: Work) -> Result:
+    async def _run_line(self, row: _Row, line: bytes, work: Work) -> Result:
         try:
             request = json.loads(line)
             url, body = request["url"], request["body"]
@@ -166,40 +182,29 @@ class BatchServer(LLMServer):
             )
         if not (isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()):
             request_id = None  # it would not be a valid header
-        async with self._entrance.entered(work) as row:
-            if isinstance(body, dict):
-                # The order is ours: a tenant's own `priority` never reaches vLLM.
-                body["priority"] = row.rank
-            result = await self._openai.answer(url, body, request_id)
+        async with self._entrance.entered(work) as guest:
+            self._guests[row] = guest
+            try:
+                result = await self._openai.answer(url, body, request_id)
+            finally:
+                if not self._client.errored:
+                    del self._guests[row]
             if result[0] == SUCCESS:
-                self._entrance.learn(row, usage_of(result[1]))
+                self._entrance.learn(guest, usage_of(result[1]))
             return result
 
     def _unfinished(self) -> int:
         count: int = self._client.output_processor.get_num_unfinished_requests()
         return count
 
-    async def _kill_when_hung(self, hang_seconds: float) -> None:
+    async def _kill_when_hung(self) -> None:
         """Kill an engine that hangs, so that its calls end and Ray starts another one."""
-        progress = Progress(hang_seconds)
-        core, get_output = self._client.engine_core, self._client.engine_core.get_output_async
-
-        async def get_and_note_output() -> Any:
-            outputs = await get_output()
-            progress.note()
-            if (stats := outputs.scheduler_stats) is not None:
-                waiting = stats.num_waiting_reqs + stats.num_skipped_waiting_reqs
-                load = EngineLoad(stats.num_running_reqs, waiting, stats.kv_cache_usage)
-                self._entrance.note(load)
-            return outputs
-
-        core.get_output_async = get_and_note_output
-        while not progress.has_stalled(self._unfinished()):
+        while not self._progress.has_stalled(self._unfinished()):
             await asyncio.sleep(_CHECK_SECONDS)
             if self._client.errored:
                 # It died on its own. Its last rows never finish.
                 return
-        log.error("engine.hung", seconds=hang_seconds, rows=self._unfinished())
+        log.error("engine.hung", rows=self._unfinished())
         self._is_hung = True
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
@@ -209,13 +214,22 @@ class BatchServer(LLMServer):
             os._exit(1)
 
 
+def _row(line: bytes, work: Work) -> _Row:
+    return work.batch_id, work.number, hashlib.blake2b(line, digest_size=16).digest()
+
+
 def _capacity(vllm_config: Any) -> Capacity:
     spare_seats = int(os.environ[SPARE_SEATS_VARIABLE])
+    seats = vllm_config.scheduler_config.max_num_seqs - spare_seats
+    is_one_step = vllm_config.model_config.runner_type == "pooling"
+    cache = vllm_config.cache_config
+    cores = vllm_config.parallel_config.data_parallel_size
     return Capacity(
-        seats=vllm_config.scheduler_config.max_num_seqs - spare_seats,
-        spare_seats=spare_seats,
+        seats=cores * seats,
+        spare_seats=cores * spare_seats,
         spare_kv=float(os.environ[SPARE_KV_VARIABLE]),
-        is_one_step=vllm_config.model_config.runner_type == "pooling",
+        kv_tokens=0 if is_one_step else cores * (cache.num_gpu_blocks or 0) * cache.block_size,
+        is_one_step=is_one_step,
     )
 
 

@@ -156,10 +156,12 @@ def _in_our_words() -> Iterator[None]:
     """Raise what ended a call in our words: Ray's subclasses of our errors hold a traceback."""
     try:
         yield
-    except EngineHungError:
-        raise EngineHungError("The engine hung with these lines in it.") from None
-    except EngineGoneError:
-        raise EngineGoneError("The engine died with these lines in it.") from None
+    except EngineGoneError as error:
+        if (positions := _positions(error)) == []:
+            raise EngineUnavailableError("The engine died before it had these lines.") from None
+        if isinstance(error, EngineHungError):
+            raise EngineHungError("The engine hung with these lines in it.", positions) from None
+        raise EngineGoneError("The engine died with these lines in it.", positions) from None
     except EngineUnavailableError:
         raise EngineUnavailableError("The engine is being restarted.") from None
     except (RayActorError, WorkerCrashedError, OutOfMemoryError):
@@ -169,3 +171,9 @@ def _in_our_words() -> Iterator[None]:
         raise
     except (RayServeException, RayError) as error:
         raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error
+
+
+def _positions(error: EngineGoneError) -> list[int] | None:
+    # Ray's subclass holds the error itself.
+    positions = getattr(getattr(error, "cause", error), "positions", None)
+    return None if positions is None else list(positions)

@@ -5,7 +5,7 @@ they keep their names and this module.
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 from shared.errors import SetupError, TransientError
 from shared.ordering.work import Work
@@ -35,6 +35,14 @@ class Engine(Protocol):
 
 class EngineGoneError(TransientError):
     """The engine died with these lines in it: they have no result, and one may be the reason."""
+
+    def __init__(self, message: str, positions: Sequence[int] | None = None) -> None:
+        """`positions` are those of the call's lines that were in the engine; None is all."""
+        super().__init__(message)
+        self.positions = positions
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, Sequence[int] | None]]:
+        return type(self), (str(self), self.positions)
 
 
 class EngineHungError(EngineGoneError):

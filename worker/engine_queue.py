@@ -1,54 +1,37 @@
-"""The rows in front of vLLM: in which order they enter, and how many may be inside. Pure.
+"""The rows in front of an engine, and in which order they are prepared for it. Pure.
 
-vLLM takes a row that waits only when a seat is free, and never takes a seat back for it. So what
-waits, waits here, where the order may change until the last moment, and some seats and a part of
-the KV cache stay free for rows of small batches.
+What waits, waits here, where the order may change until the last moment. Only a few rows more than
+the engine can take are rendered and tokenized.
 """
 
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import exp
 
+from shared.input.beginnings import BLOCK_TOKENS
 from shared.ordering.deadlines import Deadline, urgent
 from shared.ordering.line import Line
+from shared.ordering.prefix_cache import PrefixCache
 from shared.ordering.shares import Shares
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
+from worker.engine_seats import Capacity
 
-#: A model that gives vectors has this many seconds of rows inside. What comes then waits for one
-#: step at most, and no step may be long.
+#: Rows that are prepared while all seats are taken: this part of the seats, since many rows of one
+#: length end at once, and at least so many.
+_AHEAD_PART, _MIN_AHEAD = 2, 8
+#: A model that gives vectors has the rows of so many seconds inside. What comes then waits for them
+#: in the same process, which is what limits a small model.
 STEP_SECONDS = 0.1
-#: It has this many inside at least, as one row after another would cost a step each.
-MIN_ROWS = 8
-#: The weight of one step in the measured time of a row.
-_WEIGHT = 0.2
+#: It has this many inside at least.
+MIN_ROWS = 16
+#: Over how many seconds rates are measured.
+_ROW_RATE_SECONDS, _TOKEN_RATE_SECONDS = 0.5, 30.0
 #: How often deadlines are looked at, in seconds.
 _LOOK_SECONDS = 1.0
 #: Ranks of rows that may use spare seats are lower by this than all others.
 _FIRST = 1 << 40
-
-
-class EngineLoad(NamedTuple):
-    """What vLLM says of itself after a step."""
-
-    #: Requests with a seat, and without one.
-    running: int = 0
-    waiting: int = 0
-    #: The part of the KV cache that they use.
-    kv_usage: float = 0.0
-
-
-class Capacity(NamedTuple):
-    """How much of an engine rows may use."""
-
-    #: Rows that run at once.
-    seats: int
-    #: The seats beyond them, and the part of the KV cache, that stay free for small batches.
-    spare_seats: int
-    spare_kv: float
-    #: Whether a row takes one step, as for vectors.
-    is_one_step: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -59,7 +42,10 @@ class QueuedRow:
     charged: float = 0.0
     #: vLLM's priority; the lower goes first.
     rank: int | None = None
+    #: Whether it may have a spare seat.
     is_spare: bool = False
+    #: How many of its sequences had a seat.
+    seated: int = 0
 
 
 class EngineQueue:
@@ -68,21 +54,19 @@ class EngineQueue:
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
         self._waiting: dict[tuple[str, int], QueuedRow] = {}
-        self._line = Line(Shares())
+        cache = PrefixCache(capacity.kv_tokens // BLOCK_TOKENS) if capacity.kv_tokens else None
+        self._line = Line(Shares(), cache, tokens_per_block=BLOCK_TOKENS)
         #: The same rows again, as far as they may use spare seats.
-        self._small = Line(Shares())
+        self._small = Line(self._line.shares, is_lifting=False)
         #: Rows that do not wait any more, but are still in the lines: they leave together.
         self._given_up: dict[str, set[int]] = {}
         self._numbers = itertools.count()
         self._ranks = itertools.count(1)
-        self._inside = self._inside_spare = 0
-        self._load = EngineLoad()
-        #: How many rows beyond the seats are inside, so that no seat is empty between two rows.
-        self._ahead = max(1, capacity.seats // 10)
-        self._row_seconds = STEP_SECONDS / MIN_ROWS
-        self._noted_at = 0.0
+        #: Rows inside that have no spare seat, those of them without a seat, and the others.
+        self._inside = self._preparing = self._inside_spare = 0
+        self._row_rate = Rate(_ROW_RATE_SECONDS)
+        self._token_rate = Rate(_TOKEN_RATE_SECONDS)
         self._looked_at = 0.0
-        self._left_since = 0
 
     @property
     def waiting(self) -> int:
@@ -102,6 +86,41 @@ class EngineQueue:
             self._small.add(row.work)
         return row
 
+    def admit(self, now: float) -> Iterator[QueuedRow]:
+        """The rows that enter now, in their order; each has its rank."""
+        self._forget_given_up()
+        self._hurry(now)
+        if not self.inside:
+            # The time without rows says nothing about rates.
+            self._row_rate.skip(now)
+            self._token_rate.skip(now)
+        while len(self._line) and self._has_place():
+            work, charged = self._line.pop(now)
+            self._small.remove(work.batch_id, {work.number})
+            self._inside += 1
+            self._preparing += 1
+            yield self._enter(work, charged)
+        while len(self._small) and self._inside_spare < self._capacity.spare_seats:
+            work, charged = self._small.pop(now)
+            self._line.remove(work.batch_id, {work.number})
+            self._inside_spare += 1
+            yield self._enter(work, charged, is_spare=True)
+
+    def seat(self, row: QueuedRow) -> None:
+        """A sequence of the row has a seat."""
+        row.seated += 1
+        if row.seated == 1 and not row.is_spare:
+            self._preparing -= 1
+
+    def expected_output(self, row: QueuedRow, *, prompt_tokens: int, max_tokens: int) -> float:
+        """How long one of the row's answers will be, in tokens."""
+        work = row.work
+        average = self._line.lengths.average(work.batch_id, work.kind)
+        if average is None:
+            # What was predicted for the whole row.
+            average = max(1.0, work.tokens - prompt_tokens)
+        return min(average, max_tokens)
+
     def leave(self, row: QueuedRow, now: float) -> None:
         """The row is done, or does not want to run any more."""
         if row.rank is None:
@@ -112,48 +131,16 @@ class EngineQueue:
             self._inside_spare -= 1
         else:
             self._inside -= 1
-        self._left_since += 1
-        if not self.inside:
-            # It says nothing of itself until it has rows again.
-            self._load = EngineLoad()
-            self._measure(now)
+            self._preparing -= not row.seated
+        self._row_rate.note(1, now)
 
-    def note(self, load: EngineLoad, now: float) -> None:
-        """The engine has ended a step."""
-        self._load = load
-        self._measure(now)
-        if not self.waiting:
-            return
-        running = load.running - self._inside_spare
-        if load.waiting or running > self._capacity.seats:
-            self._ahead = max(1, self._ahead - 1)
-        elif running < self._capacity.seats:
-            self._ahead = min(self._ahead + 1, max(1, self._capacity.seats // 4))
-
-    def admit(self, now: float) -> Iterator[QueuedRow]:
-        """The rows that enter now, in their order; each has its rank."""
-        self._forget_given_up()
-        self._hurry(now)
-        if not self.inside:
-            self._noted_at = now
-        while len(self._line) and self._has_seat():
-            work, charged = self._line.pop(now)
-            self._small.remove(work.batch_id, {work.number})
-            self._inside += 1
-            yield self._enter(work, charged)
-        while len(self._small) and self._inside_spare < self._capacity.spare_seats:
-            work, charged = self._small.pop(now)
-            self._line.remove(work.batch_id, {work.number})
-            self._line.shares.charge(work.tenant, charged)
-            self._inside_spare += 1
-            yield self._enter(work, charged, is_spare=True)
-
-    def learn(self, row: QueuedRow, usage: SliceUsage) -> None:
+    def learn(self, row: QueuedRow, usage: SliceUsage, now: float) -> None:
         """A row has an answer: charge what it took instead of what was predicted."""
         work = row.work
         tokens = usage.input_tokens - usage.cached_tokens + usage.output_tokens
         self._line.shares.charge(work.tenant, tokens - row.charged)
-        self._line.lengths.note(work.batch_id, work.kind, usage.output_tokens)
+        self._line.lengths.note(work.batch_id, work.kind, usage.output_tokens // max(1, row.seated))
+        self._token_rate.note(tokens, now)
 
     def _forget_given_up(self) -> None:
         for batch_id, numbers in self._given_up.items():
@@ -169,7 +156,8 @@ class EngineQueue:
         waiting = {row.work.batch_id: row.work for row in self._waiting.values()}
         deadlines = [Deadline(work.batch_id, work.expires_at, 0.0) for work in waiting.values()]
         # How much is left of a batch is not known here.
-        self._line.hurry(urgent(deadlines, now=now, tokens_per_second=0), tokens_per_second=0)
+        first = urgent(deadlines, now=now, tokens_per_second=0)
+        self._line.hurry(first, tokens_per_second=self._token_rate.per_second)
 
     def _enter(self, work: Work, charged: float, *, is_spare: bool = False) -> QueuedRow:
         row = self._waiting.pop(_key(work))
@@ -180,22 +168,36 @@ class EngineQueue:
     def _may_use_spare(self, work: Work) -> bool:
         return work.batch_rows <= self._capacity.spare_seats
 
-    def _has_seat(self) -> bool:
-        if not self.inside:
-            return True
-        if self._load.kv_usage > 1 - self._capacity.spare_kv:
-            return False
+    def _has_place(self) -> bool:
         if self._capacity.is_one_step:
-            rows = int(STEP_SECONDS / self._row_seconds)
-            return self._inside < min(max(MIN_ROWS, rows), self._capacity.seats)
-        return self._inside < self._capacity.seats + self._ahead
+            return self._inside < max(MIN_ROWS, STEP_SECONDS * self._row_rate.per_second)
+        return self._preparing < max(_MIN_AHEAD, self._capacity.seats // _AHEAD_PART)
 
-    def _measure(self, now: float) -> None:
-        if self._left_since:
-            seconds = (now - self._noted_at) / self._left_since
-            self._row_seconds += _WEIGHT * (seconds - self._row_seconds)
-            self._left_since = 0
-        self._noted_at = now
+
+class Rate:
+    """How many of something there are in a second, of late."""
+
+    def __init__(self, seconds: float) -> None:
+        """What was `seconds` ago counts about a third of what is now."""
+        self._memory = seconds
+        self._count = self._seconds = 0.0
+        self._at: float | None = None
+
+    @property
+    def per_second(self) -> float:
+        return self._count / self._seconds if self._seconds else 0.0
+
+    def skip(self, now: float) -> None:
+        """Leave out the time since the last note."""
+        self._at = now
+
+    def note(self, count: float, now: float) -> None:
+        """There were so many more since the last note."""
+        passed = max(0.0, now - self._at) if self._at is not None else 0.0
+        kept = exp(-passed / self._memory)
+        self._count = self._count * kept + count
+        self._seconds = self._seconds * kept + passed
+        self._at = now
 
 
 def _key(work: Work) -> tuple[str, int]:

@@ -1,59 +1,134 @@
-"""The way of a row into vLLM and out again: waits for its turn in the engine's queue."""
+"""The way of a row into vLLM and out again: through the engine's queue, and to a seat."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from shared.errors import BatchyardError
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
-from worker.engine_queue import EngineLoad, EngineQueue, QueuedRow
+from worker.engine_queue import EngineQueue, QueuedRow
+from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
 
 
 class WithdrawnError(BatchyardError):
-    """The row was withdrawn before it entered."""
+    """The row was withdrawn before it had a seat."""
+
+
+@dataclass(eq=False, slots=True)
+class Guest:
+    """A row that is inside, and the task that runs it."""
+
+    row: QueuedRow
+    task: "asyncio.Task[object] | None"
+    is_withdrawn: bool = False
+    sequences: set[str] = field(default_factory=set)
+
+    @property
+    def had_seat(self) -> bool:
+        """Whether vLLM has seen any of it."""
+        return self.row.seated > 0
+
+
+#: The row on whose behalf the running task calls vLLM.
+_guest: ContextVar[Guest | None] = ContextVar("_guest", default=None)
 
 
 class Entrance:
     """Belongs to the event loop of the replica."""
 
-    def __init__(self, queue: EngineQueue, clock: Callable[[], float] = time.time) -> None:
-        self._queue = queue
+    def __init__(self, capacity: Capacity, clock: Callable[[], float] = time.time) -> None:
+        self._queue = EngineQueue(capacity)
+        self._seats = Seats(capacity)
         self._clock = clock
+        #: Rows that wait for their turn, and sequences that wait for a seat.
         self._turns: dict[QueuedRow, asyncio.Future[None]] = {}
+        self._places: dict[str, asyncio.Future[None]] = {}
+        self._guests: set[Guest] = set()
         self._is_due = False
 
+    @property
+    def seated(self) -> int:
+        """How many sequences vLLM has."""
+        return self._seats.in_use
+
     @asynccontextmanager
-    async def entered(self, work: Work) -> AsyncIterator[QueuedRow]:
-        """Wait until the row may enter; it is inside while the context is open.
+    async def entered(self, work: Work) -> AsyncIterator[Guest]:
+        """Wait until the row may be prepared; it is inside while the context is open.
 
         Raises WithdrawnError.
         """
         row = self._queue.add(work)
         turn = self._turns[row] = asyncio.get_running_loop().create_future()
+        guest = Guest(row, asyncio.current_task())
         self._admit_soon()
         try:
             await turn
-            yield row
+            self._guests.add(guest)
+            _guest.set(guest)
+            yield guest
+        except asyncio.CancelledError:
+            if guest.is_withdrawn:
+                raise WithdrawnError("The row was withdrawn.") from None
+            raise
         finally:
+            _guest.set(None)
+            self._guests.discard(guest)
             self._turns.pop(row, None)
+            self.release(guest.sequences)
             self._queue.leave(row, self._clock())
             self._admit_soon()
 
+    async def seat(self, id_: str, *, prompt_tokens: int, max_tokens: int) -> int:
+        """Wait for a seat for a sequence of the row that the running task belongs to.
+
+        Returns its rank, vLLM's priority. What is no row of a batch has a seat at once.
+        """
+        guest = _guest.get()
+        if guest is None or guest.row.rank is None:
+            return 0
+        row, rank = guest.row, guest.row.rank
+        output_tokens = self._queue.expected_output(
+            row, prompt_tokens=prompt_tokens, max_tokens=max_tokens
+        )
+        guest.sequences.add(id_)
+        self._seats.ask(Sequence(id_, rank, row.is_spare, prompt_tokens, output_tokens))
+        place = self._places[id_] = asyncio.get_running_loop().create_future()
+        self._admit_soon()
+        try:
+            await place
+        finally:
+            self._places.pop(id_, None)
+        self._queue.seat(row)
+        self._admit_soon()
+        return rank
+
+    def release(self, ids: Iterable[str]) -> None:
+        """These sequences are done, or given up."""
+        for id_ in ids:
+            self._seats.leave(id_)
+        self._admit_soon()
+
     def withdraw(self, batch_id: str) -> None:
-        """Let no row of the batch that waits enter."""
+        """Let no row of the batch have a seat that has none."""
         for row, turn in self._turns.items():
             if row.work.batch_id == batch_id and not turn.done():
                 turn.set_exception(WithdrawnError("The row was withdrawn."))
+        for guest in self._guests:
+            if guest.row.work.batch_id == batch_id and not guest.had_seat and guest.task:
+                guest.is_withdrawn = True
+                guest.task.cancel()
 
-    def learn(self, row: QueuedRow, usage: SliceUsage) -> None:
+    def learn(self, guest: Guest, usage: SliceUsage) -> None:
         """A row that was inside has an answer."""
-        self._queue.learn(row, usage)
+        self._queue.learn(guest.row, usage, self._clock())
 
-    def note(self, load: EngineLoad) -> None:
+    def note(self, kv_usage: float | None, outputs: Iterable[StepOutput]) -> None:
         """The engine has ended a step."""
-        self._queue.note(load, self._clock())
+        self._seats.note(kv_usage, outputs)
         self._admit_soon()
 
     def _admit_soon(self) -> None:
@@ -64,7 +139,13 @@ class Entrance:
 
     def _admit(self) -> None:
         self._is_due = False
+        for sequence in self._seats.give():
+            _let_go(self._places.get(sequence.id))
         for row in self._queue.admit(self._clock()):
-            turn = self._turns.pop(row)
-            if not turn.done():  # who waited was cancelled a moment ago
-                turn.set_result(None)
+            _let_go(self._turns.pop(row))
+
+
+def _let_go(waiter: asyncio.Future[None] | None) -> None:
+    # Who waited may have been cancelled a moment ago.
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

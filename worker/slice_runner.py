@@ -8,7 +8,7 @@ import structlog
 
 from shared.slices import Claim, Stop
 from worker.batch_watch import BatchWatch
-from worker.engine_errors import Engine, EngineUnavailableError
+from worker.engine_errors import Engine, EngineGoneError, EngineUnavailableError
 from worker.outcomes import Outcome, SliceResult, outcome, public_reason, worst
 from worker.row_limiter import RowLimiter
 from worker.rows import nothing
@@ -93,7 +93,7 @@ class SliceRunner:
                         await places.give_back(len(group))
             except Exception as error:
                 if outcome(error) is Outcome.STRUCK:
-                    run.strike(chunk)
+                    run.strike(_struck(chunk, error))
                 raise
             finally:
                 was_withdrawn = run.in_engine(chunk)
@@ -101,3 +101,10 @@ class SliceRunner:
         if was_withdrawn and run.stop is None:
             # The batch was paused and resumed before this run heard of it.
             raise EngineUnavailableError("Rows were withdrawn from the engine's queue.")
+
+
+def _struck(chunk: Sequence[int], error: Exception) -> Sequence[int]:
+    """Those of the rows that were in the engine when it died."""
+    if not isinstance(error, EngineGoneError) or error.positions is None:
+        return chunk
+    return [chunk[position] for position in error.positions]

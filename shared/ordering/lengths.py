@@ -23,6 +23,8 @@ class Lengths:
     def __init__(self) -> None:
         self._all: dict[str, list[int]] = {}
         self._kinds: OrderedDict[str, dict[int, list[int]]] = OrderedDict()
+        #: Answers and their tokens, by batch and kind.
+        self._sums: dict[str, dict[int, tuple[int, int]]] = {}
 
     def note(self, batch_id: str, kind: int, tokens: int) -> None:
         """An answer of this length has come."""
@@ -30,10 +32,20 @@ class Lengths:
         self._all.setdefault(batch_id, [0] * _POWERS)[power] += 1
         kinds = self._kinds.setdefault(batch_id, {})
         kinds.setdefault(kind, [0] * _POWERS)[power] += 1
+        sums = self._sums.setdefault(batch_id, {})
+        count, total = sums.get(kind, (0, 0))
+        sums[kind] = count + 1, total + tokens
         self._kinds.move_to_end(batch_id)
         if len(self._kinds) > _MAX_BATCHES:
             oldest, _ = self._kinds.popitem(last=False)
-            del self._all[oldest]
+            del self._all[oldest], self._sums[oldest]
+
+    def average(self, batch_id: str, kind: int) -> float | None:
+        """Tokens of an average answer of the kind; None before the first one."""
+        if (found := self._sums.get(batch_id, {}).get(kind)) is None:
+            return None
+        count, total = found
+        return total / count
 
     def expect(self, batch_id: str, kind: int) -> float:
         """Tokens that an answer hardly exceeds; infinite before the first answer of the kind."""

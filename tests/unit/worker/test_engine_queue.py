@@ -1,170 +1,206 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
-from worker.engine_queue import Capacity, EngineLoad, EngineQueue, QueuedRow
+from worker.engine_queue import MIN_ROWS, STEP_SECONDS, EngineQueue, QueuedRow, Rate
+from worker.engine_seats import Capacity
 
-SEATS, SPARE = 8, 4
+SEATS, SPARE = 32, 4
 CAPACITY = Capacity(seats=SEATS, spare_seats=SPARE, spare_kv=0.1)
-#: With the one that is ahead, so that no seat is empty between two rows.
-FULL = SEATS + 1
+#: Rows that are prepared while others have all seats.
+AHEAD = SEATS // 2
+#: Of the giant batch.
+ROWS = 1000
 
 
-def work(batch_id: str, *, rows: float = 1000, tenant: str = "", priority: int = 0) -> Work:
+def work(batch_id: str, *, rows: float = ROWS, tenant: str = "", priority: int = 0) -> Work:
     return Work(batch_id, 0, tenant or batch_id, priority, 0, 86_400, 100, batch_rows=rows)
 
 
-def a_full_queue(capacity: Capacity = CAPACITY) -> tuple[EngineQueue, list[QueuedRow]]:
-    """A queue in which a giant batch has all that it can have."""
-    queue = EngineQueue(capacity)
-    for _ in range(1000):
-        queue.add(work("giant"))
-    return queue, list(queue.admit(0.0))
+class FullEngine:
+    """A queue in front of seats, and a giant batch that has all that it can have."""
+
+    def __init__(self) -> None:
+        self.queue = EngineQueue(CAPACITY)
+        for _ in range(ROWS):
+            self.queue.add(work("giant"))
+        self.seated: list[QueuedRow] = []
+        self._prepared: list[QueuedRow] = []
+        self.admit(0.0)
+
+    def admit(self, now: float) -> list[QueuedRow]:
+        """Let rows enter and be seated until nothing moves; returns those that entered."""
+        entered: list[QueuedRow] = []
+        while found := list(self.queue.admit(now)):
+            entered += found
+            self._prepared += found
+            self._seat()
+        return entered
+
+    def end(self, count: int, now: float) -> list[QueuedRow]:
+        """End so many rows, one after another; returns those that entered meanwhile."""
+        entered: list[QueuedRow] = []
+        for _ in range(count):
+            self.queue.leave(self.seated.pop(0), now)
+            self._seat()
+            entered += self.admit(now)
+        return entered
+
+    def _seat(self) -> None:
+        while self._prepared and len(self.seated) < SEATS:
+            self.seated.append(self._prepared.pop(0))
+            self.queue.seat(self.seated[-1])
 
 
-def test_a_batch_has_the_seats_and_what_keeps_them_full_but_not_the_spare_ones() -> None:
-    queue, inside = a_full_queue()
+def test_a_batch_has_the_seats_and_rows_that_are_prepared_for_the_next_ones() -> None:
+    engine = FullEngine()
 
-    assert len(inside) == FULL
-    assert queue.inside == FULL
-    assert queue.waiting == 1000 - FULL
+    assert engine.queue.inside == SEATS + AHEAD
+    assert engine.queue.waiting == ROWS - SEATS - AHEAD
 
 
 def test_rows_of_a_small_batch_enter_a_full_engine_at_once_and_before_others_in_vllm() -> None:
-    queue, inside = a_full_queue()
+    engine = FullEngine()
     for _ in range(3):
-        queue.add(work("small", rows=3))
+        engine.queue.add(work("small", rows=3))
 
-    entered = list(queue.admit(1.0))
+    entered = list(engine.queue.admit(1.0))
 
     assert [row.work.batch_id for row in entered] == ["small"] * 3
-    ranks = [row.rank for row in inside if row.rank is not None]
+    ranks = [row.rank for row in engine.seated if row.rank is not None]
     assert all(row.rank is not None and row.rank < min(ranks) for row in entered)
+    assert all(row.is_spare for row in entered)
 
 
 def test_small_batches_have_the_spare_seats_and_with_them_no_more_than_their_share() -> None:
-    queue, inside = a_full_queue()
+    engine = FullEngine()
     for number in range(100):
-        queue.add(work(f"tiny-{number}", rows=1, tenant="flood"))
+        engine.queue.add(work(f"tiny-{number}", rows=1, tenant="flood"))
 
-    assert len(list(queue.admit(1.0))) == SPARE
-    for row in inside:
-        queue.leave(row, 2.0)
-    entered = [row.work.tenant for row in queue.admit(2.0)]
+    assert len(list(engine.queue.admit(1.0))) == SPARE
+    entered = [row.work.tenant for row in engine.end(40, 2.0)]
 
     # Half of all since they came, up to a row.
     assert abs(entered.count("giant") - (entered.count("flood") + SPARE)) <= 1
 
 
 def test_the_first_to_wait_is_not_the_first_to_enter() -> None:
-    queue, inside = a_full_queue()
-    queue.add(work("urgent", tenant="giant", priority=9))
-    queue.leave(inside[0], 1.0)
+    engine = FullEngine()
+    engine.queue.add(work("urgent", tenant="giant", priority=9))
 
-    [entered] = queue.admit(1.0)
+    [entered] = engine.end(1, 1.0)
 
     assert entered.work.batch_id == "urgent"
 
 
 def test_a_batch_whose_window_closes_soon_goes_first() -> None:
-    queue, inside = a_full_queue()
-    queue.add(work("late")._replace(expires_at=60.0))
+    engine = FullEngine()
+    engine.queue.add(work("late")._replace(expires_at=60.0))
     for number in range(20):
-        queue.add(work("poor", tenant=f"poor-{number}"))
-    queue.leave(inside[0], 1.0)
+        engine.queue.add(work("poor", tenant=f"poor-{number}"))
 
-    [entered] = queue.admit(1.0)
+    [entered] = engine.end(1, 1.0)
 
     assert entered.work.batch_id == "late"
 
 
 def test_a_tenant_is_charged_for_what_its_rows_took_and_not_for_what_was_predicted() -> None:
-    queue, inside = a_full_queue()
-    for row in inside:
-        # Of a prompt of 1,000 tokens, 999 were cached.
-        queue.learn(row, SliceUsage(input_tokens=1000, cached_tokens=999, output_tokens=1))
-    for _ in range(20):
-        queue.add(work("other"))
-    for row in inside:
-        queue.leave(row, 1.0)
+    engine = FullEngine()
+    for row in engine.seated:
+        # Of a prompt of 1,000 tokens, 999 were cached: a fiftieth of what was predicted.
+        usage = SliceUsage(input_tokens=1000, cached_tokens=999, output_tokens=1)
+        engine.queue.learn(row, usage, 0.0)
+    for _ in range(ROWS):
+        engine.queue.add(work("other"))
+    for row in engine.seated:
+        engine.queue.learn(row, SliceUsage(output_tokens=1), 0.0)
 
-    entered = [row.work.tenant for row in queue.admit(1.0)]
+    entered = [row.work.tenant for row in engine.end(SEATS, 1.0)]
 
-    # It had 18 tokens before the other one came, who is owed nothing for that time.
-    assert 3 <= entered.count("giant") <= 6
+    # It was charged 3,200 tokens too much, and the other one is owed nothing for the time before.
+    assert entered.count("giant") > entered.count("other")
 
 
 def test_a_row_that_is_given_up_takes_no_seat() -> None:
-    queue, inside = a_full_queue()
-    given_up = queue.add(work("urgent", tenant="giant", priority=9))
-    queue.leave(given_up, 1.0)
-    queue.leave(inside[0], 1.0)
+    engine = FullEngine()
+    given_up = engine.queue.add(work("urgent", tenant="giant", priority=9))
+    engine.queue.leave(given_up, 1.0)
 
-    [entered] = queue.admit(1.0)
+    [entered] = engine.end(1, 1.0)
 
     assert entered.work.batch_id == "giant"
-    assert queue.waiting == 1000 - FULL - 1
+    assert engine.queue.waiting == ROWS - SEATS - AHEAD - 1
 
 
-def test_a_part_of_the_kv_cache_stays_free_for_small_batches() -> None:
-    queue, inside = a_full_queue()
-    queue.note(EngineLoad(running=SEATS, waiting=0, kv_usage=0.95), 1.0)
-    queue.leave(inside[0], 1.0)
-    queue.add(work("small", rows=1))
+def test_rows_that_begin_alike_follow_each_other() -> None:
+    queue = EngineQueue(CAPACITY._replace(kv_tokens=100_000))
+    for number in range(60):
+        queue.add(work("giant")._replace(prefix=(number % 3,)))
 
-    assert [row.work.batch_id for row in queue.admit(1.0)] == ["small"]
-    queue.note(EngineLoad(running=SEATS + 1, waiting=0, kv_usage=0.85), 2.0)
-    assert [row.work.batch_id for row in queue.admit(2.0)] == ["giant"]
+    entered = [row.work.prefix for row in queue.admit(0.0)]
 
-
-def test_an_engine_that_emptied_is_not_thought_to_be_full() -> None:
-    queue, inside = a_full_queue()
-    queue.note(EngineLoad(running=SEATS, waiting=0, kv_usage=1.0), 1.0)
-    for row in inside:
-        queue.leave(row, 1.0)
-
-    assert len(list(queue.admit(1.0))) == FULL
+    assert entered == [entered[0]] * AHEAD
 
 
-def test_seats_that_stay_empty_let_more_rows_enter_ahead_and_rows_that_wait_fewer() -> None:
-    queue, inside = a_full_queue(Capacity(seats=100, spare_seats=0, spare_kv=0.1))
-    first = len(inside)
-    for step in range(100):
-        queue.note(EngineLoad(running=90, waiting=0), float(step))
-        inside += queue.admit(float(step))
-    most = len(inside)
-    for step in range(100):
-        queue.note(EngineLoad(running=100, waiting=5), 100.0 + step)
-    for row in inside[:50]:
-        queue.leave(row, 200.0)
-    inside[:50] = queue.admit(200.0)
+@pytest.mark.parametrize(
+    ("answers", "expected"), [([], 70.0), ([10, 30], 20.0), ([900], 200.0)], ids=str
+)
+def test_an_answer_is_expected_to_be_as_long_as_others_of_its_kind(
+    answers: list[int], expected: float
+) -> None:
+    engine = FullEngine()
+    row = engine.seated[0]
+    for tokens in answers:
+        engine.queue.learn(row, SliceUsage(output_tokens=tokens), 0.0)
 
-    assert first == 110
-    assert most == 125
-    assert queue.inside == 101
+    assert engine.queue.expected_output(row, prompt_tokens=30, max_tokens=200) == expected
 
 
-def test_of_rows_of_one_step_as_many_are_inside_as_a_short_step_takes() -> None:
-    capacity = Capacity(seats=256, spare_seats=8, spare_kv=0.1, is_one_step=True)
-    queue, inside = a_full_queue(capacity)
-    now = 0.0
+def test_an_answer_of_a_row_that_asks_for_several_is_one_of_them() -> None:
+    engine = FullEngine()
+    row = engine.seated[0]
+    engine.queue.seat(row)
 
-    def run(rows_per_second: float) -> int:
-        nonlocal now, inside
-        for _ in range(60):
-            now += len(inside) / rows_per_second
-            for row in inside:
-                queue.leave(row, now)
-            for _ in inside:
-                queue.add(work("giant"))
-            queue.note(EngineLoad(), now)
-            inside = list(queue.admit(now))
-        return len(inside)
+    engine.queue.learn(row, SliceUsage(output_tokens=60), 0.0)
 
-    assert run(40) == 8
-    assert 90 <= run(1000) <= 110
-    assert run(10_000) == 256
+    assert engine.queue.expected_output(row, prompt_tokens=30, max_tokens=200) == 30
+
+
+@pytest.mark.parametrize("rows_per_second", [40, 1000, 10_000])
+def test_of_rows_of_one_step_as_many_are_inside_as_a_short_step_takes(
+    rows_per_second: float,
+) -> None:
+    queue = EngineQueue(Capacity(seats=2048, spare_seats=8, spare_kv=0, is_one_step=True))
+    for _ in range(2000):
+        queue.add(work("giant"))
+    now, inside = 0.0, list(queue.admit(0.0))
+    for _ in range(40):
+        now += len(inside) / rows_per_second
+        for row in inside:
+            queue.leave(row, now)
+            queue.add(work("giant"))
+        inside = list(queue.admit(now))
+
+    wanted = max(MIN_ROWS, STEP_SECONDS * rows_per_second)
+
+    assert 0.9 * wanted <= len(inside) <= 1.1 * wanted
+
+
+def test_a_rate_forgets_what_was_long_ago_and_leaves_out_idle_time() -> None:
+    rate = Rate(1.0)
+    assert rate.per_second == 0
+    rate.skip(0.0)
+    for second in range(1, 11):
+        rate.note(100, float(second))
+    assert rate.per_second == pytest.approx(100)
+
+    rate.skip(1000.0)
+    for tenth in range(1, 51):
+        rate.note(1, 1000 + tenth / 10)
+
+    assert rate.per_second == pytest.approx(10, rel=0.1)
 
 
 @given(
@@ -172,12 +208,12 @@ def test_of_rows_of_one_step_as_many_are_inside_as_a_short_step_takes() -> None:
         st.one_of(
             st.tuples(st.just("add"), st.integers(0, 5)),
             st.tuples(st.just("leave"), st.integers(0, 1_000)),
-            st.tuples(st.just("note"), st.integers(0, 20)),
+            st.tuples(st.just("seat"), st.integers(0, 1_000)),
         ),
-        max_size=120,
+        max_size=200,
     )
 )
-def test_every_row_enters_once_unless_it_leaves_and_never_are_too_many_inside(
+def test_every_row_enters_once_unless_it_leaves_and_never_are_too_many_prepared(
     steps: list[tuple[str, int]],
 ) -> None:
     queue = EngineQueue(CAPACITY)
@@ -186,18 +222,22 @@ def test_every_row_enters_once_unless_it_leaves_and_never_are_too_many_inside(
     now = 0.0
     for verb, number in steps:
         now += 1.0
+        inside = [row for row in known if row.rank is not None]
         if verb == "add":
-            rows = 2 if number % 2 else 1000
+            rows = 2 if number % 2 else ROWS
             known.append(queue.add(work(f"batch-{number}", rows=rows, tenant=f"t{number // 2}")))
         elif verb == "leave" and known:
             queue.leave(known.pop(number % len(known)), now)
-        else:
-            queue.note(EngineLoad(number, number // 3, number / 20), now)
+        elif verb == "seat" and inside:
+            queue.seat(inside[number % len(inside)])
         entered += queue.admit(now)
         inside = [row for row in known if row.rank is not None]
-        assert queue.inside == len(inside) <= SEATS + SEATS // 4 + SPARE
+        assert queue.inside == len(inside)
         assert queue.waiting == len(known) - len(inside)
-        assert queue.inside or not queue.waiting
+        prepared = [row for row in inside if not row.seated and not row.is_spare]
+        assert len(prepared) <= AHEAD
+        assert len([row for row in inside if row.is_spare]) <= SPARE
+        assert len(prepared) == AHEAD or not queue.waiting
     while known:
         for row in [row for row in known if row.rank is not None]:
             queue.leave(row, now)

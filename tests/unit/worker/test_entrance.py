@@ -1,67 +1,125 @@
 import asyncio
 
 from shared.ordering.work import Work
-from worker.engine_queue import Capacity, EngineQueue
+from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, WithdrawnError
 
 WORK = Work("batch", 0, "acme", 0, 0, 86_400, 10)
+SEATS = 2
 
 
 def an_entrance() -> Entrance:
-    """One row is inside, and one ahead."""
-    return Entrance(EngineQueue(Capacity(seats=1, spare_seats=0, spare_kv=0.1)), lambda: 0.0)
+    return Entrance(Capacity(seats=SEATS, spare_seats=0, spare_kv=0.1), lambda: 0.0)
 
 
-async def test_a_row_waits_until_another_has_left() -> None:
-    entrance, inside, most = an_entrance(), 0, 0
+class Core:
+    """Where vLLM stands: has sequences until they are let out."""
 
-    async def row() -> None:
-        nonlocal inside, most
-        async with entrance.entered(WORK):
-            inside += 1
-            most = max(most, inside)
-            await asyncio.sleep(0)
-            inside -= 1
+    def __init__(self, entrance: Entrance) -> None:
+        self._entrance = entrance
+        self.ids: list[str] = []
+        self._open = asyncio.Event()
 
-    async with asyncio.timeout(60):
-        await asyncio.gather(*(row() for _ in range(20)))
+    async def run(self, row: str, work: Work = WORK, sequences: int = 1) -> None:
+        """Run a row of so many sequences to its end."""
+        async with self._entrance.entered(work):
+            await asyncio.gather(*(self._seat(f"{row}-{number}") for number in range(sequences)))
+            await self._open.wait()
 
-    assert most == 2
+    async def _seat(self, id_: str) -> None:
+        await self._entrance.seat(id_, prompt_tokens=5, max_tokens=5)
+        self.ids.append(id_)
+
+    def let_out(self) -> None:
+        self._open.set()
 
 
-async def test_a_row_that_is_cancelled_at_any_moment_leaves_its_place_to_others() -> None:
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_no_more_sequences_are_in_vllm_than_there_are_seats() -> None:
     entrance = an_entrance()
+    core = Core(entrance)
+    rows = [asyncio.create_task(core.run(f"row{number}", sequences=2)) for number in range(3)]
+    await settled()
 
-    async def stay() -> None:
-        async with entrance.entered(WORK):
-            await asyncio.Event().wait()
+    assert core.ids == ["row0-0", "row0-1"]
+    assert entrance.seated == SEATS
+    entrance.note(0.0, [StepOutput("row0-0", 1, is_last=True)])
+    await settled()
+    assert core.ids[2:] == ["row1-0"]
 
-    for moments in range(6):
-        rows = [asyncio.create_task(stay()) for _ in range(5)]
+    core.let_out()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*rows)
+    assert len(core.ids) == 6
+    assert entrance.seated == 0
+
+
+async def test_what_vllm_aborts_leaves_its_seat() -> None:
+    entrance = an_entrance()
+    core = Core(entrance)
+    rows = [asyncio.create_task(core.run(f"row{number}")) for number in range(3)]
+    await settled()
+
+    entrance.release(["row0-0"])
+    await settled()
+
+    assert core.ids == ["row0-0", "row1-0", "row2-0"]
+    for row in rows:
+        row.cancel()
+    await asyncio.wait(rows)
+    assert entrance.seated == 0
+
+
+async def test_a_row_that_is_cancelled_at_any_moment_leaves_its_seat_to_others() -> None:
+    entrance = an_entrance()
+    for moments in range(8):
+        core = Core(entrance)
+        rows = [asyncio.create_task(core.run(f"row{number}")) for number in range(5)]
         for _ in range(moments):
             await asyncio.sleep(0)
         for row in rows:
             row.cancel()
         await asyncio.wait(rows)
+        assert entrance.seated == 0
 
-    async with asyncio.timeout(60), entrance.entered(WORK), entrance.entered(WORK):
-        pass
+    core = Core(entrance)
+    core.let_out()
+    async with asyncio.timeout(60):
+        await core.run("last", sequences=SEATS)
 
 
-async def test_rows_that_are_withdrawn_do_not_enter_and_those_inside_stay() -> None:
-    entrance, ending = an_entrance(), asyncio.Event()
+async def test_rows_that_are_withdrawn_have_no_seat_and_those_that_have_one_stay() -> None:
+    entrance = an_entrance()
+    core = Core(entrance)
+    mine, other = (WORK._replace(batch_id=name, tenant=name) for name in ("mine", "other"))
+    # Eight rows are prepared while others have the seats; the rest waits.
+    rows = [asyncio.create_task(core.run(f"mine{number}", mine)) for number in range(14)]
+    await settled()
+    rows.append(asyncio.create_task(core.run("other", other)))
+    await settled()
 
-    async def stay(batch_id: str) -> None:
-        async with entrance.entered(WORK._replace(batch_id=batch_id, tenant=batch_id)):
-            await ending.wait()
-
-    rows = [asyncio.create_task(stay(name)) for name in ("mine", "other", "mine", "other")]
-    for _ in range(3):
-        await asyncio.sleep(0)
     entrance.withdraw("mine")
-    await asyncio.sleep(0)
-    ending.set()
+    await settled()
+    core.let_out()
 
     async with asyncio.timeout(60):
         ends = await asyncio.gather(*rows, return_exceptions=True)
-    assert [type(end) for end in ends] == [type(None), type(None), WithdrawnError, type(None)]
+    assert [type(end) for end in ends] == [type(None)] * 2 + [WithdrawnError] * 12 + [type(None)]
+    assert core.ids == ["mine0-0", "mine1-0", "other-0"]
+
+
+async def test_what_is_no_row_of_a_batch_does_not_wait() -> None:
+    entrance = an_entrance()
+    core = Core(entrance)
+    row = asyncio.create_task(core.run("row", sequences=SEATS))
+    await settled()
+
+    async with asyncio.timeout(60):
+        await entrance.seat("health", prompt_tokens=5, max_tokens=5)
+
+    core.let_out()
+    await row

@@ -1,0 +1,161 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.engine_seats import QUIET_PROMPT_TOKENS, Capacity, Seats, Sequence, StepOutput
+
+SEATS, SPARE, KV_TOKENS = 8, 2, 1000
+CAPACITY = Capacity(SEATS, SPARE, spare_kv=0.1, kv_tokens=KV_TOKENS)
+
+
+def sequence(
+    id_: str, *, rank: int = 1, is_spare: bool = False, prompt: int = 10, output: float = 10
+) -> Sequence:
+    return Sequence(id_, rank, is_spare, prompt, output)
+
+
+def seated(seats: Seats) -> list[str]:
+    return [one.id for one in seats.give()]
+
+
+def a_full_engine() -> Seats:
+    """All seats are taken, and more sequences wait."""
+    seats = Seats(CAPACITY)
+    for number in range(2 * SEATS):
+        seats.ask(sequence(f"{number}", rank=number))
+    assert seated(seats) == [f"{number}" for number in range(SEATS)]
+    return seats
+
+
+def test_a_sequence_that_ends_leaves_its_seat_to_the_one_of_the_lowest_rank() -> None:
+    seats = a_full_engine()
+    seats.ask(sequence("first", rank=-1))
+
+    seats.note(0.2, [StepOutput("3", 1, is_last=True), StepOutput("4", 1, is_last=False)])
+
+    assert seated(seats) == ["first"]
+    assert seats.in_use == SEATS
+
+
+def test_spare_seats_are_for_those_who_may_have_them() -> None:
+    seats = a_full_engine()
+    for number in range(SPARE + 1):
+        seats.ask(sequence(f"spare-{number}", is_spare=True))
+
+    assert seated(seats) == [f"spare-{number}" for number in range(SPARE)]
+    # One that ends makes no room for another, as long as the engine has no seat beyond.
+    seats.leave("0")
+    assert seated(seats) == [f"spare-{SPARE}"]
+    seats.leave("spare-0")
+    assert seated(seats) == ["8"]
+
+
+def test_one_that_gives_up_while_it_waits_has_no_seat() -> None:
+    seats = a_full_engine()
+    seats.leave("8")
+
+    seats.leave("0")
+
+    assert seated(seats) == ["9"]
+
+
+def test_no_more_have_a_seat_than_the_cache_holds_to_the_end() -> None:
+    seats = Seats(CAPACITY)
+    for number in range(4):
+        seats.ask(sequence(f"{number}", rank=number, prompt=100, output=300))
+
+    # Of 900 tokens that are for all.
+    assert seated(seats) == ["0", "1"]
+
+    # The answer of one was shorter than expected.
+    seats.note(0.101, [StepOutput("0", 1, is_last=True), StepOutput("1", 1, is_last=False)])
+    assert seated(seats) == ["2"]
+
+
+def test_what_the_prompts_share_counts_once_as_soon_as_vllm_says_so() -> None:
+    seats = Seats(CAPACITY)
+    for number in range(8):
+        seats.ask(sequence(f"{number}", rank=number, prompt=400, output=10))
+    assert seated(seats) == ["0", "1"]
+
+    seats.note(0.402, [StepOutput("0", 1, is_last=False), StepOutput("1", 1, is_last=False)])
+
+    assert seated(seats) == ["2"]
+
+
+def test_small_batches_may_have_what_is_kept_of_the_cache() -> None:
+    seats = Seats(CAPACITY)
+    seats.ask(sequence("large", prompt=880))
+    assert seated(seats) == ["large"]
+    seats.ask(sequence("next", prompt=50))
+    seats.ask(sequence("small", prompt=50, is_spare=True))
+
+    assert seated(seats) == ["small"]
+
+
+def test_few_prompts_begin_at_a_time_while_a_small_batch_runs() -> None:
+    seats = Seats(CAPACITY._replace(kv_tokens=0))
+    half = QUIET_PROMPT_TOKENS // 2
+    seats.ask(sequence("small", is_spare=True, prompt=0))
+    assert seated(seats) == ["small"]
+    for number in range(4):
+        seats.ask(sequence(f"{number}", rank=number, prompt=half))
+
+    assert seated(seats) == ["0", "1"]
+    seats.note(None, [StepOutput("0", 1, is_last=False)])
+    assert seated(seats) == ["2"]
+    seats.leave("small")
+    assert seated(seats) == ["3"]
+
+
+def test_one_that_is_too_large_for_the_cache_runs_alone() -> None:
+    seats = Seats(CAPACITY)
+    seats.ask(sequence("huge", output=5000))
+
+    assert seated(seats) == ["huge"]
+    seats.ask(sequence("next"))
+    assert seated(seats) == []
+    seats.leave("huge")
+    assert seated(seats) == ["next"]
+
+
+_IDS = st.integers(0, 30).map(str)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("ask"), _IDS, st.booleans()),
+            st.tuples(st.just("leave"), _IDS, st.booleans()),
+            st.tuples(st.just("step"), _IDS, st.booleans()),
+        ),
+        max_size=200,
+    )
+)
+def test_each_has_one_seat_and_none_is_lost(steps: list[tuple[str, str, bool]]) -> None:
+    seats = Seats(CAPACITY)
+    waiting: set[str] = set()
+    inside: set[str] = set()
+    spare: set[str] = set()
+    for verb, id_, flag in steps:
+        if verb == "ask" and id_ not in waiting | inside:
+            waiting.add(id_)
+            spare = spare | {id_} if flag else spare - {id_}
+            seats.ask(sequence(id_, is_spare=flag, prompt=int(id_) * 20, output=int(id_)))
+        elif verb == "leave":
+            seats.leave(id_)
+            waiting.discard(id_)
+            inside.discard(id_)
+        elif verb == "step":
+            seats.note(0.0, [StepOutput(one, 1, is_last=flag and one == id_) for one in inside])
+            if flag:
+                inside.discard(id_)
+        for given_id in seated(seats):
+            assert given_id in waiting
+            waiting.remove(given_id)
+            inside.add(given_id)
+        assert seats.in_use == len(inside) <= SEATS + SPARE
+        assert len(inside - spare) <= SEATS
+        assert inside or not waiting
+    for id_ in waiting | inside:
+        seats.leave(id_)
+    assert seats.in_use == 0

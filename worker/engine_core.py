@@ -1,0 +1,45 @@
+"""Between vLLM's front and its core: seats on the way in, and progress on the way out.
+
+These are methods of vLLM's `AsyncMPClient`, which is no public interface.
+"""
+
+from typing import Any
+
+from worker.engine_seats import StepOutput
+from worker.entrance import Entrance
+from worker.progress import Progress
+
+
+def attend(core: Any, entrance: Entrance, progress: Progress) -> None:
+    """Give each sequence a seat before vLLM's core has it, and note what the core says."""
+    add, abort = core.add_request_async, core.abort_requests_async
+    get_output = core.get_output_async
+
+    async def add_seated(request: Any) -> None:
+        params = request.sampling_params
+        # The order is ours: a tenant's own `priority` never reaches vLLM.
+        request.priority = await entrance.seat(
+            request.request_id,
+            prompt_tokens=len(request.prompt_token_ids or ()),
+            max_tokens=0 if params is None else params.max_tokens or 0,
+        )
+        await add(request)
+
+    async def abort_and_release(ids: list[str]) -> None:
+        await abort(ids)
+        entrance.release(ids)
+
+    async def get_and_note_output() -> Any:
+        outputs = await get_output()
+        progress.note()
+        stats = outputs.scheduler_stats
+        steps = (
+            StepOutput(one.request_id, len(one.new_token_ids), one.finish_reason is not None)
+            for one in outputs.outputs
+        )
+        entrance.note(None if stats is None else stats.kv_cache_usage, steps)
+        return outputs
+
+    core.add_request_async = add_seated
+    core.abort_requests_async = abort_and_release
+    core.get_output_async = get_and_note_output

@@ -1,0 +1,157 @@
+"""The sequences in vLLM: which may enter, so that seats and KV blocks stay free for some. Pure.
+
+vLLM takes a sequence that waits only when a seat is free, and never takes a seat back for it. So
+vLLM is given no more sequences than have a seat, and none that its KV cache cannot hold to the end.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+#: While a spare seat is in use, prompts of no more tokens than this begin at a time besides. A step
+#: with many prompts takes several times as long as one without.
+QUIET_PROMPT_TOKENS = 1024
+
+
+class Capacity(NamedTuple):
+    """How much of an engine rows may use."""
+
+    #: Sequences that run at once.
+    seats: int
+    #: The seats beyond them, and the part of the KV cache, that stay free for small batches.
+    spare_seats: int
+    spare_kv: float
+    #: Tokens that fit into the KV cache; 0 if there is none.
+    kv_tokens: int = 0
+    #: Whether a row takes one step, as for vectors.
+    is_one_step: bool = False
+
+
+class Sequence(NamedTuple):
+    """One prompt with one answer. A row has one or more."""
+
+    id: str
+    #: vLLM's priority; the lower goes first.
+    rank: int
+    #: Whether it may have a spare seat.
+    is_spare: bool
+    prompt_tokens: int
+    #: Expected of its answer.
+    output_tokens: float
+
+
+class StepOutput(NamedTuple):
+    """What one step has made of one sequence."""
+
+    id: str
+    tokens: int
+    is_last: bool
+
+
+@dataclass(slots=True)
+class _Seated:
+    sequence: Sequence
+    #: What its answer is still expected to need in the KV cache, in tokens.
+    answer_left: float
+    #: Whether its prompt is in the KV cache, so that vLLM counts it.
+    has_begun: bool = False
+
+
+class Seats:
+    """The seats of one engine, and the sequences that are ready for one."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._waiting: dict[str, Sequence] = {}
+        #: Ranks and ids of sequences that wait, and of some that have left meanwhile.
+        self._queue: list[tuple[int, str]] = []
+        self._spare_queue: list[tuple[int, str]] = []
+        self._seated: dict[str, _Seated] = {}
+        self._spare_seated = 0
+        #: What vLLM says that it uses of the KV cache, and what is left of the answers inside.
+        self._used_tokens = self._answer_tokens = 0.0
+        #: Of prompts inside that have not begun.
+        self._prompt_tokens = 0
+
+    @property
+    def in_use(self) -> int:
+        return len(self._seated)
+
+    def ask(self, sequence: Sequence) -> None:
+        """A sequence is ready for a seat."""
+        self._waiting[sequence.id] = sequence
+        queue = self._spare_queue if sequence.is_spare else self._queue
+        heappush(queue, (sequence.rank, sequence.id))
+
+    def give(self) -> Iterator[Sequence]:
+        """The sequences that have a seat now."""
+        while (sequence := _first(self._spare_queue, self._waiting)) and self._has_any_seat():
+            yield self._seat(self._spare_queue, sequence)
+        while (sequence := _first(self._queue, self._waiting)) and self._has_seat(sequence):
+            yield self._seat(self._queue, sequence)
+
+    def leave(self, id_: str) -> None:
+        """The sequence is done, or given up."""
+        self._waiting.pop(id_, None)
+        if (seated := self._seated.pop(id_, None)) is None:
+            return
+        self._spare_seated -= seated.sequence.is_spare
+        self._answer_tokens -= seated.answer_left
+        if not seated.has_begun:
+            self._prompt_tokens -= seated.sequence.prompt_tokens
+        if not self._seated:
+            # It says nothing of itself until it has sequences again.
+            self._used_tokens = self._answer_tokens = 0.0
+
+    def note(self, kv_usage: float | None, outputs: Iterable[StepOutput]) -> None:
+        """A step has ended; `kv_usage` is the part of the KV cache in use, if vLLM says so."""
+        if kv_usage is not None:
+            self._used_tokens = kv_usage * self._capacity.kv_tokens
+        for output in outputs:
+            if (seated := self._seated.get(output.id)) is None:
+                continue
+            if not seated.has_begun:
+                seated.has_begun = True
+                self._prompt_tokens -= seated.sequence.prompt_tokens
+            made = min(output.tokens, seated.answer_left)
+            seated.answer_left -= made
+            self._answer_tokens -= made
+            if output.is_last:
+                self.leave(output.id)
+
+    def _seat(self, queue: list[tuple[int, str]], sequence: Sequence) -> Sequence:
+        heappop(queue)
+        del self._waiting[sequence.id]
+        self._seated[sequence.id] = _Seated(sequence, sequence.output_tokens)
+        self._spare_seated += sequence.is_spare
+        self._prompt_tokens += sequence.prompt_tokens
+        self._answer_tokens += sequence.output_tokens
+        return sequence
+
+    def _has_any_seat(self) -> bool:
+        return len(self._seated) < self._capacity.seats + self._capacity.spare_seats
+
+    def _has_seat(self, sequence: Sequence) -> bool:
+        if not self._seated:
+            return True
+        if len(self._seated) - self._spare_seated >= self._capacity.seats:
+            return False
+        if not self._has_any_seat():
+            return False
+        prompt_tokens = self._prompt_tokens + sequence.prompt_tokens
+        if self._spare_seated and self._prompt_tokens and prompt_tokens > QUIET_PROMPT_TOKENS:
+            return False
+        if not self._capacity.kv_tokens:
+            return True
+        needed = prompt_tokens + self._answer_tokens + sequence.output_tokens
+        limit = (1 - self._capacity.spare_kv) * self._capacity.kv_tokens
+        return self._used_tokens + needed <= limit
+
+
+def _first(queue: list[tuple[int, str]], waiting: dict[str, Sequence]) -> Sequence | None:
+    while queue:
+        if (sequence := waiting.get(queue[0][1])) is not None:
+            return sequence
+        heappop(queue)
+    return None
