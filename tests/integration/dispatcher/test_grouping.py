@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from redis.asyncio import Redis
@@ -76,7 +76,7 @@ def grouping(state: State, storage: Storage, small_engines: Catalog) -> BatchYar
     return BatchYard(state, storage, planner, finaliser)
 
 
-def request(row: int, prefix: int, *, model: str = "m", **body: object) -> bytes:
+def request(row: int, prefix: int, *, model: str = "m", **body: Any) -> bytes:
     content = f"{prefix} " * 1000 + f"row {row}"
     messages = [{"role": "user", "content": content}]
     return line(f"row-{row}", model=model, messages=messages, **body)

@@ -3,6 +3,7 @@
 import json
 import random
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ CATALOG = Catalog.model_validate(
 
 
 def line(number: int, model: str, prefix: int) -> bytes:
-    body = {"model": model}
+    body: dict[str, Any] = {"model": model}
     if model == "vectors":
         url, body["input"] = "/v1/embeddings", f"{prefix}" * 600
     else:
