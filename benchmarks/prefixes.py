@@ -25,9 +25,9 @@ from cli.models.tiny import MAX_POSITIONS, SPECIAL_TOKENS, VOCABULARY, make_tiny
 
 _MODEL = "prefill"
 _SEATS = 8
-#: Tokens of a block of the KV cache, and how many blocks it has: about 20 prefixes.
-_BLOCK_TOKENS, _KV_BLOCKS = 128, 200
-_PREFIXES, _ROWS_PER_PREFIX = 60, 8
+#: Tokens of a block of the KV cache, and how many blocks it has: about 12 prefixes.
+_BLOCK_TOKENS, _KV_BLOCKS = 128, 112
+_PREFIXES, _ROWS_PER_PREFIX = 40, 8
 _PREFIX_WORDS, _OWN_WORDS, _OUTPUT_TOKENS = 400, 20, 4
 _UNSHARED_WORDS = 100
 _SETTING = "BATCHYARD_GROUP_BY_PREFIX"
@@ -148,7 +148,13 @@ def _catalog(model: Path) -> dict[str, Any]:
         "enforce_eager": True,
     }
     environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "TORCH_COMPILE_DISABLE": "1"}
-    entry = {"source": str(model), "pools": ["local"], "engine": engine, "env": environment}
+    entry = {
+        "source": str(model),
+        "pools": ["local"],
+        "spare_seats": 0,
+        "engine": engine,
+        "env": environment,
+    }
     return {"pools": {"local": {"resources": {"CPU": 1}}}, "models": {_MODEL: entry}}
 
 
@@ -162,7 +168,7 @@ def _make_model(folder: Path) -> Path:
         vocab_size=VOCABULARY,
         hidden_size=256,
         intermediate_size=512,
-        num_hidden_layers=3,
+        num_hidden_layers=5,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=MAX_POSITIONS,

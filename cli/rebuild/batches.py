@@ -13,7 +13,7 @@ from cli.rebuild.report import Report
 from shared import crash
 from shared.errors import NotFoundError
 from shared.ledger.commits import Cancellation, LaneFailure, read_commit
-from shared.ledger.copies import reserve_copies
+from shared.ledger.copies import copies_prefix, copies_until
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PACKS, PackedBatch, read_manifest, read_pack
 from shared.ledger.plans import Plan, read_plan
@@ -187,8 +187,8 @@ class BatchRestore:
     async def _reserve_copies(self, found: BatchObjects, *, expires_at: int) -> None:
         """Let them be swept as if Redis had never forgotten them."""
         if found.has_copies:
-            now = time.time()
-            await reserve_copies(self._state, found.batch_id, expires_at=expires_at, now=now)
+            until = copies_until(expires_at, now=time.time())
+            await self._state.restore.reserve(copies_prefix(found.batch_id), until=until)
 
     async def _manifest(self, found: BatchObjects) -> Manifest | None:
         """The manifest in the batch's own folder, if there is one."""

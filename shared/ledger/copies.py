@@ -23,12 +23,14 @@ def copies_prefix(batch_id: str) -> str:
     return f"batches/{batch_id}/copies/"
 
 
-async def reserve_copies(state: State, batch_id: str, *, expires_at: int, now: float) -> None:
-    """Let the copies of a batch be swept after its end. Comes before the first of them.
+def copies_until(expires_at: int, *, now: float) -> int:
+    """When the copies of a batch may be swept at the latest; its end comes before that."""
+    return max(expires_at, int(now)) + ENDED_BATCH_SECONDS
 
-    They are swept a day after its end, or after its window if nobody sees it end.
-    """
-    seconds = max(0, expires_at - int(now)) + ENDED_BATCH_SECONDS
+
+async def reserve_copies(state: State, batch_id: str, *, expires_at: int, now: float) -> None:
+    """Let the copies of a batch be swept, a day after its end. Comes before the first of them."""
+    seconds = copies_until(expires_at, now=now) - int(now)
     await state.files.reserve(copies_prefix(batch_id), seconds=seconds)
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ models:
   embedder: {pools: [gpu], engine: {runner: pooling}}
 """
 
+#: The same with engines that have a queue of 4 rows, so that small inputs are put in groups.
+SMALL_ENGINES = CATALOG.replace("{pools: [gpu]}", "{pools: [gpu], engine: {max_num_seqs: 2}}")
+
 #: HTTP status and body of a row; None for one that did not run.
 Result = tuple[int, bytes] | None
 
@@ -81,6 +85,20 @@ def line(custom_id: str, *, ascii_only: bool = True, **body: Any) -> bytes:
 def lines(rows: int, **body: Any) -> bytes:
     """An input file; the custom ids are `row-0`, `row-1`, …"""
     return b"".join(line(f"row-{row}", **body) + b"\n" for row in range(rows))
+
+
+def with_prefix(row: int, prefix: int, *, model: str = "m", **body: Any) -> bytes:
+    """A request that begins like all others with this prefix, without its line feed."""
+    content = f"{prefix} " * 1000 + f"row {row}"
+    messages = [{"role": "user", "content": content}]
+    return line(f"row-{row}", model=model, messages=messages, **body)
+
+
+def shuffled(prefixes: int, rows: int) -> bytes:
+    """An input file with so many rows of each prefix."""
+    order = list(range(prefixes)) * rows
+    random.Random(5).shuffle(order)
+    return b"".join(with_prefix(row, prefix) + b"\n" for row, prefix in enumerate(order))
 
 
 @dataclass(frozen=True)

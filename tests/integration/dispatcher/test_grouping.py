@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from redis.asyncio import Redis
@@ -26,19 +26,18 @@ from shared.lifecycle import Event
 from shared.state import State
 from shared.storage import Storage
 from tests.integration.dispatcher.conftest import (
-    CATALOG,
     CHAT,
     OUTPUT_SECONDS,
+    SMALL_ENGINES,
     BatchYard,
     a_planner,
     bad,
     good,
-    line,
+    shuffled,
+    with_prefix,
 )
 from tests.servers import S3
 
-#: The queue of an engine has 4 rows.
-_CATALOG = CATALOG.replace("{pools: [gpu]}", "{pools: [gpu], engine: {max_num_seqs: 2}}")
 _SPAN = 40
 _DAY = 86_400
 _PLAN = f"""
@@ -62,7 +61,7 @@ asyncio.run(plan())
 @pytest.fixture(scope="module")
 def small_engines(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     path = tmp_path_factory.mktemp("grouping") / "catalog.yaml"
-    path.write_text(_CATALOG)
+    path.write_text(SMALL_ENGINES)
     return load_catalog(path)
 
 
@@ -74,19 +73,6 @@ def grouping(state: State, storage: Storage, small_engines: Catalog) -> BatchYar
     )
     finaliser = Finaliser(state, storage, output_seconds=OUTPUT_SECONDS)
     return BatchYard(state, storage, planner, finaliser)
-
-
-def request(row: int, prefix: int, *, model: str = "m", **body: Any) -> bytes:
-    content = f"{prefix} " * 1000 + f"row {row}"
-    messages = [{"role": "user", "content": content}]
-    return line(f"row-{row}", model=model, messages=messages, **body)
-
-
-def shuffled(prefixes: int, rows: int) -> bytes:
-    """An input with so many rows of each prefix."""
-    order = list(range(prefixes)) * rows
-    random.Random(5).shuffle(order)
-    return b"".join(request(row, prefix) + b"\n" for row, prefix in enumerate(order))
 
 
 def vector(row: int, text: int) -> bytes:
@@ -129,7 +115,7 @@ async def test_rows_that_begin_alike_share_slices_and_the_output_is_in_input_ord
 async def test_rows_without_a_common_beginning_are_planned_as_if_there_were_no_groups(
     grouping: BatchYard, state: State, storage: Storage, small_engines: Catalog
 ) -> None:
-    body = b"".join(request(row, 1000 + row) + b"\n" for row in range(100))
+    body = b"".join(with_prefix(row, 1000 + row) + b"\n" for row in range(100))
     plain = a_planner(state, storage, small_engines, spans=None, mixed_batches=True)
 
     grouped, usual = await grouping.submit(body), await grouping.submit(body)
@@ -187,7 +173,7 @@ async def test_any_mix_of_rows_ends_with_each_of_them_once_in_input_order(
         else:
             # The engine would refuse some of them.
             limit = dice.choice([5, 0]) if prefix < 3 else 9
-            requests.append(request(row, prefix, model=model, max_tokens=limit))
+            requests.append(with_prefix(row, prefix, model=model, max_tokens=limit))
     planner = a_planner(
         state,
         storage,
@@ -276,7 +262,7 @@ async def test_a_planner_that_dies_between_copy_and_start_is_followed_by_another
 ) -> None:
     batch_id = await grouping.submit(shuffled(prefixes=10, rows=9))
     catalog = tmp_path / "catalog.yaml"
-    catalog.write_text(_CATALOG)
+    catalog.write_text(SMALL_ENGINES)
     arguments = [redis_url, namespace, batch_id, str(catalog), *s3, grouping.storage.bucket]
     died = await asyncio.to_thread(
         subprocess.run,
@@ -305,7 +291,7 @@ async def test_a_planner_that_dies_between_copy_and_start_is_followed_by_another
 async def test_an_input_whose_rows_gain_from_groups_is_not_planned_on_the_way(
     grouping: BatchYard,
 ) -> None:
-    alike, others = shuffled(prefixes=10, rows=4), request(0, 1) + b"\n"
+    alike, others = shuffled(prefixes=10, rows=4), with_prefix(0, 1) + b"\n"
 
     assert grouping.planner.plan_inline(CHAT, alike, offset=0) is None
     assert grouping.planner.plan_inline(CHAT, others, offset=0) is not None
