@@ -28,6 +28,7 @@ from benchmarks.index_growth import index_growth
 from benchmarks.lane_waits import lane_waits
 from benchmarks.lanes import CASES, Scale
 from benchmarks.large_inputs import million_rows, validation
+from benchmarks.prefixes import prefixes
 from benchmarks.rows import CHAT, EMBEDDINGS
 from shared.state import State
 
@@ -213,6 +214,7 @@ def main() -> None:
         "bus",
         "bus-flood",
         "index",
+        "prefixes",
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []])
@@ -229,6 +231,7 @@ def main() -> None:
         "bus-flood": bus_flood,
         "index": index_growth,
         **({} if _GPU.exists() else {"lanes": lane_waits}),
+        "prefixes": lambda: prefixes(turns=options.turns),
     }
     for name in wanted:
         if name in alone:

@@ -21,6 +21,7 @@ from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
 from dispatcher.replay import Replay
 from dispatcher.rounds import Rounds
+from dispatcher.row_span import SpanLimits
 from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
 from dispatcher.slicing import SliceLimits
@@ -110,6 +111,7 @@ def build_dispatcher(
         max_input_bytes=settings.max_input_bytes,
         quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
         mixed_batches=settings.mixed_batches,
+        spans=SpanLimits() if settings.group_by_prefix else None,
     )
     inputs = Inputs(
         state,

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dispatcher.slicing import Slicer
 from shared.catalog import Catalog, Model
 from shared.input.rows import Row
 from shared.slices import Slice
@@ -44,16 +43,13 @@ class LaneShares:
         """The sequences of all rows, each a prompt times its answers."""
         return sum(share.sequences for share in self.all)
 
-    def cut(self, slicer: Slicer, rows: Iterable[Row]) -> list[Slice]:
-        """Put each row into its lane's slice; returns the slices that this completes."""
-        complete: list[Slice] = []
-        for row in rows:
-            share = self._by_model.get(row.model) or self._add(row.model)
-            share.rows += 1
-            share.sequences += row.sequences
-            share.prompt_tokens += row.tokens - row.output
-            complete += slicer.add(row.start, row.end, row.tokens, share.number)
-        return complete
+    def add(self, row: Row) -> LaneShare:
+        """Count the row for its lane's share, which is returned."""
+        share = self._by_model.get(row.model) or self._new_share(row.model)
+        share.rows += 1
+        share.sequences += row.sequences
+        share.prompt_tokens += row.tokens - row.output
+        return share
 
     def count(self, slices: Iterable[Slice]) -> None:
         """Add slices that will run to their lanes' numbers."""
@@ -74,7 +70,7 @@ class LaneShares:
             **{f"slices_left:{share.lane}": share.slices for share in several},
         }
 
-    def _add(self, model: str) -> LaneShare:
+    def _new_share(self, model: str) -> LaneShare:
         lane = self._catalog.lane_of(model).name
         share = next((one for one in self.all if one.lane == lane), None)
         if share is None:

@@ -1,6 +1,7 @@
 """Takes a batch from `validating` to `in_progress` or `failed`: one pass over its input plans it.
 
-No row is copied, since a plan is byte ranges of the input object.
+A plan is byte ranges of the input object. Rows are copied only where engines gain from another
+order (`grouping`).
 """
 
 import asyncio
@@ -9,12 +10,16 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import count
 
 import structlog
 
+from dispatcher.cutter import Cutter
+from dispatcher.grouping import Grouping
 from dispatcher.input_chunks import UnansweredError, input_chunks
 from dispatcher.lane_shares import LaneShares
-from dispatcher.slicing import SliceLimits, Slicer
+from dispatcher.row_span import RowSpan, SpanLimits
+from dispatcher.slicing import SliceLimits
 from shared import crash
 from shared.catalog import Catalog
 from shared.errors import InvalidTransitionError, NotFoundError, TransientError
@@ -61,7 +66,9 @@ class Planner:
         max_input_bytes: int = 209_715_200,
         quota: Quota = _NO_QUOTA,
         mixed_batches: bool = False,
+        spans: SpanLimits | None = None,
     ) -> None:
+        """With limits for spans, rows that begin alike may be put in groups within one."""
         self._state = state
         self._storage = storage
         self._catalog = catalog
@@ -72,6 +79,8 @@ class Planner:
         self._max_input_bytes = max_input_bytes
         self._quota = quota
         self._mixed_batches = mixed_batches
+        self._spans = spans
+        self._grouping = Grouping(state, storage)
         #: Since when S3 fails for the inputs of batches, on the monotonic clock.
         self._unanswered: dict[str, float] = {}
 
@@ -119,15 +128,19 @@ class Planner:
     def plan_inline(self, endpoint: str, body: bytes, *, offset: int) -> Start | None:
         """The plan of an input at hand, which begins at `offset` of its object.
 
-        None if `plan` must decide: the input has problems, is large, or is for several lanes.
+        None if `plan` must decide: the input has problems, is large, is for several lanes, or may
+        gain from another order.
         """
         if len(body) > self._max_input_bytes:
             return None
-        check, slicer = self._check(endpoint, offset=offset), Slicer(self._slice_limits)
-        shares = LaneShares(self._catalog)
-        slices = shares.cut(slicer, check.feed(body)) + shares.cut(slicer, check.finish())
-        slices += slicer.finish()
-        if check.problems or len(shares.all) != 1 or len(slices) > _SLICES_A_WRITE:
+        check, shares = self._check(endpoint, offset=offset), LaneShares(self._catalog)
+        cutter = self._cutter(shares)
+        spans = cutter.take(check.feed(body)) + cutter.take(check.finish()) + cutter.finish()
+        if check.problems or len(shares.all) != 1 or any(span.repeats for span in spans):
+            return None
+        slices = [slice_ for span in spans for slice_ in cutter.cut(span)]
+        slices += cutter.cut_rest()
+        if len(slices) > _SLICES_A_WRITE:
             return None
         shares.count(slices)
         fields, quota = self._fields(check, shares), self._quota_of(shares)
@@ -147,8 +160,9 @@ class Planner:
         self, record: BatchRecord, check: InputCheck, plan: str, shares: LaneShares
     ) -> list[Slice]:
         """Stream the input once and store its slices, which `shares` counts."""
-        slicer, waiting = Slicer(self._slice_limits), list[Slice]()
+        cutter, waiting = self._cutter(shares), list[Slice]()
         written: list[Slice] = []
+        copies = (f"{plan}-{number:06d}" for number in count())
 
         async def write(min_slices: int) -> None:
             """Store waiting slices until fewer than this many are left."""
@@ -164,16 +178,23 @@ class Planner:
                 written.extend(some)
                 del waiting[:_SLICES_A_WRITE]
 
+        async def cut(spans: list[RowSpan]) -> None:
+            for span in spans:
+                if not check.problems:
+                    name = next(copies)
+                    waiting.extend(await self._grouping.cut(record, cutter, span, copy=name))
+                await write(_SLICES_A_WRITE)
+
         async for chunk in input_chunks(self._storage, record):
             # Parsing would block the event loop for too long.
-            waiting += await asyncio.to_thread(
-                lambda part: shares.cut(slicer, check.feed(part)), chunk
-            )
-            await write(_SLICES_A_WRITE)
-        waiting += shares.cut(slicer, check.finish())
-        waiting += slicer.finish()
+            await cut(await asyncio.to_thread(lambda part: cutter.take(check.feed(part)), chunk))
+        await cut(cutter.take(check.finish()) + cutter.finish())
+        waiting += cutter.cut_rest()
         await write(1)
         return written
+
+    def _cutter(self, shares: LaneShares) -> Cutter:
+        return Cutter(shares, self._slice_limits, self._spans)
 
     async def _start(
         self,

@@ -16,6 +16,7 @@ from dispatcher.unrun_rows import UnrunReason, error_line, reason_for
 from shared import ids
 from shared.errors import BatchyardError, NotFoundError
 from shared.input.request_lines import custom_id_of, split
+from shared.ledger.copies import read_slice
 from shared.ledger.merging import as_stream, chunked, merged, read_lines, stretches
 from shared.slices import Part, PlannedSlice, Slice
 from shared.state import BatchRecord, State
@@ -134,10 +135,27 @@ class ResultLines:
         if not has_names:
             return [None] * slice_.rows
         try:
-            source = await self._input.get(slice_.start, slice_.end)
+            lines = await self._input_lines(slice_)
         except NotFoundError as error:
             raise InputLostError(f"Batch {self._record.id}: its input cannot be read.") from error
-        return [custom_id_of(line) for line in slice_.pick(split(source))]
+        return [custom_id_of(line) for line in lines]
+
+    async def _input_lines(self, slice_: Slice) -> Sequence[bytes]:
+        """The slice's own lines, in order."""
+        if slice_.copy is None:
+            return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
+        fields = self._record.fields
+        return split(
+            await read_slice(
+                self._storage,
+                self._record.id,
+                slice_,
+                key=fields["key"],
+                etag=fields["etag"],
+                bucket=fields["bucket"],
+                version_id=fields.get("version_id"),
+            )
+        )
 
     async def _ahead(
         self, fetch: Callable[[PlannedSlice], Awaitable[T]]

@@ -21,6 +21,11 @@ class DispatcherSettings(SharedSettings):
     rows_per_slice: int = 128
     #: A slice has at most this many predicted tokens, unless one row alone has more.
     tokens_per_slice: int = 32_768
+    group_by_prefix: bool = Field(
+        default=True,
+        description="let rows of a batch that begin alike run after each other, wherever they "
+        "stand in its input, if the engine's prefix cache gains from it",
+    )
     #: How many rows a lane keeps ready until its job has said how many it can take.
     ready_rows: int = 512
     tenant_weights: dict[str, Annotated[float, Field(gt=0)]] = Field(

@@ -68,6 +68,17 @@ class Slicer:
         self._shares = {}
         return slices
 
+    @property
+    def next_row(self) -> int:
+        """The number of the row that comes next."""
+        return self._first_row + self._rows
+
+    def skip(self, rows: int) -> Sequence[Slice]:
+        """End the stretch, and leave out so many rows; returns the stretch's slices."""
+        finished = self.finish()
+        self._first_row += rows
+        return finished
+
 
 class _Share:
     """The part of a stretch that one lane runs."""

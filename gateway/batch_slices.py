@@ -7,6 +7,9 @@ from shared.ledger.merging import stretches
 from shared.slices import PlannedSlice
 from shared.state import BatchRecord, State
 
+#: Slices that are looked at together.
+_PAGE = 100
+
 
 class BatchSlices:
     """The slices of one batch, read from Redis a page at a time."""
@@ -36,12 +39,20 @@ class BatchSlices:
             else:
                 return
         if found is not None and found.mask:
-            # Other slices of the stretch may come before it, at most one for each lane.
-            before = range(max(0, low - len(self._batch.lanes)), low)
-            slices = [slice_ async for slice_ in self._slices(before)]
-            low -= sum(slice_.slice.first_row == found.first_row for slice_ in slices)
+            low = await self._begin_of_stretch(low, found.first_row)
         async for stretch in stretches(self._slices(range(low, count))):
             yield stretch
+
+    async def _begin_of_stretch(self, index: int, first_row: int) -> int:
+        """The first slice of the stretch with this first row, of which slice `index` is one."""
+        while index:
+            before = range(max(0, index - _PAGE), index)
+            slices = [slice_ async for slice_ in self._slices(before)]
+            found = sum(slice_.slice.first_row == first_row for slice_ in slices)
+            index -= found
+            if found < len(before):
+                break
+        return index
 
     async def commits_from(self, start: int, end: int) -> AsyncIterator[tuple[PlannedSlice, int]]:
         """The committed slices with lines at places [start, end), and the place of the first line.

@@ -21,6 +21,8 @@ from shared.storage import Storage
 
 Order = Literal["input", "completion"]
 
+#: Of the output file, by one reader.
+_MAX_REMEMBERED_BYTES = 16 * 1024 * 1024
 _HAVE_FILES = (Status.COMPLETED, Status.EXPIRED, Status.CANCELLED)
 
 
@@ -55,9 +57,11 @@ class ResultLines:
         end = start
         async for stretch in self._slices.stretches_from(start):
             lacking = [
-                slice_.slice.row_numbers[0]
+                row
                 for slice_ in stretch
                 if slice_.part is None or slice_.part.rows < slice_.slice.rows
+                for row in slice_.slice.row_numbers
+                if row >= start
             ]
             if lacking:
                 return max(end, min(lacking))
@@ -118,10 +122,11 @@ class ResultLines:
         files = await self._files()
         output, error = files.get("output"), files.get("error")
         starts, ends = await self._slices.output_places()
+        own = _OwnLines()
         async for slice_, before in self._slices.commits_from(start, end):
             lines: list[bytes] = []
             if output is not None:
-                lines += await _own(output, slice_, starts[slice_.index], ends[slice_.index])
+                lines += await own.of(output, slice_, starts[slice_.index], ends[slice_.index])
             if error is not None and slice_.part is not None and slice_.part.error_bytes:
                 lines += await _ran(error, slice_)
             lines.sort(key=ids.row_of_result)
@@ -188,13 +193,31 @@ class ResultLines:
         )
 
 
-async def _own(output: ResultFile, slice_: PlannedSlice, start: int, end: int) -> list[bytes]:
-    """The slice's lines in the output file, where those of its stretch are at [start, end)."""
-    if not slice_.slice.mask:
-        return _split(await output.get(start, end))
-    numbers = frozenset(slice_.slice.row_numbers)
-    async with aclosing(output.lines(start, end)) as lines:
-        return [line async for line in lines if ids.row_of_result(line) in numbers]
+class _OwnLines:
+    """Finds the lines of slices in the output file. Remembers a stretch that is not too large.
+
+    Slices of one stretch are mostly committed after each other, and a stretch may have dozens.
+    """
+
+    def __init__(self) -> None:
+        self._start = -1
+        self._lines: dict[int, bytes] = {}
+
+    async def of(
+        self, output: ResultFile, slice_: PlannedSlice, start: int, end: int
+    ) -> list[bytes]:
+        """The slice's lines, where those of its stretch are at [start, end)."""
+        if not slice_.slice.mask:
+            return _split(await output.get(start, end))
+        numbers = slice_.slice.row_numbers
+        if end - start > _MAX_REMEMBERED_BYTES:
+            wanted = frozenset(numbers)
+            async with aclosing(output.lines(start, end)) as lines:
+                return [line async for line in lines if ids.row_of_result(line) in wanted]
+        if self._start != start:
+            found = _split(await output.get(start, end))
+            self._start, self._lines = start, {ids.row_of_result(line): line for line in found}
+        return [self._lines[row] for row in numbers if row in self._lines]
 
 
 async def _ran(error: ResultFile, slice_: PlannedSlice) -> list[bytes]:

@@ -29,6 +29,9 @@ from shared.openai.row_rules import RowRules
 _ENGINE_PROTOCOL = 2
 #: vLLM's number of logprobs for the whole vocabulary.
 _ALL = -1
+#: Rows that an engine computes at once where the catalog does not say it. vLLM's own guess is too
+#: low for batches.
+DEFAULT_SEATS = 256
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
 # No dot: it separates a lane's name from the fingerprint in the name of an application.
@@ -152,6 +155,11 @@ class Model(_Strict):
         if logprobs == _ALL:
             logprobs = None
         return {"sequences": sequences, "logprobs": logprobs, "prompt_logprobs": logprobs}
+
+    @property
+    def seats(self) -> int:
+        """How many rows one replica computes at once."""
+        return int(self.engine.get("max_num_seqs", DEFAULT_SEATS))
 
     @property
     def served_names(self) -> tuple[str, ...]:

@@ -4,7 +4,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate, pairwise
 from typing import NamedTuple, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
@@ -12,12 +15,20 @@ T = TypeVar("T")
 MAX_CALL_ENTRIES = 100
 
 
+class Copy(NamedTuple):
+    """Where a slice's lines stand next to each other: bytes [start, end) of a copy of the input."""
+
+    name: str
+    start: int
+    end: int
+
+
 class Slice(NamedTuple):
     """Rows of a batch that run together, in bytes [start, end) of its input object.
 
-    Without a mask it has all rows in these bytes, from `first_row` on. If several lanes share a
-    stretch of rows, `mask` says which rows belong to this slice: bit n of this hexadecimal number
-    stands for row `first_row + n`. All slices of a stretch have the same `first_row`.
+    Without a mask it has all rows in these bytes, from `first_row` on. If a stretch of rows has
+    several slices, `mask` says which rows belong to this one (`mask_of`), and all slices of the
+    stretch have the same `first_row`.
     """
 
     start: int
@@ -28,14 +39,21 @@ class Slice(NamedTuple):
     #: An index into the lanes of the batch's record.
     lane: int = 0
     mask: str = ""
+    #: Only to read less: if it is gone, the same lines are in the input.
+    copy: Copy | None = None
 
     @property
     def row_numbers(self) -> Sequence[int]:
         """Its rows, in order."""
         if not self.mask:
             return range(self.first_row, self.first_row + self.rows)
-        bits = int(self.mask, 16)
-        return [self.first_row + n for n in range(bits.bit_length()) if bits >> n & 1]
+        return [self.first_row + row for row in _rows_of(self.mask)]
+
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes its lines are read from."""
+        place = self.copy or self
+        return place.end - place.start
 
     def pick(self, lines: Sequence[T]) -> Sequence[T]:
         """The slice's own items out of `lines`, which has one for each row in its bytes."""
@@ -46,12 +64,32 @@ class Slice(NamedTuple):
 
     def to_text(self) -> str:
         """The slice as stored in Redis. Scripts read rows and tokens by position."""
-        return json.dumps(self if self.lane or self.mask else self[:5])
+        length = 8 if self.copy else 7 if self.lane or self.mask else 5
+        return json.dumps(self[:length])
 
 
 def to_slice(text: str) -> Slice:
     """Decode a slice as stored in Redis."""
-    return Slice(*json.loads(text))
+    return msgspec.json.decode(text, type=Slice)
+
+
+def mask_of(rows: Sequence[int]) -> str:
+    """These rows of a stretch, in order and counted from its first one, as text.
+
+    It is a hexadecimal number in which bit n stands for row n, or, if that is shorter, a comma
+    before each gap from one row to the next.
+    """
+    bits = f"{sum(1 << row for row in rows):x}"
+    gaps = "".join(f",{row - before - 1}" for before, row in pairwise((-1, *rows)))
+    return min(bits, gaps, key=len)
+
+
+def _rows_of(mask: str) -> list[int]:
+    if mask.startswith(","):
+        gaps = map(int, mask[1:].split(","))
+        return [row + number for number, row in enumerate(accumulate(gaps))]
+    bits = int(mask, 16)
+    return [row for row in range(bits.bit_length()) if bits >> row & 1]
 
 
 class SliceUsage(NamedTuple):
@@ -119,6 +157,8 @@ class Claim:
     batch_rows: int = 0
     #: The results of those rows that an earlier run of the slice has answered.
     kept: Part | None = None
+    #: Whether all other slices of the batch are claimed or committed by now.
+    is_last: bool = False
 
 
 class Stop(StrEnum):

@@ -1,16 +1,19 @@
 """What the order of a slice's rows in front of the engine depends on. Pure."""
 
+from collections.abc import Iterator, Sequence
 from math import inf
 
+from shared.input.beginnings import beginning
 from shared.ordering.work import Work
 from shared.slices import Claim
 
 
-def works(claim: Claim) -> list[Work]:
+def works(claim: Claim, lines: Sequence[bytes]) -> Iterator[Work]:
     """A work for each row of the slice, in order."""
     tokens = claim.slice.tokens / claim.slice.rows
-    return [
-        Work(
+    for number, line in zip(claim.slice.row_numbers, lines, strict=True):
+        begins = beginning(line)
+        yield Work(
             batch_id=claim.batch_id,
             number=number,
             tenant=claim.tenant,
@@ -18,7 +21,8 @@ def works(claim: Claim) -> list[Work]:
             created_at=claim.created_at,
             expires_at=claim.expires_at,
             tokens=tokens,
+            prefix=begins.prefix,
+            max_output=inf if begins.limit is None else begins.limit,
+            kind=begins.kind,
             batch_rows=claim.batch_rows or inf,
         )
-        for number in claim.slice.row_numbers
-    ]

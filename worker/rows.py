@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared import ids
-from shared.input.request_lines import custom_id_of, split
+from shared.input.request_lines import custom_id_of
 from shared.slices import Slice, SliceUsage
 from worker.kept_rows import NOTHING, KeptRows
 
@@ -54,11 +54,6 @@ class _Body(msgspec.Struct):
 def nothing() -> PartBody:
     """The results of a slice that did not run."""
     return PartBody(b"", b"", SliceUsage())
-
-
-def requests(slice_: Slice, body: bytes) -> Sequence[bytes]:
-    """The slice's request lines, from its bytes of the input."""
-    return slice_.pick(split(body))
 
 
 def assemble(

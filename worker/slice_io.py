@@ -10,6 +10,7 @@ import structlog
 from shared import crash
 from shared.errors import InvalidTransitionError, NotFoundError, TransientError
 from shared.ledger.commits import fail
+from shared.ledger.copies import read_slice
 from shared.lifecycle import Event
 from shared.slices import Claim, Part, ReleaseReason, part_label
 from shared.state import State
@@ -23,7 +24,7 @@ log = structlog.get_logger()
 class SliceInput(NamedTuple):
     """What a run begins with."""
 
-    #: The slice's bytes of the input object, or the outcome of a slice that cannot be read.
+    #: The slice's own lines, or the outcome of a slice that cannot be read.
     lines: bytes | Outcome
     #: The body of `claim.kept`; empty if there is none.
     kept: bytes = b""
@@ -41,10 +42,11 @@ async def fetch(storage: Storage, claim: Claim) -> SliceInput:
 
 async def _fetch_lines(storage: Storage, claim: Claim) -> bytes | Outcome:
     try:
-        return await storage.get(
-            claim.key,
-            start=claim.slice.start,
-            end=claim.slice.end,
+        return await read_slice(
+            storage,
+            claim.batch_id,
+            claim.slice,
+            key=claim.key,
             etag=claim.etag,
             bucket=claim.bucket,
             version_id=claim.version_id,

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+from shared.input.request_lines import split
 from shared.slices import Claim, Stop, StrikeRange
 from worker.engine_errors import Result
 from worker.kept_rows import kept_rows
 from worker.row_works import works
-from worker.rows import PartBody, assemble, requests
+from worker.rows import PartBody, assemble
 from worker.strikes import strike_ranges
 
 
@@ -14,16 +15,18 @@ class SliceRun:
     """Begins with what an earlier run has kept. Rows are named by their positions in the slice."""
 
     def __init__(self, claim: Claim, lines: bytes, kept: bytes) -> None:
-        """`lines` and `kept` are bodies as S3 has them."""
+        """`lines` and `kept` are bodies as `slice_io.fetch` gives them."""
         self.claim = claim
-        self.lines = requests(claim.slice, lines)
-        self.works = works(claim)
+        self.lines = split(lines)
         #: Why the run must stop, if it must.
         self.stop: Stop | None = None
         self._kept = kept_rows(claim.slice, claim.kept, kept)
         self._results: list[Result | None] = [None] * len(self.lines)
         self._in_engine: set[int] = set()
         self._strikes = [0] * len(self.lines)
+        self.works = list(works(claim, self.lines))
+        if claim.is_last and (left := self._in_order()):
+            self.works[left[-1]] = self.works[left[-1]]._replace(ends_batch=True)
 
     @property
     def is_done(self) -> bool:
@@ -40,8 +43,11 @@ class SliceRun:
         return len(self._in_engine)
 
     def chunks(self, rows: int) -> list[Sequence[int]]:
-        """The rows that have no result yet, in groups of so many."""
-        left = self._open_rows()
+        """The rows that have no result yet, in groups of so many. Those that begin alike are near.
+
+        The engine's queue has an order of its own, but sees only a part of a slice at a time.
+        """
+        left = self._in_order()
         return [left[start : start + rows] for start in range(0, len(left), rows)]
 
     def in_engine(self, chunk: Iterable[int]) -> bool:
@@ -75,6 +81,9 @@ class SliceRun:
         return assemble(
             self.claim.batch_id, self.claim.slice, self.lines, self._results, self._kept
         )
+
+    def _in_order(self) -> list[int]:
+        return sorted(self._open_rows(), key=lambda row: (self.works[row].prefix, row))
 
     def _open_rows(self) -> list[int]:
         return [

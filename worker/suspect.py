@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from shared import ids
 from shared.dead_rows import DeadRow
-from shared.input.request_lines import custom_id_of
+from shared.input.request_lines import custom_id_of, split
 from shared.slices import Claim, Stop
 from worker.engine_errors import Result
 from worker.engine_results import SERVER_ERROR
 from worker.kept_rows import kept_rows
 from worker.outcomes import Outcome, SliceResult
 from worker.row_works import works
-from worker.rows import PartBody, assemble, requests
+from worker.rows import PartBody, assemble
 from worker.strikes import MAX_STRIKES, dead_row_error, strike_ranges, strikes_by_row
 
 
@@ -19,13 +19,13 @@ class Suspect:
     """The slice while it runs. Rows with too many strikes have an error from the start."""
 
     def __init__(self, claim: Claim, lines: bytes, kept: bytes, *, max_deaths: int) -> None:
-        """`lines` and `kept` are bodies as S3 has them.
+        """`lines` and `kept` are bodies as `slice_io.fetch` gives them.
 
         From `max_deaths` engines on that died of the batch, none of its rows is tried alone.
         """
         self.claim = claim
-        self.lines = requests(claim.slice, lines)
-        self.works = works(claim)
+        self.lines = split(lines)
+        self.works = list(works(claim, self.lines))
         self.strikes = strikes_by_row(claim.strike_ranges, len(self.lines))
         #: Why its batch has stopped, if it has.
         self.stop: Stop | None = None

@@ -97,7 +97,7 @@ def _rows(claims: list[Claim]) -> int:
 
 
 def _bytes(claims: list[Claim]) -> int:
-    return sum(claim.slice.end - claim.slice.start for claim in claims)
+    return sum(claim.slice.bytes_read for claim in claims)
 
 
 class SliceSource(Datasource):

@@ -13,6 +13,7 @@ from cli.rebuild.report import Report
 from shared import crash
 from shared.errors import NotFoundError
 from shared.ledger.commits import Cancellation, LaneFailure, read_commit
+from shared.ledger.copies import copies_prefix, copies_until
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PACKS, PackedBatch, read_manifest, read_pack
 from shared.ledger.plans import Plan, read_plan
@@ -156,6 +157,7 @@ class BatchRestore:
         # A batch that was cancelled while its commit was written did not end by that commit.
         if commit.record["status"] not in TRANSITIONS[found.commit].sources:
             return None
+        await self._reserve_copies(found, expires_at=0)
         return ended_batch(found, commit, manifest, now=time.time())
 
     async def _read_live(self, found: BatchObjects) -> LiveBatch | None:
@@ -169,6 +171,7 @@ class BatchRestore:
             # Its sender got no answer: the folder holds at most an input.
             self._report.add_problem(f"{found.batch_id} has no manifest")
             return None
+        await self._reserve_copies(found, expires_at=manifest.expires_at)
         plan = await self._plan(found, packed, manifest)
         return live_batch(
             found,
@@ -180,6 +183,12 @@ class BatchRestore:
             plan_name=secrets.token_hex(4),
             now=time.time(),
         )
+
+    async def _reserve_copies(self, found: BatchObjects, *, expires_at: int) -> None:
+        """Let them be swept as if Redis had never forgotten them."""
+        if found.has_copies:
+            until = copies_until(expires_at, now=time.time())
+            await self._state.restore.reserve(copies_prefix(found.batch_id), until=until)
 
     async def _manifest(self, found: BatchObjects) -> Manifest | None:
         """The manifest in the batch's own folder, if there is one."""

@@ -40,10 +40,14 @@ class BatchObjects:
     written: dict[str, float] = field(default_factory=dict)
     #: The part of each slice that counts, which is the last claim's: its epoch and the object.
     parts: dict[int, tuple[int, Listed]] = field(default_factory=dict)
+    #: Whether a part of its input was copied.
+    has_copies: bool = False
 
     def add(self, name: str, listed: Listed) -> None:
         """One more object, by its name in the batch's folder."""
-        if not name.startswith("parts/"):
+        if name.startswith("copies/"):
+            self.has_copies = True
+        elif not name.startswith("parts/"):
             self.written[name] = listed.modified_at
         elif part := re.fullmatch(r"parts/(\d+)-(\d+)\.jsonl", name):
             index, epoch = map(int, part.groups())

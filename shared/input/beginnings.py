@@ -11,13 +11,16 @@ from zlib import crc32
 import msgspec
 
 from shared.input.problems import DECODE_ERRORS
-from shared.openai.endpoints import ENDPOINTS
+from shared.input.rows import count_or_none
+from shared.openai.endpoints import ENDPOINTS, Endpoint
 
 #: A block of a prompt, of about `BLOCK_TOKENS` tokens.
 _BLOCK_CHARACTERS = 256
 BLOCK_TOKENS = 64
 #: Blocks of a prompt that are looked at: about 2,000 tokens.
 _MAX_BLOCKS = 32
+#: A longer number is no count.
+_MAX_DIGITS = 10
 _INSTRUCTING_ROLES = ("system", "developer")
 
 
@@ -29,8 +32,11 @@ class Beginning(NamedTuple):
     #: Equal for requests with the same instructions, and form and limit of the answer; 0 if a
     #: request has none of them.
     kind: int = 0
+    #: The tokens that one answer may have; None if the request sets no limit.
+    limit: int | None = None
 
 
+_LIMITS = sorted({name for endpoint in ENDPOINTS.values() for name in endpoint.output_limits})
 _Body = msgspec.defstruct(
     "_Body",
     [
@@ -42,9 +48,7 @@ _Body = msgspec.defstruct(
         *(
             (name, msgspec.Raw, msgspec.Raw())
             for name in (
-                "max_completion_tokens",
-                "max_output_tokens",
-                "max_tokens",
+                *_LIMITS,
                 "response_format",
                 "structured_outputs",
                 "text",
@@ -68,7 +72,7 @@ def beginning(line: bytes) -> Beginning:
     if endpoint is None or not endpoint.has_output:
         # A model that gives vectors keeps no cache of prompts.
         return Beginning()
-    return Beginning(_blocks(body), _kind(body))
+    return Beginning(_blocks(body), _kind(body), _limit(body, endpoint))
 
 
 def _blocks(body: Any) -> tuple[int, ...]:
@@ -123,6 +127,14 @@ def _kind(body: Any) -> int:
         if raw := bytes(getattr(body, name)):
             found = crc32(raw, found + place + 1)
     return found
+
+
+def _limit(body: Any, endpoint: Endpoint) -> int | None:
+    for name in endpoint.output_limits:
+        raw = bytes(getattr(body, name))
+        if raw.isdigit() and len(raw) <= _MAX_DIGITS:
+            return count_or_none(int(raw))
+    return endpoint.default_limit
 
 
 def _items(body: Any) -> Iterator[Any]:

@@ -28,3 +28,5 @@ class Work(NamedTuple):
     weight: float = 1.0
     #: How many rows its batch has in all.
     batch_rows: float = inf
+    #: Whether none of its batch comes after it, as far as whoever sends it knows.
+    ends_batch: bool = False

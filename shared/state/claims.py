@@ -266,7 +266,7 @@ def _claims(lane: str, job: str, answer: str) -> list[Claim]:
 def _claim(lane: str, row: list[Any]) -> Claim:
     batch_id, index, epoch, strikes, slice_, *rest = row
     bucket, key, etag, endpoint, tenant, version, known, *rest = rest
-    deaths, before, priority, created_at, expires_at, batch_rows, kept = rest
+    deaths, before, priority, created_at, expires_at, batch_rows, kept, is_last = rest
     strike_ranges, last_words = json.loads(known or '[[], ""]')
     return Claim(
         lane=lane,
@@ -290,6 +290,7 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         expires_at=expires_at,
         batch_rows=batch_rows,
         kept=to_part(kept) if kept else None,
+        is_last=is_last,
     )
 
 

@@ -133,6 +133,10 @@ class Restore:
         else:
             await self._redis.hdel(key, "metadata")
 
+    async def reserve(self, prefix: str, *, until: int) -> None:
+        """Let objects be swept from then on, in Unix seconds."""
+        await self._redis.zadd(f"{self._namespace}garbage", {prefix: until})
+
     async def ended(self, batches: Sequence[EndedBatch], *, base: int) -> list[Restored]:
         """Restore ended batches, in one round trip."""
         return await self._scripts.run_all(

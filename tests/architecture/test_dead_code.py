@@ -50,7 +50,6 @@ _USED_ELSEWHERE = {
     "job_log": "tests, to say why a lane job died",
     "kill_gateway": "tests that kill S3",
     "restart_gateway": "tests that kill S3",
-    "with_environment": "tests that start a process again with other settings",
 }
 
 

@@ -36,6 +36,7 @@ POINTS: Mapping[str, tuple[str, ...]] = {
         "intake.done",
         "intake.acknowledged",
         "planner.begin",
+        "planner.copied",
         "planner.sliced",
         "planner.kept",
         "commits.failure_kept",

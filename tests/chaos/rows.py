@@ -15,6 +15,9 @@ DEADLY = "end this model's engine"
 _REFUSE = "refuse"
 #: About one row of a batch in this many is refused.
 _REFUSED_EVERY = 9
+#: How many beginnings the prompts of a batch have, and how often each repeats its few words: enough
+#: that large batches are planned in groups.
+_PREFIXES, _PREFIX_WORDS = 40, 60
 _OK, _REFUSED = 200, 400
 
 
@@ -41,7 +44,9 @@ def request(
         return _line(key, row, {**asked, **length})
     verb = _REFUSE if int(digest[:4], 16) % _REFUSED_EVERY == 0 else "answer"
     words = " ".join([verb, digest, *["word"] * (int(digest[4:6], 16) % 12), "x" * padding])
-    return _line(key, row, {"model": model, "messages": [{"role": "user", "content": words}]})
+    rules = f"{key} {int(digest[6:8], 16) % _PREFIXES} " * _PREFIX_WORDS
+    messages = [{"role": "system", "content": rules}, {"role": "user", "content": words}]
+    return _line(key, row, {"model": model, "messages": messages})
 
 
 def _line(key: str, row: int, body: dict[str, Any]) -> dict[str, Any]:

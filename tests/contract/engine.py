@@ -12,13 +12,15 @@ from contextlib import suppress
 from typing import Any
 
 from shared.errors import TransientError
+from shared.input.request_lines import split
 from shared.lifecycle import Status
 from shared.slices import Claim, Part
 from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
 from tests.eventually import wait_until
-from worker.rows import assemble, requests
+from worker.rows import assemble
+from worker.slice_io import fetch
 
 _PAUSE_SECONDS = 0.02
 #: Longer than any test, so that claims need no renewing.
@@ -90,14 +92,9 @@ class ScriptedEngine:
             await state.close()
 
     async def _run_slice(self, state: State, storage: Storage, claim: Claim) -> None:
-        source = await storage.get(
-            claim.key,
-            start=claim.slice.start,
-            end=claim.slice.end,
-            etag=claim.etag,
-            bucket=claim.bucket,
-        )
-        lines = requests(claim.slice, source)
+        fetched = await fetch(storage, claim)
+        assert isinstance(fetched.lines, bytes)
+        lines = split(fetched.lines)
         results = await asyncio.gather(*(self._answer(state, claim, line) for line in lines))
         body = assemble(claim.batch_id, claim.slice, lines, results)
         if not body.rows:

@@ -24,12 +24,15 @@ from cli.rebuild.rebuild import STRIDE, Rebuild
 from dispatcher.finaliser import Finaliser
 from dispatcher.packing import Packer
 from dispatcher.reaper import Reaper
+from dispatcher.row_span import SpanLimits
 from shared import ids
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
 from shared.errors import NotFoundError, SetupError, TransientError
+from shared.input.request_lines import split
 from shared.ledger.changes import save_changes
 from shared.ledger.commits import Commit, cancel, create_commit, fail
+from shared.ledger.copies import copies_prefix
 from shared.ledger.keys import create_key, revoke_key
 from shared.ledger.manifests import manifest_key
 from shared.ledger.packs import PackedBatch, pack, pack_prefix, placed, read_manifest
@@ -44,12 +47,21 @@ from shared.submission.admission import NewBatchQuota
 from tests.batches import JOB
 from tests.chaos.points import REBUILD_POINTS
 from tests.eventually import eventually
-from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner, bad, good, lines
+from tests.integration.dispatcher.conftest import (
+    CATALOG,
+    SMALL_ENGINES,
+    BatchYard,
+    a_planner,
+    bad,
+    good,
+    lines,
+    shuffled,
+)
 from tests.manifests import a_manifest, inline, today
 from tests.servers import S3
 from worker.outcomes import Outcome, SliceResult
-from worker.rows import assemble, requests
-from worker.slice_io import settle
+from worker.rows import assemble
+from worker.slice_io import fetch, settle
 
 T = TypeVar("T")
 
@@ -534,9 +546,10 @@ async def test_what_a_broken_run_has_answered_is_still_kept_afterwards(yards: Ya
     running = await yards.start("running", 9)
     await yards.commit_some(running, 0)
     broken = yards.claims[0]
-    source = await yards.storage.get(broken.key, start=broken.slice.start, end=broken.slice.end)
+    fetched = await fetch(yards.storage, broken)
+    assert isinstance(fetched.lines, bytes)
     results = [good(), None, good()]
-    body = assemble(running, broken.slice, requests(broken.slice, source), results)
+    body = assemble(running, broken.slice, split(fetched.lines), results)
     await settle(yards.state, yards.storage, broken, SliceResult(Outcome.UNSEEN, body))
 
     await _rebuild(yards)
@@ -545,6 +558,33 @@ async def test_what_a_broken_run_has_answered_is_still_kept_afterwards(yards: Ya
     assert first.kept is not None
     assert (first.kept.rows, first.kept.usage) == (2, body.usage)
     assert [claim.kept for claim in others] == [None, None]
+
+
+async def test_rows_in_groups_run_on_and_their_copies_are_swept_with_the_batch(
+    yards: Yards, redis_server: servers.Redis, tmp_path: Path
+) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL_ENGINES)
+    catalog = load_catalog(tmp_path / "small.yaml")
+    planner = a_planner(yards.state, yards.storage, catalog, spans=SpanLimits(rows=40))
+    grouped = await yards.submit("grouped", 0, body=shuffled(prefixes=10, rows=4))
+    await planner.plan(grouped)
+    slices = await yards.yard.slices(grouped)
+    assert any(slice_.copy for slice_ in slices)
+    await yards.commit_some(grouped, 2)
+    await _empty(redis_server)
+
+    await _rebuild(yards)
+
+    assert await yards.yard.slices(grouped) == slices
+    redis: Redis[str] = Redis.from_url(redis_server.url)
+    assert await redis.zscore(f"{NAMESPACE}garbage", copies_prefix(grouped)) is not None
+    await redis.aclose()
+    for claim in await yards.yard.claim(grouped):
+        await yards.yard.commit(claim, [good(f"{row}") for row in claim.slice.row_numbers])
+    await yards.yard.finaliser.finish(grouped)
+    ended = (await yards.state.batches.get(grouped)).to_openai()
+    results = await yards.yard.parsed(ended.output_file_id)
+    assert [result["custom_id"] for result in results] == [f"row-{row}" for row in range(40)]
 
 
 async def test_what_a_client_asks_for_meanwhile_is_refused_rather_than_undone(

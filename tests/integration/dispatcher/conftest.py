@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ from dispatcher.leader import Leader
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
 from dispatcher.rounds import Rounds
+from dispatcher.row_span import SpanLimits
 from dispatcher.sender import Sender
 from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
 from dispatcher.windows import Windows
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
+from shared.input.request_lines import split
 from shared.outbound import Guard
 from shared.slices import Claim, Part, Slice, part_label
 from shared.state import State
@@ -34,7 +37,8 @@ from shared.storage import Storage
 from tests.batches import JOB, submitted
 from tests.eventually import wait_until
 from tests.servers import absent
-from worker.rows import assemble, requests
+from worker.rows import assemble
+from worker.slice_io import fetch
 
 CHAT = "/v1/chat/completions"
 OUTPUT_SECONDS = 3600
@@ -48,6 +52,9 @@ models:
   other: {pools: [gpu]}
   embedder: {pools: [gpu], engine: {runner: pooling}}
 """
+
+#: The same with engines that have a queue of 4 rows, so that small inputs are put in groups.
+SMALL_ENGINES = CATALOG.replace("{pools: [gpu]}", "{pools: [gpu], engine: {max_num_seqs: 2}}")
 
 #: HTTP status and body of a row; None for one that did not run.
 Result = tuple[int, bytes] | None
@@ -78,6 +85,20 @@ def line(custom_id: str, *, ascii_only: bool = True, **body: Any) -> bytes:
 def lines(rows: int, **body: Any) -> bytes:
     """An input file; the custom ids are `row-0`, `row-1`, …"""
     return b"".join(line(f"row-{row}", **body) + b"\n" for row in range(rows))
+
+
+def with_prefix(row: int, prefix: int, *, model: str = "m", **body: Any) -> bytes:
+    """A request that begins like all others with this prefix, without its line feed."""
+    content = f"{prefix} " * 1000 + f"row {row}"
+    messages = [{"role": "user", "content": content}]
+    return line(f"row-{row}", model=model, messages=messages, **body)
+
+
+def shuffled(prefixes: int, rows: int) -> bytes:
+    """An input file with so many rows of each prefix."""
+    order = list(range(prefixes)) * rows
+    random.Random(5).shuffle(order)
+    return b"".join(with_prefix(row, prefix) + b"\n" for row, prefix in enumerate(order))
 
 
 @dataclass(frozen=True)
@@ -123,8 +144,9 @@ class BatchYard:
 
     async def commit(self, claim: Claim, results: Sequence[Result]) -> None:
         """Write and record a part as a lane job does; one result a row."""
-        source = await self.storage.get(claim.key, start=claim.slice.start, end=claim.slice.end)
-        body = assemble(claim.batch_id, claim.slice, requests(claim.slice, source), results)
+        fetched = await fetch(self.storage, claim)
+        assert isinstance(fetched.lines, bytes)
+        body = assemble(claim.batch_id, claim.slice, split(fetched.lines), results)
         key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
         label = part_label(len(body.output), body.rows, body.usage)
         stored = await self.storage.put_once(key, body.output + body.error, label=label)
@@ -164,7 +186,12 @@ def a_planner(
 ) -> Planner:
     """A planner whose slices hold `rows` rows."""
     return Planner(
-        state, storage, catalog, slice_limits=SliceLimits(rows=rows), max_rows=max_rows, **limits
+        state,
+        storage,
+        catalog,
+        slice_limits=SliceLimits(rows=rows),
+        max_rows=max_rows,
+        **{"spans": SpanLimits(), **limits},
     )
 
 

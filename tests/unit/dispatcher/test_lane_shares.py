@@ -1,7 +1,6 @@
 import json
 
 from dispatcher.lane_shares import LaneShares
-from dispatcher.slicing import SliceLimits, Slicer
 from shared.catalog import Catalog, Model, Pool
 from shared.input.validation import InputCheck
 
@@ -27,6 +26,7 @@ def test_a_batch_counts_in_its_quota_by_its_sequences() -> None:
     check = InputCheck(CHAT, CATALOG.endpoints_by_name())
     shares = LaneShares(CATALOG)
 
-    shares.cut(Slicer(SliceLimits()), check.feed("\n".join([*lines, ""]).encode()))
+    for row in check.feed("\n".join([*lines, ""]).encode()):
+        shares.add(row)
 
     assert (shares.all[0].rows, shares.fields()["queued_requests"]) == (2, 6)

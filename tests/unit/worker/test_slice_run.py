@@ -1,4 +1,5 @@
 import json
+from itertools import groupby
 
 from shared.slices import Claim, Part, Slice, Stop, StrikeRange
 from worker.rows import PartBody
@@ -8,7 +9,7 @@ _LINES = b"\n".join(json.dumps({"custom_id": f"row-{row}"}).encode() for row in 
 _ANSWER = (200, b"{}")
 
 
-def _run(kept: PartBody | None = None) -> SliceRun:
+def _run(kept: PartBody | None = None, *, lines: bytes = _LINES, is_last: bool = False) -> SliceRun:
     part = kept and Part("k", "e", len(kept.output), len(kept.error), kept.rows, kept.usage)
     claim = Claim(
         lane="m@gpu",
@@ -23,8 +24,24 @@ def _run(kept: PartBody | None = None) -> SliceRun:
         endpoint="/v1/chat/completions",
         tenant="acme",
         kept=part,
+        is_last=is_last,
     )
-    return SliceRun(claim, _LINES, kept.output + kept.error if kept else b"")
+    return SliceRun(claim, lines, kept.output + kept.error if kept else b"")
+
+
+def _chats(*letters: str) -> bytes:
+    """A line for each letter, of which its prompt is made."""
+    url = "/v1/chat/completions"
+    return b"\n".join(
+        json.dumps(
+            {
+                "custom_id": f"row-{row}",
+                "url": url,
+                "body": {"messages": [{"role": "user", "content": letter * 1000}]},
+            }
+        ).encode()
+        for row, letter in enumerate(letters)
+    )
 
 
 def _names(body: PartBody) -> list[str]:
@@ -71,6 +88,28 @@ def test_rows_run_in_groups_and_count_as_in_the_engine_until_they_are_answered()
     assert [run.in_engine(chunk) for chunk in (first, second, third)] == [True, True, False]
     run.leave(first)
     assert run.rows_in_engine == 1
+
+
+def test_rows_that_begin_alike_go_to_the_engine_together() -> None:
+    letters = "ababa"
+
+    chunks = _run(lines=_chats(*letters)).chunks(2)
+
+    order = [row for chunk in chunks for row in chunk]
+    assert sorted(order) == list(range(5))
+    assert len(list(groupby(letters[row] for row in order))) == 2
+
+
+def test_the_last_row_that_a_batchs_last_slice_sends_says_so() -> None:
+    lines = _chats(*"ababa")
+    first = _run(lines=lines)
+    last = first.chunks(1)[-1][0]
+    first.answer(last, _ANSWER)
+
+    for run in (_run(lines=lines, is_last=True), _run(first.body(), lines=lines, is_last=True)):
+        sent = [row for chunk in run.chunks(16) for row in chunk]
+        assert [row for row in range(5) if run.works[row].ends_batch] == sent[-1:]
+    assert not any(work.ends_batch for work in first.works)
 
 
 def test_a_row_that_was_answered_before_the_engine_died_gets_no_strike() -> None:

@@ -6,7 +6,7 @@ local function find_runnable(member)
   local id, index = split_member(member)
   local batch = redis.call('HMGET', batch_key(id), 'status', 'plan', 'bucket', 'key', 'etag',
     'endpoint', 'tenant', 'version_id', 'engine_deaths', 'strikes', 'priority', 'created_at',
-    'expires_at', 'total')
+    'expires_at', 'total', 'slices_total', 'slices_given_up', 'slices_committed')
   local slice = batch[2] and redis.call('HGET', plan_key(id, batch[2]), index)
   if batch[1] ~= 'in_progress' or not slice
     or redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 1 then return nil end
@@ -21,6 +21,7 @@ local function grant_claim(lane, job, lease_ms, list, found, has_begun)
   redis.call('ZREM', list, found.member)
   redis.call('ZADD', lane_key(lane, 'claims'), int(now_ms + tonumber(lease_ms)), found.member)
   redis.call('SADD', ns .. 'inflight:' .. id, index)
+  local left = tonumber(batch[15] or 0) - tonumber(batch[16] or 0) - tonumber(batch[17] or 0)
   if has_begun then redis.call('SADD', ns .. 'begun:' .. id, index) end
   redis.call('HSET', ns .. 'jobs:' .. id, index, job)
   redis.call('HSET', batch_key(id), 'claimed_at:' .. lane, int(now))
@@ -31,5 +32,6 @@ local function grant_claim(lane, job, lease_ms, list, found, has_begun)
     batch[6], batch[7], batch[8] or '', redis.call('HGET', ns .. 'doubts:' .. id, index) or '',
     tonumber(batch[9] or 0), tonumber(batch[10] or 0), tonumber(batch[11] or 0),
     tonumber(batch[12] or 0), tonumber(batch[13] or 0), found.batch_rows,
-    redis.call('HGET', ns .. 'kept:' .. id, index) or ''}
+    redis.call('HGET', ns .. 'kept:' .. id, index) or '',
+    redis.call('SCARD', ns .. 'inflight:' .. id) == left}
 end

@@ -18,6 +18,8 @@ local function retire(id)
   end
   -- Later, since a slow planner may still be writing it.
   redis.call('ZADD', ns .. 'garbage', int(now + ENDED_BATCH_SECONDS), 'batches/' .. id .. '/plan.json')
+  redis.call('ZADD', ns .. 'garbage', 'XX', 'LT', int(now + ENDED_BATCH_SECONDS),
+    'batches/' .. id .. '/copies/')
   local readers = ns .. 'readers:' .. values[2]
   redis.call('SREM', readers, id)
   local garbage = redis.call('HGET', ns .. 'deleted', values[2])

@@ -113,6 +113,24 @@ async def test_the_most_urgent_are_claimed_first(state: State) -> None:
     assert [(one.batch_id, one.index) for one in got] == [(early, 0), (early, 1), (late, 0)]
 
 
+async def test_the_claim_after_which_a_batch_has_nothing_left_to_claim_says_so(
+    state: State,
+) -> None:
+    batch_id = await in_progress(state, slices=3)
+    await feed(state, batch_id, slices=3)
+
+    first, second = await claim(state, slices=2)
+    await state.claims.commit(first, part(first))
+    [third] = await claim(state)
+    assert [one.is_last for one in (first, second, third)] == [False, False, True]
+
+    # It is the last again when it comes back, but not while another one is back as well.
+    await state.claims.release(third)
+    await state.claims.release(second)
+    claims = await claim(state, slices=2)
+    assert [one.is_last for one in claims] == [False, True]
+
+
 async def test_a_claim_never_has_more_rows_than_asked_for(state: State) -> None:
     batch_id = await in_progress(state, slices=5)
     await feed(state, batch_id, slices=5)

@@ -91,6 +91,26 @@ def test_the_form_and_the_limit_of_an_answer_are_of_the_kind(changed: dict[str, 
     assert beginning(plain).kind == 0 != beginning(other).kind
 
 
+@pytest.mark.parametrize(
+    ("url", "fields", "limit"),
+    [
+        (CHAT, {}, None),
+        (CHAT, {"max_tokens": 9}, 9),
+        (CHAT, {"max_tokens": 9, "max_completion_tokens": 7}, 7),
+        (CHAT, {"max_tokens": None}, None),
+        (CHAT, {"max_tokens": "9"}, None),
+        (CHAT, {"max_tokens": 10**4000}, None),
+        ("/v1/completions", {}, 16),
+        ("/v1/responses", {"max_output_tokens": 3, "max_tokens": 9}, 3),
+    ],
+    ids=lambda given: f"{given}"[:60],
+)
+def test_a_request_tells_how_long_its_answer_may_be(
+    url: str, fields: dict[str, Any], limit: int | None
+) -> None:
+    assert beginning(line(url, **fields)).limit == limit
+
+
 def test_another_process_finds_the_same() -> None:
     program = "import sys; from shared.input.beginnings import beginning; \
 print(beginning(sys.stdin.buffer.read()))"

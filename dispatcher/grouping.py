@@ -1,0 +1,86 @@
+"""Puts the rows of a span in groups that begin alike, if an engine gains from it.
+
+The lines of each slice then stand together in a copy of the span, so that a slice is still read
+by one call. The copy is in S3 before any plan names it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import structlog
+
+from dispatcher.cutter import Cutter
+from dispatcher.row_span import RowSpan
+from shared import crash
+from shared.errors import NotFoundError, TransientError
+from shared.ledger.copies import reserve_copies, write_copy
+from shared.slices import Slice
+from shared.state import BatchRecord, State
+from shared.storage import Storage
+
+log = structlog.get_logger()
+
+#: Spans that are held in memory at a time.
+_SPANS = 2
+#: A span waits this long for others, and for its bytes. Then it keeps its order.
+_PATIENCE_SECONDS = 20.0
+
+
+class Grouping:
+    """Cuts spans. A span keeps its order when S3 or time fail it."""
+
+    def __init__(self, state: State, storage: Storage) -> None:
+        self._state = state
+        self._storage = storage
+        self._spans = asyncio.Semaphore(_SPANS)
+
+    async def cut(
+        self, record: BatchRecord, cutter: Cutter, span: RowSpan, *, copy: str
+    ) -> list[Slice]:
+        """The slices that the span completes. `copy` is a new name."""
+        if span.repeats:
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS), self._spans:
+                    slices = await self._cut_in_groups(record, cutter, span, copy=copy)
+            except (NotFoundError, TransientError, TimeoutError) as error:
+                log.warning("span.not_grouped", batch_id=record.id, reason=repr(error))
+                slices = None
+            if slices is not None:
+                return slices
+        return await asyncio.to_thread(cutter.cut, span)
+
+    async def _cut_in_groups(
+        self, record: BatchRecord, cutter: Cutter, span: RowSpan, *, copy: str
+    ) -> list[Slice] | None:
+        body = await self._read(record, span)
+        # Parsing would block the event loop for too long.
+        order = await asyncio.to_thread(span.order, body)
+        if order is None:
+            return None
+        slices = cutter.groups(span, order, copy=copy)
+        await reserve_copies(
+            self._state, record.id, expires_at=record.number("expires_at"), now=time.time()
+        )
+        await write_copy(self._storage, record.id, copy, _in_groups(span, slices, body))
+        crash.point("planner.copied")
+        return [*cutter.skip(span), *slices]
+
+    async def _read(self, record: BatchRecord, span: RowSpan) -> bytes:
+        fields = record.fields
+        return await self._storage.get(
+            fields["key"],
+            start=span.start,
+            end=span.end,
+            etag=fields["etag"],
+            bucket=fields["bucket"],
+            version_id=fields.get("version_id"),
+        )
+
+
+async def _in_groups(span: RowSpan, slices: Sequence[Slice], body: bytes) -> AsyncIterator[bytes]:
+    """The lines of each slice after those of the one before."""
+    first_row = slices[0].first_row
+    for slice_ in slices:
+        positions = [number - first_row for number in slice_.row_numbers]
+        yield b"".join(span.lines(body, positions))

@@ -1,0 +1,71 @@
+"""Copies of a part of a batch's input in S3, in which the lines of each slice stand together.
+
+They only spare reading: their lines are those of the input, which is read if a copy is gone. So
+they may be removed at any time, and nothing has to be known of them but their names.
+"""
+
+from collections.abc import AsyncIterator
+
+import structlog
+
+from shared.errors import NotFoundError
+from shared.input.request_lines import split
+from shared.retention import ENDED_BATCH_SECONDS
+from shared.slices import Slice
+from shared.state import State
+from shared.storage import Storage
+
+log = structlog.get_logger()
+
+
+def copies_prefix(batch_id: str) -> str:
+    """The prefix of all copies of a batch's input, as in `lua/lib/transition.lua`."""
+    return f"batches/{batch_id}/copies/"
+
+
+def copies_until(expires_at: int, *, now: float) -> int:
+    """When the copies of a batch may be swept at the latest; its end comes before that."""
+    return max(expires_at, int(now)) + ENDED_BATCH_SECONDS
+
+
+async def reserve_copies(state: State, batch_id: str, *, expires_at: int, now: float) -> None:
+    """Let the copies of a batch be swept, a day after its end. Comes before the first of them."""
+    seconds = copies_until(expires_at, now=now) - int(now)
+    await state.files.reserve(copies_prefix(batch_id), seconds=seconds)
+
+
+async def write_copy(
+    storage: Storage, batch_id: str, name: str, chunks: AsyncIterator[bytes]
+) -> None:
+    """Write a copy. Its name must be new: nobody changes a copy that a plan may name."""
+    await storage.upload(_key(batch_id, name), chunks)
+
+
+async def read_slice(
+    storage: Storage,
+    batch_id: str,
+    slice_: Slice,
+    *,
+    key: str,
+    etag: str,
+    bucket: str,
+    version_id: str | None = None,
+) -> bytes:
+    """The slice's own lines, in order. Blank lines may be among them, but no lines of others.
+
+    The rest names the batch's input. Raises NotFoundError if that is gone, and ChangedError.
+    """
+    if slice_.copy is not None:
+        name, start, end = slice_.copy
+        try:
+            return await storage.get(_key(batch_id, name), start=start, end=end)
+        except NotFoundError:
+            log.warning("copy.gone", batch_id=batch_id, name=name)
+    body = await storage.get(
+        key, start=slice_.start, end=slice_.end, etag=etag, bucket=bucket, version_id=version_id
+    )
+    return b"\n".join(slice_.pick(split(body))) if slice_.mask else body
+
+
+def _key(batch_id: str, name: str) -> str:
+    return f"{copies_prefix(batch_id)}{name}.jsonl"

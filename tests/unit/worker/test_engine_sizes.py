@@ -1,0 +1,11 @@
+import pytest
+
+from shared.catalog import Model
+from worker.engine_sizes import seats
+
+
+@pytest.mark.parametrize("engine", [{}, {"max_num_seqs": 8}])
+def test_the_plan_knows_how_many_rows_an_engine_computes_at_once(engine: dict[str, int]) -> None:
+    model = Model(name="m", pools=("gpu",), engine=engine)
+
+    assert model.seats == seats(model)
