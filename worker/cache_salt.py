@@ -6,6 +6,7 @@ share no block: nobody can find out, by times or by `cached_tokens`, what others
 
 import hmac
 from collections.abc import Collection
+from dataclasses import dataclass
 
 #: In the list of tenants that share prefixes, every one of them.
 EVERYONE = "*"
@@ -27,3 +28,15 @@ def cache_salt(secret: bytes, tenant: str, sharing: Collection[str] = ()) -> str
 def derived_secret(other: bytes) -> bytes:
     """A secret for salts that follows from another secret and does not reveal it."""
     return hmac.digest(other, b"cache salts", "sha256")
+
+
+@dataclass(frozen=True)
+class CacheSalts:
+    """The salts of all tenants' requests to one model."""
+
+    secret: bytes
+    sharing: tuple[str, ...] = ()
+
+    def of(self, tenant: str) -> str:
+        """The tenant's salt."""
+        return cache_salt(self.secret, tenant, self.sharing)

@@ -20,6 +20,7 @@ from ray.exceptions import (
 from ray.serve.exceptions import RayServeException
 
 from shared.ordering.work import Work
+from worker.cache_salt import CacheSalts
 from worker.engine_errors import (
     EngineFailedError,
     EngineGoneError,
@@ -42,8 +43,16 @@ class EngineClient:
     Serve tries to start one.
     """
 
-    def __init__(self, app_name: str, *, patience_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        app_name: str,
+        *,
+        patience_seconds: float | None = None,
+        salts: CacheSalts | None = None,
+    ) -> None:
+        """Without `salts`, all tenants share the engine's prefix cache."""
         self._app_name = app_name
+        self._salts = salts
         self._patience_seconds = patience_seconds
         self._handle: Any = None
         #: All calls of this client share one question to Serve's controller at a time.
@@ -135,13 +144,19 @@ class EngineClient:
         response = None
         with _in_our_words():
             try:
-                response = self._connect().run_lines.remote(list(lines), list(order))
+                response = self._connect().run_lines.remote(list(lines), self._salted(order))
                 async for results in response:
                     yield results
             except (asyncio.CancelledError, GeneratorExit):
                 if response is not None:
                     response.cancel()
                 raise
+
+    def _salted(self, order: Sequence[Work]) -> list[Work]:
+        if self._salts is None:
+            return list(order)
+        salts = {tenant: self._salts.of(tenant) for tenant in {work.tenant for work in order}}
+        return [work._replace(cache_salt=salts[work.tenant]) for work in order]
 
 
 async def _first(results: AsyncGenerator[Results, None]) -> Results:

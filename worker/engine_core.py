@@ -17,12 +17,15 @@ def attend(core: Any, entrance: Entrance, progress: Progress) -> None:
 
     async def add_seated(request: Any) -> None:
         params = request.sampling_params
-        # The order is ours: a tenant's own `priority` never reaches vLLM.
-        request.priority = await entrance.seat(
+        row = await entrance.seat(
             request.request_id,
             prompt_tokens=len(request.prompt_token_ids or ()),
             max_tokens=0 if params is None else params.max_tokens or 0,
         )
+        if row is not None:
+            # These are ours to set: what a tenant writes into a body never gets here.
+            request.priority = row.rank
+            request.cache_salt = row.work.cache_salt or None
         await add(request)
 
     async def abort_and_release(ids: list[str]) -> None:

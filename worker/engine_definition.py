@@ -72,6 +72,8 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
 
     arguments: dict[str, Any] = {
         "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
+        # What an answer says of the cache is what its tenant is not charged for.
+        "enable_prompt_tokens_details": True,
         **rules_arguments(model),
         **model.engine,
         "max_num_seqs": seats(model) + spare_seats(model),

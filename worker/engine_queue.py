@@ -79,11 +79,13 @@ class EngineQueue:
     def add(self, work: Work) -> QueuedRow:
         """Let a row wait; the order among the rows of a batch is that of their coming."""
         # The same row may come twice, from a lane job that died and from the next one.
-        row = QueuedRow(work._replace(number=next(self._numbers)))
+        row = QueuedRow(work._replace(number=next(self._numbers), prefix=_salted_prefix(work)))
         self._waiting[_key(row.work)] = row
         self._line.add(row.work)
         if self._may_use_spare(row.work):
             self._small.add(row.work)
+        if work.ends_batch:
+            self._line.complete(work.batch_id)
         return row
 
     def admit(self, now: float) -> Iterator[QueuedRow]:
@@ -201,6 +203,12 @@ class Rate:
         self._count = self._count * kept + count
         self._seconds = self._seconds * kept + passed
         self._at = now
+
+
+def _salted_prefix(work: Work) -> tuple[int, ...]:
+    if not work.cache_salt:
+        return work.prefix
+    return tuple(hash((work.cache_salt, block)) for block in work.prefix)
 
 
 def _key(work: Work) -> tuple[str, int]:

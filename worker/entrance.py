@@ -82,14 +82,14 @@ class Entrance:
             self._queue.leave(row, self._clock())
             self._admit_soon()
 
-    async def seat(self, id_: str, *, prompt_tokens: int, max_tokens: int) -> int:
+    async def seat(self, id_: str, *, prompt_tokens: int, max_tokens: int) -> QueuedRow | None:
         """Wait for a seat for a sequence of the row that the running task belongs to.
 
-        Returns its rank, vLLM's priority. What is no row of a batch has a seat at once.
+        Returns the row; None for what is no row of a batch, which has a seat at once.
         """
         guest = _guest.get()
         if guest is None or guest.row.rank is None:
-            return 0
+            return None
         row, rank = guest.row, guest.row.rank
         output_tokens = self._queue.expected_output(
             row, prompt_tokens=prompt_tokens, max_tokens=max_tokens
@@ -104,7 +104,7 @@ class Entrance:
             self._places.pop(id_, None)
         self._queue.seat(row)
         self._admit_soon()
-        return rank
+        return row
 
     def release(self, ids: Iterable[str]) -> None:
         """These sequences are done, or given up."""

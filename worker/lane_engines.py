@@ -6,6 +6,7 @@ from shared.catalog import Catalog, Lane
 from shared.slices import Claim
 from shared.state import State
 from worker.batch_watch import BatchWatch
+from worker.cache_salt import CacheSalts
 from worker.engine_client import EngineClient
 from worker.engine_deployment import ensure_engine
 from worker.engine_errors import Engine
@@ -34,6 +35,7 @@ class LaneEngines:
         self._catalog = catalog
         self._settings = settings
         model = catalog.model(lane.model)
+        self._share_prefixes = model.share_prefixes
         self._rows_in_engine = rows_ahead(rows_at_once(model))
         #: Nothing that was begun directly waits here: `LaneLoad` says how much that is.
         any_rows = max(settings.direct_rows, 2 * self._rows_in_engine)
@@ -54,6 +56,7 @@ class LaneEngines:
             claims,
             app_name=self._catalog.app_name(engine),
             rows_in_engine=self._rows_in_engine,
+            share_prefixes=self._share_prefixes,
             patience_seconds=self._patience_seconds,
         )
 
@@ -82,4 +85,8 @@ class LaneEngines:
 
     def client(self, engine: Lane) -> Engine:
         """Calls the engine from this process."""
-        return EngineClient(self._catalog.app_name(engine), patience_seconds=self._patience_seconds)
+        return EngineClient(
+            self._catalog.app_name(engine),
+            patience_seconds=self._patience_seconds,
+            salts=CacheSalts(self._settings.cache_key, self._share_prefixes),
+        )

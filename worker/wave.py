@@ -22,6 +22,7 @@ from shared.slices import Claim, SliceUsage, StrikeRange
 from shared.state import State
 from shared.storage import Storage
 from worker.batch_watch import BatchWatch
+from worker.cache_salt import CacheSalts
 from worker.connections import open_state, read_settings, run_with_stores
 from worker.engine_client import EngineClient
 from worker.outcomes import Outcome, SliceResult
@@ -53,6 +54,7 @@ def run_wave(
     *,
     app_name: str,
     rows_in_engine: int,
+    share_prefixes: tuple[str, ...] = (),
     patience_seconds: float | None = None,
 ) -> None:
     """Run the slices up to their commits; blocks until the last one. Meant for a thread.
@@ -76,6 +78,7 @@ def run_wave(
         fn_constructor_kwargs={
             "app_name": app_name,
             "rows_in_engine": rows_in_engine,
+            "share_prefixes": share_prefixes,
             "patience_seconds": patience_seconds,
         },
     ).write_datasink(PartSink(), concurrency=_HELPERS, ray_remote_args={"num_cpus": _LIGHT})
@@ -148,11 +151,21 @@ def _read_task(claims: list[Claim]) -> ReadTask:
 class SliceMapper:
     """Runs the slices on the engine: an async actor with several blocks in flight."""
 
-    def __init__(self, app_name: str, rows_in_engine: int, patience_seconds: float | None) -> None:
+    def __init__(
+        self,
+        app_name: str,
+        rows_in_engine: int,
+        share_prefixes: tuple[str, ...],
+        patience_seconds: float | None,
+    ) -> None:
         self._settings = settings = read_settings()
         self._state, self._storage = open_state(settings), open_storage(settings)
         self._runner = SliceRunner(
-            EngineClient(app_name, patience_seconds=patience_seconds),
+            EngineClient(
+                app_name,
+                patience_seconds=patience_seconds,
+                salts=CacheSalts(settings.cache_key, share_prefixes),
+            ),
             BatchWatch(self._state),
             rows_in_engine=rows_in_engine,
             rows_per_engine_call=settings.rows_per_engine_call,

@@ -26,6 +26,8 @@ class Work(NamedTuple):
     kind: int = 0
     #: The tenant's: with twice the weight it gets twice the share.
     weight: float = 1.0
+    #: Rows with different ones share no blocks of the engine's prefix cache.
+    cache_salt: str = ""
     #: How many rows its batch has in all.
     batch_rows: float = inf
     #: Whether none of its batch comes after it, as far as whoever sends it knows.

@@ -13,6 +13,7 @@ from shared.catalog import Catalog, Lane
 from shared.ordering.work import Work
 from tests.engine.conftest import a_ray
 from tests.eventually import eventually
+from worker.cache_salt import CacheSalts
 from worker.engine_errors import Result
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
@@ -61,12 +62,21 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class Call:
     """Rows of one batch in the engine, and the results that they have so far."""
 
-    def __init__(self, engine: str, batch_id: str, tokens: list[int], **fields: Any) -> None:
+    def __init__(
+        self,
+        engine: str,
+        batch_id: str,
+        tokens: list[int],
+        *,
+        tenant: str = "",
+        salts: CacheSalts | None = None,
+        **fields: Any,
+    ) -> None:
         from worker.engine_client import EngineClient
 
-        self._client = EngineClient(engine)
+        self._client = EngineClient(engine, salts=salts)
         works = [
-            Work(batch_id, number, batch_id, 0, 0, 86_400, 50, batch_rows=len(tokens))
+            Work(batch_id, number, tenant or batch_id, 0, 0, 86_400, 50, batch_rows=len(tokens))
             for number in range(len(tokens))
         ]
         lines = [_line(count, **fields) for count in tokens]
@@ -155,3 +165,21 @@ async def test_a_row_that_is_asked_for_again_has_the_same_answer(engine: str) ->
     [second] = await Call(engine, "again", [4], temperature=1.0).end()
 
     assert first == second
+
+
+async def test_a_tenant_finds_only_its_own_prompts_in_the_cache(engine: str) -> None:
+    salts = CacheSalts(b"secret", sharing=("north", "south"))
+    text = "The same long beginning of a prompt, over and over again. " * 20
+    messages = [{"role": "user", "content": text}]
+
+    async def cached(tenant: str, batch_id: str) -> int:
+        call = Call(engine, batch_id, [1], tenant=tenant, salts=salts, messages=messages)
+        [answer] = await call.end()
+        details = answer["usage"]["prompt_tokens_details"] or {}
+        return int(details.get("cached_tokens", 0))
+
+    assert await cached("acme", "first") == 0
+    assert await cached("acme", "its own") > 0
+    assert await cached("other", "another's") == 0
+    assert await cached("north", "shared") == 0
+    assert await cached("south", "shared too") > 0

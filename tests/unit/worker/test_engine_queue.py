@@ -144,6 +144,31 @@ def test_rows_that_begin_alike_follow_each_other() -> None:
     assert entered == [entered[0]] * AHEAD
 
 
+def test_rows_of_tenants_that_share_no_cache_do_not_begin_alike() -> None:
+    queue = EngineQueue(CAPACITY._replace(kv_tokens=100_000))
+    salted = work("giant")._replace(prefix=(1, 2))
+
+    rows = [queue.add(salted._replace(cache_salt=salt)) for salt in ("", "a", "a", "b")]
+
+    prefixes = [row.work.prefix for row in rows]
+    assert prefixes[0] == (1, 2)
+    assert prefixes[1] == prefixes[2]
+    assert len(set(prefixes)) == 3
+
+
+def test_when_the_last_rows_of_a_batch_are_there_long_answers_go_first() -> None:
+    queue = EngineQueue(Capacity(seats=1, spare_seats=0, spare_kv=0))
+    for number in range(20):
+        long = work("giant")._replace(kind=number % 2, max_output=10 ** (number % 2 + 1))
+        queue.add(long._replace(ends_batch=number == 19))
+
+    entered = [row.work.max_output for row in queue.admit(0.0)]
+
+    # Of each kind one is tried first.
+    assert sorted(entered[:2]) == [10, 100]
+    assert entered[2:] == [100] * (len(entered) - 2)
+
+
 @pytest.mark.parametrize(
     ("answers", "expected"), [([], 70.0), ([10, 30], 20.0), ([900], 200.0)], ids=str
 )
