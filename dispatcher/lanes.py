@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 #: How often Ray is asked about a job.
 _LOOK_SECONDS = 2.0
+#: How many of the newest batches are looked at by themselves.
+_NEWS = 50
 #: What Ray runs for a lane; its jobs find everything else in their environment.
 ENTRYPOINT = "python -m worker lane {lane} --job {job}"
 
@@ -74,11 +76,20 @@ class LaneKeeper:
         job = await self._state.lanes.job(lane)
         now = LaneNow(await self._state.lanes.served(lane), self._weights, job.token_rate)
         rows = max(job.rows_wanted, self._ready_rows)
+        is_partial = last is not None and last.is_resting(backlog, began)
         slices, chosen = await self._choose(
-            lane, now, rows=rows, depth=slices_per_batch(backlog.batches)
+            lane,
+            now,
+            rows=rows,
+            depth=slices_per_batch(_NEWS if is_partial else backlog.batches),
+            newest=_NEWS if is_partial else None,
         )
         ended = time.monotonic()
-        self._fed[lane] = Feeding(ended, ended - began, backlog, len(chosen))
+        if last is not None and is_partial:
+            fed = last.with_news(backlog, at=ended, seconds=ended - began, length=len(chosen))
+        else:
+            fed = Feeding(ended, ended - began, backlog, len(chosen))
+        self._fed[lane] = fed
         before = [slice_.member for slice_ in slices if slice_.is_ready]
         if (after := [slice_.member for slice_ in chosen]) != before:
             returned = sorted(set(before) - set(after))
@@ -86,13 +97,15 @@ class LaneKeeper:
             crash.point("lanes.fed")
 
     async def _choose(
-        self, lane: str, now: LaneNow, *, rows: int, depth: int
+        self, lane: str, now: LaneNow, *, rows: int, depth: int, newest: int | None
     ) -> tuple[list[ReadySlice], list[ReadySlice]]:
         """The slices that were looked at, and those to keep ready.
 
+        With `newest`, what is ready stays, and only so many of the newest batches are looked at.
+
         A few slices of each batch are read, and more of those batches whose slices are all chosen.
         """
-        slices = await self._state.lanes.candidates(lane, slices_per_batch=depth)
+        slices = await self._state.lanes.candidates(lane, slices_per_batch=depth, newest=newest)
         while True:
             chosen = ready_list(slices, now, now=time.time(), rows=rows)
             batches, depth = exhausted(slices, chosen, depth=depth)

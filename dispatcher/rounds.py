@@ -1,6 +1,7 @@
 """Rounds: look at every batch and lane, when a doorbell rings, and start what each needs."""
 
 import asyncio
+import time
 from contextlib import nullcontext
 from functools import partial
 
@@ -8,14 +9,13 @@ from dispatcher.duties import Duties, survive
 from dispatcher.finaliser import Finaliser
 from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
+from dispatcher.round_pace import RoundPace
 from dispatcher.tenant_slots import TenantSlots
 from shared.lifecycle import Status
 from shared.state import State
 
 #: A round is made this often even if no bell rings.
 _SWEEP_SECONDS = 1.0
-#: Between two rounds: bells may ring thousands of times a second.
-_PAUSE_SECONDS = 0.03
 #: After a round that failed.
 _FAILURE_PAUSE_SECONDS = 1.0
 #: Batches that are planned at a time, and batches that are finished at a time.
@@ -44,10 +44,12 @@ class Rounds:
         try:
             await self._lanes.weigh()
             async with self._state.bells("dispatcher") as bells:
+                pace = RoundPace()
                 while True:
                     if await survive(self._round, "round") is not None:
                         await asyncio.sleep(_FAILURE_PAUSE_SECONDS)
-                    await asyncio.sleep(_PAUSE_SECONDS)
+                    pace.made(time.monotonic())
+                    await asyncio.sleep(pace.rest(time.monotonic()))
                     await survive(partial(bells.wait, _SWEEP_SECONDS), "bell")
         finally:
             await self._duties.end()

@@ -137,8 +137,9 @@ class LaneJob:
                         if await self._close():
                             return
                         idle_since = time.monotonic()
-                    if not started:
-                        await bells.wait(_POLL_SECONDS)
+                    if not started and await bells.wait(_POLL_SECONDS):
+                        # It may ring because there is another job.
+                        await self._work.require_job()
                 except TransientError as error:
                     log.warning("lane_job.waits", lane=self._lane.name, reason=str(error))
                     await asyncio.sleep(_PAUSE_SECONDS)
@@ -206,5 +207,5 @@ class LaneJob:
             token_rate=self._token_meter.rate,
             **self._pools.report(),
         )
-        # A full job claims nothing, and claiming is how a job learns that it was replaced.
+        # For a job that has missed the bell.
         self._is_superseded = not is_ours

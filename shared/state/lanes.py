@@ -122,15 +122,23 @@ class Lanes:
         return await self._redis.zcard(self._key(lane, "suspects"))
 
     async def candidates(
-        self, lane: str, *, slices_per_batch: int, among: Sequence[str] | None = None
+        self,
+        lane: str,
+        *,
+        slices_per_batch: int,
+        among: Sequence[str] | None = None,
+        newest: int | None = None,
     ) -> list[ReadySlice]:
         """The lane's ready slices, in order, and the next pending slices of batches that wait.
 
         However many batches wait, they include the most urgent ones of each tenant and those whose
-        windows close soonest. `among` names the batches instead, and leaves out what is ready.
+        windows close soonest. `newest` takes only so many of those that came last. `among` names
+        the batches instead, and leaves out what is ready.
         """
         ready: list[str] = []
-        if among is None:
+        if newest is not None:
+            ready, among = await self._to_add(lane, newest)
+        elif among is None:
             ready, among = await self._to_choose_from(lane)
         ids = list(dict.fromkeys([*among, *(_batch_of(member) for member in ready)]))
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -174,6 +182,14 @@ class Lanes:
         }
         first = [found.pop(member) for member in ready if member in found]
         return [*first, *found.values()]
+
+    async def _to_add(self, lane: str, newest: int) -> tuple[list[str], list[str]]:
+        """The ready slices, and the ids of the batches that came last."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrange(self._key(lane, "ready"), 0, -1)
+            pipe.zrevrange(self._key(lane, "waiting"), 0, newest - 1)
+            ready, waiting = await pipe.execute()
+        return ready, waiting
 
     async def _to_choose_from(self, lane: str) -> tuple[list[str], list[str]]:
         """The ready slices, and the ids of about `_BATCHES` waiting batches at most."""

@@ -6,4 +6,6 @@ if current ~= ARGV[2] then return current end
 redis.call('HSET', key, 'id', ARGV[3], 'opened_at_ms', int(now_ms), 'beat_at_ms', '0',
   'rows', '0', 'tokens', '0', 'slices', '0', 'executions', '0')
 redis.call('HDEL', key, 'runs_on', 'full', 'spills_at')
+-- The job that had its place ends at once.
+ring('lane:' .. ARGV[1])
 return ARGV[3]

@@ -327,6 +327,23 @@ async def test_a_batch_whose_priority_is_raised_goes_ahead_at_the_next_feed(
     assert [one.batch_id for one in got] == [second] * 3 + [first] * 3
 
 
+async def test_a_batch_that_comes_to_hundreds_is_ready_at_once(
+    state: State, feeder: LaneKeeper
+) -> None:
+    for number in range(300):
+        await in_progress(state, slices=9, created_at=number + 1, tenant="acme")
+    await feeder.feed(LANE)
+    # It took so long that the next look at all of them has to wait.
+    for number in range(3):
+        other = await in_progress(state, slices=2, created_at=1000 + number, tenant="globex")
+
+        await asyncio.sleep(0.1)
+        await feeder.feed(LANE)
+
+        ready = await state.lanes.candidates(LANE, slices_per_batch=1)
+        assert [one.index for one in ready if one.is_ready and one.batch_id == other] == [0, 1]
+
+
 async def test_a_paused_batch_takes_no_room_from_others(state: State, feeder: LaneKeeper) -> None:
     paused = await in_progress(state, slices=100)
     await feeder.feed(LANE)
@@ -353,7 +370,12 @@ async def test_a_ready_list_never_holds_more_than_a_hundred_and_stays_in_order(
     running = await claim(state, slices=30)
     assert [one.index for one in running] == list(range(30))
 
-    await feeder.feed(LANE)
+    async def is_full_again() -> bool:
+        # A look at the whole list rests for some milliseconds while half of it is left.
+        await feeder.feed(LANE)
+        return await state.lanes.ready_count(LANE) == 100
+
+    await eventually(is_full_again)
 
     got = await claim(state, slices=100, rows=10_000)
     assert [(one.batch_id, one.index) for one in got] == [(urgent, n) for n in range(30, 130)]

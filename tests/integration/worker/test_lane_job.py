@@ -60,7 +60,12 @@ class FullLaneJob:
 
 @pytest.fixture
 async def job(
-    state: State, storage: Storage, redis_url: str, s3: S3, tmp_path: Path
+    state: State,
+    storage: Storage,
+    redis_url: str,
+    s3: S3,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[FullLaneJob]:
     from worker.job import LaneJob
     from worker.lane_engines import LaneEngines
@@ -75,6 +80,7 @@ async def job(
         async def run_wave(self, claims: list[Claim], engine: Lane) -> None:
             await asyncio.Event().wait()
 
+    monkeypatch.setattr("worker.job._BEAT_SECONDS", 3600.0)
     (tmp_path / "catalog.yaml").write_text(
         CATALOG.replace("m: {pools: [gpu]}", "m: {pools: [gpu], engine: {max_num_seqs: 3}}")
     )
@@ -88,7 +94,9 @@ async def job(
     batch_id = await yard.plan(lines(_LARGE))
     await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(_CLAIMED + 1)])
     await state.lanes.open_job(LANE, "", JOB)
-    settings = worker_settings(redis_url, s3, tmp_path, direct_rows=_DIRECT_ROWS)
+    settings = worker_settings(
+        redis_url, s3, tmp_path, direct_rows=_DIRECT_ROWS, claim_seconds=3600
+    )
     running = LaneJob(
         state,
         storage,
@@ -114,9 +122,10 @@ async def job(
         await asyncio.wait(left)
 
 
-async def test_one_that_has_no_room_for_more_ends_when_another_has_its_place(
+async def test_one_that_has_no_room_for_more_ends_at_once_when_another_has_its_place(
     job: FullLaneJob,
 ) -> None:
+    # It hears the bell: its beats, which would tell it, too, are hours apart.
     await job.yard.state.lanes.open_job(LANE, JOB, "another")
 
     await asyncio.wait_for(job.task, timeout=60)

@@ -1,0 +1,22 @@
+from dispatcher.round_pace import BURST, PAUSE_SECONDS, RoundPace
+
+
+def test_after_a_quiet_time_some_rounds_follow_each_other_at_once() -> None:
+    pace = RoundPace()
+
+    for number in range(BURST):
+        assert pace.rest(10.0 + number / 1000) == 0
+        pace.made(10.0 + number / 1000)
+
+    assert pace.rest(10.005) > 0.1
+
+
+def test_on_average_a_round_is_made_in_each_pause() -> None:
+    pace, now, rounds = RoundPace(), 0.0, 0
+
+    while now < 30.0:
+        now += pace.rest(now) + 0.001
+        pace.made(now)
+        rounds += 1
+
+    assert 0.95 < rounds * PAUSE_SECONDS / 30.0 < 1.05
