@@ -25,6 +25,7 @@ from benchmarks.event_rates import event_rates
 from benchmarks.figures import Figure, bounded, compared, publish
 from benchmarks.http_rates import http_rates
 from benchmarks.index_growth import index_growth
+from benchmarks.lane_waits import lane_waits
 from benchmarks.lanes import CASES, Scale
 from benchmarks.large_inputs import million_rows, validation
 from benchmarks.prefixes import prefixes
@@ -32,6 +33,8 @@ from benchmarks.rows import CHAT, EMBEDDINGS
 from shared.state import State
 
 _RESULTS = Path(__file__).parent / "results.json"
+#: With a GPU, lanes are measured on real engines, and otherwise on a scripted one.
+_GPU = Path("/dev/nvidiactl")
 _MEBIBYTE = 1024 * 1024
 _ROWS_BEFORE_THE_KILL = 500
 
@@ -228,6 +231,7 @@ def main() -> None:
         "bus-flood": bus_flood,
         "index": index_growth,
         "prefixes": lambda: prefixes(turns=options.turns),
+        **({} if _GPU.exists() else {"lanes": lane_waits}),
     }
     for name in wanted:
         if name in alone:

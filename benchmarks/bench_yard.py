@@ -29,6 +29,8 @@ class BenchYard:
     amqp_url: str
     tenant_amqp_url: str
     pids: dict[str, int]
+    #: What its processes find in their environment.
+    environment: dict[str, str]
 
 
 @contextmanager
@@ -64,6 +66,7 @@ def running_yard(folder: Path, names: Sequence[str], *, model: str) -> Iterator[
             where.amqp_url,
             where.tenant_amqp_url,
             pids,
+            environment,
         )
     finally:
         for child in processes.values():

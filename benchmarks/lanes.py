@@ -7,35 +7,23 @@ does not matter as long as it lasts: a case stops with an error if its giant end
 """
 
 import argparse
-import asyncio
-import itertools
-import json
 import math
 import random
-import secrets
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-
-from openai import OpenAI
-from openai.types import Batch
 
 from benchmarks.bare import BareEngine
 from benchmarks.bench_fleet import MODELS, BenchFleet, running_fleet
 from benchmarks.figures import Figure, bounded, compared, publish
-from benchmarks.rows import CHAT, EMBEDDINGS, URLS, body, texts
-from shared.lifecycle import Status
-from shared.state import State
+from benchmarks.rows import CHAT, EMBEDDINGS
+from benchmarks.tenants import Place, Tenant, giants
 
 _RESULTS = Path(__file__).parent / "results-lanes.json"
 _SMALL_ROWS = 5
 _SMALL_TOKENS, _GIANT_TOKENS = 16, 128
-_POLL_SECONDS = 0.02
-#: Rows of the giant that are done before anything is measured.
-_UNDER_WAY = 256
 _TENANTS = 10
 
 
@@ -49,113 +37,13 @@ class Scale(NamedTuple):
     pause_seconds: float = 2.0
 
 
-class Tenant:
-    """A tenant of the fleet with a key of its own."""
-
-    def __init__(self, fleet: BenchFleet, name: str) -> None:
-        key = f"sk-{secrets.token_hex(16)}"
-        asyncio.run(_add_key(fleet.fleet.addresses.redis_url, name, key))
-        self.client = OpenAI(base_url=fleet.fleet.base_url, api_key=key)
-
-    def upload(self, kind: str, tokens: Sequence[int]) -> str:
-        """The id of an input with a row for each number of output tokens."""
-        rows = zip(itertools.count(), texts(len(tokens)), tokens, strict=False)
-        content = b"".join(_line(kind, number, text, count) for number, text, count in rows)
-        return self.client.files.create(file=("rows.jsonl", content), purpose="batch").id
-
-    def create(self, kind: str, file_id: str, *, priority: int = 5) -> Batch:
-        return self.client.batches.create(
-            input_file_id=file_id,
-            endpoint=URLS[kind],  # type: ignore[arg-type]
-            completion_window="24h",
-            extra_body={"priority": priority},
-        )
-
-    def seconds(self, kind: str, file_id: str, *, priority: int = 5) -> float:
-        """From creating one batch of the file to its completion."""
-        began = time.perf_counter()
-        batch = self.create(kind, file_id, priority=priority)
-        while (batch := self.client.batches.retrieve(batch.id)).status != "completed":
-            if batch.status in ("failed", "expired", "cancelled"):
-                raise RuntimeError(f"The batch ended as {batch.status}: {batch.errors}")
-            time.sleep(_POLL_SECONDS)
-        return time.perf_counter() - began
-
-
-async def _add_key(redis_url: str, tenant: str, key: str) -> None:
-    state = State(redis_url)
-    await state.keys.add(tenant, key)
-    await state.close()
-
-
-def _line(kind: str, number: int, text: str, tokens: int) -> bytes:
-    line = {
-        "custom_id": f"row-{number}",
-        "method": "POST",
-        "url": URLS[kind],
-        "body": body(kind, text, model=MODELS[kind], tokens=tokens),
-    }
-    return json.dumps(line).encode() + b"\n"
-
-
-class Giants:
-    """Giant batches that run all the time."""
-
-    def __init__(self, batches: Sequence[tuple[Tenant, Batch]]) -> None:
-        self._batches = batches
-
-    def done(self) -> int:
-        """How many of their rows have results. Raises RuntimeError when one has ended."""
-        total = 0
-        for tenant, batch in self._batches:
-            now = tenant.client.batches.retrieve(batch.id)
-            if now.status not in ("validating", "in_progress"):
-                raise RuntimeError("A giant batch ended too early. Ask for more --giant-rows.")
-            total += now.request_counts.completed if now.request_counts else 0
-        return total
-
-    def rate(self, work: Callable[[], None]) -> float:
-        """Their rows per second during some work, from one change of the count to another."""
-        began = self._next_change()
-        work()
-        ended = self._next_change()
-        return (ended[1] - began[1]) / (ended[0] - began[0])
-
-    def _next_change(self) -> tuple[float, int]:
-        before = self.done()
-        while (now := self.done()) == before:
-            time.sleep(_POLL_SECONDS)
-        return time.perf_counter(), now
-
-    def cancel(self) -> None:
-        for tenant, batch in self._batches:
-            tenant.client.batches.cancel(batch.id)
-        for tenant, batch in self._batches:
-            while tenant.client.batches.retrieve(batch.id).status != "cancelled":
-                time.sleep(_POLL_SECONDS)
-
-
-@contextmanager
-def giants(owners: Sequence[Tenant], kind: str, rows: int) -> Iterator[Giants]:
-    """One giant batch of each of these tenants, under way."""
-    inputs = [owner.upload(kind, [_GIANT_TOKENS] * (rows // len(owners))) for owner in owners]
-    running = Giants(
-        [(owner, owner.create(kind, file)) for owner, file in zip(owners, inputs, strict=True)]
-    )
-    try:
-        while running.done() < _UNDER_WAY:
-            time.sleep(_POLL_SECONDS)
-        yield running
-    finally:
-        running.cancel()
-
-
 def behind(fleet: BenchFleet, kind: str, scale: Scale) -> list[Figure]:
     """Five rows alone, and beside giants of others and of the same tenant."""
-    me, *others = [Tenant(fleet, f"tenant-{number}") for number in range(_TENANTS + 1)]
+    place = _place(fleet)
+    me, *others = [Tenant(place, f"tenant-{number}") for number in range(_TENANTS + 1)]
     file_id = me.upload(kind, [_SMALL_TOKENS] * _SMALL_ROWS)
-    me.seconds(kind, file_id)
-    alone = _p95(me.seconds(kind, file_id) for _ in range(scale.repeats))
+    me.run(kind, file_id)
+    alone = _p95(me.run(kind, file_id).seconds for _ in range(scale.repeats))
     figures: list[Figure] = []
     cases = {
         "another tenant's giant": (others[:1], 5, 2.0),
@@ -165,12 +53,12 @@ def behind(fleet: BenchFleet, kind: str, scale: Scale) -> list[Figure]:
         "giants of ten tenants": (others, 5, 2.0),
     }
     for name, (owners, priority, goal) in cases.items():
-        with giants(owners, kind, scale.giant_rows) as running:
+        with giants(owners, kind, rows=scale.giant_rows, tokens=_GIANT_TOKENS) as running:
             taken: list[float] = []
 
             def disturb(taken: list[float] = taken, priority: int = priority) -> None:
                 for _ in range(scale.repeats):
-                    taken.append(me.seconds(kind, file_id, priority=priority))
+                    taken.append(me.run(kind, file_id, priority=priority).seconds)
                     time.sleep(scale.pause_seconds)
 
             undisturbed = running.rate(lambda: time.sleep(scale.repeats * scale.pause_seconds))
@@ -188,12 +76,12 @@ def behind(fleet: BenchFleet, kind: str, scale: Scale) -> list[Figure]:
 
 def one_row(fleet: BenchFleet, scale: Scale) -> list[Figure]:
     """One row on a warm lane, from creation to completion, over its generation alone."""
-    me = Tenant(fleet, "one-row")
+    me = Tenant(_place(fleet), "one-row")
     file_id = me.upload(CHAT, [_SMALL_TOKENS])
-    me.seconds(CHAT, file_id)
+    me.run(CHAT, file_id)
     with BareEngine(fleet.catalog, MODELS[CHAT], CHAT, fleet.bare_environment) as bare:
         generation = statistics.median(bare.seconds(tokens=_SMALL_TOKENS) for _ in range(5))
-    taken = sorted(me.seconds(CHAT, file_id) for _ in range(10 * scale.repeats))
+    taken = sorted(me.run(CHAT, file_id).seconds for _ in range(10 * scale.repeats))
     return [
         bounded("one row, warm, p50 over generation", statistics.median(taken) - generation,
                 generation, unit="s", goal=0.2),
@@ -207,12 +95,12 @@ def mixed_lengths(fleet: BenchFleet, scale: Scale) -> list[Figure]:
     random_ = random.Random(7)
     tokens = [int(math.exp(random_.uniform(math.log(8), math.log(512)))) for _ in range(768)]
     equal = [round(statistics.mean(tokens))] * len(tokens)
-    me = Tenant(fleet, "lengths")
+    me = Tenant(_place(fleet), "lengths")
     files = {"mixed": me.upload(CHAT, tokens), "equal": me.upload(CHAT, equal)}
     taken: dict[str, list[float]] = {name: [] for name in files}
     for _ in range(max(1, scale.repeats // 3)):
         for name, file_id in files.items():
-            taken[name].append(me.seconds(CHAT, file_id))
+            taken[name].append(me.run(CHAT, file_id).seconds)
     return [
         compared("rows of mixed lengths / of equal ones",
                  sum(tokens) / statistics.median(taken["mixed"]),
@@ -221,54 +109,8 @@ def mixed_lengths(fleet: BenchFleet, scale: Scale) -> list[Figure]:
     ]  # fmt: skip
 
 
-def phases(fleet: BenchFleet, scale: Scale) -> list[Figure]:
-    """Where five rows spend their time beside a giant batch: seconds from their creation."""
-    me, other = Tenant(fleet, "phases"), Tenant(fleet, "phases-giant")
-    file_id = me.upload(CHAT, [_SMALL_TOKENS] * _SMALL_ROWS)
-    found: dict[str, dict[str, list[float]]] = {}
-    for _ in range(scale.repeats):
-        _note(found.setdefault("alone", {}), _watched(fleet, me, file_id))
-    with giants([other], CHAT, scale.giant_rows):
-        for _ in range(scale.repeats):
-            _note(found.setdefault("beside a giant", {}), _watched(fleet, me, file_id))
-            time.sleep(scale.pause_seconds)
-    return [
-        bounded(f"5 rows {where}: {phase}, p50", statistics.median(times), 0.0, unit="s", goal=None)
-        for where, by_phase in found.items()
-        for phase, times in by_phase.items()
-    ]
-
-
-def _note(found: dict[str, list[float]], times: dict[str, float]) -> None:
-    for phase, seconds in times.items():
-        found.setdefault(phase, []).append(seconds)
-
-
-def _watched(fleet: BenchFleet, tenant: Tenant, file_id: str) -> dict[str, float]:
-    return asyncio.run(_watch(fleet, tenant, file_id))
-
-
-async def _watch(fleet: BenchFleet, tenant: Tenant, file_id: str) -> dict[str, float]:
-    """When the batch reached each phase, by looking at Redis all the time."""
-    state = State(fleet.fleet.addresses.redis_url)
-    began = time.perf_counter()
-    batch = await asyncio.to_thread(tenant.create, CHAT, file_id)
-    times = {"accepted": time.perf_counter() - began}
-    while "completed" not in times:
-        record = await state.batches.get(batch.id)
-        is_claimed = await state.claims.inflight(batch.id) > 0
-        is_run = await state.slices.parts(batch.id)
-        reached = {
-            "planned": record.status is not Status.VALIDATING,
-            "claimed": is_claimed or bool(is_run),
-            "committed": bool(is_run),
-            "completed": record.status is Status.COMPLETED,
-        }
-        for phase, is_there in reached.items():
-            if is_there:
-                times.setdefault(phase, time.perf_counter() - began)
-    await state.close()
-    return times
+def _place(fleet: BenchFleet) -> Place:
+    return Place(fleet.fleet.base_url, fleet.fleet.addresses.redis_url, MODELS)
 
 
 def _p95(times: Iterator[float] | Sequence[float]) -> float:
@@ -285,7 +127,6 @@ CASES: dict[str, Callable[[BenchFleet, Scale], list[Figure]]] = {
     "behind-embeddings": lambda fleet, scale: behind(fleet, EMBEDDINGS, scale),
     "one-row": one_row,
     "mixed-lengths": mixed_lengths,
-    "phases": phases,
 }
 
 

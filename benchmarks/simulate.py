@@ -158,7 +158,7 @@ def hostile_gains(seed: int, *, seconds: float) -> dict[str, float]:
         for trick in TRICKS
         if trick not in ("short windows", "all of them")
     }
-    # What is given in advance is an hour of one share, so this is about a day.
+    # Windows are minutes long, so these take about a day.
     for trick in ("short windows", "all of them"):
         found = backlogged(
             seed, tenants=10, seconds=200 * seconds, hostile=trick, model=SLOW, rows_per_second=1.5

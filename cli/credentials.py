@@ -40,6 +40,7 @@ class _Made(NamedTuple):
     redis_password: str
     ray_token: str
     metrics_token: str
+    cache_secret: str
 
     def definitions(self) -> str:
         """What RabbitMQ loads: users, rights, exchanges and queues."""
@@ -58,6 +59,7 @@ def compose_variables() -> dict[str, str]:
         "BATCHYARD_S3_SECRET_KEY": secrets.token_urlsafe(30),
         "BATCHYARD_RAY_TOKEN": made.ray_token,
         "BATCHYARD_METRICS_TOKEN": made.metrics_token,
+        "BATCHYARD_CACHE_SECRET": made.cache_secret,
         "REDIS_PASSWORD": made.redis_password,
         "RABBITMQ_DEFINITIONS": base64.b64encode(made.definitions().encode()).decode(),
         # For the tenant's services on this machine; no container gets it.
@@ -83,6 +85,7 @@ def kubernetes_secrets(s3: S3) -> list[dict[str, object]]:
         # The name of the key is KubeRay's.
         "batchyard-ray": {"auth_token": made.ray_token},
         "batchyard-metrics": {"token": made.metrics_token},
+        "batchyard-cache": {"secret": made.cache_secret},
     }
     return [
         {
@@ -157,6 +160,7 @@ def _make() -> _Made:
         redis_password=secrets.token_urlsafe(24),
         ray_token=secrets.token_hex(32),
         metrics_token=secrets.token_urlsafe(24),
+        cache_secret=secrets.token_urlsafe(24),
     )
 
 

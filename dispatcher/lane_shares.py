@@ -18,6 +18,7 @@ class LaneShare:
     rows: int = 0
     slices: int = 0
     prompt_tokens: int = 0
+    sequences: int = 0
 
 
 class LaneShares:
@@ -37,10 +38,16 @@ class LaneShares:
         """The slices of all lanes that have been counted."""
         return sum(share.slices for share in self.all)
 
+    @property
+    def sequences(self) -> int:
+        """The sequences of all rows, each a prompt times its answers."""
+        return sum(share.sequences for share in self.all)
+
     def add(self, row: Row) -> LaneShare:
         """Count the row for its lane's share, which is returned."""
         share = self._by_model.get(row.model) or self._new_share(row.model)
         share.rows += 1
+        share.sequences += row.sequences
         share.prompt_tokens += row.tokens - row.output
         return share
 
@@ -55,6 +62,8 @@ class LaneShares:
         return {
             "lane": " ".join(self.lanes),
             "slices_total": self.slices,
+            # What counts against the quota of requests.
+            "queued_requests": self.sequences,
             "queued_model": " ".join(share.model.name for share in self.all),
             "prompt_tokens": " ".join(str(share.prompt_tokens) for share in self.all),
             **{f"rows_left:{share.lane}": share.rows for share in several},

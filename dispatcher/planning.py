@@ -73,6 +73,7 @@ class Planner:
         self._storage = storage
         self._catalog = catalog
         self._models = catalog.endpoints_by_name()
+        self._rules = catalog.rules_by_name()
         self._slice_limits = slice_limits
         self._limits = Limits(rows=max_rows, embedding_inputs=max_embedding_inputs)
         self._max_input_bytes = max_input_bytes
@@ -150,6 +151,7 @@ class Planner:
             endpoint=endpoint,
             models=self._models,
             limits=self._limits,
+            rules=self._rules,
             is_mixed=self._mixed_batches,
             offset=offset,
         )
@@ -208,7 +210,7 @@ class Planner:
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:
             full = shares.all[error.number]
-            share, limit = check.rows, quota.requests
+            share, limit = shares.sequences, quota.requests
             if error.queue == "tokens":
                 limits = (quota.tokens, *quota.more_tokens)
                 share, limit = full.prompt_tokens, limits[error.number]

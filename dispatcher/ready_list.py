@@ -39,7 +39,9 @@ def ready_list(
     )
     for slice_ in slices:
         line.add(_work(slice_, lane.weights.get(slice_.tenant, 1.0)))
-    first = urgent(_deadlines(slices), now=now, tokens_per_second=lane.tokens_per_second)
+    first = urgent(
+        _deadlines(slices, lane.weights), now=now, tokens_per_second=lane.tokens_per_second
+    )
     line.hurry(first, tokens_per_second=lane.tokens_per_second)
     chosen: list[ReadySlice] = []
     while len(line) and rows > 0 and len(chosen) < MAX_READY:
@@ -69,11 +71,17 @@ def exhausted(
     return batches, min(MAX_READY, _DEEPER * depth)
 
 
-def _deadlines(slices: Sequence[ReadySlice]) -> list[Deadline]:
+def _deadlines(slices: Sequence[ReadySlice], weights: Mapping[str, float]) -> list[Deadline]:
     """What each batch still has to run, as far as its first slice is like the others."""
     firsts = {slice_.batch_id: slice_ for slice_ in reversed(slices)}
     return [
-        Deadline(id_, first.expires_at, first.tokens / first.rows * first.rows_left)
+        Deadline(
+            id_,
+            first.expires_at,
+            first.tokens / first.rows * first.rows_left,
+            first.tenant,
+            weights.get(first.tenant, 1.0),
+        )
         for id_, first in firsts.items()
     ]
 

@@ -129,6 +129,7 @@ class DryRuns:
             endpoint=endpoint,
             models=self._catalog.endpoints_by_name(),
             limits=self._limits,
+            rules=self._catalog.rules_by_name(),
             is_mixed=self._mixed_batches,
         )
 

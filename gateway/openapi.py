@@ -18,6 +18,7 @@ from gateway.openapi_headers import EVERYWHERE, HEADERS, OF_CALLERS, OF_STATUS
 from gateway.openapi_settings import body_schemas
 from gateway.openapi_words import ANSWERS, BODIES, CONFLICTS, DOWNLOADS, LINKS, OBJECTS, PARAMETERS
 from gateway.route_docs import FORM_MEDIA, JSON_MEDIA, Json
+from gateway.row_schemas import row_schemas
 from gateway.settings import GatewaySettings
 from gateway.stream_shapes import stream_schemas
 from shared.openai.shapes import ErrorBody, ErrorEnvelope
@@ -65,7 +66,8 @@ def completed(document: Json, settings: GatewaySettings) -> Json:
         mode="serialization", ref_template=SCHEMAS + "{model}"
     )
     schemas.update({**envelope.pop("$defs"), "ErrorEnvelope": envelope})
-    for name, schema in stream_schemas(SCHEMAS + "{model}").items():
+    template = SCHEMAS + "{model}"
+    for name, schema in (stream_schemas(template) | row_schemas(template)).items():
         schemas.setdefault(name, schema)
     for name, value in OBJECTS.items():
         if name in schemas:

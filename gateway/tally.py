@@ -226,4 +226,4 @@ def _output_in_context(row: Row, counted: Counted | None, counter: Counter) -> i
     if counter.max_model_len is None:
         return row.output
     left = counter.max_model_len - (counted.at_least if counted else 0)
-    return min(row.output, row.choices * left)
+    return min(row.output, row.sequences * left)

@@ -21,6 +21,8 @@ from pydantic import (
 
 from shared.errors import NotFoundError
 from shared.openai.endpoints import ENDPOINTS, Runner, endpoints_of
+from shared.openai.row_limits import MAX_ANSWERS, MAX_INPUTS, RowLimits
+from shared.openai.row_rules import RowRules
 
 #: Changes with what lane jobs and engines say to each other, so that no lane job calls an engine
 #: that an older version deployed.
@@ -28,6 +30,8 @@ _ENGINE_PROTOCOL = 2
 #: Rows that an engine computes at once where the catalog does not say it. vLLM's own guess is too
 #: low for batches.
 DEFAULT_SEATS = 256
+#: vLLM's number of logprobs for the whole vocabulary.
+_ALL = -1
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
 # No dot: it separates a lane's name from the fingerprint in the name of an application.
@@ -41,6 +45,28 @@ def _known_endpoint(path: str) -> str:
 
 
 EndpointPath = Annotated[str, AfterValidator(_known_endpoint)]
+
+# As a URL's host is compared: lower case, without a port.
+Domain = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)
+]
+TenantName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
+
+#: Fields of a body that the worker sets.
+_WORKERS_FIELDS = frozenset({"cache_salt", "priority", "request_id"})
+
+
+def _not_the_workers(field: str) -> str:
+    if field in _WORKERS_FIELDS:
+        raise ValueError("the worker sets this field, so it cannot be opened")
+    return field
+
+
+FieldName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64),
+    AfterValidator(_not_the_workers),
+]
 
 
 @dataclass(frozen=True, order=True)
@@ -97,6 +123,10 @@ class Model(_Strict):
     max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}
+    extra_fields: tuple[FieldName, ...] = ()
+    row_limits: RowLimits = RowLimits()
+    share_prefixes: tuple[TenantName, ...] = ()
+    media_domains: tuple[Domain, ...] = ()
     engine: dict[str, Any] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 
@@ -108,6 +138,28 @@ class Model(_Strict):
     def seats(self) -> int:
         """How many rows one replica computes at once."""
         return int(self.engine.get("max_num_seqs", DEFAULT_SEATS))
+
+    @property
+    def row_rules(self) -> RowRules:
+        """What a request may ask of this model."""
+        return RowRules(
+            extra_fields=frozenset(self.extra_fields),
+            limits=RowLimits(**{**self._fitting_limits(), **self._own_limits()}),
+            media_domains=frozenset(self.media_domains),
+            context=_positive(self.engine.get("max_model_len")),
+        )
+
+    def _own_limits(self) -> dict[str, Any]:
+        return self.row_limits.model_dump(include=self.row_limits.model_fields_set)
+
+    def _fitting_limits(self) -> dict[str, Any]:
+        """What follows from the engine's arguments where the operator sets no limit."""
+        seats = _positive(self.engine.get("max_num_seqs")) or RowLimits().sequences
+        sequences = MAX_INPUTS if self.runner == "pooling" else max(seats, MAX_ANSWERS)
+        logprobs = self.engine.get("max_logprobs", RowLimits().logprobs)
+        if logprobs == _ALL:
+            logprobs = None
+        return {"sequences": sequences, "logprobs": logprobs, "prompt_logprobs": logprobs}
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -170,6 +222,11 @@ class Catalog(_Strict):
         """By each served name, the endpoints that it answers."""
         return {name: frozenset(self.model(name).endpoints) for name in self.served_names()}
 
+    def rules_by_name(self) -> dict[str, RowRules]:
+        """By each served name, what a request may ask of it."""
+        rules = {model.name: model.row_rules for model in self.models.values()}
+        return {name: rules[self.model(name).name] for name in self.served_names()}
+
     def token_quotas(self, endpoint: str | None, *, default: int) -> dict[str, int]:
         """How many prompt tokens a tenant's running batches may hold, by model.
 
@@ -212,6 +269,13 @@ class Catalog(_Strict):
     def app_name(self, lane: Lane) -> str:
         """The Serve application of this lane's engine."""
         return f"{lane.name}.{self.fingerprint(lane)}"
+
+
+def _positive(value: object) -> int | None:
+    """An engine argument that is a count; None where the engine decides, or reads another form."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    return None
 
 
 def slug(model: str) -> str:

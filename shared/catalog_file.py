@@ -22,6 +22,7 @@ RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
     "revision": "say it as `revision`",
     "chat_template": "say it as `chat_template`",
     "lora_modules": "say it as `lora`",
+    "allowed_media_domains": "say it as `media_domains`",
     "enable_lora": "follows from `lora`",
     "distributed_executor_backend": "follows from the pool",
 }

@@ -122,6 +122,42 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     (RESPONSES, {"prompt": {"id": "x"}}, "prompt"),
     (RESPONSES, {"truncation": "middle"}, "truncation"),
 )
+#: Changes of a good body that the engine would accept and that are closed by default.
+CLOSED: tuple[tuple[str, dict[str, Any], str], ...] = (
+    (CHAT, {"kv_transfer_params": {"prompt_token_ids": [1]}}, "kv_transfer_params"),
+    (CHAT, {"ec_transfer_params": {"a": 1}}, "ec_transfer_params"),
+    (CHAT, {"vllm_xargs": {"a": 1}}, "vllm_xargs"),
+    (CHAT, {"priority": -5}, "priority"),
+    (CHAT, {"session_id": "x"}, "session_id"),
+    (CHAT, {"request_id": "x"}, "request_id"),
+    (CHAT, {"cache_salt": "x"}, "cache_salt"),
+    (CHAT, {"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs"),
+    (CHAT, {"media_io_kwargs": {"video": {"num_frames": -1}}}, "media_io_kwargs"),
+    (CHAT, {"chat_template": "x"}, "chat_template"),
+    (CHAT, {"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),
+    (CHAT, {"use_beam_search": True}, "use_beam_search"),
+    (CHAT, {"unheard_of": {"a": [1]}}, "unheard_of"),
+    (COMPLETIONS, {"prompt_embeds": "x"}, "prompt_embeds"),
+    (COMPLETIONS, {"kv_transfer_params": {"a": 1}}, "kv_transfer_params"),
+    (COMPLETIONS, {"messages": [_USER]}, "messages"),
+    (EMBEDDINGS, {"priority": 1}, "priority"),
+    (EMBEDDINGS, {"messages": [_USER], "chat_template": "x"}, "chat_template"),
+    (RESPONSES, {"request_id": "x"}, "request_id"),
+    (RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id"),
+)
+#: What a request of the endpoint may say beside its content and its model, and many do.
+OPEN: tuple[tuple[str, dict[str, Any]], ...] = (
+    (CHAT, {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "seed": 1}),
+    (CHAT, {"prompt_cache_key": "k", "safety_identifier": "s", "verbosity": "low"}),
+    (CHAT, {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1, "min_tokens": 1}),
+    (CHAT, {"structured_outputs": {"choice": ["a", "b"]}, "stop_token_ids": [2]}),
+    (CHAT, {"chat_template_kwargs": {"enable_thinking": False}, "documents": [{"text": "x"}]}),
+    (CHAT, {"priority": 0, "cache_salt": None, "use_beam_search": False, "unheard_of": None}),
+    (COMPLETIONS, {"best_of": 1, "echo": True, "ignore_eos": True, "truncate_prompt_tokens": 9}),
+    (EMBEDDINGS, {"dimensions": 8, "encoding_format": "base64", "user": "u"}),
+    (EMBEDDINGS, {"messages": [_USER], "add_generation_prompt": True}),
+    (RESPONSES, {"store": False, "metadata": {"a": "b"}, "include": [], "reasoning": {}}),
+)
 #: Changes of a good body that look wrong and that the engine accepts.
 ODD: tuple[tuple[str, dict[str, Any]], ...] = (
     (CHAT, {"max_tokens": "5", "n": 1.0, "temperature": "1"}),

@@ -37,6 +37,7 @@ from worker.entrance import Entrance, Guest, WithdrawnError
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
 from worker.row_groups import in_groups
+from worker.row_rules import bounded_result, refused, rules_from
 from worker.rows import usage_of
 
 with collector_paused():
@@ -90,6 +91,7 @@ class BatchServer(LLMServer):
         engine: Any = self.engine
         self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
         self._openai = OpenAILayer(await engine.build_asgi_app())
+        self._rules = rules_from(os.environ)
         self._entrance = Entrance(_capacity(self._client.vllm_config))
         self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         #: The rows that run.
@@ -174,6 +176,8 @@ class BatchServer(LLMServer):
                 status=404,
                 param="url",
             )
+        if (refusal_of_body := refused(self._rules, url, body)) is not None:
+            return refusal_of_body
         if isinstance(body, dict) and body.get("stream"):
             return refusal(
                 "Streaming is not supported in the Batch API. Leave out `stream`.",
@@ -185,12 +189,13 @@ class BatchServer(LLMServer):
         async with self._entrance.entered(work) as guest:
             self._guests[row] = guest
             try:
-                result = await self._openai.answer(url, body, request_id)
+                answer = await self._openai.answer(url, body, request_id)
+                result = bounded_result(self._rules, answer)
             finally:
                 if not self._client.errored:
                     del self._guests[row]
-            if result[0] == SUCCESS:
-                self._entrance.learn(guest, usage_of(result[1]))
+            if answer[0] == SUCCESS:
+                self._entrance.learn(guest, usage_of(answer[1]))
             return result
 
     def _unfinished(self) -> int:

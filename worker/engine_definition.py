@@ -21,6 +21,7 @@ from worker.engine_sizes import (
     spare_seats,
 )
 from worker.engine_status import DEPLOYMENT
+from worker.row_rules import rules_arguments, rules_environment
 
 #: Calls that one replica has at most, which rows of batches never reach: what waits for the engine
 #: waits in its queue, where it has an order, and not in Serve, where it has none.
@@ -56,6 +57,7 @@ def llm_config(model: Model, pool: Pool) -> LLMConfig:
                 HANG_SECONDS_VARIABLE: str(model.hang_seconds),
                 SPARE_SEATS_VARIABLE: str(spare_seats(model)),
                 SPARE_KV_VARIABLE: str(model.spare_kv),
+                **rules_environment(model),
                 **engine_environment(model, pool),
             }
         },
@@ -70,6 +72,7 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
 
     arguments: dict[str, Any] = {
         "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
+        **rules_arguments(model),
         **model.engine,
         "max_num_seqs": seats(model) + spare_seats(model),
         # Each row has a rank of the engine's queue.

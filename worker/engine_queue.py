@@ -154,7 +154,10 @@ class EngineQueue:
             return
         self._looked_at = now
         waiting = {row.work.batch_id: row.work for row in self._waiting.values()}
-        deadlines = [Deadline(work.batch_id, work.expires_at, 0.0) for work in waiting.values()]
+        deadlines = [
+            Deadline(work.batch_id, work.expires_at, 0.0, work.tenant, work.weight)
+            for work in waiting.values()
+        ]
         # How much is left of a batch is not known here.
         first = urgent(deadlines, now=now, tokens_per_second=0)
         self._line.hurry(first, tokens_per_second=self._token_rate.per_second)

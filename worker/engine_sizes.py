@@ -46,3 +46,15 @@ def rows_ahead(rows: int) -> int:
 def small_rows(model: Model) -> int:
     """How many rows of small batches run although others have taken all the room."""
     return rows_ahead(model.max_replicas * spare_seats(model))
+
+
+#: As many rows as four slices have; an engine with few seats runs whole slices, too.
+_MIN_TURN_ROWS = 512
+
+
+def turn_rows(model: Model) -> int:
+    """How many rows of batches of which little runs may run although others have all the room.
+
+    They wait in the engine's queue, which is fair among those that it knows.
+    """
+    return max(_MIN_TURN_ROWS, 4 * rows_ahead(rows_at_once(model)))

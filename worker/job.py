@@ -21,7 +21,7 @@ from shared.storage import Storage
 from worker.connections import opened
 from worker.engine_errors import EngineFailedError
 from worker.engine_pools import EnginePools
-from worker.engine_sizes import rows_at_once, small_rows, spare_seats
+from worker.engine_sizes import rows_at_once, small_rows, spare_seats, turn_rows
 from worker.lane_engines import LaneEngines
 from worker.lane_load import LaneLoad
 from worker.lane_work import LaneWork
@@ -91,6 +91,7 @@ class LaneJob:
         self._load = LaneLoad(
             rows_at_once=rows_at_once(model),
             small_rows=small_rows(model),
+            turn_rows=turn_rows(model),
             direct_rows=settings.direct_rows,
             wave_seconds=settings.wave_seconds,
         )

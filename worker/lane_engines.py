@@ -9,7 +9,7 @@ from worker.batch_watch import BatchWatch
 from worker.engine_client import EngineClient
 from worker.engine_deployment import ensure_engine
 from worker.engine_errors import Engine
-from worker.engine_sizes import rows_ahead, rows_at_once, small_rows
+from worker.engine_sizes import rows_ahead, rows_at_once, small_rows, turn_rows
 from worker.settings import WorkerSettings
 from worker.slice_runner import SliceRunner
 from worker.suspect_runner import SuspectRunner
@@ -36,7 +36,8 @@ class LaneEngines:
         model = catalog.model(lane.model)
         self._rows_in_engine = rows_ahead(rows_at_once(model))
         #: Nothing that was begun directly waits here: `LaneLoad` says how much that is.
-        self._direct_rows = max(settings.direct_rows, 2 * self._rows_in_engine) + small_rows(model)
+        any_rows = max(settings.direct_rows, 2 * self._rows_in_engine)
+        self._direct_rows = any_rows + small_rows(model) + turn_rows(model)
         self._patience_seconds = patience_seconds
         self._watch = BatchWatch(state)
         self._slice_runners: dict[Lane, SliceRunner] = {}

@@ -1,5 +1,8 @@
 """The claims of a lane job by the way they run, and how many more rows may start. Pure."""
 
+from collections import Counter
+from enum import Enum, auto
+
 from shared.slices import Claim
 from worker.engine_sizes import rows_ahead
 
@@ -7,23 +10,41 @@ from worker.engine_sizes import rows_ahead
 _Key = tuple[str, int, int]
 
 
+class Room(Enum):
+    """What a slice that runs directly takes its room from."""
+
+    #: What the waves have left of the engine.
+    ANY = auto()
+    #: Only small batches have it.
+    SMALL = auto()
+    #: Only batches have it of which little else runs.
+    TURN = auto()
+
+
 class LaneLoad:
     """The claims of a lane job. Slices run directly or in waves."""
 
     def __init__(
-        self, *, rows_at_once: int, small_rows: int, direct_rows: int, wave_seconds: float
+        self,
+        *,
+        rows_at_once: int,
+        small_rows: int,
+        turn_rows: int,
+        direct_rows: int,
+        wave_seconds: float,
     ) -> None:
         """The engine computes `rows_at_once` rows.
 
-        `small_rows` rows of small batches start whatever else runs; the rest is as in the settings.
+        `small_rows` rows of small batches start whatever else runs, and so do `turn_rows` rows of
+        batches of which little runs; the rest is as in the settings.
         """
         self.rows_at_once = rows_at_once
         self._max_small_rows = small_rows
+        self._max_turn_rows = turn_rows
         self._max_direct_rows = direct_rows
         self._wave_seconds = wave_seconds
         self._held: dict[_Key, Claim] = {}
-        self._direct_rows = 0
-        self._small: dict[_Key, int] = {}
+        self._direct: dict[_Key, tuple[Room, Claim]] = {}
         self._waves: list[list[Claim]] = []
 
     @property
@@ -38,16 +59,12 @@ class LaneLoad:
         """Forget the claim; returns whether it was held."""
         return self._held.pop(_key(claim), None) is not None
 
-    def begin_direct(self, claim: Claim, *, is_small: bool = False) -> None:
-        """Count a slice that runs directly; `is_small` if it takes the room of small batches."""
-        if is_small:
-            self._small[_key(claim)] = claim.slice.rows
-        else:
-            self._direct_rows += claim.slice.rows
+    def begin_direct(self, claim: Claim, room: Room = Room.ANY) -> None:
+        """Count a slice that runs directly."""
+        self._direct[_key(claim)] = room, claim
 
     def end_direct(self, claim: Claim) -> None:
-        if self._small.pop(_key(claim), None) is None:
-            self._direct_rows -= claim.slice.rows
+        del self._direct[_key(claim)]
 
     def begin_wave(self, claims: list[Claim]) -> None:
         self._waves.append(claims)
@@ -61,11 +78,26 @@ class LaneLoad:
         Small slices may always start, and large ones while no wave feeds the engine.
         """
         unused = 2 * self.rows_in_engine() - sum(map(self._flowing_rows, self._waves))
-        return max(self._max_direct_rows, unused) - self._direct_rows
+        return max(self._max_direct_rows, unused) - self._rows(Room.ANY)
 
     def free_small_rows(self) -> int:
         """How many more rows of small batches may run directly, although others have the room."""
-        return self._max_small_rows - sum(self._small.values())
+        return self._max_small_rows - self._rows(Room.SMALL)
+
+    def free_turn_rows(self) -> int:
+        """How many more rows may run directly of batches that `have_turns` does not name."""
+        return self._max_turn_rows - self._rows(Room.TURN)
+
+    def have_turns(self) -> set[str]:
+        """The batches of which so much runs that they take no room from the others.
+
+        Half of the seats is more than the share of any batch that has to share them.
+        """
+        rows = Counter[str]()
+        for _, claim in self._direct.values():
+            rows[claim.batch_id] += claim.slice.rows
+        flowing = (claim.batch_id for wave in self._waves for claim in self._flowing(wave))
+        return {id_ for id_, count in rows.items() if 2 * count >= self.rows_at_once}.union(flowing)
 
     def wave_rows(self, rate: float) -> int:
         """How many rows keep the engine busy until the wave after this one has started."""
@@ -75,10 +107,16 @@ class LaneLoad:
         """How many rows one path may have in the engine and its queue."""
         return rows_ahead(self.rows_at_once)
 
+    def _rows(self, room: Room) -> int:
+        return sum(claim.slice.rows for its, claim in self._direct.values() if its is room)
+
     def _flowing_rows(self, wave: list[Claim]) -> int:
-        """The rows that the wave has left, or 0 until it has settled its first slice."""
+        return sum(claim.slice.rows for claim in self._flowing(wave))
+
+    def _flowing(self, wave: list[Claim]) -> list[Claim]:
+        """What the wave has left; nothing until it has settled its first slice."""
         left = [claim for claim in wave if _key(claim) in self._held]
-        return sum(claim.slice.rows for claim in left) if len(left) < len(wave) else 0
+        return left if len(left) < len(wave) else []
 
 
 def _key(claim: Claim) -> _Key:

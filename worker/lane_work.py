@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 import structlog
@@ -13,7 +13,7 @@ from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
 from worker.lane_engines import LaneEngines
-from worker.lane_load import LaneLoad
+from worker.lane_load import LaneLoad, Room
 from worker.outcomes import SliceResult
 from worker.settings import WorkerSettings
 from worker.slice_io import fetch, settle
@@ -73,6 +73,7 @@ class LaneWork:
         if not self.suspects or time.monotonic() < self._no_trial_before:
             started = await self._start_direct(engine)
             started += await self._start_small(engine)
+            started += await self._start_turns(engine)
             started += await self._start_wave(engine, rate)
             if started:
                 return started
@@ -97,20 +98,33 @@ class LaneWork:
         rows = self._load.free_direct_rows()
         if rows <= 0:
             return 0
-        claims = await self._claim(rows=rows, begun=True)
-        for claim in claims:
-            self._load.begin_direct(claim)
-            self._keep(self._directs, self._run_direct(claim, engine))
-        return len(claims)
+        return self._run_directly(await self._claim(rows=rows, begun=True), engine, Room.ANY)
 
     async def _start_small(self, engine: Lane) -> int:
         """Start slices of small batches for which others have left no room."""
         rows = self._load.free_small_rows()
-        if rows <= 0 or self._load.free_direct_rows() >= self._small_batch_rows:
+        if rows <= 0:
             return 0
         claims = await self._claim(rows=rows, begun=True, max_batch_rows=self._small_batch_rows)
+        return self._run_directly(claims, engine, Room.SMALL)
+
+    async def _start_turns(self, engine: Lane) -> int:
+        """Start slices of batches of which little runs, so that none waits for a wave to end.
+
+        One after another: each may be the one with which its batch has its turn.
+        """
+        started = 0
+        while (rows := self._load.free_turn_rows()) > 0:
+            passing_over = self._load.have_turns()
+            claims = await self._claim(rows=rows, slices=1, begun=True, passing_over=passing_over)
+            if not claims:
+                break
+            started += self._run_directly(claims, engine, Room.TURN)
+        return started
+
+    def _run_directly(self, claims: list[Claim], engine: Lane, room: Room) -> int:
         for claim in claims:
-            self._load.begin_direct(claim, is_small=True)
+            self._load.begin_direct(claim, room)
             self._keep(self._directs, self._run_direct(claim, engine))
         return len(claims)
 
@@ -118,9 +132,11 @@ class LaneWork:
         """Start the next wave before the running one drains."""
         if len(self._waves) >= _MAX_WAVES:
             return 0
-        # Fewer rows would be done before the execution has started.
+        # Fewer rows would be done before the execution has started, and a small batch, too.
         claims = await self._claim(
-            rows=self._load.wave_rows(rate), min_rows=self._load.rows_at_once
+            rows=self._load.wave_rows(rate),
+            min_rows=self._load.rows_at_once,
+            min_batch_rows=self._small_batch_rows + 1,
         )
         if not claims:
             return 0
@@ -157,19 +173,24 @@ class LaneWork:
         self,
         *,
         rows: int,
+        slices: int = _MAX_SLICES,
         min_rows: int = 0,
         begun: bool = False,
+        min_batch_rows: int = 0,
         max_batch_rows: int | None = None,
+        passing_over: Collection[str] = (),
     ) -> list[Claim]:
         claims = await self._state.claims.take(
             self._lane.name,
             self._job,
             lease_seconds=self._settings.claim_seconds,
-            slices=_MAX_SLICES,
+            slices=slices,
             rows=rows,
             min_rows=min_rows,
             begun=begun,
+            min_batch_rows=min_batch_rows,
             max_batch_rows=max_batch_rows,
+            passing_over=passing_over,
         )
         self._hold(claims)
         return claims

@@ -1,8 +1,9 @@
 """The settings of lane jobs besides the shared ones. Ray nodes have them in their environment."""
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from shared.settings import SharedSettings
+from worker.cache_salt import derived_secret
 from worker.engine_sizes import ROWS_PER_ENGINE_CALL
 
 
@@ -25,3 +26,14 @@ class WorkerSettings(SharedSettings):
     lane_engine_deaths: int = Field(default=12, ge=5)
     #: Publish an event for each committed slice. There are many of them.
     slice_events: bool = False
+    cache_secret: SecretStr | None = Field(
+        default=None,
+        description="what keeps tenants apart in the engines' prefix caches; without it, a secret "
+        "that follows from the S3 login's",
+    )
+
+    @property
+    def cache_key(self) -> bytes:
+        """The secret for the salts of tenants; an empty one counts as none."""
+        given = self.cache_secret.get_secret_value() if self.cache_secret else ""
+        return given.encode() or derived_secret(self.s3_secret_key.get_secret_value().encode())

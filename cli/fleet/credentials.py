@@ -23,14 +23,17 @@ class Credentials(NamedTuple):
     s3_secret_key: str
     ray_token: str
     api_key: str
+    cache_secret: str
 
 
 def read_credentials(run_dir: Path) -> Credentials:
     """The run directory's secrets; generated now if it has none."""
     path = run_dir / "credentials.json"
-    if path.exists():
-        return Credentials(**json.loads(path.read_text()))
-    made = Credentials(
+    known = json.loads(path.read_text()) if path.exists() else {}
+    if known.keys() >= set(Credentials._fields):
+        return Credentials(**known)
+    # A run directory of an older version keeps what it has.
+    fresh = Credentials(
         service_password=secrets.token_urlsafe(24),
         tenant_password=secrets.token_urlsafe(24),
         redis_password=secrets.token_urlsafe(24),
@@ -38,6 +41,8 @@ def read_credentials(run_dir: Path) -> Credentials:
         s3_secret_key=secrets.token_urlsafe(30),
         ray_token=secrets.token_hex(32),
         api_key=ids.new_api_key(),
+        cache_secret=secrets.token_urlsafe(24),
     )
+    made = fresh._replace(**known)
     write_private_file(path, json.dumps(made._asdict(), indent=2))
     return made

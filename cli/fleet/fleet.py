@@ -93,7 +93,8 @@ class Fleet:
         self.servers.launch()
         path = self._options.catalog or self.run_dir / CATALOG_FILE
         environment = self._environment(path.resolve())
-        self.ray = RayNode(self.run_dir, self.credentials.ray_token, environment)
+        salted = {"BATCHYARD_CACHE_SECRET": self.credentials.cache_secret, **environment}
+        self.ray = RayNode(self.run_dir, self.credentials.ray_token, salted)
         self.ray.launch()
         check = None
         if self._options.catalog is not None:

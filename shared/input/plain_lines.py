@@ -16,6 +16,8 @@ from pydantic.fields import FieldInfo
 from shared.openai.bodies import ResponseFormat, Tool
 from shared.openai.endpoints import ENDPOINTS, Endpoint
 
+#: Entries of a list in a plain line; the limits of a model may be lower than those of a longer one.
+MAX_PLAIN_LIST = 4
 _COUNT = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 _PLAIN_TYPES = (bool, int, float, str)
 
@@ -87,6 +89,8 @@ def plain_decoder(path: str, model: str) -> msgspec.json.Decoder[Any]:
             ("stream", bool | None, None),
             *_other_fields(endpoint),
         ],
+        # Of the others some are refused, so each of them is looked at.
+        forbid_unknown_fields=True,
         gc=False,
     )
     line = msgspec.defstruct(
@@ -102,9 +106,18 @@ def plain_decoder(path: str, model: str) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(line)
 
 
+def has_plain_constraint(body: Any) -> bool:
+    """Whether the engine compiles something for this decoded body before it runs."""
+    form = getattr(body, "response_format", None)
+    return bool(getattr(body, "tools", None)) or getattr(form, "json_schema", None) is not None
+
+
 def _other_fields(endpoint: Endpoint) -> Iterator[tuple[str, Any, Any]]:
-    for name, field in endpoint.body.model_fields.items():
-        if name in ("model", endpoint.content):
+    fields = endpoint.body.model_fields
+    for name in sorted(endpoint.body.unread - fields.keys() - {"stream", endpoint.body.exempting}):
+        yield name, msgspec.Raw, msgspec.Raw()
+    for name, field in fields.items():
+        if name in ("model", endpoint.content, *endpoint.body.closed):
             continue
         if name in endpoint.output_limits:
             yield name, _COUNT | None, None
@@ -146,7 +159,8 @@ def _plain_kind(kind: Any, limits: list[Any]) -> Any:
     if get_origin(kind) is list:
         [inner] = get_args(kind)
         inner = _plain_kind(inner, [])
-        return None if inner is None else list[inner]  # type: ignore[valid-type]
+        longest = msgspec.Meta(max_length=MAX_PLAIN_LIST)
+        return None if inner is None else Annotated[list[inner], longest]  # type: ignore[valid-type]
     return _bounded(kind, limits) if kind in _PLAIN_TYPES else None
 
 

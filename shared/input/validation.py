@@ -13,22 +13,29 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shared.input.line_check import LineCheck
-from shared.input.plain_lines import plain_decoder
+from shared.input.plain_lines import (
+    MAX_PLAIN_LIST,
+    has_plain_constraint,
+    plain_decoder,
+)
 from shared.input.problems import DECODE_ERRORS, Problems
 from shared.input.request_lines import BYTE_ORDER_MARK
 from shared.input.rows import (
     BYTES_PER_TOKEN,
     Row,
-    count_inputs,
     count_or_none,
     predicted_output,
 )
 from shared.openai.bodies import Body, Refusal, read_body
-from shared.openai.endpoints import ENDPOINTS, Endpoint
+from shared.openai.endpoints import ENDPOINTS, Endpoint, count_inputs
+from shared.openai.row_limits import int_of, sequences
+from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.openai.shapes import BatchError
 
 #: Lines that are decoded together: few enough to stay in the processor's cache.
 _LINES_TOGETHER = 64
+#: A larger number is no count of sequences that anything could take.
+_MAX_SEQUENCES = 2**31 - 1
 
 
 class Limits(NamedTuple):
@@ -49,6 +56,8 @@ class InputCheck:
     #: By each model's name, the endpoints that it serves.
     models: Mapping[str, AbstractSet[str]]
     limits: Limits = field(default_factory=Limits)
+    #: By model's name, what its operator lets requests ask for; `DEFAULT_RULES` for all others.
+    rules: Mapping[str, RowRules] = field(default_factory=dict)
     #: Whether each line may name its own model and endpoint.
     is_mixed: bool = False
     #: Lines that are requests, good or bad.
@@ -58,7 +67,7 @@ class InputCheck:
     #: Predicted for all good rows.
     prompt_tokens: int = 0
     embedding_inputs: int = 0
-    #: Good rows that the engine would refuse.
+    #: Good rows that get an error for what their bodies ask for.
     refused: int = 0
     _line_number: int = 0
     _rest: bytes = b""
@@ -152,20 +161,25 @@ class InputCheck:
             return None
         if True in [request.body.stream for request in requests]:
             return None
+        counts = self._plain_sequences(lines, requests)
+        if counts is None:
+            return None
         are_new = self._line_check.custom_ids.add_all([request.custom_id for request in requests])
         found = []
         number, end, endpoint = self._line_number, self.offset, ENDPOINTS[url]
-        # A plain line asks for one answer.
-        default = predicted_output(endpoint, endpoint.default_limit, 1)
-        for line, request, is_new in zip(lines, requests, are_new, strict=True):
+        most = self.rules.get(model, DEFAULT_RULES).max_output
+        default = predicted_output(endpoint, endpoint.default_limit, 1, most=most)
+        for line, request, is_new, count in zip(lines, requests, are_new, counts, strict=True):
             number, start, end = number + 1, end, end + len(line) + 1
             if not is_new:
                 self._problems.add_duplicate(number, request.custom_id)
                 continue
             limit = _first_limit(request.body, endpoint)
-            output = limit or default
+            output = (
+                predicted_output(endpoint, limit, count, most=most) if limit else count * default
+            )
             tokens = len(line) // BYTES_PER_TOKEN + output
-            found.append(Row(number, start, end, tokens, output, limit, 1, line, url, model))
+            found.append(Row(number, start, end, tokens, output, limit, count, line, url, model))
         self._line_number, self.offset = number, end
         self.rows += len(lines)
         self.prompt_tokens += sum([row.tokens - row.output for row in found])
@@ -173,6 +187,22 @@ class InputCheck:
             inputs = [getattr(request.body, endpoint.content) for request in requests]
             self.embedding_inputs += sum(map(count_inputs, inputs))
         return found
+
+    def _plain_sequences(self, lines: list[bytes], requests: list[Any]) -> list[int] | None:
+        """The sequences of plain lines; None if a limit of their model has to be looked at."""
+        assert self._line_check.last is not None  # noqa: S101  # plain lines are like the last one
+        url, model = self._line_check.last
+        limits, endpoint = self.rules.get(model, DEFAULT_RULES).limits, ENDPOINTS[url]
+        if limits.stop < MAX_PLAIN_LIST:
+            return None
+        for line, request in zip(lines, requests, strict=True):
+            if len(line) > limits.schema_bytes and has_plain_constraint(request.body):
+                return None
+        if endpoint.prompt != "texts":
+            # A plain line asks for one answer.
+            return [1] * len(lines)
+        counts = [count_inputs(getattr(request.body, endpoint.content)) for request in requests]
+        return counts if max(counts) <= limits.sequences else None
 
     def _row(self, line: bytes, line_feed: int = 1) -> Row | None:
         """The row that any line is; None for a bad or empty one."""
@@ -208,14 +238,24 @@ class InputCheck:
     def _predicted(self, line: bytes, start: int, endpoint: Endpoint, model: str) -> Row:
         """The row of a good line, with what the engine will make of its body."""
         raw = _body_of(line)
-        found = None if raw is None else read_body(endpoint.body, raw)
+        rules = self.rules.get(model, DEFAULT_RULES)
+        found: Body | Refusal | None = None
+        if raw is not None:
+            found = rules.refusal(endpoint.path, raw) or read_body(endpoint.body, raw)
         if isinstance(found, Refusal):
             self.refused += 1
-            refusal, limit, choices, output = found, None, 1, 0
+            refusal, limit, count, output = found, None, 1, 0
         else:
-            refusal = None
-            limit, choices = _asked_for(endpoint, found or raw or {})
-            output = predicted_output(endpoint, limit, choices)
+            refusal, count = None, min(sequences(endpoint, raw or {}), _MAX_SEQUENCES)
+            limit, min_tokens, is_unending = _asked_for(endpoint, found or raw or {})
+            output = predicted_output(
+                endpoint,
+                limit,
+                count,
+                most=rules.max_output,
+                min_tokens=min_tokens,
+                is_unending=is_unending,
+            )
         prompt_tokens = len(line) // BYTES_PER_TOKEN
         self.prompt_tokens += prompt_tokens
         if endpoint.counts_inputs:
@@ -227,7 +267,7 @@ class InputCheck:
             prompt_tokens + output,
             output,
             limit,
-            choices,
+            count,
             line,
             endpoint.path,
             model,
@@ -256,13 +296,12 @@ def _first_limit(body: Any, endpoint: Endpoint) -> int | None:
     return endpoint.default_limit
 
 
-def _asked_for(endpoint: Endpoint, body: Body | dict[str, Any]) -> tuple[int | None, int]:
-    """The tokens that a request allows for one answer, and the number of answers it asks for."""
+def _asked_for(endpoint: Endpoint, body: Body | dict[str, Any]) -> tuple[int | None, int, bool]:
+    """What a request says of one answer: the tokens it allows, the fewest, and if it ends there."""
 
-    def count(name: str) -> int | None:
-        value = body.get(name) if isinstance(body, dict) else getattr(body, name)
-        return count_or_none(value)
+    def value(name: str) -> object:
+        return body.get(name) if isinstance(body, dict) else getattr(body, name, None)
 
-    limits = (count(name) for name in endpoint.output_limits)
+    limits = (count_or_none(value(name)) for name in endpoint.output_limits)
     limit = next((limit for limit in limits if limit is not None), endpoint.default_limit)
-    return limit, (count("n") or 1) if endpoint.has_choices else 1
+    return limit, int_of(value("min_tokens")), bool(value("ignore_eos"))

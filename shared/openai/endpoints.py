@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 from shared.openai.bodies import Body
 from shared.openai.bodies.embedding import EmbeddingBody
@@ -38,6 +39,11 @@ class Endpoint:
     def has_output(self) -> bool:
         """Whether the model writes tokens."""
         return bool(self.output_limits)
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """What the body of a request may have."""
+        return self.body.open_fields()
 
     @property
     def has_choices(self) -> bool:
@@ -88,3 +94,9 @@ ENDPOINTS: Mapping[str, Endpoint] = {endpoint.path: endpoint for endpoint in _RO
 def endpoints_of(runner: Runner) -> tuple[str, ...]:
     """The paths that an engine of this runner can answer."""
     return tuple(path for path, endpoint in ENDPOINTS.items() if endpoint.runner == runner)
+
+
+def count_inputs(value: Any) -> int:
+    """How many prompts a content has: one, a list, or a list of lists of tokens or messages."""
+    is_several = isinstance(value, list) and bool(value) and isinstance(value[0], str | list)
+    return len(value) if is_several else 1

@@ -1,5 +1,6 @@
 """Which batches have to go first, so that no window closes before its batch is done. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -17,21 +18,39 @@ class Deadline(NamedTuple):
     batch_id: str
     expires_at: float
     tokens: float
+    tenant: str = ""
+    #: The tenant's.
+    weight: float = 1.0
 
 
 def urgent(batches: Iterable[Deadline], *, now: float, tokens_per_second: float) -> list[str]:
-    """The batches that have to go before all others, the earliest deadline first.
+    """The batches that go before the others of their tenants, the earliest deadline first.
 
-    All work that is due before a deadline has to fit before it. Where it only just fits, that work
-    is urgent. On one engine, the earliest deadline first meets every deadline that any order meets.
+    A tenant counts on its share of the rate only, beside all other tenants in `batches`. All its
+    work that is due before a deadline has to fit before it. Where it only just fits, that work is
+    urgent. Of one tenant, the earliest deadline first meets every deadline that any order meets.
     With a rate of 0, which is an unknown one, a batch is urgent shortly before its deadline.
     """
-    found: list[str] = []
-    waiting: list[str] = []
+    by_tenant: defaultdict[str, list[Deadline]] = defaultdict(list)
+    for batch in batches:
+        by_tenant[batch.tenant].append(batch)
+    weights = sum(some[0].weight for some in by_tenant.values())
+    found: list[Deadline] = []
+    for some in by_tenant.values():
+        share = tokens_per_second * some[0].weight / weights
+        found += _urgent_of_one(some, now=now, tokens_per_second=share)
+    return [batch.batch_id for batch in sorted(found, key=_by_deadline)]
+
+
+def _urgent_of_one(
+    batches: Iterable[Deadline], *, now: float, tokens_per_second: float
+) -> list[Deadline]:
+    found: list[Deadline] = []
+    waiting: list[Deadline] = []
     total = 0.0
-    for batch in sorted(batches, key=lambda batch: (batch.expires_at, batch.batch_id)):
+    for batch in sorted(batches, key=_by_deadline):
         total += batch.tokens
-        waiting.append(batch.batch_id)
+        waiting.append(batch)
         slack = BLIND_SECONDS
         if tokens_per_second > 0:
             slack = total / tokens_per_second * (1 + SLACK_RATIO) + SLACK_SECONDS
@@ -39,3 +58,7 @@ def urgent(batches: Iterable[Deadline], *, now: float, tokens_per_second: float)
             found += waiting
             waiting.clear()
     return found
+
+
+def _by_deadline(batch: Deadline) -> tuple[float, str]:
+    return batch.expires_at, batch.batch_id

@@ -1,15 +1,15 @@
 """What waits in front of a lane or of an engine, and what goes next. Pure: time is an argument.
 
 Between tenants the order is fair in the tokens that engines really compute. Within a tenant it goes
-by priority with ageing, then by turns between batches. A batch goes before all of that when its
-deadline would otherwise be missed, and works that begin like what the engine has in its cache go
-first as long as no tenant loses its share by it.
+by priority with ageing, then by turns between batches. A batch goes before the others of its tenant
+when its deadline would otherwise be missed. Of tenants that have had about as much, the one with an
+urgent batch goes first, and otherwise the one whose work begins like what the engine has in its
+cache. No tenant loses its share by either.
 """
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from math import inf
 from typing import NamedTuple
 
 from shared.ordering.deadlines import Deadline
@@ -19,13 +19,11 @@ from shared.ordering.shares import Shares
 from shared.ordering.waiting_batch import TURN_SECONDS, TURN_TOKENS, LastTurn, Rank, WaitingBatch
 from shared.ordering.work import Work
 
-#: How far the shares of two tenants may drift apart so that works with a cached beginning go first,
-#: in seconds of the engine; and in tokens as long as its rate is unknown.
-LOCALITY_SECONDS = 1.0
-LOCALITY_TOKENS = 2048
-#: How much of its own share a tenant may be given in advance to meet deadlines, in seconds. It
-#: waits for the others afterwards, so nobody gains by asking for short windows.
-ADVANCE_SECONDS = 3600
+#: How far the shares of two tenants may drift apart so that urgent works, or works with a cached
+#: beginning, go first: in seconds of the engine, and in tokens as long as its rate is unknown. Who
+#: is ahead waits for the others afterwards, so nobody gains by asking for short windows.
+DRIFT_SECONDS = 1.0
+DRIFT_TOKENS = 2048
 #: Batches without works that wait whose last turns are remembered.
 _MAX_TURNS = 1000
 
@@ -167,11 +165,11 @@ class Line:
             self._next = self._urgent_batch(floor) or self._fair_batch(poorest, floor, now)
         return self._next
 
+    def _drift(self) -> float:
+        return DRIFT_SECONDS * self._tokens_per_second or DRIFT_TOKENS
+
     def _urgent_batch(self, floor: float) -> WaitingBatch | None:
-        most = inf
-        if self._tokens_per_second > 0:
-            weights = sum(map(self.shares.weight, self._tenants))
-            most = floor + ADVANCE_SECONDS * self._tokens_per_second / weights
+        most = floor + self._drift()
         waiting = (self._batches.get(batch_id) for batch_id in self._urgent)
         return next(
             (batch for batch in waiting if batch and self.shares.of(batch.tenant) <= most), None
@@ -179,7 +177,7 @@ class Line:
 
     def _fair_batch(self, poorest: str, floor: float, now: float) -> WaitingBatch:
         chosen, most = self._head(poorest, now), -1
-        drift = LOCALITY_SECONDS * self._tokens_per_second or LOCALITY_TOKENS
+        drift = self._drift()
         # A batch that is small against the drift would wait long for little.
         if self._cache is None or chosen.tokens <= drift:
             return chosen

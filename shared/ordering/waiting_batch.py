@@ -57,6 +57,7 @@ class WaitingBatch:
         #: Tokens that were taken since then.
         self.taken = 0.0
         self._priority = first.priority
+        self._weight = first.weight
         self._created_at = first.created_at
         self._expires_at = first.expires_at
         self._is_whole = False
@@ -71,7 +72,7 @@ class WaitingBatch:
 
     @property
     def deadline(self) -> Deadline:
-        return Deadline(self.id, self._expires_at, self.tokens)
+        return Deadline(self.id, self._expires_at, self.tokens, self.tenant, self._weight)
 
     def rank(self, now: float) -> Rank:
         """Its place among the batches of its tenant.

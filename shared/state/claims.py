@@ -1,7 +1,7 @@
 """Claims: which lane job runs a slice, and how its right to the slice ends."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from shared.dead_rows import DeadRow
@@ -52,14 +52,16 @@ class Claims:
         rows: int,
         min_rows: int = 0,
         begun: bool = False,
+        min_batch_rows: int = 0,
         max_batch_rows: int | None = None,
+        passing_over: Collection[str] = (),
     ) -> list[Claim]:
         """Claim the most urgent ready slices of the lane: up to `slices`, with up to `rows` rows.
 
-        Claims none if fewer than `min_rows` rows are ready. With `max_batch_rows` it passes over
-        slices of batches that have more rows in all. `begun` means that the slices go to the
-        engine now; others have to `begin` first. Raises SupersededError when `job` is no longer the
-        lane's job.
+        Claims none if fewer than `min_rows` rows are ready. It passes over slices of batches that
+        have fewer rows in all than `min_batch_rows`, or more than `max_batch_rows`, and of those
+        whose ids it is given. `begun` means that the slices go to the engine now; others have to
+        `begin` first. Raises SupersededError when `job` is no longer the lane's job.
         """
         answer = await self._scripts.run(
             "claim",
@@ -70,7 +72,9 @@ class Claims:
             rows,
             min_rows,
             int(begun),
+            min_batch_rows,
             "" if max_batch_rows is None else max_batch_rows,
+            *passing_over,
         )
         return _claims(lane, job, answer)
 

@@ -105,7 +105,8 @@ class State:
         """Apply `event` to the batch: status, time, indexes and outbox entry change in one step.
 
         `fields` are written only if the event is applied. A batch with the fields `queued_model`,
-        `total` and `prompt_tokens` counts against its tenant's quota while it is `in_progress`.
+        `queued_requests` (or else `total`) and `prompt_tokens` counts against its tenant's quota
+        while it is `in_progress`.
         Several models, their tokens, and several lanes in `lane` are separated by spaces. Returns
         False if the batch already has the event's target status. Raises InvalidTransitionError if
         its status does not allow the event, NotFoundError if the batch does not exist,

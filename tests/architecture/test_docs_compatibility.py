@@ -1,13 +1,18 @@
 """docs/openai-compatibility.md: every decision is listed, and has a test that shows it.
 
-That the named tests exist is held by `test_docs_names`.
+That the named tests exist is held by `test_docs_names`. The table of fields is generated:
+`python -m tests.architecture.test_docs_compatibility` writes it.
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from shared.openai.endpoints import ENDPOINTS
 
 _PAGE = Path(__file__).parents[2] / "docs/openai-compatibility.md"
 _DECISIONS = 13
+_GENERATED = re.compile(r"(<!-- generated: fields -->\n).*?(<!-- end -->)", re.DOTALL)
 _TEST = re.compile(r"`tests/[\w/]+\.py:test_\w+`")
 
 
@@ -26,7 +31,31 @@ def test_every_row_says_all_and_names_its_tests() -> None:
     assert (lacking, unproved) == ([], [])
 
 
+def test_the_fields_of_requests_are_what_the_endpoints_say() -> None:
+    assert _written() == _PAGE.read_text(), (
+        "run python -m tests.architecture.test_docs_compatibility"
+    )
+
+
 def _rows() -> list[list[str]]:
     """The cells of each row that begins with an id."""
     lines = re.findall(r"^\| ([DE]\d+ \|.*) \|$", _PAGE.read_text(), flags=re.MULTILINE)
     return [[cell.strip() for cell in line.split(" | ")] for line in lines]
+
+
+def _written() -> str:
+    table = "\n".join(["| Endpoint | Open | Closed |", "|---|---|---|", *_fields()])
+    return _GENERATED.sub(lambda part: f"{part[1]}\n{table}\n\n{part[2]}", _PAGE.read_text())
+
+
+def _fields() -> Iterator[str]:
+    for path, endpoint in ENDPOINTS.items():
+        yield f"| `{path}` | {_names(endpoint.fields)} | {_names(endpoint.body.closed)} |"
+
+
+def _names(fields: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(fields))
+
+
+if __name__ == "__main__":
+    _PAGE.write_text(_written())

@@ -17,6 +17,7 @@ from dispatcher.settings import DispatcherSettings
 from gateway.settings import GatewaySettings
 from shared.catalog import Model, Pool
 from shared.catalog_file import load_catalog
+from shared.openai.row_limits import RowLimits
 from shared.settings import SharedSettings
 from worker.settings import WorkerSettings
 
@@ -43,7 +44,14 @@ def test_every_setting_has_a_meaning() -> None:
     assert [row for row in _rows() if row.endswith("|  |")] == []
 
 
-@pytest.mark.parametrize(("heading", "shape"), [("A pool:", Pool), ("A model:", Model)])
+@pytest.mark.parametrize(
+    ("heading", "shape"),
+    [
+        ("A pool:", Pool),
+        ("A model:", Model),
+        ("A model's `row_limits`, all of them optional:", RowLimits),
+    ],
+)
 def test_each_field_of_the_catalog_has_a_row(heading: str, shape: type[BaseModel]) -> None:
     table = PAGE.read_text().partition(heading)[2].strip().partition("\n\n")[0]
 

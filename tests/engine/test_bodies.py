@@ -7,7 +7,7 @@ too: sampling parameters, and the parts of a message that pydantic reads late.
 import copy
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -79,6 +79,45 @@ _TAKES: dict[str, Callable[[Any], None]] = {
 }
 
 
+def _chat_request() -> Any:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    return ChatCompletionRequest
+
+
+def _completion_request() -> Any:
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    return CompletionRequest
+
+
+def _embedding_request() -> Any:
+    from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+
+    return EmbeddingRequest
+
+
+def _response_request() -> Any:
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+    return ResponsesRequest
+
+
+_REQUESTS: dict[str, Callable[[], Any]] = {
+    CHAT: _chat_request,
+    COMPLETIONS: _completion_request,
+    EMBEDDINGS: _embedding_request,
+    RESPONSES: _response_request,
+}
+
+
+def _vllm_fields(kind: Any) -> set[str]:
+    """The fields of a request model, or of all models that a request may have."""
+    if hasattr(kind, "model_fields"):
+        return set(kind.model_fields)
+    return {name for one in get_args(kind) for name in _vllm_fields(one)}
+
+
 def _vllm_refuses(path: str, body: dict[str, Any]) -> bool:
     with warnings.catch_warnings():
         # It deprecates fields of its own.
@@ -93,6 +132,14 @@ def _vllm_refuses(path: str, body: dict[str, Any]) -> bool:
 
 def test_every_endpoint_is_compared() -> None:
     assert {*_TAKES} == {*ENDPOINTS}
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_each_field_of_vllm_is_either_open_or_closed(path: str) -> None:
+    """An engine of a later version may have new ones, and each has to be judged."""
+    endpoint = ENDPOINTS[path]
+
+    assert _vllm_fields(_REQUESTS[path]()) - endpoint.fields - endpoint.body.closed == set()
 
 
 @pytest.mark.parametrize(("path", "change", "param"), WRONG)

@@ -31,6 +31,7 @@ SECRETS: Mapping[str, frozenset[str]] = {
     "batchyard-s3": frozenset({"endpoint", "access-key", "secret-key"}),
     "batchyard-ray": frozenset({"auth_token"}),
     "batchyard-metrics": frozenset({"token"}),
+    "batchyard-cache": frozenset({"secret"}),
     "batchyard-models": frozenset({"token"}),
 }
 

@@ -16,6 +16,14 @@ class EmbeddingBody(Body):
     compared: ClassVar[frozenset[str]] = frozenset({"normalize"})
     # The engine reads them instead of the input.
     exempting: ClassVar[str] = "messages"
+    closed: ClassVar[frozenset[str]] = Body.closed | {"chat_template"}
+    unread: ClassVar[frozenset[str]] = Body.unread | {
+        "add_generation_prompt",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "messages",
+        "padding",
+    }
 
     input: (
         list[int]

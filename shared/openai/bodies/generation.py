@@ -58,10 +58,29 @@ class _GenerateBody(Body):
     """What chat completions and completions have in common."""
 
     compared: ClassVar[frozenset[str]] = frozenset(
-        {"n", "min_tokens", "logprob_token_ids", "structured_outputs", "stream_options"}
+        {
+            "ignore_eos",
+            "logprob_token_ids",
+            "min_tokens",
+            "n",
+            "stream_options",
+            "structured_outputs",
+        }
     )
     # A beam search does not look at most sampling parameters.
     exempting: ClassVar[str] = "use_beam_search"
+    # A beam search enters the engine as many requests, past its order and its limits. The others
+    # cost the engine's one scheduler time for each token, or enlarge results without a limit.
+    closed: ClassVar[frozenset[str]] = Body.closed | {
+        "repetition_detection",
+        "routed_experts_prompt_start",
+        "use_beam_search",
+    }
+    unread: ClassVar[frozenset[str]] = Body.unread | {
+        "return_token_ids",
+        "return_token_offsets",
+        "return_tokens_as_token_ids",
+    }
 
     frequency_penalty: Penalty | None = 0.0
     presence_penalty: Penalty | None = 0.0
@@ -121,6 +140,21 @@ class ChatBody(_GenerateBody):
         "tool_choice",
         "add_generation_prompt",
         "continue_final_message",
+    }
+
+    # A template is a program.
+    closed: ClassVar[frozenset[str]] = _GenerateBody.closed | {"chat_template"}
+    unread: ClassVar[frozenset[str]] = _GenerateBody.unread | {
+        "audio",
+        "function_call",
+        "functions",
+        "modalities",
+        "moderation",
+        "prediction",
+        "return_assistant_tokens_mask",
+        "return_prompt_text",
+        "verbosity",
+        "web_search_options",
     }
 
     messages: list[Message]
@@ -193,6 +227,10 @@ class ChatBody(_GenerateBody):
 
 class CompletionBody(_GenerateBody):
     """The body of a completion."""
+
+    # Embeddings come as a pickled tensor.
+    closed: ClassVar[frozenset[str]] = _GenerateBody.closed | {"prompt_embeds"}
+    unread: ClassVar[frozenset[str]] = _GenerateBody.unread | {"best_of"}
 
     prompt: list[Token] | list[list[Token]] | str | list[str] | None = None
     prompt_embeds: Any = None

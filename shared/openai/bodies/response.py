@@ -39,8 +39,30 @@ class ResponseBody(Body):
     """The body of a request for a response; the engine alone judges the items of its input."""
 
     compared: ClassVar[frozenset[str]] = frozenset(
-        {"background", "prompt", "structured_outputs", "text", "tool_choice", "tools"}
+        {
+            "background",
+            "ignore_eos",
+            "prompt",
+            "structured_outputs",
+            "text",
+            "tool_choice",
+            "tools",
+            "top_logprobs",
+        }
     )
+
+    # Nothing is kept between requests, and messages in the engine's own form are not checked.
+    closed: ClassVar[frozenset[str]] = Body.closed | {
+        "previous_input_messages",
+        "previous_response_id",
+    }
+    unread: ClassVar[frozenset[str]] = Body.unread | {
+        "context_management",
+        "conversation",
+        "enable_response_messages",
+        "include",
+        "moderation",
+    }
 
     input: str | list[Item] | Annotated[Object, Field(max_length=0)]
     instructions: str | None = None

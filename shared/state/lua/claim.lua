@@ -1,15 +1,25 @@
 -- needs: claim, slice
 -- Claims the most urgent ready slices of a lane.
--- ARGV: lane, lane job, lease in ms, max slices, max rows, min rows, '1' if they begin at once, the
---   max rows of their batch ('' for any batch)
+-- ARGV: lane, lane job, lease in ms, max slices, max rows, min rows, '1' if they begin at once, min
+-- and max rows of their batch ('' for no max), then ids of batches to pass over
 -- Returns 'superseded' when the lane has another job. Otherwise the slices (JSON), up to the first one
 -- with more rows than are left; none if fewer than the min rows are ready, or if the lane has failed.
 local lane, job, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 local max_slices, rows_free, min_rows = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local has_begun, max_batch_rows = ARGV[7] == '1', tonumber(ARGV[8])
+local has_begun, PASSED_OVER_FROM = ARGV[7] == '1', 10
+local min_batch_rows, max_batch_rows = tonumber(ARGV[8]), tonumber(ARGV[9]) or math.huge
 local ready = lane_key(lane, 'ready')
 if redis.call('HGET', lane_key(lane, 'job'), 'id') ~= job then return 'superseded' end
 if redis.call('EXISTS', lane_key(lane, 'failure')) == 1 then return '[]' end
+
+local passed_over = {}
+for i = PASSED_OVER_FROM, #ARGV do passed_over[ARGV[i]] = true end
+
+-- Whether slices of a batch with so many rows are asked for. A batch whose rows nobody counted is large.
+local function is_wanted(batch_rows)
+  if batch_rows == 0 then batch_rows = math.huge end
+  return batch_rows >= min_batch_rows and batch_rows <= max_batch_rows
+end
 
 -- Whether enough rows are ready. Slices of batches that have ended do not count, and are dropped.
 local function has_enough()
@@ -17,10 +27,12 @@ local function has_enough()
   local rows = 0
   for _, member in ipairs(redis.call('ZRANGE', ready, 0, MAX_CALL_ENTRIES - 1)) do
     local id, index = split_member(member)
-    local batch = redis.call('HMGET', batch_key(id), 'status', 'plan')
+    local batch = redis.call('HMGET', batch_key(id), 'status', 'plan', 'total')
     if batch[1] == 'in_progress' then
-      rows = rows + cjson.decode(redis.call('HGET', plan_key(id, batch[2]), index))[4]
-      if rows >= min_rows then return true end
+      if is_wanted(tonumber(batch[3] or 0)) and not passed_over[id] then
+        rows = rows + cjson.decode(redis.call('HGET', plan_key(id, batch[2]), index))[4]
+        if rows >= min_rows then return true end
+      end
     else
       redis.call('ZREM', ready, member)
     end
@@ -30,17 +42,18 @@ end
 
 if not has_enough() then return '[]' end
 local granted = {}
--- How many slices at the head of the list stay where they are, because their batches are too large.
+-- How many slices at the head of the list stay where they are, because they are not asked for.
 local passed = 0
 for _ = 1, 2 * MAX_CALL_ENTRIES do
   if #granted == max_slices then break end
   local member = redis.call('ZRANGE', ready, passed, passed)[1]
   if not member then break end
-  local found = find_runnable(member)
-  if not found then
-    redis.call('ZREM', ready, member)
-  elseif max_batch_rows and (found.batch_rows == 0 or found.batch_rows > max_batch_rows) then
+  local is_passed_over = passed_over[split_member(member)]
+  local found = not is_passed_over and find_runnable(member)
+  if is_passed_over or (found and not is_wanted(found.batch_rows)) then
     passed = passed + 1
+  elseif not found then
+    redis.call('ZREM', ready, member)
   else
     if found.rows > rows_free then break end
     rows_free = rows_free - found.rows

@@ -27,8 +27,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 LANE = "m@gpu"
 #: How many slices of a large batch run at once: one directly, and one in each of two waves.
 _CLAIMED = 3
-#: More than a small batch has beside an engine of one seat.
-_LARGE = 3 * (_CLAIMED + 1)
+_ROWS_A_SLICE = 10
+_LARGE = _ROWS_A_SLICE * (_CLAIMED + 1)
+#: Room for one slice, and for a small batch besides.
+_DIRECT_ROWS = 2 * _ROWS_A_SLICE - 1
 
 
 class _SilentEngine:
@@ -46,9 +48,10 @@ class _SilentEngine:
 
 @dataclass
 class FullLaneJob:
-    """A lane job that has no room for more slices of the large batch."""
+    """A lane job that has no room for more slices of its large batch."""
 
     yard: BatchYard
+    batch_id: str
     task: "asyncio.Task[None]"
 
     async def claimed(self, batch_id: str) -> int:
@@ -73,19 +76,19 @@ async def job(
             await asyncio.Event().wait()
 
     (tmp_path / "catalog.yaml").write_text(
-        CATALOG.replace("m: {pools: [gpu]}", "m: {pools: [gpu], engine: {max_num_seqs: 1}}")
+        CATALOG.replace("m: {pools: [gpu]}", "m: {pools: [gpu], engine: {max_num_seqs: 3}}")
     )
     catalog = load_catalog(tmp_path / "catalog.yaml")
     yard = BatchYard(
         state,
         storage,
-        a_planner(state, storage, catalog),
+        a_planner(state, storage, catalog, rows=_ROWS_A_SLICE),
         Finaliser(state, storage, output_seconds=3600),
     )
     batch_id = await yard.plan(lines(_LARGE))
     await state.lanes.feed(LANE, [f"{batch_id}:{index}" for index in range(_CLAIMED + 1)])
     await state.lanes.open_job(LANE, "", JOB)
-    settings = worker_settings(redis_url, s3, tmp_path, direct_rows=3)
+    settings = worker_settings(redis_url, s3, tmp_path, direct_rows=_DIRECT_ROWS)
     running = LaneJob(
         state,
         storage,
@@ -95,7 +98,7 @@ async def job(
         job=JOB,
         engines_class=SilentEngines,
     )
-    full = FullLaneJob(yard, asyncio.create_task(running.run()))
+    full = FullLaneJob(yard, batch_id, asyncio.create_task(running.run()))
 
     async def is_full() -> bool:
         return await full.claimed(batch_id) == _CLAIMED
@@ -123,12 +126,33 @@ async def test_a_small_batch_starts_although_large_ones_have_all_the_room(
     job: FullLaneJob,
 ) -> None:
     state = job.yard.state
-    large, small = [await job.yard.plan(lines(rows)) for rows in (_LARGE, 3)]
-    # Even behind the large ones in the ready list.
-    await state.lanes.feed(LANE, [f"{large}:0", f"{small}:0"])
+    small = await job.yard.plan(lines(3))
+    # Even behind the large one in the ready list.
+    await state.lanes.feed(LANE, [f"{job.batch_id}:{_CLAIMED}", f"{small}:0"])
 
     async def has_started() -> bool:
         return await job.claimed(small) == 1
 
     await eventually(has_started)
-    assert await job.claimed(large) == 0
+    assert await job.claimed(job.batch_id) == _CLAIMED
+
+
+async def test_a_large_batch_starts_beside_the_waves_of_another_and_does_not_take_all(
+    job: FullLaneJob,
+) -> None:
+    state = job.yard.state
+    large = await job.yard.plan(lines(_LARGE))
+    await state.lanes.feed(LANE, [f"{large}:{index}" for index in range(_CLAIMED + 1)])
+
+    async def has_started() -> bool:
+        return await job.claimed(large) > 0
+
+    await eventually(has_started)
+    small = await job.yard.plan(lines(3))
+    await state.lanes.feed(LANE, [f"{large}:{index}" for index in (1, 2)] + [f"{small}:0"])
+
+    async def small_has_started() -> bool:
+        return await job.claimed(small) == 1
+
+    await eventually(small_has_started)
+    assert await job.claimed(large) == 1

@@ -56,6 +56,17 @@ def test_a_batch_whose_rows_hardly_fit_before_its_deadline_goes_first() -> None:
     assert ordered(calm, late, rate=1000.0) == ["calm:0", "late:7"]
 
 
+def test_a_tenant_whose_batches_are_all_nearly_due_gets_no_more_than_its_share() -> None:
+    hasty = [
+        slice_of(f"hasty-{n % 5}", n, tenant="hasty", expires_at=int(NOW) + 800) for n in range(40)
+    ]
+    calm = [slice_of("calm", n, tenant="calm") for n in range(40)]
+
+    for rate in (0.0, 100.0):
+        first = ordered(*hasty, *calm, rate=rate)[:20]
+        assert 8 <= sum(member.startswith("calm") for member in first) <= 12
+
+
 def test_tenants_take_turns_in_tokens_not_in_slices() -> None:
     heavy = [slice_of("heavy", index, tenant="heavy", tokens=3000) for index in range(2)]
     light = [slice_of("light", index, tenant="light", tokens=1000) for index in range(4)]

@@ -12,9 +12,11 @@ from gateway import openapi
 from gateway.app import build_app
 from gateway.file_rules import ExpiresAfter
 from gateway.settings import GatewaySettings
+from shared.openai.endpoints import ENDPOINTS
 from shared.openai.shapes import ErrorEnvelope
 from shared.openai.webhooks import EVENT_TYPES
 from shared.outbound import url_pattern
+from tests.bodies import CLOSED, GOOD, OPEN
 
 Json = dict[str, Any]
 
@@ -61,6 +63,25 @@ def test_operations_have_openais_names(document: Json) -> None:
         *("createBatch", "listBatches", "retrieveBatch", "cancelBatch"),
         *("listModels", "retrieveModel"),
     }
+
+
+def test_the_lines_of_an_input_are_told_with_the_fields_that_they_may_have(
+    document: Json,
+) -> None:
+    lines = {
+        row["properties"]["url"]["enum"][0]: row["properties"]["body"]
+        for name, row in document["components"]["schemas"].items()
+        if name.endswith("Row")
+    }
+
+    for path, endpoint in ENDPOINTS.items():
+        assert lines[path]["properties"].keys() == endpoint.fields
+        checker = Draft202012Validator({**document, **lines[path]})
+        for change in [{}, *(change for where, change in OPEN if where == path)]:
+            body = {name: value for name, value in {**GOOD[path], **change}.items() if value}
+            assert [error.message for error in checker.iter_errors(body)] == []
+        closed = next(change for where, change, _ in CLOSED if where == path)
+        assert not checker.is_valid({**GOOD[path], **closed})
 
 
 def test_every_reference_leads_somewhere(document: Json) -> None:

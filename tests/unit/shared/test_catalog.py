@@ -2,13 +2,16 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from shared.catalog import Catalog, Lane
+from shared.catalog import Catalog, Lane, Model
 from shared.catalog_file import CatalogError, load_catalog
 from shared.errors import NotFoundError
 from shared.openai.endpoints import endpoints_of
+from shared.openai.row_limits import RowLimits
 
 GOOD = """\
 pools:
@@ -44,6 +47,39 @@ def test_fields_left_out_have_the_documented_defaults(tmp_path: Path) -> None:
     assert (model.min_replicas, model.max_replicas, model.idle_seconds) == (0, 1, 300)
     assert model.revision is None
     assert model.chat_template is None
+
+
+def test_what_a_row_may_cost_fits_the_engine_where_the_operator_says_nothing() -> None:
+    def limits(**fields: Any) -> RowLimits:
+        return Model(name="m", pools=("cpu",), **fields).row_rules.limits
+
+    assert limits().sequences == 256
+    assert limits(engine={"max_num_seqs": 1024}).sequences == 1024
+    assert limits(engine={"max_num_seqs": 4}).sequences == 128
+    assert limits(engine={"runner": "pooling"}).sequences == 2048
+    assert limits(engine={"max_logprobs": -1}).logprobs is None
+    assert limits(engine={"max_logprobs": 5}).prompt_logprobs == 5
+    assert limits(engine={"max_num_seqs": 4}, row_limits={"sequences": 2}).sequences == 2
+
+
+def test_tenants_may_share_prefixes_by_name_or_all_of_them() -> None:
+    assert Model(name="m", pools=("cpu",)).share_prefixes == ()
+    for names in (("acme", "beta.b"), ("*",)):
+        assert Model(name="m", pools=("cpu",), share_prefixes=names).share_prefixes == names
+    with pytest.raises(ValidationError, match="share_prefixes"):
+        Model(name="m", pools=("cpu",), share_prefixes=("ac*",))
+
+
+def test_a_prediction_knows_the_context_that_the_operator_set() -> None:
+    model = Model(name="m", pools=("cpu",), engine={"max_model_len": 4096})
+
+    assert model.row_rules.max_output == 4096
+
+
+@pytest.mark.parametrize("field", ["cache_salt", "priority", "request_id", "no field"])
+def test_what_the_worker_sets_cannot_be_opened(field: str) -> None:
+    with pytest.raises(ValidationError, match="extra_fields"):
+        Model(name="m", pools=("cpu",), extra_fields=(field,))
 
 
 def test_a_model_that_generates_has_every_endpoint_that_generates(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 import dataclasses
 
 from shared.slices import Claim, Slice
-from worker.lane_load import LaneLoad
+from worker.lane_load import LaneLoad, Room
 
 
-def _claim(index: int, rows: int) -> Claim:
+def _claim(index: int, rows: int, batch_id: str = "batch_1") -> Claim:
     return Claim(
         lane="m@gpu",
-        batch_id="batch_1",
+        batch_id=batch_id,
         index=index,
         epoch=1,
         strikes=0,
@@ -22,7 +22,11 @@ def _claim(index: int, rows: int) -> Claim:
 
 def _load(*, rows_at_once: int = 256, direct_rows: int = 64) -> LaneLoad:
     return LaneLoad(
-        rows_at_once=rows_at_once, small_rows=16, direct_rows=direct_rows, wave_seconds=30
+        rows_at_once=rows_at_once,
+        small_rows=16,
+        turn_rows=500,
+        direct_rows=direct_rows,
+        wave_seconds=30,
     )
 
 
@@ -67,7 +71,7 @@ def test_small_batches_have_room_that_nothing_else_takes() -> None:
     load = _load()
     load.begin_direct(_claim(0, 2000))
 
-    load.begin_direct(_claim(1, 5), is_small=True)
+    load.begin_direct(_claim(1, 5), Room.SMALL)
 
     assert load.free_small_rows() == 16 - 5
     assert load.free_direct_rows() == 1024 - 2000
@@ -75,6 +79,34 @@ def test_small_batches_have_room_that_nothing_else_takes() -> None:
     load.end_direct(_claim(1, 5))
     assert load.free_small_rows() == 16
     assert load.free_direct_rows() == 1024 - 2000
+
+
+def test_a_batch_has_its_turn_when_it_fills_half_of_the_seats() -> None:
+    load = _load()
+    load.begin_direct(_claim(0, 127), Room.TURN)
+    assert load.have_turns() == set()
+
+    load.begin_direct(_claim(1, 1))
+
+    assert load.have_turns() == {"batch_1"}
+    assert load.free_turn_rows() == 500 - 127
+    load.end_direct(_claim(0, 127))
+    assert load.have_turns() == set()
+    assert load.free_turn_rows() == 500
+
+
+def test_a_batch_has_its_turn_in_a_wave_from_the_first_slice_that_it_settles() -> None:
+    load = _load()
+    wave = [_claim(0, 5, "batch_1"), _claim(0, 5, "batch_2"), _claim(1, 5, "batch_2")]
+    load.hold(wave)
+    load.begin_wave(wave)
+    assert load.have_turns() == set()
+
+    load.drop(wave[1])
+    assert load.have_turns() == {"batch_1", "batch_2"}
+
+    load.drop(wave[2])
+    assert load.have_turns() == {"batch_1"}
 
 
 def test_a_wave_fills_its_time_and_never_less_than_four_engines() -> None:

@@ -1,4 +1,5 @@
 -- A tenant's queue: the requests, and the prompt tokens of each model, that its running batches hold.
+-- A request for several sequences counts as many times; batches of older versions do not say.
 
 local function queue_size(tenant, model)
   local values = redis.call('HMGET', ns .. 'enqueued:' .. tenant, 'requests', 'tokens:' .. model)
@@ -8,10 +9,11 @@ end
 -- Counts the batch in its tenant's queue (sign 1) or out of it (sign -1). A batch of several models
 -- has prompt tokens for each.
 local function count_in_queue(id, sign)
-  local values = redis.call('HMGET', batch_key(id), 'tenant', 'queued_model', 'total', 'prompt_tokens')
+  local values = redis.call('HMGET', batch_key(id), 'tenant', 'queued_model', 'total', 'prompt_tokens',
+    'queued_requests')
   if not values[2] then return end
   local queue = ns .. 'enqueued:' .. values[1]
-  local shares, tokens = {requests = values[3]}, words(values[4])
+  local shares, tokens = {requests = values[5] or values[3]}, words(values[4])
   for i, model in ipairs(words(values[2])) do shares['tokens:' .. model] = tokens[i] or 0 end
   for field, share in pairs(shares) do
     if redis.call('HINCRBY', queue, field, sign * tonumber(share or 0)) <= 0 then
@@ -29,7 +31,7 @@ local function exceeded_quota(id, fields, max_requests, max_tokens)
   local models, shares, limits = words(new.queued_model), words(new.prompt_tokens), words(max_tokens)
   for i = 1, math.max(#models, 1) do
     local requests, tokens = queue_size(tenant, models[i] or '')
-    if i == 1 and max_requests > 0 and requests + tonumber(new.total or 0) > max_requests then
+    if i == 1 and max_requests > 0 and requests + tonumber(new.queued_requests or new.total or 0) > max_requests then
       return 'requests'
     end
     local limit = tonumber(limits[i] or 0)

@@ -293,6 +293,16 @@ async def _reserve(
     )
 
 
+async def test_requests_for_several_answers_count_as_many_times(state: State) -> None:
+    small = Quota(requests=10, tokens=0)
+    first, second = await validating(state), await validating(state)
+    await _accept(state, first, rows=1, tokens=5, model="m", quota=small, sequences=8)
+
+    with pytest.raises(QueueFullError):
+        await _accept(state, second, rows=1, tokens=5, model="m", quota=small, sequences=3)
+    assert await _accept(state, second, rows=1, tokens=5, model="m", quota=small, sequences=2)
+
+
 async def _start(state: State, *, rows: int, tokens: int, model: str, tenant: str = "acme") -> str:
     batch_id = await validating(state, tenant=tenant)
     await _accept(state, batch_id, rows=rows, tokens=tokens, model=model)
@@ -300,7 +310,14 @@ async def _start(state: State, *, rows: int, tokens: int, model: str, tenant: st
 
 
 async def _accept(
-    state: State, batch_id: str, *, rows: int, tokens: int, model: str, quota: Quota = ROOMY
+    state: State,
+    batch_id: str,
+    *,
+    rows: int,
+    tokens: int,
+    model: str,
+    quota: Quota = ROOMY,
+    sequences: int | None = None,
 ) -> bool:
     await state.slices.plan(batch_id, "p", 0, [new_slice(0)])
     fields: dict[str, str | int] = {
@@ -312,6 +329,8 @@ async def _accept(
         "queued_model": model,
         "prompt_tokens": tokens,
     }
+    if sequences is not None:
+        fields["queued_requests"] = sequences
     return await state.apply(batch_id, Event.INPUT_ACCEPTED, fields, quota=quota)
 
 

@@ -1,6 +1,7 @@
 import asyncio
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -172,6 +173,28 @@ async def test_a_superseded_job_gets_no_claims(state: State) -> None:
 
     with pytest.raises(SupersededError):
         await state.claims.take(LANE, JOB, lease_seconds=30, slices=1, rows=1000)
+
+
+async def test_claims_are_of_batches_of_the_sizes_asked_for_in_the_order_of_the_list(
+    state: State,
+) -> None:
+    large, small, other = [await in_progress(state, slices=n) for n in (4, 1, 3)]
+    sizes = {large: 4, small: 1, other: 3}
+    ready = [f"{id_}:{index}" for id_, count in sizes.items() for index in range(count)]
+    await state.lanes.feed(LANE, ready)
+    await state.lanes.open_job(LANE, "", JOB)
+
+    async def take(**wanted: Any) -> list[tuple[str, int]]:
+        got = await state.claims.take(LANE, JOB, lease_seconds=30, slices=2, rows=1000, **wanted)
+        return [(one.batch_id, one.index) for one in got]
+
+    assert await take(max_batch_rows=10) == [(small, 0)]
+    assert await take(min_batch_rows=31) == [(large, 0), (large, 1)]
+    assert await take(passing_over=[large]) == [(other, 0), (other, 1)]
+    # 30 rows are ready, and 10 of batches that are asked for.
+    assert await take(min_rows=11, passing_over=[large]) == []
+    assert await take(min_rows=20, min_batch_rows=11) == [(large, 2), (large, 3)]
+    assert await take() == [(other, 2)]
 
 
 async def test_claimed_tokens_count_for_the_tenants_share(state: State) -> None:

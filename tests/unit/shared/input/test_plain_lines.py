@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from shared.input.plain_lines import plain_decoder
 from shared.openai.bodies import Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS
-from tests.bodies import CHAT, GOOD, WRONG, made_up
+from shared.openai.row_rules import DEFAULT_RULES
+from tests.bodies import CHAT, CLOSED, GOOD, WRONG, made_up
 
 
 def _line(path: str, body: dict[str, Any]) -> bytes:
@@ -33,6 +34,7 @@ def test_a_plain_line_is_one_that_the_engine_takes(path: str, data: st.DataObjec
 
     if _is_plain(path, body):
         assert not isinstance(read_body(model, body), Refusal)
+        assert DEFAULT_RULES.refusal(path, body) is None
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
@@ -60,6 +62,6 @@ def test_what_most_requests_of_a_batch_say_is_plain() -> None:
     assert _is_plain(CHAT, {**GOOD[CHAT], **common})
 
 
-@pytest.mark.parametrize(("path", "change", "param"), WRONG)
+@pytest.mark.parametrize(("path", "change", "param"), [*WRONG, *CLOSED])
 def test_a_wrong_line_is_not_plain(path: str, change: dict[str, Any], param: str) -> None:
     assert not _is_plain(path, {**GOOD[path], **change})

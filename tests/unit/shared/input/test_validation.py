@@ -5,6 +5,8 @@ import pytest
 
 from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
+from shared.openai.row_limits import RowLimits
+from shared.openai.row_rules import DEFAULT_RULES, RowRules
 
 CHAT = "/v1/chat/completions"
 LIMITS = Limits()
@@ -85,10 +87,11 @@ def test_a_body_that_the_engine_would_refuse_is_a_row_without_output() -> None:
     assert ([], 3) == (found.problems, found.rows)
 
 
-def test_a_limit_that_only_another_endpoint_knows_limits_nothing() -> None:
-    _, [plain, odd] = check(line("a"), line("b", body={**BODY, "max_output_tokens": 5}))
+def test_a_limit_that_only_another_endpoint_knows_is_refused() -> None:
+    _, [odd] = check(line("a", body={**BODY, "max_output_tokens": 5}))
 
-    assert (None, plain.output) == (odd.limit, odd.output)
+    assert odd.refusal is not None
+    assert odd.refusal.param == "max_output_tokens"
 
 
 def test_answers_and_limits_are_read_as_the_engine_reads_them() -> None:
@@ -96,23 +99,141 @@ def test_answers_and_limits_are_read_as_the_engine_reads_them() -> None:
 
     _, [row] = check(line("a", body=body))
 
-    assert (100, 3, 300) == (row.limit, row.choices, row.output)
+    assert (100, 3, 300) == (row.limit, row.sequences, row.output)
 
 
 def test_no_request_is_predicted_to_take_more_tokens_than_redis_can_add_up() -> None:
     largest = 2**31 - 1
 
-    _, [row] = check(line("a", body={**BODY, "n": largest, "max_tokens": largest}))
+    rules = {"m": RowRules(limits=RowLimits(sequences=largest))}
+    body = {**BODY, "n": largest, "max_tokens": largest}
 
-    assert (row.limit, row.choices, row.output) == (largest, largest, 2**31)
+    [row] = InputCheck(CHAT, MODELS, rules=rules).feed(line("a", body=body) + b"\n")
+
+    assert (row.limit, row.sequences, row.output) == (largest, largest, 2**31)
+
+
+COMPLETIONS = "/v1/completions"
+
+
+def completions(*bodies: dict[str, Any], rules: RowRules = DEFAULT_RULES) -> list[Row]:
+    found = InputCheck(COMPLETIONS, {"m": frozenset({COMPLETIONS})}, rules={"m": rules})
+    lines = [
+        line(str(number), url=COMPLETIONS, body={"model": "m", **body})
+        for number, body in enumerate(bodies)
+    ]
+    return found.feed(b"".join(text + b"\n" for text in lines))
+
+
+def test_a_prediction_counts_all_prompts_and_all_answers_to_each() -> None:
+    prompts = ["x"] * 100
+
+    first, plain, several = completions(
+        {"prompt": "x"},
+        {"prompt": prompts, "max_tokens": 1000},
+        {"prompt": [[1], [2]], "n": 3, "max_tokens": 1000},
+    )
+
+    assert (1, 16) == (first.sequences, first.output)
+    assert (100, 100_000) == (plain.sequences, plain.output)
+    assert (6, 6000) == (several.sequences, several.output)
+
+
+def test_a_row_of_a_thousand_prompts_and_sixteen_answers_to_each_is_refused() -> None:
+    row = completions({"prompt": ["x"] * 1024, "n": 16, "max_tokens": 1000})[0]
+
+    assert row.refusal is not None
+    assert (row.refusal.param, row.output) == ("prompt", 0)
+
+
+def test_a_prediction_counts_the_fewest_tokens_that_an_answer_may_have() -> None:
+    body = {**BODY, "min_tokens": 3000}
+
+    _, [row] = check(line(body=body))
+
+    assert (None, 3000) == (row.limit, row.output)
+
+
+def test_an_answer_that_ends_only_with_its_limit_is_predicted_to_reach_it() -> None:
+    rules = {"m": RowRules(context=4096)}
+
+    [row] = InputCheck(CHAT, MODELS, rules=rules).feed(
+        line(body={**BODY, "ignore_eos": True}) + b"\n"
+    )
+
+    assert row.output == 4096
+
+
+@pytest.mark.parametrize("changes", [{}, {"min_tokens": 1}])
+def test_no_answer_is_predicted_to_exceed_the_context(changes: dict[str, Any]) -> None:
+    """Of a plain line and of any other; the engine shortens the answer as well."""
+    rules = RowRules(context=4096)
+
+    *_, row = completions(
+        {"prompt": "x"}, {"prompt": "x", "max_tokens": 2_000_000, **changes}, rules=rules
+    )
+
+    assert (row.limit, row.output) == (2_000_000, 4096)
+
+
+@pytest.mark.parametrize("prompt", ["a", ["a"] * 20])
+def test_a_limit_of_a_model_holds_for_plain_lines_too(prompt: Any) -> None:
+    schema = {"name": "s", "schema": {"type": "object", "enum": ["x" * 200]}}
+    form = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    limits = RowLimits(sequences=2, stop=1, schema_bytes=100)
+    bodies: list[dict[str, Any]] = [
+        {"prompt": ["a", "b", "c"]},
+        {"prompt": "a", "stop": ["a", "b"]},
+        {"prompt": "a", **form},
+    ]
+
+    for body in bodies:
+        *_, row = completions({"prompt": "a"}, body, rules=RowRules(limits=limits))
+        assert row.refusal is not None, body
+    assert completions({"prompt": prompt}, bodies[1])[1].refusal is None
 
 
 def test_a_body_with_other_rules_is_left_to_the_engine() -> None:
     body = {**BODY, "use_beam_search": True, "temperature": 9, "n": 2, "max_tokens": 10}
+    rules = {"m": RowRules(extra_fields=frozenset({"use_beam_search"}))}
 
-    _, [row] = check(line("a", body=body))
+    [row] = InputCheck(CHAT, MODELS, rules=rules).feed(line("a", body=body) + b"\n")
 
     assert (None, 10, 20) == (row.refusal, row.limit, row.output)
+
+
+def test_a_field_that_is_closed_is_refused_by_its_name_and_the_other_rows_run() -> None:
+    closed = {**BODY, "kv_transfer_params": {"prompt_token_ids": [1]}, "max_tokens": 10}
+
+    found, [plain, odd, other] = check(line("a"), line("b", body=closed), line("c"))
+
+    assert odd.refusal is not None
+    assert ("kv_transfer_params", 0) == (odd.refusal.param, odd.output)
+    assert (None, None, 1) == (plain.refusal, other.refusal, found.refused)
+    assert ([], 3) == (found.problems, found.rows)
+
+
+def test_media_to_download_are_refused_with_their_row_and_field() -> None:
+    part = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x"}}
+    body = {**BODY, "messages": [{"role": "user", "content": [part]}]}
+
+    _, [plain, row] = check(line("a"), line("b", body=body))
+
+    assert row.refusal is not None
+    assert (2, "messages.0.content.0.image_url") == (row.number, row.refusal.param)
+    assert plain.refusal is None
+
+
+def test_a_field_is_open_for_the_model_that_its_operator_opened_it_for() -> None:
+    rules = {"m": RowRules(extra_fields=frozenset({"vllm_xargs"}))}
+    found = InputCheck(CHAT, MODELS, rules=rules, is_mixed=True)
+    lines = [
+        line(name, body={**BODY, "model": name, "vllm_xargs": {"a": 1}}) for name in ("m", "other")
+    ]
+
+    opened, closed = found.feed(b"\n".join([*lines, b""]))
+
+    assert (None, "vllm_xargs") == (opened.refusal, closed.refusal and closed.refusal.param)
 
 
 def test_every_bad_line_is_reported_with_its_number() -> None:

@@ -33,3 +33,23 @@ def test_who_comes_to_an_empty_line_keeps_its_share() -> None:
     shares.join("a", [])
 
     assert shares.of("a") == 5.0
+
+
+def test_who_comes_back_is_not_behind_what_others_have_only_begun() -> None:
+    shares = Shares({"rich": 900.0, "back": 10.0})
+    shares.weigh("rich", 2.0)
+    shares.begin("rich", 600.0)
+
+    shares.join("back", ["rich"])
+
+    assert (shares.of("rich"), shares.of("back")) == (900.0, 600.0)
+
+
+def test_what_has_ended_counts_for_those_who_come_back() -> None:
+    shares = Shares({"rich": 900.0})
+    shares.begin("rich", 600.0)
+    shares.end("rich", 600.0)
+
+    shares.join("back", ["rich"])
+
+    assert shares.of("back") == 900.0

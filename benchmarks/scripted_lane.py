@@ -1,0 +1,121 @@
+"""A lane job on the scripted engine: `python -m benchmarks.scripted_lane LANE JOB PORT`.
+
+The real `LaneJob` without Ray: a wave runs in a thread, and starts as slowly as an execution of Ray
+Data does.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import ClassVar
+
+from benchmarks.scripted_engine import called
+from shared.catalog import Lane
+from shared.monitoring import log
+from shared.ordering.work import Work
+from shared.slices import Claim
+from shared.state import State
+from shared.storage import Storage
+from worker.batch_watch import BatchWatch
+from worker.connections import opened, read_settings
+from worker.engine_errors import Engine, EngineGoneError, Results
+from worker.job import run_lane_job
+from worker.lane_engines import LaneEngines
+from worker.slice_io import begin, fetch, settle
+from worker.slice_runner import SliceRunner
+
+_HOST = "127.0.0.1"
+#: From the claims of a wave to its first row.
+_WAVE_STARTS_IN_SECONDS = 4.0
+_ROWS_PER_BLOCK = 128
+
+
+class ScriptedClient:
+    """As `worker.engine_client.EngineClient`, over TCP."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def run_lines(
+        self, lines: Sequence[bytes], order: Sequence[Work]
+    ) -> AsyncGenerator[Results, None]:
+        call = {"lines": list(lines), "order": list(order)}
+        try:
+            async with aclosing(called(_HOST, self._port, call)) as groups:
+                async for group in groups:
+                    yield [(position, (status, body)) for position, (status, body) in group]
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise EngineGoneError("the engine was lost with these lines in it") from error
+
+    async def withdraw(self, batch_id: str) -> None:
+        async with aclosing(called(_HOST, self._port, {"withdraw": batch_id})) as answers:
+            async for _ in answers:
+                pass
+
+
+class ScriptedEngines(LaneEngines):
+    """The scripted engine in place of Ray's engines."""
+
+    port: ClassVar[int]
+
+    async def ensure(self, engine: Lane) -> None:
+        """It runs."""
+
+    def client(self, engine: Lane) -> Engine:  # noqa: ARG002  # there is one for all
+        return ScriptedClient(self.port)
+
+    async def run_wave(self, claims: list[Claim], engine: Lane) -> None:  # noqa: ARG002  # as above
+        """Take the steps of `worker.wave` in a thread of this process instead of Ray's."""
+        await asyncio.to_thread(lambda: asyncio.run(self._run_wave(claims)))
+
+    async def _run_wave(self, claims: list[Claim]) -> None:
+        await asyncio.sleep(_WAVE_STARTS_IN_SECONDS)
+        async with opened(self._settings) as (state, storage):
+            runner = SliceRunner(
+                ScriptedClient(self.port),
+                BatchWatch(state),
+                rows_in_engine=self._rows_in_engine,
+                rows_per_engine_call=self._settings.rows_per_engine_call,
+            )
+            blocks = _grouped(claims)
+            first = sum(claim.slice.rows for claim in blocks[0])
+            turns = asyncio.Semaphore(1 + max(1, self._rows_in_engine // first))
+
+            async def one(block: list[Claim]) -> None:
+                async with turns:
+                    await _run_block(state, storage, runner, block)
+
+            await asyncio.gather(*map(one, blocks))
+
+
+async def _run_block(
+    state: State, storage: Storage, runner: SliceRunner, block: list[Claim]
+) -> None:
+    given = await asyncio.gather(*(fetch(storage, claim) for claim in block))
+    may_run = await begin(state, block)
+    mine = [pair for pair, may in zip(zip(block, given, strict=True), may_run, strict=True) if may]
+    results = await asyncio.gather(*(runner.run(claim, one) for claim, one in mine))
+    for (claim, _), result in zip(mine, results, strict=True):
+        await settle(state, storage, claim, result)
+
+
+def _grouped(claims: list[Claim]) -> list[list[Claim]]:
+    """As `worker.wave.grouped`, without an import of Ray."""
+    blocks: list[list[Claim]] = []
+    for claim in claims:
+        if (
+            blocks
+            and sum(one.slice.rows for one in blocks[-1]) + claim.slice.rows <= _ROWS_PER_BLOCK
+        ):
+            blocks[-1].append(claim)
+        else:
+            blocks.append([claim])
+    return blocks
+
+
+if __name__ == "__main__":
+    settings = read_settings()
+    log.configure("lane-job", settings.log_level)
+    ScriptedEngines.port = int(sys.argv[3])
+    run_lane_job(settings, sys.argv[1], sys.argv[2], engines_class=ScriptedEngines)

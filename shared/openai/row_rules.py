@@ -1,0 +1,79 @@
+"""What the operator lets a request of a model ask for, beside what the engine accepts. Pure.
+
+Planning, dry runs and the engine's replica ask the same rules. A request that breaks one gets an
+error as its result, and the rest of the batch runs.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from shared.openai.bodies import Refusal
+from shared.openai.endpoints import ENDPOINTS, Endpoint
+from shared.openai.media import media_refusal
+from shared.openai.row_limits import RowLimits, int_of
+
+#: Characters of a client's own name of a field that a refusal repeats.
+_MAX_NAME = 64
+
+
+class RowRules(BaseModel):
+    """The rules of one model; `model_dump_json` passes them to its engine."""
+
+    model_config = ConfigDict(frozen=True)
+
+    #: Fields that are open beside those of the endpoint.
+    extra_fields: frozenset[str] = frozenset()
+    limits: RowLimits = RowLimits()
+    #: Hosts from which the engine downloads media.
+    media_domains: frozenset[str] = frozenset()
+    #: Tokens of a prompt and its answer together; None if only the engine knows.
+    context: int | None = None
+
+    @property
+    def max_output(self) -> int | None:
+        """The most tokens that one answer may have, as far as that is known here."""
+        known = [limit for limit in (self.limits.max_tokens, self.context) if limit is not None]
+        return min(known, default=None)
+
+    def refusal(self, path: str, body: Mapping[str, Any]) -> Refusal | None:
+        """Why a request to this endpoint may not run; None if it may."""
+        endpoint = ENDPOINTS[path]
+        return (
+            self._unknown_field(endpoint, body)
+            or self.limits.refusal(endpoint, body)
+            or media_refusal(body, domains=self.media_domains, extra_fields=self.extra_fields)
+        )
+
+    def bounded(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The body with its limits of tokens lowered to that of the model, if the model has one."""
+        most, names = self.limits.max_tokens, ENDPOINTS[path].output_limits
+        if most is None or not names:
+            return dict(body)
+        given = [name for name in names if body.get(name) is not None]
+        changes = {name: most for name in given if int_of(body[name], most + 1) > most}
+        return {**body, **(changes if given else {names[0]: most})}
+
+    def _unknown_field(self, endpoint: Endpoint, body: Mapping[str, Any]) -> Refusal | None:
+        for name, value in body.items():
+            # An empty value says what the engine does without the field.
+            if value and name not in endpoint.fields and name not in self.extra_fields:
+                return Refusal(
+                    name[:_MAX_NAME],
+                    f"{endpoint.path} has no such field here. Leave it out, or ask the operator "
+                    "to open it for this model",
+                )
+        if "chat_template" not in self.extra_fields:
+            options = body.get("chat_template_kwargs")
+            if isinstance(options, dict) and options.get("chat_template"):
+                return Refusal(
+                    "chat_template_kwargs.chat_template",
+                    "Templates of requests are not used. Leave it out, or ask the operator to open "
+                    "'chat_template' for this model",
+                )
+        return None
+
+
+#: The rules of a model for which the operator has set none.
+DEFAULT_RULES = RowRules()

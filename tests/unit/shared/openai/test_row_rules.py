@@ -1,0 +1,101 @@
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.openai.bodies import Refusal, read_body
+from shared.openai.endpoints import ENDPOINTS
+from shared.openai.row_limits import RowLimits
+from shared.openai.row_rules import DEFAULT_RULES, RowRules
+from tests.bodies import CLOSED, GOOD, ODD, OPEN, WRONG
+
+
+@pytest.mark.parametrize(("path", "change", "param"), CLOSED)
+def test_a_closed_field_is_refused_by_its_name(
+    path: str, change: dict[str, Any], param: str
+) -> None:
+    found = DEFAULT_RULES.refusal(path, {**GOOD[path], **change})
+
+    assert found is not None
+    assert found.param == param
+
+
+@pytest.mark.parametrize(("path", "change"), [*((path, {}) for path in GOOD), *OPEN])
+def test_what_harms_nobody_is_open(path: str, change: dict[str, Any]) -> None:
+    body = {**GOOD[path], **change}
+
+    assert DEFAULT_RULES.refusal(path, body) is None
+    assert not isinstance(read_body(ENDPOINTS[path].body, body), Refusal)
+
+
+@pytest.mark.parametrize(("path", "change", "param"), CLOSED)
+def test_an_operator_may_open_a_field(path: str, change: dict[str, Any], param: str) -> None:
+    rules = RowRules(extra_fields=frozenset({*change, param.rpartition(".")[2]}))
+
+    assert rules.refusal(path, {**GOOD[path], **change}) is None
+
+
+@pytest.mark.parametrize(("path", "change"), ODD)
+def test_what_the_engine_takes_is_not_refused_for_its_form(
+    path: str, change: dict[str, Any]
+) -> None:
+    names = frozenset(change) - ENDPOINTS[path].fields
+
+    assert RowRules(extra_fields=names).refusal(path, {**GOOD[path], **change}) is None
+
+
+def test_a_refusal_quotes_no_value_and_no_long_name() -> None:
+    body = {**GOOD["/v1/embeddings"], "x" * 1000: "a secret"}
+
+    found = DEFAULT_RULES.refusal("/v1/embeddings", body)
+
+    assert found is not None
+    assert "secret" not in found.message
+    assert found.param == "x" * 64
+
+
+_texts = st.sampled_from(["", "x", "nan", "1e999", "image_embeds", "http://x", "data:x"])
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _texts,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "uuid", "image_url", "url", "content", "format"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_whatever_a_tenant_writes_is_judged(path: str, data: st.DataObject) -> None:
+    names = st.sampled_from(sorted(ENDPOINTS[path].fields | {"best_of", "unheard_of"}))
+    body = data.draw(st.dictionaries(names, _values, max_size=6))
+    rules = RowRules(limits=RowLimits(sequences=2, max_tokens=5, schema_bytes=20))
+
+    found = rules.refusal(path, body)
+
+    assert found is None or (found.param and found.message)
+    assert rules.bounded(path, body).keys() >= body.keys()
+
+
+def test_a_form_that_is_nested_too_deeply_to_be_written_is_too_large() -> None:
+    nested: Any = {}
+    for _ in range(100_000):
+        nested = [nested]
+
+    found = DEFAULT_RULES.refusal("/v1/chat/completions", {"tools": nested})
+
+    assert found is not None
+    assert found.param == "tools"
+
+
+def test_every_wrong_field_is_an_open_one_so_that_its_own_reason_is_told() -> None:
+    closed = {(path, name) for path in ENDPOINTS for name in ENDPOINTS[path].body.closed}
+
+    assert {name for path, change, _ in WRONG for name in change if (path, name) in closed} == {
+        "cache_salt"
+    }
