@@ -230,8 +230,8 @@ def main() -> None:
         "bus": lambda: bus_rates(turns=options.turns),
         "bus-flood": bus_flood,
         "index": index_growth,
-        **({} if _GPU.exists() else {"lanes": lane_waits}),
         "prefixes": lambda: prefixes(turns=options.turns),
+        **({} if _GPU.exists() else {"lanes": lane_waits}),
     }
     for name in wanted:
         if name in alone:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import NamedTuple
 
+from shared.ledger.copies import copy_key
 from shared.state import BatchRecord
 from shared.storage import Storage
 
@@ -19,9 +20,11 @@ class _Stretch(NamedTuple):
 class InputReader:
     """Holds one stretch of the input, and those for which somebody waits."""
 
-    def __init__(self, storage: Storage, record: BatchRecord) -> None:
+    def __init__(self, storage: Storage, record: BatchRecord, *, copy: str = "") -> None:
+        """`copy` is the name of a copy that is read instead of the input itself."""
         self._storage = storage
         self._record = record
+        self._copy = copy
         self._held: _Stretch | None = None
         #: Where the part ended that was asked for last.
         self._last_end: int | None = None
@@ -38,12 +41,16 @@ class InputReader:
 
     def _read(self, start: int, end: int) -> _Stretch:
         if start == self._last_end:
-            _, most = self._record.input_range
+            # Nobody asks for bytes beyond the end of a copy.
+            most = start + _BYTES_AT_ONCE if self._copy else self._record.input_range[1]
             end = max(end, min(most or end, start + _BYTES_AT_ONCE))
         return _Stretch(start, end, asyncio.ensure_future(self._fetch(start, end)))
 
     async def _fetch(self, start: int, end: int) -> bytes:
         fields = self._record.fields
+        if self._copy:
+            key = copy_key(self._record.id, self._copy)
+            return await self._storage.get(key, start=start, end=end)
         return await self._storage.get(
             fields["key"],
             start=start,

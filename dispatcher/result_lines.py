@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TypeVar
 
 from dispatcher.input_reader import InputReader
@@ -16,7 +16,6 @@ from dispatcher.unrun_rows import UnrunReason, error_line, reason_for
 from shared import ids
 from shared.errors import BatchyardError, NotFoundError
 from shared.input.request_lines import custom_id_of, split
-from shared.ledger.copies import read_slice
 from shared.ledger.merging import as_stream, chunked, merged, read_lines, stretches
 from shared.slices import Part, PlannedSlice, Slice
 from shared.state import BatchRecord, State
@@ -47,6 +46,8 @@ class ResultLines:
         self._record = record
         self._check = check
         self._input = InputReader(storage, record)
+        self._copies: dict[str, InputReader] = {}
+        self._reading_without_copy = asyncio.Lock()
 
     async def output(self) -> AsyncIterator[bytes]:
         """The lines of the output file, in chunks."""
@@ -88,14 +89,12 @@ class ResultLines:
                     yield self._with_unrun(stretch[0], body, reasons[0], names)
                     continue
                 streams = [self._lines(one, _error_section) for one in stretch]
-                for planned, reason in zip(stretch, reasons, strict=True):
-                    if reason is not None:
-                        # These rows are added to the check only when their lines are merged.
-                        section = self._lines(planned, _error_section)
-                        refused = {ids.row_of_result(line) async for line in section}
-                        names = await self._names(planned.slice, has_names=has_names)
-                        unrun = self._unrun(planned.slice, reason, names, other_than=refused)
-                        streams.append(as_stream(unrun.values()))
+                unrun = [
+                    self._unrun_among(planned, reason, has_names=has_names)
+                    for planned, reason in zip(stretch, reasons, strict=True)
+                    if reason is not None
+                ]
+                streams += [as_stream(lines) for lines in await asyncio.gather(*unrun)]
                 async for chunk in self._merge(streams):
                     yield chunk
 
@@ -114,6 +113,16 @@ class ResultLines:
         found = [line for line in body.split(b"\n") if line]
         lines |= {ids.row_of_result(line): line + b"\n" for line in found}
         return b"".join(lines[row] for row in sorted(lines))
+
+    async def _unrun_among(
+        self, planned: PlannedSlice, reason: UnrunReason, *, has_names: bool
+    ) -> list[bytes]:
+        """The lines of the slice's rows that never ran; its stretch has several slices."""
+        # Its rows are added to the check only when their lines are merged.
+        section = self._lines(planned, _error_section)
+        refused = {ids.row_of_result(line) async for line in section}
+        names = await self._names(planned.slice, has_names=has_names)
+        return list(self._unrun(planned.slice, reason, names, other_than=refused).values())
 
     def _unrun(
         self,
@@ -135,27 +144,23 @@ class ResultLines:
         if not has_names:
             return [None] * slice_.rows
         try:
-            lines = await self._input_lines(slice_)
+            lines = await self._own_lines(slice_)
         except NotFoundError as error:
             raise InputLostError(f"Batch {self._record.id}: its input cannot be read.") from error
         return [custom_id_of(line) for line in lines]
 
-    async def _input_lines(self, slice_: Slice) -> Sequence[bytes]:
-        """The slice's own lines, in order."""
+    async def _own_lines(self, slice_: Slice) -> Sequence[bytes]:
+        """The slice's lines. Raises NotFoundError."""
         if slice_.copy is None:
             return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
-        fields = self._record.fields
-        return split(
-            await read_slice(
-                self._storage,
-                self._record.id,
-                slice_,
-                key=fields["key"],
-                etag=fields["etag"],
-                bucket=fields["bucket"],
-                version_id=fields.get("version_id"),
-            )
-        )
+        name, start, end = slice_.copy
+        if name not in self._copies:
+            # Slices of one copy follow each other.
+            self._copies = {name: InputReader(self._storage, self._record, copy=name)}
+        with suppress(NotFoundError):
+            return split(await self._copies[name].get(start, end))
+        async with self._reading_without_copy:
+            return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
 
     async def _ahead(
         self, fetch: Callable[[PlannedSlice], Awaitable[T]]

@@ -27,11 +27,11 @@ from shared.openai.row_rules import RowRules
 #: Changes with what lane jobs and engines say to each other, so that no lane job calls an engine
 #: that an older version deployed.
 _ENGINE_PROTOCOL = 2
-#: vLLM's number of logprobs for the whole vocabulary.
-_ALL = -1
 #: Rows that an engine computes at once where the catalog does not say it. vLLM's own guess is too
 #: low for batches.
 DEFAULT_SEATS = 256
+#: vLLM's number of logprobs for the whole vocabulary.
+_ALL = -1
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
 # No dot: it separates a lane's name from the fingerprint in the name of an application.
@@ -135,6 +135,11 @@ class Model(_Strict):
         return "pooling" if self.engine.get("runner") == "pooling" else "generate"
 
     @property
+    def seats(self) -> int:
+        """How many rows one replica computes at once."""
+        return int(self.engine.get("max_num_seqs", DEFAULT_SEATS))
+
+    @property
     def row_rules(self) -> RowRules:
         """What a request may ask of this model."""
         return RowRules(
@@ -155,11 +160,6 @@ class Model(_Strict):
         if logprobs == _ALL:
             logprobs = None
         return {"sequences": sequences, "logprobs": logprobs, "prompt_logprobs": logprobs}
-
-    @property
-    def seats(self) -> int:
-        """How many rows one replica computes at once."""
-        return int(self.engine.get("max_num_seqs", DEFAULT_SEATS))
 
     @property
     def served_names(self) -> tuple[str, ...]:

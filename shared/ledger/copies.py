@@ -23,6 +23,11 @@ def copies_prefix(batch_id: str) -> str:
     return f"batches/{batch_id}/copies/"
 
 
+def copy_key(batch_id: str, name: str) -> str:
+    """The S3 key of a copy."""
+    return f"{copies_prefix(batch_id)}{name}.jsonl"
+
+
 def copies_until(expires_at: int, *, now: float) -> int:
     """When the copies of a batch may be swept at the latest; its end comes before that."""
     return max(expires_at, int(now)) + ENDED_BATCH_SECONDS
@@ -38,7 +43,7 @@ async def write_copy(
     storage: Storage, batch_id: str, name: str, chunks: AsyncIterator[bytes]
 ) -> None:
     """Write a copy. Its name must be new: nobody changes a copy that a plan may name."""
-    await storage.upload(_key(batch_id, name), chunks)
+    await storage.upload(copy_key(batch_id, name), chunks)
 
 
 async def read_slice(
@@ -58,14 +63,10 @@ async def read_slice(
     if slice_.copy is not None:
         name, start, end = slice_.copy
         try:
-            return await storage.get(_key(batch_id, name), start=start, end=end)
+            return await storage.get(copy_key(batch_id, name), start=start, end=end)
         except NotFoundError:
             log.warning("copy.gone", batch_id=batch_id, name=name)
     body = await storage.get(
         key, start=slice_.start, end=slice_.end, etag=etag, bucket=bucket, version_id=version_id
     )
     return b"\n".join(slice_.pick(split(body))) if slice_.mask else body
-
-
-def _key(batch_id: str, name: str) -> str:
-    return f"{copies_prefix(batch_id)}{name}.jsonl"

@@ -239,8 +239,8 @@ def _vllm_serve(source: Path, name: str, *flags: str) -> Iterator[str]:
     command = [sys.executable, "-m", module, f"--model={source}", f"--port={port}",
                "--host=127.0.0.1", f"--served-model-name={name}", "--enforce-eager",
                "--distributed-executor-backend=uni",
-               "--max-num-seqs=40", "--scheduling-policy=priority", "--enable-prompt-tokens-details",
-               "--max-num-batched-tokens=8192", *flags]  # fmt: skip
+               "--max-num-seqs=40", "--scheduling-policy=priority",
+               "--max-num-batched-tokens=8192", "--enable-prompt-tokens-details", *flags]  # fmt: skip
     server = subprocess.Popen(
         command,
         env={**os.environ, **QUIET, **_CPU},
