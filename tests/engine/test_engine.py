@@ -240,7 +240,8 @@ def _vllm_serve(source: Path, name: str, *flags: str) -> Iterator[str]:
                "--host=127.0.0.1", f"--served-model-name={name}", "--enforce-eager",
                "--distributed-executor-backend=uni",
                "--max-num-seqs=40", "--scheduling-policy=priority",
-               "--max-num-batched-tokens=8192", "--enable-prompt-tokens-details", *flags]  # fmt: skip
+               "--max-num-batched-tokens=8192", "--enable-prompt-tokens-details",
+               *flags]  # fmt: skip
     server = subprocess.Popen(
         command,
         env={**os.environ, **QUIET, **_CPU},
