@@ -60,21 +60,27 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
     assert after.executions - before.executions <= 10
 
 
-def test_a_wave_starts_before_the_one_before_it_has_drained(
+async def test_a_wave_starts_before_the_one_before_it_has_drained(
     warm_chat: RunningFleet, tenants: list[OpenAI]
 ) -> None:
     seen = len(warm_chat.lane_job_log(CHAT_MODEL))
-    batch = warm_chat.submit(chat_lines(1800, tokens=16), "/v1/chat/completions", tenants[1])
 
-    assert warm_chat.wait(batch, tenants[1]).status == "completed"
+    def waves() -> list[tuple[str, int]]:
+        return [
+            (entry["event"], entry["wave"])
+            for entry in warm_chat.lane_job_log(CHAT_MODEL)[seen:]
+            if entry["event"].startswith("wave.")
+        ]
 
-    waves = [
-        (entry["event"], entry["wave"])
-        for entry in warm_chat.lane_job_log(CHAT_MODEL)[seen:]
-        if entry["event"].startswith("wave.")
-    ]
-    first = next(wave for event, wave in waves if event == "wave.started")
-    assert waves.index(("wave.started", first + 1)) < waves.index(("wave.ended", first))
+    first = warm_chat.submit(chat_lines(2500, tokens=16), "/v1/chat/completions", tenants[1])
+    await eventually(lambda: bool(waves()), timeout=120)
+    second = warm_chat.submit(chat_lines(2500, tokens=16), "/v1/chat/completions", tenants[2])
+
+    assert warm_chat.wait(first, tenants[1]).status == "completed"
+    assert warm_chat.wait(second, tenants[2]).status == "completed"
+
+    [(_, number), *_] = waves()
+    assert waves().index(("wave.started", number + 1)) < waves().index(("wave.ended", number))
 
 
 def test_a_large_batch_does_not_hold_up_a_one_row_batch_that_comes_after_it(
