@@ -1,4 +1,4 @@
-"""How often rounds are made: bells may ring thousands of times a second. Time is an argument."""
+"""How often rounds are made: bells may ring thousands of times a second. Pure: time is an argument."""
 
 from collections import deque
 
