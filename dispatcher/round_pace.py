@@ -1,4 +1,4 @@
-"""How often rounds are made: bells may ring thousands of times a second. Pure: time is given."""
+"""How often rounds are made, as bells may ring thousands of times a second. Pure."""
 
 from collections import deque
 

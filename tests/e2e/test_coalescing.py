@@ -24,6 +24,7 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
     warm_chat: RunningFleet, tenants: list[OpenAI]
 ) -> None:
     before = await _job(warm_chat)
+    seen = len(warm_chat.lane_job_log(CHAT_MODEL))
     engines = _engine_processes(warm_chat)
     files = [
         client.files.create(file=("in.jsonl", chat_lines(5, tokens=128)), purpose="batch").id
@@ -43,7 +44,7 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
     # Held, so that they are all there at the same moment, however slowly they are made.
     lane_job.suspend()
     try:
-        # More than a lane job runs by itself: rows go into waves, too.
+        # A large one, part of which goes into waves; none of the small ones waits for a wave.
         warm_chat.submit(chat_lines(400, tokens=64), "/v1/chat/completions", tenants[0])
         with ThreadPoolExecutor(12) as pool:
             batches = list(pool.map(create, range(60)))
@@ -58,6 +59,8 @@ async def test_sixty_small_batches_of_three_tenants_share_one_job_one_engine_and
     assert after.id == before.id
     assert engines == _engine_processes(warm_chat)
     assert after.executions - before.executions <= 10
+    waves = [entry for entry in warm_chat.lane_job_log(CHAT_MODEL)[seen:] if "tenants" in entry]
+    assert all(wave["batches"] == 1 for wave in waves)
 
 
 async def test_a_wave_starts_before_the_one_before_it_has_drained(
