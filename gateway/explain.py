@@ -21,8 +21,8 @@ from gateway.lane_position import (
     summary,
     unplanned,
 )
-from gateway.load import load_of
 from gateway.route_docs import addition
+from shared.ordering.load import load_of
 from shared.slices import ReleaseReason
 from shared.state import BatchRecord, JobRecord
 from shared.state.positions import Attempt, BatchInLane

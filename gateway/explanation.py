@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.load import Load
 from shared.lifecycle import Status
 from shared.openai.shapes import RequestCounts
+from shared.ordering.load import Load
 
 Code = Literal[
     "planning",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gateway.explanation import AheadOf, Code, LaneNow, LaneShare, Predicted, Waiting
-from gateway.load import Load, assumed_sharers, rounded_rate, typical_rows
 from shared.lifecycle import FINAL, Status
+from shared.ordering.load import Load, assumed_sharers, rounded_rate, typical_rows
 
 #: A lane job reports every second.
 _SILENT_SECONDS = 15
