@@ -110,6 +110,7 @@ def build_dispatcher(
         max_input_bytes=settings.max_input_bytes,
         quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
         mixed_batches=settings.mixed_batches,
+        weights=settings.tenant_weights,
     )
     inputs = Inputs(
         state,

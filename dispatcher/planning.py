@@ -13,6 +13,7 @@ from contextlib import suppress
 import structlog
 
 from dispatcher.input_chunks import UnansweredError, input_chunks
+from dispatcher.lane_outlooks import LaneOutlooks
 from dispatcher.lane_shares import LaneShares
 from dispatcher.slicing import SliceLimits, Slicer
 from shared import crash
@@ -61,6 +62,7 @@ class Planner:
         max_input_bytes: int = 209_715_200,
         quota: Quota = _NO_QUOTA,
         mixed_batches: bool = False,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         self._state = state
         self._storage = storage
@@ -72,6 +74,7 @@ class Planner:
         self._max_input_bytes = max_input_bytes
         self._quota = quota
         self._mixed_batches = mixed_batches
+        self._outlooks = LaneOutlooks(state, weights)
         #: Since when S3 fails for the inputs of batches, on the monotonic clock.
         self._unanswered: dict[str, float] = {}
 
@@ -116,7 +119,13 @@ class Planner:
             # It has been cancelled, or another planner was first: nothing is left to do.
             log.warning("plan.late", batch_id=batch_id, status=error.status)
 
-    def plan_inline(self, endpoint: str, body: bytes, *, offset: int) -> Start | None:
+    async def look_at_lanes(self) -> None:
+        """Learn what `plan_inline` warns of. Raises TransientError."""
+        await self._outlooks.look([lane.name for lane in self._catalog.lanes()])
+
+    def plan_inline(
+        self, endpoint: str, body: bytes, *, offset: int, tenant: str, expires_at: int
+    ) -> Start | None:
         """The plan of an input at hand, which begins at `offset` of its object.
 
         None if `plan` must decide: the input has problems, is large, or is for several lanes.
@@ -130,7 +139,8 @@ class Planner:
         if check.problems or len(shares.all) != 1 or len(slices) > _SLICES_A_WRITE:
             return None
         shares.count(slices)
-        fields, quota = self._fields(check, shares), self._quota_of(shares)
+        warnings = self._outlooks.warnings(tenant, shares.tokens, expires_at=expires_at)
+        fields, quota = {**self._fields(check, shares), **warnings}, self._quota_of(shares)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
 
     def _check(self, endpoint: str, *, offset: int) -> InputCheck:
@@ -185,7 +195,10 @@ class Planner:
     ) -> None:
         quota = self._quota_of(shares)
         try:
-            fields = self._fields(check, shares)
+            await self._outlooks.look(shares.lanes)
+            expires_at = record.number("expires_at")
+            warnings = self._outlooks.warnings(record.tenant, shares.tokens, expires_at=expires_at)
+            fields = {**self._fields(check, shares), **warnings}
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:
             full = shares.all[error.number]
