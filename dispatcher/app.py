@@ -112,6 +112,7 @@ def build_dispatcher(
         quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
         mixed_batches=settings.mixed_batches,
         spans=SpanLimits() if settings.group_by_prefix else None,
+        weights=settings.tenant_weights,
     )
     inputs = Inputs(
         state,

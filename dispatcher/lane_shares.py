@@ -17,6 +17,7 @@ class LaneShare:
     model: Model
     rows: int = 0
     slices: int = 0
+    tokens: int = 0
     prompt_tokens: int = 0
     sequences: int = 0
 
@@ -39,6 +40,11 @@ class LaneShares:
         return sum(share.slices for share in self.all)
 
     @property
+    def tokens(self) -> dict[str, int]:
+        """By lane, the tokens that are predicted for its rows."""
+        return {share.lane: share.tokens for share in self.all}
+
+    @property
     def sequences(self) -> int:
         """The sequences of all rows, each a prompt times its answers."""
         return sum(share.sequences for share in self.all)
@@ -48,6 +54,7 @@ class LaneShares:
         share = self._by_model.get(row.model) or self._new_share(row.model)
         share.rows += 1
         share.sequences += row.sequences
+        share.tokens += row.tokens
         share.prompt_tokens += row.tokens - row.output
         return share
 

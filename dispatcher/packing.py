@@ -161,6 +161,8 @@ class Packer:
 
     async def _store(self, prefix: str, batches: Sequence[InlineBatch]) -> list[NewBatch]:
         """Put inputs, manifests and plans into S3."""
+        if self._planner is not None:
+            await self._planner.look_at_lanes()
         given = [(batch.manifest, batch.body) for batch in batches]
         is_quick = sum(len(body) for _, body in given) <= _QUICK_BYTES
         made = partial(self._packed, placed(prefix, self._storage.bucket, given))
@@ -169,7 +171,9 @@ class Packer:
         crash.point("intake.packed")
         return [
             new_batch(
-                msgspec.structs.replace(manifest, etag=stored.etag), reply=batch.reply, start=start
+                msgspec.structs.replace(manifest, etag=stored.etag),
+                reply=_with_warnings(batch.reply, start),
+                start=start,
             )
             for (manifest, start), batch in zip(starts, batches, strict=True)
         ]
@@ -188,7 +192,13 @@ class Packer:
     def _start(self, manifest: Manifest, body: bytes) -> Start | None:
         if self._planner is None:
             return None
-        return self._planner.plan_inline(manifest.endpoint, body, offset=manifest.start)
+        return self._planner.plan_inline(
+            manifest.endpoint,
+            body,
+            offset=manifest.start,
+            tenant=manifest.tenant,
+            expires_at=manifest.expires_at,
+        )
 
     async def _error(
         self, batch: NewBatch, outcome: PackedAcceptance, batches: Sequence[InlineBatch]
@@ -214,6 +224,15 @@ class Packer:
                     slices=len(batch.start.slices),
                 )
         return None
+
+
+def _with_warnings(
+    reply: Mapping[str, str] | None, start: Start | None
+) -> Mapping[str, str] | None:
+    """The reply, with what the plan warns of."""
+    if reply is None or start is None or "warnings" not in start.fields:
+        return reply
+    return {**reply, "warnings": str(start.fields["warnings"])}
 
 
 def _refusal(tenant: str, refused: FullQueue | RateStatus) -> RejectedError:

@@ -17,6 +17,7 @@ import structlog
 from dispatcher.cutter import Cutter
 from dispatcher.grouping import Grouping
 from dispatcher.input_chunks import UnansweredError, input_chunks
+from dispatcher.lane_outlooks import LaneOutlooks
 from dispatcher.lane_shares import LaneShares
 from dispatcher.row_span import RowSpan, SpanLimits
 from dispatcher.slicing import SliceLimits
@@ -67,6 +68,7 @@ class Planner:
         quota: Quota = _NO_QUOTA,
         mixed_batches: bool = False,
         spans: SpanLimits | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         """With limits for spans, rows that begin alike may be put in groups within one."""
         self._state = state
@@ -81,6 +83,7 @@ class Planner:
         self._mixed_batches = mixed_batches
         self._spans = spans
         self._grouping = Grouping(state, storage)
+        self._outlooks = LaneOutlooks(state, weights)
         #: Since when S3 fails for the inputs of batches, on the monotonic clock.
         self._unanswered: dict[str, float] = {}
 
@@ -125,7 +128,13 @@ class Planner:
             # It has been cancelled, or another planner was first: nothing is left to do.
             log.warning("plan.late", batch_id=batch_id, status=error.status)
 
-    def plan_inline(self, endpoint: str, body: bytes, *, offset: int) -> Start | None:
+    async def look_at_lanes(self) -> None:
+        """Learn what `plan_inline` warns of. Raises TransientError."""
+        await self._outlooks.look([lane.name for lane in self._catalog.lanes()])
+
+    def plan_inline(
+        self, endpoint: str, body: bytes, *, offset: int, tenant: str, expires_at: int
+    ) -> Start | None:
         """The plan of an input at hand, which begins at `offset` of its object.
 
         None if `plan` must decide: the input has problems, is large, is for several lanes, or may
@@ -143,7 +152,8 @@ class Planner:
         if len(slices) > _SLICES_A_WRITE:
             return None
         shares.count(slices)
-        fields, quota = self._fields(check, shares), self._quota_of(shares)
+        warnings = self._outlooks.warnings(tenant, shares.tokens, expires_at=expires_at)
+        fields, quota = {**self._fields(check, shares), **warnings}, self._quota_of(shares)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
 
     def _check(self, endpoint: str, *, offset: int) -> InputCheck:
@@ -206,7 +216,10 @@ class Planner:
     ) -> None:
         quota = self._quota_of(shares)
         try:
-            fields = self._fields(check, shares)
+            await self._outlooks.look(shares.lanes)
+            expires_at = record.number("expires_at")
+            warnings = self._outlooks.warnings(record.tenant, shares.tokens, expires_at=expires_at)
+            fields = {**self._fields(check, shares), **warnings}
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:
             full = shares.all[error.number]

@@ -7,7 +7,9 @@ from shared.bus.dead_letters import letter_id
 from shared.bus.messages import RejectedError
 from shared.bus.received import MAX_CORRELATION_ID
 from shared.bus.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
+from shared.openai.shapes import BatchWarning
 from shared.state import BatchRecord, State
+from shared.state.batch_record import warnings_of
 
 
 class Replies:
@@ -25,6 +27,7 @@ class Replies:
             status=record.status,
             created_at=record.number("created_at"),
             expires_at=record.number("expires_at"),
+            warnings=[BatchWarning(**one) for one in warnings_of(record.fields)],
         )
         await self._add(envelope, body, Reply(AcceptedReply(duplicate=is_duplicate, batch=batch)))
 

@@ -17,12 +17,13 @@ from gateway.lane_position import (
     all_wait_for,
     lane_now,
     lane_share,
+    late_warnings,
     spill_summary,
     summary,
     unplanned,
 )
-from gateway.load import load_of
 from gateway.route_docs import addition
+from shared.ordering.load import load_of
 from shared.slices import ReleaseReason
 from shared.state import BatchRecord, JobRecord
 from shared.state.positions import Attempt, BatchInLane
@@ -58,6 +59,7 @@ async def explain_batch(batch: OwnBatch, services: Use) -> Explanation:
     first, *others = positions
     is_open = first.is_open
     spills = "".join(map(spill_summary, positions))
+    prediction = all_predicted(positions, now=now)
     explanation = _explanation(batch, all_wait_for(positions, now=now), look.claimed, spills)
     return explanation.model_copy(
         update={
@@ -71,7 +73,8 @@ async def explain_batch(batch: OwnBatch, services: Use) -> Explanation:
             "ahead": None if others else ahead_of(first),
             "lane": None if others else lane_now(first),
             "lanes": [lane_share(one, now=now) for one in positions] if others else [],
-            "predicted": all_predicted(positions, now=now),
+            "predicted": prediction,
+            "warnings": late_warnings(prediction, expires_at=batch.number("expires_at")),
             "running": [_slice_try(one) for one in look.running],
             "retried_slices": look.retried,
             "retries": [_slice_try(one) for one in look.retries],

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.load import Load
 from shared.lifecycle import Status
-from shared.openai.shapes import RequestCounts
+from shared.openai.shapes import BatchWarning, RequestCounts
+from shared.ordering.load import Load
 
 Code = Literal[
     "planning",
@@ -132,6 +132,11 @@ class Explanation(_Shape):
         description="Replaces `ahead` and `lane` for a batch whose requests go to several lanes.",
     )
     predicted: Predicted | None = None
+    warnings: list[BatchWarning] = Field(
+        default=[],
+        exclude_if=lambda warnings: not warnings,
+        description="Only present if the predicted end is after the batch's window.",
+    )
     running: list[SliceTry] = Field(default=[], description="Running slices, at most 20.")
     retried_slices: int = 0
     retries: list[SliceTry] = Field(

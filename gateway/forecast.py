@@ -6,7 +6,7 @@ a class, and a rounded rate, so that no tenant can measure another.
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.load import Load, load_of, rounded_rate, typical_rows
+from shared.ordering.load import Load, load_of, rounded_rate, typical_rows
 
 
 class _Shape(BaseModel):

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gateway.explanation import AheadOf, Code, LaneNow, LaneShare, Predicted, Waiting
-from gateway.load import Load, assumed_sharers, rounded_rate, typical_rows
 from shared.lifecycle import FINAL, Status
+from shared.openai.shapes import BatchWarning
+from shared.ordering.load import Load, assumed_sharers, rounded_rate, typical_rows
+from shared.submission.warnings import deadline_at_risk
 
 #: A lane job reports every second.
 _SILENT_SECONDS = 15
@@ -155,6 +157,13 @@ def predicted(position: LanePosition, *, now: float) -> Predicted | None:
         start_at=None if position.has_begun else round(now + rows_ahead / rate),
         finish_at=round(now + shared_rows / rate),
     )
+
+
+def late_warnings(prediction: Predicted | None, *, expires_at: int) -> list[BatchWarning]:
+    """That the batch would end after its window, if that is what is predicted."""
+    if prediction is None or prediction.finish_at <= expires_at:
+        return []
+    return [deadline_at_risk(prediction.finish_at)]
 
 
 def summary(status: Status, waiting: Waiting | None, claimed: int, first_error: str | None) -> str:

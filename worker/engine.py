@@ -178,6 +178,8 @@ class BatchServer(LLMServer):
             )
         if (refusal_of_body := refused(self._rules, url, body)) is not None:
             return refusal_of_body
+        if isinstance(body, dict):
+            body = self._rules.bounded(url, body)
         if isinstance(body, dict) and body.get("stream"):
             return refusal(
                 "Streaming is not supported in the Batch API. Leave out `stream`.",

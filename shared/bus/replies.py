@@ -2,10 +2,11 @@
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shared.bus.messages import RejectedError
 from shared.lifecycle import Status
+from shared.openai.shapes import BatchWarning
 
 
 class _Shape(BaseModel):
@@ -20,6 +21,9 @@ class AcceptedBatch(_Shape):
     status: Status
     created_at: int
     expires_at: int
+    #: Only present if there is one. A batch with inline requests has them at once; of another batch
+    #: they come with its event `batch.in_progress`.
+    warnings: list[BatchWarning] = Field(default=[], exclude_if=lambda warnings: not warnings)
 
 
 class AcceptedReply(_Shape):

@@ -10,7 +10,7 @@ BYTES_PER_TOKEN = 4
 #: Predicted output of a request that sets no limit, and of one whose answer ends only with it.
 _DEFAULT_OUTPUT_TOKENS, _UNENDING_TOKENS = 256, 8192
 #: A larger number is no count of tokens or answers that anything could take.
-_MAX_COUNT = 2**31
+MAX_COUNT = 2**31
 
 
 class Row(msgspec.Struct, gc=False):
@@ -55,10 +55,10 @@ def predicted_output(
     tokens = max(limit or guess, min_tokens)
     if most is not None:
         tokens = min(tokens, most)
-    return min(sequences * tokens, _MAX_COUNT)
+    return min(sequences * tokens, MAX_COUNT)
 
 
 def count_or_none(value: object) -> int | None:
     """The value if it is a count, and None for everything else that JSON may hold."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    return int(value) if is_number and 0 < value < _MAX_COUNT else None  # type: ignore[call-overload, operator]
+    return int(value) if is_number and 0 < value < MAX_COUNT else None  # type: ignore[call-overload, operator]

@@ -22,6 +22,7 @@ from shared.input.problems import DECODE_ERRORS, Problems
 from shared.input.request_lines import BYTE_ORDER_MARK
 from shared.input.rows import (
     BYTES_PER_TOKEN,
+    MAX_COUNT,
     Row,
     count_or_none,
     predicted_output,
@@ -168,6 +169,7 @@ class InputCheck:
         found = []
         number, end, endpoint = self._line_number, self.offset, ENDPOINTS[url]
         most = self.rules.get(model, DEFAULT_RULES).max_output
+        cap = MAX_COUNT if most is None else most
         default = predicted_output(endpoint, endpoint.default_limit, 1, most=most)
         for line, request, is_new, count in zip(lines, requests, are_new, counts, strict=True):
             number, start, end = number + 1, end, end + len(line) + 1
@@ -175,9 +177,8 @@ class InputCheck:
                 self._problems.add_duplicate(number, request.custom_id)
                 continue
             limit = _first_limit(request.body, endpoint)
-            output = (
-                predicted_output(endpoint, limit, count, most=most) if limit else count * default
-            )
+            # As `predicted_output` does, without a call for each row.
+            output = count * default if limit is None else min(count * min(limit, cap), MAX_COUNT)
             tokens = len(line) // BYTES_PER_TOKEN + output
             found.append(Row(number, start, end, tokens, output, limit, count, line, url, model))
         self._line_number, self.offset = number, end
@@ -195,9 +196,10 @@ class InputCheck:
         limits, endpoint = self.rules.get(model, DEFAULT_RULES).limits, ENDPOINTS[url]
         if limits.stop < MAX_PLAIN_LIST:
             return None
-        for line, request in zip(lines, requests, strict=True):
-            if len(line) > limits.schema_bytes and has_plain_constraint(request.body):
-                return None
+        if max(map(len, lines)) > limits.schema_bytes and any(
+            has_plain_constraint(request.body) for request in requests
+        ):
+            return None
         if endpoint.prompt != "texts":
             # A plain line asks for one answer.
             return [1] * len(lines)

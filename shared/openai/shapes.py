@@ -109,6 +109,13 @@ class BatchErrors(_Shape):
     data: list[BatchError]
 
 
+class BatchWarning(_Shape):
+    """What may keep the batch from being done as asked, although nothing is wrong with it."""
+
+    code: Literal["deadline_at_risk"]
+    message: str
+
+
 class Batch(_Shape):
     """The batch object; timestamps are Unix seconds."""
 
@@ -136,6 +143,8 @@ class Batch(_Shape):
     metadata: dict[str, str] | None = None
     #: Not in OpenAI's API, and only present while it is true.
     paused: bool = Field(default=False, exclude_if=lambda paused: not paused)
+    #: Not in OpenAI's API, and only present if there is one and the batch has not ended.
+    warnings: list[BatchWarning] = Field(default=[], exclude_if=lambda warnings: not warnings)
 
 
 class Model(_Shape):

@@ -114,5 +114,14 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
             },
             "metadata": json.loads(metadata) if metadata else None,
             "paused": "paused" in fields and fields["status"] in PAUSABLE,
+            "warnings": warnings_of(fields),
         }
     )
+
+
+def warnings_of(fields: Mapping[str, str]) -> list[dict[str, str]]:
+    """The warnings of a batch that has not ended."""
+    if fields["status"] in FINAL or "warnings" not in fields:
+        return []
+    found: list[dict[str, str]] = json.loads(fields["warnings"])
+    return found

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from shared.lifecycle import Status
+from shared.ordering.outlook import LaneOutlook, RowsLeft
 from shared.slices import ReadySlice, Slice, to_slice
 from shared.state.client import Client
 from shared.state.scripts import Scripts, pairs
@@ -16,6 +17,8 @@ _BATCHES = 500
 #: If more than `_BATCHES` wait, candidates are the `_CLOSING` batches whose windows close next, the
 #: `_OLDEST` ones, and the next batches of `_TENANTS` tenants.
 _CLOSING, _OLDEST, _TENANTS = 200, 50, 250
+#: A new batch's end is predicted from as many of the lane's batches.
+_FORESEEN = 2000
 #: What is read of a candidate's batch, before the fields whose names depend on the lane.
 _CANDIDATE_FIELDS = ("status", "plan", "lane", "tenant", "priority", "created_at", "expires_at")
 _LANES = _CANDIDATE_FIELDS.index("lane")
@@ -108,6 +111,25 @@ class Lanes:
                         others += rows_left(*row)
             first += len(ids)
         return RowsAhead(own, others)
+
+    async def outlook(self, lane: str) -> LaneOutlook:
+        """What a new batch has to expect of the lane: its rates, and its oldest batches."""
+        job = await self.job(lane)
+        if job.token_rate <= 0:
+            return LaneOutlook()
+        running: list[RowsLeft] = []
+        ids = await self.active(lane, limit=_FORESEEN)
+        for first in range(0, len(ids), _BATCHES):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for batch_id in ids[first : first + _BATCHES]:
+                    fields = ("tenant", "expires_at", *rows_left_fields(lane))
+                    pipe.hmget(f"{self._namespace}batch:{batch_id}", *fields)
+                running += [
+                    RowsLeft(tenant, rows_left(*row), float(expires_at or 0))
+                    for tenant, expires_at, *row in await pipe.execute()
+                    if tenant is not None
+                ]
+        return LaneOutlook(job.token_rate, job.rate, running)
 
     async def claimed_count(self, lane: str) -> int:
         """How many slices of the lane are claimed."""

@@ -75,12 +75,18 @@ async def test_a_wave_starts_before_the_one_before_it_has_drained(
             if entry["event"].startswith("wave.")
         ]
 
-    first = warm_chat.submit(chat_lines(2500, tokens=16), "/v1/chat/completions", tenants[1])
-    await eventually(lambda: bool(waves()), timeout=120)
-    second = warm_chat.submit(chat_lines(2500, tokens=16), "/v1/chat/completions", tenants[2])
-
-    assert warm_chat.wait(first, tenants[1]).status == "completed"
-    assert warm_chat.wait(second, tenants[2]).status == "completed"
+    [lane_job] = warm_chat.lane_jobs(CHAT_MODEL)
+    # Held, so that all of them are there before it takes any.
+    lane_job.suspend()
+    try:
+        batches = [
+            (client, warm_chat.submit(chat_lines(2500, tokens=8), "/v1/chat/completions", client))
+            for client in tenants
+        ]
+        await eventually(lambda: _are_planned(batches), timeout=120)
+    finally:
+        lane_job.resume()
+    assert {warm_chat.wait(batch, client).status for client, batch in batches} == {"completed"}
 
     [(_, number), *_] = waves()
     assert waves().index(("wave.started", number + 1)) < waves().index(("wave.ended", number))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -292,6 +293,7 @@ async def test_an_input_whose_rows_gain_from_groups_is_not_planned_on_the_way(
     grouping: BatchYard,
 ) -> None:
     alike, others = shuffled(prefixes=10, rows=4), with_prefix(0, 1) + b"\n"
+    plan = partial(grouping.planner.plan_inline, offset=0, tenant="acme", expires_at=4_000_000_000)
 
-    assert grouping.planner.plan_inline(CHAT, alike, offset=0) is None
-    assert grouping.planner.plan_inline(CHAT, others, offset=0) is not None
+    assert plan(CHAT, alike) is None
+    assert plan(CHAT, others) is not None

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.explanation import Predicted
 from gateway.lane_position import (
     LaneJob,
     LanePosition,
@@ -11,6 +12,7 @@ from gateway.lane_position import (
     ahead_of,
     all_wait_for,
     lane_share,
+    late_warnings,
     predicted,
     waits_for,
 )
@@ -111,3 +113,11 @@ def test_a_closing_batch_has_nothing_ahead_and_no_open_slices() -> None:
 
     assert ahead_of(closing) is None
     assert (share.pending, share.ready, share.running, share.waits_for) == (0, 0, 0, None)
+
+
+def test_a_predicted_end_after_the_window_is_warned_of() -> None:
+    prediction = Predicted(start_at=None, finish_at=2000)
+
+    assert [one.code for one in late_warnings(prediction, expires_at=1999)] == ["deadline_at_risk"]
+    assert late_warnings(prediction, expires_at=2000) == []
+    assert late_warnings(None, expires_at=0) == []

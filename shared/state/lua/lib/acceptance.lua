@@ -4,11 +4,14 @@
 -- no crash can create a batch whose sender never hears of it.
 local function write_reply(id, reply_to, is_duplicate)
   if not reply_to then return end
-  local values = redis.call('HMGET', batch_key(id), 'status', 'created_at', 'expires_at')
+  local values = redis.call('HMGET', batch_key(id), 'status', 'created_at', 'expires_at', 'warnings')
+  -- A new batch's plan, which has them, is written after the reply.
+  local warnings = values[4] or reply_to.warnings
   redis.call('XADD', ns .. 'outbox:replies', '*', 'to', reply_to.to, 'message_id', reply_to.message_id,
     'correlation_id', reply_to.correlation_id, 'body', cjson.encode({
       status = 'accepted', duplicate = is_duplicate, batch = {id = id, object = 'batch',
-        status = values[1], created_at = tonumber(values[2]), expires_at = tonumber(values[3])}}))
+        status = values[1], created_at = tonumber(values[2]), expires_at = tonumber(values[3]),
+        warnings = warnings and cjson.decode(warnings)}}))
 end
 
 -- Creates the batch as `validating`, with its events, once. Empty `fields` only meet a batch that

@@ -8,7 +8,8 @@ local SNAPSHOT = {
   'failed_at', 'expired_at', 'cancelling_at', 'cancelled_at', 'completion_window', 'metadata',
   'total', 'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
   'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error',
-  'paused', 'priority', 'traceparent', 'tracestate', 'deliver_results', 'given_up'
+  'paused', 'priority', 'traceparent', 'tracestate', 'deliver_results', 'given_up',
+  'warnings'
 }
 
 -- A pin gives an event its number, and its time in milliseconds, before it happens. S3 keeps both, so

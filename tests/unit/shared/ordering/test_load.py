@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.load import assumed_sharers, load_of, rounded_rate, typical_rows
+from shared.ordering.load import assumed_sharers, load_of, rounded_rate, typical_rows
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""What new batches are told of their lanes: whether they can be done in time."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping
+
+from shared.ordering.outlook import LaneOutlook, expected_end
+from shared.state import State
+from shared.submission.warnings import deadline_at_risk
+
+#: For how long what was read of a lane is used.
+_FRESH_SECONDS = 2.0
+
+
+class LaneOutlooks:
+    """The outlooks of lanes, read at most once in two seconds each."""
+
+    def __init__(self, state: State, weights: Mapping[str, float] | None = None) -> None:
+        self._state = state
+        self._weights = weights or {}
+        self._known: dict[str, tuple[float, LaneOutlook]] = {}
+
+    async def look(self, lanes: Iterable[str]) -> None:
+        """Read what is not fresh. Raises TransientError."""
+        now = time.monotonic()
+        old = [lane for lane in lanes if self._read_at(lane) <= now - _FRESH_SECONDS]
+        found = await asyncio.gather(*(self._state.lanes.outlook(lane) for lane in old))
+        self._known |= {lane: (now, outlook) for lane, outlook in zip(old, found, strict=True)}
+
+    def warnings(
+        self, tenant: str, tokens: Mapping[str, int], *, expires_at: int
+    ) -> dict[str, str]:
+        """The field `warnings` of a batch with these tokens by lane; nothing if all is well."""
+        now = time.time()
+        ends = [
+            expected_end(
+                self._known[lane][1],
+                tenant=tenant,
+                tokens=count,
+                expires_at=expires_at,
+                weights=self._weights,
+                now=now,
+            )
+            for lane, count in tokens.items()
+            if lane in self._known
+        ]
+        late = max((end for end in ends if end is not None), default=0.0)
+        if late <= expires_at:
+            return {}
+        return {"warnings": json.dumps([deadline_at_risk(late).model_dump()])}
+
+    def _read_at(self, lane: str) -> float:
+        at, _ = self._known.get(lane, (float("-inf"), None))
+        return at
