@@ -1,5 +1,6 @@
 """The works of one batch that wait, and which of them goes next. Pure."""
 
+from collections import Counter
 from collections.abc import Collection
 from heapq import heappop, heappush
 from math import inf
@@ -169,9 +170,15 @@ class WaitingBatch:
             self._agenda = self._agenda[first:] + self._agenda[:first]
         trials: list[Group] = []
         if self._is_whole:
+            counts = Counter[int]()
+            for group, works in self._groups.items():
+                counts[group.kind] += len(works)
             unknown = {group.kind: group for group in self._groups if group.kind not in self._tried}
+            # A kind of a single work has nobody to learn from it.
             trials = [
-                group for kind, group in unknown.items() if lengths.expect(self.id, kind) == inf
+                group
+                for kind, group in unknown.items()
+                if counts[kind] > 1 and lengths.expect(self.id, kind) == inf
             ]
             self._tried |= unknown.keys()
         self._agenda += trials

@@ -169,6 +169,17 @@ def test_when_the_last_rows_of_a_batch_are_there_long_answers_go_first() -> None
     assert entered[2:] == [100] * (len(entered) - 2)
 
 
+def test_rows_that_all_have_limits_of_their_own_go_longest_first_without_trials() -> None:
+    queue = EngineQueue(Capacity(seats=1, spare_seats=0, spare_kv=0))
+    for number in range(20):
+        row = work("giant")._replace(kind=number, max_output=float(number))
+        queue.add(row._replace(ends_batch=number == 19))
+
+    entered = [row.work.max_output for row in queue.admit(0.0)]
+
+    assert entered == sorted(range(20), reverse=True)[: len(entered)]
+
+
 @pytest.mark.parametrize(
     ("answers", "expected"), [([], 70.0), ([10, 30], 20.0), ([900], 200.0)], ids=str
 )
