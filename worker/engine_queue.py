@@ -134,6 +134,7 @@ class EngineQueue:
         else:
             self._inside -= 1
             self._preparing -= not row.seated
+        self._line.shares.end(row.work.tenant, row.charged)
         self._row_rate.note(1, now)
 
     def learn(self, row: QueuedRow, usage: SliceUsage, now: float) -> None:
@@ -167,6 +168,7 @@ class EngineQueue:
     def _enter(self, work: Work, charged: float, *, is_spare: bool = False) -> QueuedRow:
         row = self._waiting.pop(_key(work))
         row.charged, row.is_spare = charged, is_spare
+        self._line.shares.begin(work.tenant, charged)
         row.rank = next(self._ranks) - (_FIRST if self._may_use_spare(work) else 0)
         return row
 
