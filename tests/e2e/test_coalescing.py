@@ -88,8 +88,9 @@ async def test_a_wave_starts_before_the_one_before_it_has_drained(
         lane_job.resume()
     assert {warm_chat.wait(batch, client).status for client, batch in batches} == {"completed"}
 
-    [(_, number), *_] = waves()
-    assert waves().index(("wave.started", number + 1)) < waves().index(("wave.ended", number))
+    # The end of an earlier wave may be among them.
+    first = next(number for event, number in waves() if event == "wave.started")
+    assert waves().index(("wave.started", first + 1)) < waves().index(("wave.ended", first))
 
 
 def test_a_large_batch_does_not_hold_up_a_one_row_batch_that_comes_after_it(
