@@ -193,12 +193,12 @@ class ScriptedEngine:
         try:
             async with self._entrance.entered(work) as guest:
                 id_ = str(next(self._ids))
-                rank = await self._entrance.seat(
+                await self._entrance.seat(
                     id_, prompt_tokens=prompt_tokens, max_tokens=output_tokens
                 )
                 done = asyncio.get_running_loop().create_future()
                 row = _Row(id_, prompt_tokens, output_tokens, work.tenant, done)
-                await self._steps.run(row, rank)
+                await self._steps.run(row, guest.row.rank or 0)
                 usage = SliceUsage(1, 0, prompt_tokens, 0, output_tokens, 0)
                 self._entrance.learn(guest, usage)
                 self._left_at[work.batch_id] = time.time()
