@@ -47,7 +47,7 @@ def mixed(seed: int, *, batches: int, tenants: int) -> Mapping[str, object]:
     for number in range(batches):
         time += random_.expovariate(1.0)
         tenant = f"tenant-{int(tenants * random_.random() ** 2)}"
-        rows = min(20_000, max(1, int(random_.paretovariate(0.75) * 3)))
+        count = min(20_000, max(1, int(random_.paretovariate(0.75) * 3)))
         prefix, mean = random_.randrange(1 << 30), random_.uniform(4.0, 5.5)
         prefix_tokens = random_.choice((0, 64, 256, 1024))
         trace.append(
@@ -62,7 +62,7 @@ def mixed(seed: int, *, batches: int, tenants: int) -> Mapping[str, object]:
                         prefix_tokens + random_.randint(20, 400),
                         max(1, min(2048, int(random_.lognormvariate(mean, 0.8)))),
                     )
-                    for _ in range(rows)
+                    for _ in range(count)
                 ],
             )
         )
