@@ -194,7 +194,8 @@ class BatchServer(LLMServer):
                 answer = await self._openai.answer(url, body, request_id)
                 result = bounded_result(self._rules, answer)
             finally:
-                if not self._client.errored:
+                # The row may run again already while this run of it is being cancelled.
+                if not self._client.errored and self._guests.get(row) is guest:
                     del self._guests[row]
             if answer[0] == SUCCESS:
                 self._entrance.learn(guest, usage_of(answer[1]))
