@@ -212,7 +212,7 @@ class BatchServer(LLMServer):
             if self._client.errored:
                 # It died on its own. Its last rows never finish.
                 return
-        log.error("engine.hung", rows=self._unfinished())
+        log.error("engine.hung", seconds=self._progress.seconds, rows=self._unfinished())
         self._is_hung = True
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):

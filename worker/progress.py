@@ -8,7 +8,7 @@ class Progress:
     """The progress of all requests together: one slow request among many is no standstill."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._clock = clock
         self._noted_at = clock()
         self._late_checks = 0
@@ -26,6 +26,6 @@ class Progress:
         """
         if not unfinished:
             self.note()
-        is_late = self._clock() - self._noted_at >= self._seconds
+        is_late = self._clock() - self._noted_at >= self.seconds
         self._late_checks = self._late_checks + 1 if is_late else 0
         return self._late_checks > 1
