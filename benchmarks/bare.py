@@ -88,14 +88,13 @@ def bare_vllm(
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from worker.engine_definition import engine_arguments, engine_environment
-    from worker.engine_sizes import seats
 
     model = catalog.model(model_name)
     pool = catalog.pools[catalog.lane_of(model_name).pool]
     # The engine's core process needs these.
     os.environ.update(engine_environment(model, pool))
     # It has no other rows, so it needs no spare seats.
-    arguments = {**engine_arguments(model, pool), "max_num_seqs": seats(model)}
+    arguments = {**engine_arguments(model, pool), "max_num_seqs": model.seats}
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model.source, **arguments))
     tokenizer = AutoTokenizer.from_pretrained(model.source)
     limiter = asyncio.Semaphore(int(arguments["max_num_seqs"] * 1.1) + 1)

@@ -17,7 +17,6 @@ from worker.engine import (
 from worker.engine_sizes import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     ROWS_PER_ENGINE_CALL,
-    seats,
     spare_seats,
 )
 from worker.engine_status import DEPLOYMENT
@@ -76,7 +75,7 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
         "enable_prompt_tokens_details": True,
         **rules_arguments(model),
         **model.engine,
-        "max_num_seqs": seats(model) + spare_seats(model),
+        "max_num_seqs": model.seats + spare_seats(model),
         # Each row has a rank of the engine's queue.
         "scheduling_policy": "priority",
     }
@@ -141,7 +140,7 @@ def _serve_options(model: Model, pool: Pool) -> dict[str, Any]:
         "autoscaling_config": {
             "min_replicas": model.min_replicas,
             "max_replicas": model.max_replicas,
-            "target_ongoing_requests": math.ceil(seats(model) / ROWS_PER_ENGINE_CALL),
+            "target_ongoing_requests": math.ceil(model.seats / ROWS_PER_ENGINE_CALL),
             "upscale_delay_s": 10,
             # By default Serve averages over half a minute, which would be added to `idle_seconds`.
             "metrics_interval_s": 2,

@@ -5,33 +5,25 @@ from shared.catalog import Model
 #: Fewer rows per call mean more calls. More rows per call leave an engine idle at the end of each.
 ROWS_PER_ENGINE_CALL = 16
 
-#: Used where the catalog does not set them. vLLM's own guesses are too low for batches.
-DEFAULT_MAX_NUM_SEQS = 256
+#: Used where the catalog does not set it. vLLM's own guess is too low for batches.
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
-
-
 #: Where the catalog does not set `spare_seats`: this part of the seats, and at least these.
 _SPARE_PART, _MIN_SPARE = 16, 8
-
-
-def seats(model: Model) -> int:
-    """How many rows one replica computes at once."""
-    return int(model.engine.get("max_num_seqs", DEFAULT_MAX_NUM_SEQS))
 
 
 def spare_seats(model: Model) -> int:
     """How many more rows one replica computes if they are of small batches."""
     wanted = model.spare_seats
     if wanted is None:
-        wanted = max(_MIN_SPARE, seats(model) // _SPARE_PART)
+        wanted = max(_MIN_SPARE, model.seats // _SPARE_PART)
     # vLLM refuses more seats than tokens of a step.
     tokens = int(model.engine.get("max_num_batched_tokens", DEFAULT_MAX_NUM_BATCHED_TOKENS))
-    return max(0, min(wanted, tokens - seats(model)))
+    return max(0, min(wanted, tokens - model.seats))
 
 
 def rows_at_once(model: Model) -> int:
     """How many rows all replicas together compute at once."""
-    return model.max_replicas * seats(model)
+    return model.max_replicas * model.seats
 
 
 def rows_ahead(rows: int) -> int:
