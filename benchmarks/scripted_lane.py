@@ -24,11 +24,11 @@ from worker.job import run_lane_job
 from worker.lane_engines import LaneEngines
 from worker.slice_io import begin, fetch, settle
 from worker.slice_runner import SliceRunner
+from worker.wave_blocks import blocks_at_once, grouped
 
 _HOST = "127.0.0.1"
 #: From the claims of a wave to its first row.
 _WAVE_STARTS_IN_SECONDS = 4.0
-_ROWS_PER_BLOCK = 128
 
 
 class ScriptedClient:
@@ -78,9 +78,8 @@ class ScriptedEngines(LaneEngines):
                 rows_in_engine=self._rows_in_engine,
                 rows_per_engine_call=self._settings.rows_per_engine_call,
             )
-            blocks = _grouped(claims)
-            first = sum(claim.slice.rows for claim in blocks[0])
-            turns = asyncio.Semaphore(1 + max(1, self._rows_in_engine // first))
+            blocks = grouped(claims)
+            turns = asyncio.Semaphore(blocks_at_once(blocks, self._rows_in_engine))
 
             async def one(block: list[Claim]) -> None:
                 async with turns:
@@ -98,20 +97,6 @@ async def _run_block(
     results = await asyncio.gather(*(runner.run(claim, one) for claim, one in mine))
     for (claim, _), result in zip(mine, results, strict=True):
         await settle(state, storage, claim, result)
-
-
-def _grouped(claims: list[Claim]) -> list[list[Claim]]:
-    """As `worker.wave.grouped`, without an import of Ray."""
-    blocks: list[list[Claim]] = []
-    for claim in claims:
-        if (
-            blocks
-            and sum(one.slice.rows for one in blocks[-1]) + claim.slice.rows <= _ROWS_PER_BLOCK
-        ):
-            blocks[-1].append(claim)
-        else:
-            blocks.append([claim])
-    return blocks
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from worker.outcomes import Outcome, SliceResult
 from worker.rows import PartBody, nothing
 from worker.slice_io import SliceInput, begin, fetch, settle
 from worker.slice_runner import SliceRunner
+from worker.wave_blocks import blocks_at_once, grouped
 
 _claims = msgspec.json.Decoder(Claim)
 #: The columns of a block in Arrow. Its rows are slices.
@@ -37,7 +38,6 @@ _Columns = dict[str, Any]
 _LIGHT = 0.1
 #: How many processes read, and how many commit, in one wave.
 _HELPERS = 2
-_ROWS_PER_BLOCK = 128
 
 
 def prepare_ray_data() -> None:
@@ -62,7 +62,6 @@ def run_wave(
     A slice goes back if the engine has had no replica for `patience_seconds`.
     """
     groups = grouped(claims)
-    blocks_at_once = 1 + max(1, rows_in_engine // _rows(groups[0]))
     ray.data.read_datasource(
         SliceSource(groups),
         override_num_blocks=len(groups),
@@ -73,7 +72,7 @@ def run_wave(
         # One block at a time: it is retried as a whole, and committed as soon as it is done.
         batch_size=None,
         num_cpus=_LIGHT,
-        max_concurrency=blocks_at_once,
+        max_concurrency=blocks_at_once(groups, rows_in_engine),
         compute=ActorPoolStrategy(size=1),
         fn_constructor_kwargs={
             "app_name": app_name,
@@ -82,21 +81,6 @@ def run_wave(
             "patience_seconds": patience_seconds,
         },
     ).write_datasink(PartSink(), concurrency=_HELPERS, ray_remote_args={"num_cpus": _LIGHT})
-
-
-def grouped(claims: list[Claim]) -> list[list[Claim]]:
-    """The claims in order, small slices together: a Ray task for five rows would cost too much."""
-    groups: list[list[Claim]] = []
-    for claim in claims:
-        if groups and _rows(groups[-1]) + claim.slice.rows <= _ROWS_PER_BLOCK:
-            groups[-1].append(claim)
-        else:
-            groups.append([claim])
-    return groups
-
-
-def _rows(claims: list[Claim]) -> int:
-    return sum(claim.slice.rows for claim in claims)
 
 
 def _bytes(claims: list[Claim]) -> int:
