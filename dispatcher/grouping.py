@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 import structlog
 
 from dispatcher.cutter import Cutter
+from dispatcher.input_reader import read_input
 from dispatcher.row_span import RowSpan
 from shared import crash
 from shared.errors import NotFoundError, TransientError
@@ -53,7 +54,7 @@ class Grouping:
     async def _cut_in_groups(
         self, record: BatchRecord, cutter: Cutter, span: RowSpan, *, copy: str
     ) -> list[Slice] | None:
-        body = await self._read(record, span)
+        body = await read_input(self._storage, record, span.start, span.end)
         # Parsing would block the event loop for too long.
         order = await asyncio.to_thread(span.order, body)
         if order is None:
@@ -65,17 +66,6 @@ class Grouping:
         await write_copy(self._storage, record.id, copy, _in_groups(span, slices, body))
         crash.point("planner.copied")
         return [*cutter.skip(span), *slices]
-
-    async def _read(self, record: BatchRecord, span: RowSpan) -> bytes:
-        fields = record.fields
-        return await self._storage.get(
-            fields["key"],
-            start=span.start,
-            end=span.end,
-            etag=fields["etag"],
-            bucket=fields["bucket"],
-            version_id=fields.get("version_id"),
-        )
 
 
 async def _in_groups(span: RowSpan, slices: Sequence[Slice], body: bytes) -> AsyncIterator[bytes]:

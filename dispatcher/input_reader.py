@@ -47,15 +47,20 @@ class InputReader:
         return _Stretch(start, end, asyncio.ensure_future(self._fetch(start, end)))
 
     async def _fetch(self, start: int, end: int) -> bytes:
-        fields = self._record.fields
         if self._copy:
             key = copy_key(self._record.id, self._copy)
             return await self._storage.get(key, start=start, end=end)
-        return await self._storage.get(
-            fields["key"],
-            start=start,
-            end=end,
-            etag=fields["etag"],
-            bucket=fields["bucket"],
-            version_id=fields.get("version_id"),
-        )
+        return await read_input(self._storage, self._record, start, end)
+
+
+async def read_input(storage: Storage, record: BatchRecord, start: int, end: int) -> bytes:
+    """Bytes [start, end) of the input's object. Raises NotFoundError or ChangedError."""
+    fields = record.fields
+    return await storage.get(
+        fields["key"],
+        start=start,
+        end=end,
+        etag=fields["etag"],
+        bucket=fields["bucket"],
+        version_id=fields.get("version_id"),
+    )
