@@ -21,7 +21,7 @@ from benchmarks.bench_fleet import BenchFleet
 from benchmarks.figures import Figure, compared
 from benchmarks.rows import CHAT, URLS
 from cli.fleet import Fleet, Options
-from cli.models.tiny import MAX_POSITIONS, SPECIAL_TOKENS, VOCABULARY, make_tiny_chat_model
+from cli.models.tiny import MAX_POSITIONS, make_tiny_chat_model, qwen2_config, save_weights
 
 _MODEL = "prefill"
 _SEATS = 8
@@ -160,31 +160,10 @@ def _catalog(model: Path) -> dict[str, Any]:
 
 def _make_model(folder: Path) -> Path:
     """The demo's chat model, with more weights for each token of a prompt."""
-    from safetensors.torch import save_file
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    import torch
+    from transformers import Qwen2ForCausalLM
 
     make_tiny_chat_model(folder)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=5,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=MAX_POSITIONS,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=SPECIAL_TOKENS.index("<|im_end|>"),
-        pad_token_id=SPECIAL_TOKENS.index("<|endoftext|>"),
-        architectures=["Qwen2ForCausalLM"],
-        dtype="float32",
-    )
-    model = Qwen2ForCausalLM(config)
-    config.save_pretrained(folder)
-    weights = {
-        name: tensor.contiguous()
-        for name, tensor in model.state_dict().items()
-        if name != "lm_head.weight"
-    }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = qwen2_config(width=256, layers=5, initializer_range=0.02, dtype="float32")
+    save_weights(folder, Qwen2ForCausalLM(config), torch.float32)
     return folder

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 #: Written last: a folder without it is an unfinished model.
 MARKER = ".complete"
@@ -126,14 +127,24 @@ def _english() -> Iterator[str]:
 
 def _write_weights(folder: Path) -> None:
     import torch
-    from safetensors.torch import save_file
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2ForCausalLM
 
-    config = Qwen2Config(
+    config = qwen2_config(width=128, layers=2, initializer_range=0.2, dtype="bfloat16")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20)
+        model = Qwen2ForCausalLM(config)
+    save_weights(folder, model, torch.bfloat16)
+
+
+def qwen2_config(*, width: int, layers: int, dtype: str, initializer_range: float) -> Any:
+    """The configuration of a model with the tiny one's tokenizer, as `transformers` has it."""
+    from transformers import Qwen2Config
+
+    return Qwen2Config(
         vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=MAX_POSITIONS,
@@ -141,17 +152,20 @@ def _write_weights(folder: Path) -> None:
         bos_token_id=None,
         eos_token_id=SPECIAL_TOKENS.index("<|im_end|>"),
         pad_token_id=SPECIAL_TOKENS.index("<|endoftext|>"),
-        initializer_range=0.2,
+        initializer_range=initializer_range,
         architectures=["Qwen2ForCausalLM"],
-        dtype="bfloat16",
+        dtype=dtype,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(20)
-        model = Qwen2ForCausalLM(config)
-    config.save_pretrained(folder)
+
+
+def save_weights(folder: Path, model: Any, dtype: Any) -> None:
+    """Write a model's configuration and weights into its folder."""
+    from safetensors.torch import save_file
+
+    model.config.save_pretrained(folder)
     # The output layer shares the input layer's weights: they are stored once.
     weights = {
-        name: tensor.to(torch.bfloat16).contiguous()
+        name: tensor.to(dtype).contiguous()
         for name, tensor in model.state_dict().items()
         if name != "lm_head.weight"
     }
