@@ -53,7 +53,10 @@ class ResultLines:
                 await self._require_order()
             return self._batch.number("total")
         if self._order == "completion":
-            return max(start, self._batch.number("completed") + self._batch.number("failed"))
+            done = self._batch.number("completed") + self._batch.number("failed")
+            # Results that were damaged, and will be made again, are at this place.
+            gap = self._batch.fields.get("gap_from")
+            return max(start, done if gap is None else int(gap))
         end = start
         async for stretch in self._slices.stretches_from(start):
             lacking = [
@@ -144,14 +147,7 @@ class ResultLines:
                 yield line
             return
         parts = [slice_.part for slice_ in stretch if slice_.part is not None]
-        sections = [
-            (part.key, start, end)
-            for part in parts
-            for start, end in (
-                (0, part.output_bytes),
-                (part.output_bytes, part.output_bytes + part.error_bytes),
-            )
-        ]
+        sections = [(part.key, section) for part in parts for section in (part.output, part.error)]
         streams = [read_lines(self._storage, *section) for section in sections]
         async with aclosing(merged(streams)) as lines:
             async for line in lines:
