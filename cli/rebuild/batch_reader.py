@@ -170,7 +170,7 @@ class BatchReader:
         Raises _LostError if it has nothing; then all of the batch is set aside.
         """
         try:
-            manifest = to_manifest(await self._state.batches.get(found.batch_id))
+            manifest = to_manifest((await self._state.batches.get(found.batch_id)).fields)
         except NotFoundError:
             await self._damage.set_aside(broken, "the batch is lost")
             # Who sends it again begins anew.

@@ -29,7 +29,7 @@ async def save_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
         except BrokenObjectError as error:
             log.error("manifest.broken", batch_id=batch_id, key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all
             await keep_copy(storage, error.key)
-            manifest = to_manifest(record)
+            manifest = to_manifest(record.fields)
             await storage.put(manifest_key(batch_id), encoded(manifest))
         except NotFoundError:
             # The manifest is lost, which is no reason to refuse the change in Redis.

@@ -23,6 +23,11 @@ def part_key(batch_id: str, index: int, epoch: int) -> str:
     return f"batches/{batch_id}/parts/{index:06d}-{epoch}.jsonl"
 
 
+def index_of(key: str) -> int:
+    """The slice whose part has this S3 key."""
+    return int(key.rpartition("/")[2].partition("-")[0])
+
+
 async def read_section(storage: Storage, part: Part, section: Section) -> bytes:
     """Bytes of a part. Raises NotFoundError, and BrokenObjectError if they are not its own."""
     body = await storage.get(part.key, start=section.start, end=section.end)
@@ -61,18 +66,22 @@ async def drop_broken(
             some = parts[first : first + _PARTS_AT_ONCE]
             found = await asyncio.gather(*(is_broken(storage, part) for _, part in some))
             for (index, part), is_damaged in zip(some, found, strict=True):
-                if not is_damaged:
-                    continue
-                outcome = await state.claims.drop_part(batch_id, index, part)
-                if outcome != "changed":
-                    dropped[index] = outcome
-                    await _keep_damaged(storage, part)
-                    fields = {"batch_id": batch_id, "index": index, "key": part.key}
-                    log.error("part.broken", runs_again=outcome == "again", **fields)
+                if is_damaged:
+                    outcome = await drop_part(state, storage, batch_id, index, part)
+                    if outcome != "changed":
+                        dropped[index] = outcome
     return dropped
 
 
-async def _keep_damaged(storage: Storage, part: Part) -> None:
-    """Set the object aside. One that S3 cannot read stays, and is swept with the batch's parts."""
-    with suppress(TransientError):
-        await set_aside(storage, part.key)
+async def drop_part(
+    state: State, storage: Storage, batch_id: str, index: int, part: Part
+) -> Literal["again", "lost", "changed"]:
+    """Take back a broken part, and set its object aside. Returns what `Claims.drop_part` does."""
+    outcome = await state.claims.drop_part(batch_id, index, part)
+    if outcome != "changed":
+        # One that S3 cannot read stays, and is swept with the batch's parts.
+        with suppress(TransientError):
+            await set_aside(storage, part.key)
+        fields = {"batch_id": batch_id, "index": index, "key": part.key}
+        log.error("part.broken", runs_again=outcome == "again", **fields)
+    return outcome

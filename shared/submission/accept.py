@@ -68,7 +68,7 @@ async def _mended(
     """Put a manifest in the place of the damaged one: as Redis has it, else the caller's."""
     log.error("manifest.broken", batch_id=manifest.id, key=error.key, reason=error.reason)
     try:
-        manifest = to_manifest(await state.batches.get(manifest.id))
+        manifest = to_manifest((await state.batches.get(manifest.id)).fields)
     except NotFoundError:
         # What came of the damaged one may belong to another request.
         await set_plan_aside(storage, manifest.id)
