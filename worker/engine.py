@@ -238,6 +238,7 @@ def _capacity(vllm_config: Any) -> Capacity:
         spare_kv=float(os.environ[SPARE_KV_VARIABLE]),
         kv_tokens=0 if is_one_step else cores * (cache.num_gpu_blocks or 0) * cache.block_size,
         is_one_step=is_one_step,
+        step_tokens=cores * vllm_config.scheduler_config.max_num_batched_tokens,
     )
 
 
