@@ -9,7 +9,8 @@ import structlog
 from shared import crash
 from shared.errors import NotFoundError, TransientError
 from shared.ledger.copies import read_slice
-from shared.slices import Claim, Part, ReleaseReason, Stop, part_label
+from shared.ledger.parts import part_key
+from shared.slices import Claim, Part, ReleaseReason, Stop, new_part, part_label
 from shared.state import State
 from shared.storage import Storage
 from worker.outcomes import Outcome, SliceResult
@@ -192,10 +193,10 @@ async def _write(storage: Storage, claim: Claim, body: PartBody) -> Part | None:
     When the worker of a sink's task dies, Ray runs the task again, even after its commit, and
     perhaps the engine's calls as well. Their other answers must not replace the first ones.
     """
-    key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-    label = part_label(len(body.output), body.rows, body.usage)
-    stored = await storage.put_once(key, body.output + body.error, label=label)
+    key = part_key(claim.batch_id, claim.index, claim.epoch)
+    part = new_part(key, body.output, body.error, body.usage)
+    stored = await storage.put_once(key, body.output + body.error, label=part_label(part))
     if stored is None:
         log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)
         return None
-    return Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage)
+    return part._replace(etag=stored.etag)
