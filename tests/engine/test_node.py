@@ -72,8 +72,8 @@ def a_machine(ray: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        processes = [node, *psutil.Process(node.pid).children(recursive=True)]
-        for process in processes:
+        machine = psutil.Process(node.pid)
+        for process in (machine, *machine.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         node.wait()
