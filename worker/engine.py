@@ -140,6 +140,10 @@ class BatchServer(LLMServer):
         """Let no line of the batch enter vLLM that is not there yet."""
         self._entrance.withdraw(batch_id)
 
+    async def complete(self, batch_id: str) -> None:
+        """Know that no line of the batch comes after those that are here."""
+        self._entrance.complete(batch_id)
+
     async def unfinished(self) -> int:
         """How many sequences are in vLLM right now."""
         return self._entrance.seated
