@@ -14,20 +14,19 @@ NINETY_DAYS = 7_776_000
 DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
 
 
-class SharedSettings(BaseSettings):
-    """Where the shared services are, and what several processes must agree on."""
+class StoreSettings(BaseSettings):
+    """Where Redis, S3 and the catalog are: all that processes inside Ray share with the others."""
 
     model_config = SettingsConfigDict(
         env_prefix="BATCHYARD_", frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    amqp_url: SecretStr = Field(description="RabbitMQ's address, with the service user's login")
-    redis_url: SecretStr = Field(description="Redis's address, with its password")
+    redis_url: SecretStr = Field(description="Redis's address, with the login of the process")
     s3_endpoint: str = Field(
         description="the S3 server's address: http://host:port or https://host[:port]"
     )
-    s3_access_key: str = Field(description="access key of Batchyard's own S3 login")
-    s3_secret_key: SecretStr = Field(description="secret key of Batchyard's own S3 login")
+    s3_access_key: str = Field(description="access key of the process's S3 login")
+    s3_secret_key: SecretStr = Field(description="secret key of the process's S3 login")
     s3_bucket: str = Field(default="batchyard", description="the bucket that holds everything")
     s3_region: str = Field(
         default=DEFAULT_REGION,
@@ -36,6 +35,12 @@ class SharedSettings(BaseSettings):
     )
     catalog: Path = Field(description="the YAML file that names models and pools")
     log_level: str = Field(default="INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`")
+
+
+class SharedSettings(StoreSettings):
+    """What gateway and dispatcher must agree on."""
+
+    amqp_url: SecretStr = Field(description="RabbitMQ's address, with the service user's login")
     lease_seconds: float = Field(
         default=10.0,
         gt=0,
@@ -90,7 +95,7 @@ class SharedSettings(BaseSettings):
 
 
 def open_storage(
-    settings: SharedSettings,
+    settings: StoreSettings,
     *,
     endpoint: str | None = None,
     patience_seconds: float | None = None,

@@ -204,6 +204,10 @@ class Claims:
             )
         )
 
+    async def lose_input(self, claim: Claim) -> None:
+        """Note that the claim's batch cannot run on: its input is gone. The dispatcher fails it."""
+        await self._scripts.run("lose_input", claim.lane, claim.batch_id)
+
     async def reap(self, lane: str, *, all_claims: bool = False) -> int:
         """Give back slices whose claims ran out, or all claimed slices if the lane job is dead.
 
