@@ -49,6 +49,11 @@ class DispatcherSettings(SharedSettings):
         description='further places of inputs, as JSON: `{"acme": ["s3://acme-data/exports/"]}`; '
         "`*` is for every tenant, and `{tenant}` stands for its name",
     )
+    keep_parts: bool = Field(
+        default=True,
+        description="keep the parts of results in S3 for a day after their batch's end, so that "
+        "`batchyard remake` can make damaged result files again",
+    )
     batch_seconds: int = Field(
         default=NINETY_DAYS,
         ge=3600,
