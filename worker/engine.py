@@ -34,6 +34,7 @@ from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.entrance import Entrance, Guest, WithdrawnError
+from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
 from worker.row_groups import in_groups
@@ -92,6 +93,7 @@ class BatchServer(LLMServer):
         self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
         self._openai = OpenAILayer(await engine.build_asgi_app())
         self._rules = rules_from(os.environ)
+        register_media_connector(self._rules.media.limits)
         self._entrance = Entrance(_capacity(self._client.vllm_config))
         self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         #: The rows that run.
