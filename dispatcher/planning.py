@@ -9,26 +9,32 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
 
 import structlog
 
 from dispatcher.cutter import Cutter
 from dispatcher.grouping import Grouping
-from dispatcher.input_chunks import UnansweredError, input_chunks
+from dispatcher.input_chunks import UnansweredError, input_chunks, is_small
 from dispatcher.lane_outlooks import LaneOutlooks
 from dispatcher.lane_shares import LaneShares
 from dispatcher.row_span import RowSpan, SpanLimits
 from dispatcher.slicing import SliceLimits
 from shared import crash
 from shared.catalog import Catalog
-from shared.errors import InvalidTransitionError, NotFoundError, TransientError
+from shared.errors import (
+    BrokenObjectError,
+    InvalidTransitionError,
+    NotFoundError,
+    TransientError,
+)
 from shared.input.problems import unreadable
 from shared.input.validation import InputCheck, Limits
 from shared.input_places import InputPlaces
-from shared.ledger.commits import carry_out, fail, read_commit
+from shared.ledger.commits import Commit, carry_out, fail, read_commit
 from shared.ledger.plans import Plan, create_plan, replace_plan_pin
+from shared.ledger.quarantine import set_aside
 from shared.lifecycle import Event, Status
 from shared.openai.limits import queue_code, queue_text
 from shared.openai.shapes import BatchError
@@ -87,6 +93,9 @@ class Planner:
         self._spans = spans
         self._grouping = Grouping(state, storage)
         self._outlooks = LaneOutlooks(state, weights)
+        # Threads that parse share one interpreter lock, so many of them gain nothing and delay the
+        # event loop and small inputs by as much.
+        self._large = asyncio.Lock()
         #: Since when S3 fails for the inputs of batches, on the monotonic clock.
         self._unanswered: dict[str, float] = {}
 
@@ -201,13 +210,20 @@ class Planner:
                     waiting.extend(await self._grouping.cut(record, cutter, span, copy=name))
                 await write(_SLICES_A_WRITE)
 
+        turn = self._turn_of(record)
         async for chunk in input_chunks(self._storage, record):
-            # Parsing would block the event loop for too long.
-            await cut(await asyncio.to_thread(lambda part: cutter.take(check.feed(part)), chunk))
+            async with turn:
+                # Parsing would block the event loop for too long.
+                spans = await asyncio.to_thread(lambda part: cutter.take(check.feed(part)), chunk)
+            await cut(spans)
         await cut(cutter.take(check.finish()) + cutter.finish())
         waiting += cutter.cut_rest()
         await write(1)
         return written
+
+    def _turn_of(self, record: BatchRecord) -> AbstractAsyncContextManager[object]:
+        """Chunks of large inputs are parsed one at a time, and a small input passes them."""
+        return nullcontext() if is_small(record) else self._large
 
     def _cutter(self, shares: LaneShares) -> Cutter:
         return Cutter(shares, self._slice_limits, self._spans)
@@ -263,9 +279,8 @@ class Planner:
         plan = await create_plan(self._storage, batch_id, wanted)
         crash.point("planner.kept")
         if plan is not wanted:
-            with suppress(NotFoundError):
-                # The first planner found the queue full.
-                refusal = await read_commit(self._storage, batch_id, Event.INPUT_REJECTED)
+            # The first planner may have found the queue full.
+            if (refusal := await self._refusal(batch_id)) is not None:
                 await carry_out(self._state, self._storage, refusal)
                 return False
             if plan.slices != slices:
@@ -283,6 +298,16 @@ class Planner:
             except MovedError:
                 _, pin = await self._state.batches.pinned(batch_id)
                 plan = await replace_plan_pin(self._storage, batch_id, plan, pin)
+
+    async def _refusal(self, batch_id: str) -> Commit | None:
+        try:
+            return await read_commit(self._storage, batch_id, Event.INPUT_REJECTED)
+        except NotFoundError:
+            return None
+        except BrokenObjectError as error:
+            log.error("commit.broken", batch_id=batch_id, key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all
+            await set_aside(self._storage, error.key)
+            return None
 
     async def _store(self, batch_id: str, name: str, plan: Plan) -> None:
         lanes = str(plan.fields["lane"]).split()

@@ -18,20 +18,19 @@ DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
 InputPlace = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(.*/)?$")]
 
 
-class SharedSettings(BaseSettings):
-    """Where the shared services are, and what several processes must agree on."""
+class StoreSettings(BaseSettings):
+    """Where Redis, S3 and the catalog are: all that processes inside Ray share with the others."""
 
     model_config = SettingsConfigDict(
         env_prefix="BATCHYARD_", frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    amqp_url: SecretStr = Field(description="RabbitMQ's address, with the service user's login")
-    redis_url: SecretStr = Field(description="Redis's address, with its password")
+    redis_url: SecretStr = Field(description="Redis's address, with the login of the process")
     s3_endpoint: str = Field(
         description="the S3 server's address: http://host:port or https://host[:port]"
     )
-    s3_access_key: str = Field(description="access key of Batchyard's own S3 login")
-    s3_secret_key: SecretStr = Field(description="secret key of Batchyard's own S3 login")
+    s3_access_key: str = Field(description="access key of the process's S3 login")
+    s3_secret_key: SecretStr = Field(description="secret key of the process's S3 login")
     s3_bucket: str = Field(default="batchyard", description="the bucket that holds everything")
     s3_region: str = Field(
         default=DEFAULT_REGION,
@@ -40,6 +39,28 @@ class SharedSettings(BaseSettings):
     )
     catalog: Path = Field(description="the YAML file that names models and pools")
     log_level: str = Field(default="INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`")
+    tenant_prefix: str = Field(
+        default=DEFAULT_TENANT_PREFIX,
+        description="the prefix of objects in Batchyard's bucket that a tenant may name as inputs "
+        "and as media; set the same for all processes",
+    )
+    input_places: dict[str, tuple[InputPlace, ...]] = Field(
+        default={},
+        description='further places of inputs and media, as JSON: `{"acme": '
+        '["s3://acme-data/exports/"]}`; `*` is for every tenant, and `{tenant}` stands for its '
+        "name; set the same for all processes",
+    )
+
+    @property
+    def places(self) -> InputPlaces:
+        """The places in S3 of each tenant's inputs and media."""
+        return InputPlaces(self.s3_bucket, self.tenant_prefix, self.input_places)
+
+
+class SharedSettings(StoreSettings):
+    """What gateway and dispatcher must agree on."""
+
+    amqp_url: SecretStr = Field(description="RabbitMQ's address, with the service user's login")
     lease_seconds: float = Field(
         default=10.0,
         gt=0,
@@ -74,17 +95,6 @@ class SharedSettings(BaseSettings):
     max_embedding_inputs: int = Field(
         default=50_000, ge=1, description="inputs of all requests of an embeddings batch together"
     )
-    tenant_prefix: str = Field(
-        default=DEFAULT_TENANT_PREFIX,
-        description="the prefix of objects in Batchyard's bucket that a tenant may name as inputs "
-        "and as media; set the same for all processes",
-    )
-    input_places: dict[str, tuple[InputPlace, ...]] = Field(
-        default={},
-        description='further places of inputs and media, as JSON: `{"acme": '
-        '["s3://acme-data/exports/"]}`; `*` is for every tenant, and `{tenant}` stands for its '
-        "name; set the same for all processes",
-    )
     batches_per_hour: int = Field(
         default=2_000, ge=1, description="new batches of a tenant, over HTTP and the bus"
     )
@@ -103,14 +113,9 @@ class SharedSettings(BaseSettings):
         '["10.1.0.0/16"]; set the same for gateway and dispatcher',
     )
 
-    @property
-    def places(self) -> InputPlaces:
-        """The places in S3 of each tenant's inputs and media."""
-        return InputPlaces(self.s3_bucket, self.tenant_prefix, self.input_places)
-
 
 def open_storage(
-    settings: SharedSettings,
+    settings: StoreSettings,
     *,
     endpoint: str | None = None,
     patience_seconds: float | None = None,

@@ -254,7 +254,7 @@ class Lanes:
 
     async def forget_served(self, lane: str) -> None:
         """Reset the shares, because nobody is owed anything on an idle lane."""
-        await self._redis.delete(self._key(lane, "served"))
+        await self._redis.delete(self._key(lane, "served"), self._key(lane, "claimed"))
 
     async def set_weights(self, weights: Mapping[str, float]) -> None:
         """Set the weights of tenants on all lanes; of those that are not named it is 1."""
@@ -313,6 +313,14 @@ class Lanes:
             pipe.hdel(self._key(lane, "job"), "deaths")
             pipe.delete(self._key(lane, "failure"))
             await pipe.execute()
+
+    async def lost_inputs(self, lane: str) -> list[str]:
+        """Ids of batches that the lane job found without their input."""
+        return sorted(await self._redis.smembers(self._key(lane, "lost")))
+
+    async def forget_lost_input(self, lane: str, batch_id: str) -> None:
+        """Call it once the batch has failed."""
+        await self._redis.srem(self._key(lane, "lost"), batch_id)
 
     def _key(self, lane: str, what: str) -> str:
         return f"{self._namespace}lane:{lane}:{what}"
