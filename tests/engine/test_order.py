@@ -137,7 +137,7 @@ async def test_no_tenant_can_tell_by_the_time_what_another_has_sent(engine: str)
     # In turns, so that the machine's moods are the same for all.
     for number in range(24):
         known, unknown = (
-            [f"{number} {word} {row} " + "is what was said, " * 150 for row in range(SEATS)]
+            [f"{number} {word} {row} " + "is what was said, " * 120 for row in range(SEATS)]
             for word in ("known", "unknown")
         )
         await seconds("victim", known)
@@ -171,7 +171,9 @@ async def test_a_grammar_that_explodes_holds_up_nobody_else(engine: str) -> None
     probes = []
     while not all(call.task.done() for call in calls):
         probes.append(await probe())
-    [form] = await Call(engine, "form", [9], structured_outputs={"choice": ["aye", "nay"]}).end()
+    [form] = await Call(
+        engine, "form", [9], ignore_eos=False, structured_outputs={"choice": ["aye", "nay"]}
+    ).end()
 
     for call in calls:
         [error] = await call.end(400)
