@@ -1,7 +1,7 @@
 """A file's bytes on their way to a client, who gets the last of them only if all were right."""
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from shared.errors import BrokenObjectError
@@ -27,7 +27,9 @@ async def checked_stream(storage: Storage, file: FileRecord) -> AsyncGenerator[b
             raise BrokenObjectError(file.key, "it was replaced since it was stored") from error
 
 
-async def _checked(source: AsyncGenerator[bytes, None], file: FileRecord) -> AsyncIterator[bytes]:
+async def _checked(
+    source: AsyncGenerator[bytes, None], file: FileRecord
+) -> AsyncGenerator[bytes, None]:
     digest, size, held = hashlib.sha256(), 0, b""
     async with aclosing(source) as chunks:
         async for chunk in chunks:

@@ -4,8 +4,8 @@ import asyncio
 import json
 
 import pytest
-from click.testing import Result as Invoked
 from typer.testing import CliRunner
+from typer.testing import Result as Invoked
 
 from cli import servers
 from cli.__main__ import app
@@ -164,7 +164,10 @@ async def test_the_command_waits_for_the_dispatcher_and_prints_what_came_of_it(
     alone = await asyncio.to_thread(command, batch_id, "--timeout", "1")
 
     # What the remaker logs is in the same output.
-    assert json.loads(made.stdout.splitlines()[-1]) == {"batch": batch_id, "outcome": "made again: its output file"}
+    assert json.loads(made.stdout.splitlines()[-1]) == {
+        "batch": batch_id,
+        "outcome": "made again: its output file",
+    }
     assert await storage.get(file.key) == body
     assert "not possible: No batch found" in str(refused.exception)
     assert "No dispatcher has done it within 1 seconds" in str(alone.exception)
