@@ -108,6 +108,7 @@ def build_dispatcher(
         slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
         max_rows=settings.max_rows_per_batch,
         max_embedding_inputs=settings.max_embedding_inputs,
+        max_custom_id_characters=settings.max_custom_id_characters,
         max_input_bytes=settings.max_input_bytes,
         quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
         mixed_batches=settings.mixed_batches,
@@ -157,7 +158,7 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
         ready_rows=settings.ready_rows,
         silence_seconds=settings.lane_job_silence_seconds,
         attempts=settings.lane_job_attempts,
-        weights=settings.tenant_weights,
+        given_weights=settings.tenant_weights,
         entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
     )
     return Leader(

@@ -24,6 +24,7 @@ from gateway import (
     openapi,
     results,
     retry,
+    tenant_limits,
     uploads,
     webhook_deliveries,
     webhooks,
@@ -31,6 +32,7 @@ from gateway import (
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
+from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
 from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
@@ -70,6 +72,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         guard = Guard(settings.webhook_networks)
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
         app.state.watchers = watchers
+        open_streams = OpenStreams(state)
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
             relaying = asyncio.create_task(_relay(state, bus, settings).run())
@@ -88,10 +91,15 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                         state,
                         storage,
                         catalog,
-                        Limits(settings.max_rows_per_batch, settings.max_embedding_inputs),
+                        Limits(
+                            settings.max_rows_per_batch,
+                            settings.max_embedding_inputs,
+                            custom_id_characters=settings.max_custom_id_characters,
+                        ),
                         mixed_batches=settings.mixed_batches,
                     ),
                     watchers,
+                    open_streams,
                     UploadMemory(settings.upload_memory_bytes),
                 )
             }
@@ -100,6 +108,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         finally:
             guard.close()
             await watchers.end()
+            await open_streams.end()
             await bus.close()
             storage.close()
             await state.close()
@@ -125,6 +134,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         batch_controls,
         explain,
         models,
+        tenant_limits,
         webhooks,
         webhook_deliveries,
     ):

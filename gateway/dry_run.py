@@ -90,7 +90,9 @@ class DryRuns:
 
     async def run(self, file: FileRecord, *, endpoint: str, completion_window: str) -> DryRun:
         """Report what a batch over this file would do. Raises TransientError."""
-        check, tally = self._check(endpoint), Tally(every=1 + file.bytes // _COUNTED_BYTES)
+        await self._state.tenants.look()
+        check = self._check(endpoint, file.tenant)
+        tally = Tally(every=1 + file.bytes // _COUNTED_BYTES)
         errors = None
         async with self._slots:
             try:
@@ -99,7 +101,7 @@ class DryRuns:
                 why = why_unreadable(error)
                 errors = [unreadable(file.id, tenant=file.tenant, why=why)]
                 # Do not report what was read before the object disappeared.
-                check, tally = self._check(endpoint), Tally(every=1)
+                check, tally = self._check(endpoint, file.tenant), Tally(every=1)
         if errors is None:
             errors = check.problems[: self._limits.problems]
         context = tally.context_length()
@@ -124,11 +126,12 @@ class DryRuns:
             forecast=combined(forecasts),
         )
 
-    def _check(self, endpoint: str) -> InputCheck:
+    def _check(self, endpoint: str, tenant: str) -> InputCheck:
+        settings = self._state.tenants.of(tenant)
         return InputCheck(
             endpoint=endpoint,
-            models=self._catalog.endpoints_by_name(),
-            limits=self._limits,
+            models=settings.usable(self._catalog.endpoints_by_name()),
+            limits=self._limits.of_tenant(settings.custom_id_characters),
             rules=self._catalog.rules_by_name(),
             is_mixed=self._mixed_batches,
         )

@@ -25,6 +25,7 @@ from shared.errors import (
     InvalidTransitionError,
     LimitError,
     NotFoundError,
+    PermissionDeniedError,
     TooLargeError,
     TransientError,
 )
@@ -69,6 +70,8 @@ def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case per class, 
             return Answer(400, _body(str(error), param=error.param, code=error.code))
         case AuthenticationError():
             return Answer(401, _body(str(error), code=error.code), {"www-authenticate": "Bearer"})
+        case PermissionDeniedError():
+            return Answer(403, _body(str(error), code=error.code))
         case NotFoundError():
             return Answer(404, _body(str(error), param=error.param, code=error.code))
         case ConflictError() | InvalidTransitionError():

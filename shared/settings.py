@@ -2,11 +2,13 @@
 
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.storage import DEFAULT_REGION, Storage
+from shared.tenants import TenantSettings
 
 THIRTY_DAYS = 2_592_000
 NINETY_DAYS = 7_776_000
@@ -14,7 +16,79 @@ NINETY_DAYS = 7_776_000
 DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
 
 
-class SharedSettings(BaseSettings):
+class TenantDefaults(BaseSettings):
+    """What holds for a tenant for which `batchyard tenants set` has set nothing else.
+
+    Every process reads all of it, so that each knows what holds.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="BATCHYARD_", frozen=True, hide_input_in_errors=True
+    )
+
+    tenant_weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default={},
+        description='how large the shares of tenants are, as JSON: `{"acme": 2}` gives acme twice '
+        "the share of an engine that a tenant without a weight gets",
+    )
+    requests_per_minute: int = Field(
+        default=100_000, ge=1, description="calls of a tenant in a minute"
+    )
+    file_requests_per_minute: int = Field(
+        default=1_000, ge=1, description="those of them to `/v1/files` and `/v1/uploads`"
+    )
+    batches_per_hour: int = Field(
+        default=2_000, ge=1, description="new batches of a tenant, over HTTP and the bus"
+    )
+    max_enqueued_requests: int = Field(
+        default=1_000_000, ge=1, description="requests of all running batches of a tenant"
+    )
+    max_enqueued_tokens: int = Field(
+        default=10_000_000_000,
+        ge=1,
+        description="prompt tokens of all running batches of a tenant for one model; "
+        "a model's own `max_enqueued_tokens` in the catalog takes precedence",
+    )
+    max_stored_bytes: int = Field(
+        default=2_748_779_069_440,
+        ge=0,
+        description="bytes of a tenant's files, and of the parts of its uploads",
+    )
+    max_event_streams: int = Field(
+        default=1_000, ge=0, description="event streams that a tenant has open at once"
+    )
+    max_engine_deaths_per_day: int = Field(
+        default=200,
+        ge=0,
+        description="engines that die of a tenant's requests in a day (UTC) before it can create "
+        "no more batches, and before a request of which one died is not tried alone",
+    )
+    max_webhook_endpoints: int = Field(
+        default=10, ge=0, le=50, description="webhook endpoints of one tenant"
+    )
+    max_custom_id_characters: int = Field(
+        default=512, ge=1, le=512, description="length of the `custom_id` of a request"
+    )
+
+    @property
+    def tenant(self) -> TenantSettings:
+        """These settings as those of a tenant."""
+        return TenantSettings(
+            weight=1.0,
+            requests_per_minute=self.requests_per_minute,
+            file_requests_per_minute=self.file_requests_per_minute,
+            batches_per_hour=self.batches_per_hour,
+            enqueued_requests=self.max_enqueued_requests,
+            enqueued_tokens=self.max_enqueued_tokens,
+            stored_bytes=self.max_stored_bytes,
+            event_streams=self.max_event_streams,
+            engine_deaths_per_day=self.max_engine_deaths_per_day,
+            webhook_endpoints=self.max_webhook_endpoints,
+            custom_id_characters=self.max_custom_id_characters,
+        )
+
+
+class SharedSettings(TenantDefaults):
     """Where the shared services are, and what several processes must agree on."""
 
     model_config = SettingsConfigDict(
@@ -69,18 +143,6 @@ class SharedSettings(BaseSettings):
     )
     max_embedding_inputs: int = Field(
         default=50_000, ge=1, description="inputs of all requests of an embeddings batch together"
-    )
-    batches_per_hour: int = Field(
-        default=2_000, ge=1, description="new batches of a tenant, over HTTP and the bus"
-    )
-    max_enqueued_requests: int = Field(
-        default=1_000_000, ge=1, description="requests of all running batches of a tenant"
-    )
-    max_enqueued_tokens: int = Field(
-        default=10_000_000_000,
-        ge=1,
-        description="prompt tokens of all running batches of a tenant for one model; "
-        "a model's own `max_enqueued_tokens` in the catalog takes precedence",
     )
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),

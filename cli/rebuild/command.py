@@ -40,6 +40,7 @@ _LINES = (
     ("files_made", "files were missing"),
     ("files_deleted", "files had been deleted"),
     ("keys", "API keys"),
+    ("tenants", "tenants with settings of their own, and those for every tenant"),
     ("webhook_endpoints", "webhook endpoints"),
     ("webhook_endpoints_deleted", "webhook endpoints had been deleted"),
     ("objects_orphaned", "objects that no file has, to be swept"),

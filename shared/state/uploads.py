@@ -99,12 +99,18 @@ class Uploads:
         )
 
     async def add_part(
-        self, upload_id: str, part: PartRecord, *, max_bytes: int, max_parts: int
+        self,
+        upload_id: str,
+        part: PartRecord,
+        *,
+        max_bytes: int,
+        max_parts: int,
+        tenant_bytes: int | None = None,
     ) -> str:
         """Record a part whose object is written. A repeat changes nothing.
 
-        Returns "ok", "full" if the parts would exceed a maximum, "missing", or the status of an
-        upload that has ended.
+        Returns "ok", "full" if the parts would exceed a maximum, "too_much" if the tenant would
+        have more than `tenant_bytes`, "missing", or the status of an upload that has ended.
         """
         return await self._scripts.run(
             "add_part",
@@ -114,6 +120,7 @@ class Uploads:
             part.size,
             max_bytes,
             max_parts,
+            "" if tenant_bytes is None else tenant_bytes,
         )
 
     async def parts(self, upload_id: str, part_ids: Sequence[str]) -> list[PartRecord | None]:
@@ -133,22 +140,35 @@ class Uploads:
         """
         return await self._scripts.run("hold_upload", upload_id, seconds)
 
-    async def complete(self, upload_id: str, file: FileRecord, fingerprint: str) -> str:
+    async def complete(
+        self,
+        upload_id: str,
+        file: FileRecord,
+        fingerprint: str,
+        *,
+        tenant_bytes: int | None = None,
+    ) -> str:
         """End a pending upload with its file, whose objects were reserved. The first call wins.
 
-        Returns the upload's new status, "missing", or "swept" if the reservation has expired.
+        Returns the upload's new status, "missing", "swept" if the reservation has expired, or
+        "too_much" if the tenant would have more than `tenant_bytes`.
         """
         return await self._scripts.run(
-            "end_upload", upload_id, "completed", json.dumps(file.to_fields()), fingerprint
+            "end_upload",
+            upload_id,
+            "completed",
+            json.dumps(file.to_fields()),
+            fingerprint,
+            "" if tenant_bytes is None else tenant_bytes,
         )
 
     async def cancel(self, upload_id: str) -> str:
         """Cancel a pending upload. Returns its new status, or "missing"."""
-        return await self._scripts.run("end_upload", upload_id, "cancelled", "", "")
+        return await self._scripts.run("end_upload", upload_id, "cancelled", "", "", "")
 
     async def expire(self, upload_id: str) -> str:
         """End an overdue upload. Returns its new status, or "missing"."""
-        return await self._scripts.run("end_upload", upload_id, "expired", "", "")
+        return await self._scripts.run("end_upload", upload_id, "expired", "", "", "")
 
     async def overdue(self, *, limit: int = 100) -> list[str]:
         """Ids of overdue uploads, the longest overdue first."""

@@ -1,7 +1,9 @@
--- needs: upload, file
+-- needs: upload, file, stored
 -- Ends a pending upload.
--- ARGV: upload id, 'completed', 'cancelled' or 'expired', file (JSON or ''), fingerprint of its parts
--- Returns the upload's status now, 'missing', or 'swept' when the file's objects are gone.
+-- ARGV: upload id, 'completed', 'cancelled' or 'expired', file (JSON or ''), fingerprint of its parts,
+-- max bytes of the tenant ('' for no limit)
+-- Returns the upload's status now, 'missing', 'swept' when the file's objects are gone, or
+-- 'too_much' for the tenant.
 local id, target = ARGV[1], ARGV[2]
 local key, status = ns .. 'upload:' .. id, upload_status(id)
 if not status then
@@ -14,13 +16,18 @@ if redis.call('HGET', key, 'status') ~= 'pending' then
 end
 -- A pending upload whose time has passed can only expire, and no other can.
 if (target == 'expired') ~= (status == 'expired') then return status end
+local values = redis.call('HMGET', key, 'tenant', 'stored')
+local part_bytes = tonumber(values[2] or 0)
 if target == 'completed' then
   local file = cjson.decode(ARGV[3])
+  -- A part may be in the file several times.
+  if is_too_much(values[1], file.bytes - part_bytes, ARGV[5]) then return 'too_much' end
   if not keep_objects(file) then return 'swept' end
   write_file(file)
   redis.call('HSET', key, 'file_id', file.id, 'fingerprint', ARGV[4])
 end
 redis.call('HSET', key, 'status', target)
+add_stored(values[1], -part_bytes)
 redis.call('ZREM', ns .. 'uploads', id)
 redis.call('UNLINK', ns .. 'upload_parts:' .. id)
 redis.call('ZADD', ns .. 'garbage', int(now), 'uploads/' .. id .. '/')

@@ -13,7 +13,7 @@ from cli import servers
 from cli.__main__ import app
 from cli.fleet.credentials import read_credentials
 from shared.errors import BatchyardError, InvalidInputError, NotFoundError, SetupError
-from shared.state import Rate, State
+from shared.state import Admission, Rate, State
 from tests.servers import S3
 
 T = TypeVar("T")
@@ -53,13 +53,14 @@ def test_a_key_is_made_shown_once_used_listed_and_revoked(run_dir: Path) -> None
     after = _ask(run_dir, lambda state: state.keys.admit(key, [_MINUTE]))
     [late] = _json("list", "--tenant", "acme", run_dir=run_dir)
 
-    assert before is not None
+    assert isinstance(before, Admission)
     assert before.tenant == "acme"
     assert after is None
     assert (listed["id"], listed["tenant"], listed["name"]) == (key_id, "acme", "nightly job")
     assert key.startswith(listed["prefix"])
     assert key not in json.dumps(listed)
-    assert listed["used_at"] >= listed["created_at"]
+    assert listed["last_used"] is not None
+    assert (listed["expires_at"], listed["scopes"]) == (None, ["read", "submit", "admin"])
     assert (listed["revoked_at"], late["revoked_at"] is not None) == (None, True)
     assert revoked == {"id": key_id, "revoked": True, "was_revoked": False}
     assert _json("revoke", key_id, run_dir=run_dir)["was_revoked"]
