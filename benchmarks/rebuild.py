@@ -35,8 +35,9 @@ from dispatcher.slicing import SliceLimits
 from shared import ids
 from shared.catalog_file import load_catalog
 from shared.ledger.manifests import Manifest
+from shared.ledger.parts import part_key
 from shared.lifecycle import Status
-from shared.slices import Part, SliceUsage, part_label
+from shared.slices import SliceUsage, new_part, part_label
 from shared.state import FileRecord, State
 from shared.storage import Storage
 from shared.submission.accept import accept
@@ -107,12 +108,10 @@ async def _run(state: State, storage: Storage, batch_id: str, slices: int) -> No
         rows = claim.slice.row_numbers
         output = b"".join(b'{"id":"%s"}\n' % ids.result_id(batch_id, n).encode() for n in rows)
         usage = SliceUsage(len(rows), 0, 9, 0, 9, 0)
-        key = f"batches/{batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        label = part_label(len(output), len(rows), usage)
-        stored = await storage.put_once(key, output, label=label)
+        part = new_part(part_key(batch_id, claim.index, claim.epoch), output, b"", usage)
+        stored = await storage.put_once(part.key, output, label=part_label(part))
         assert stored is not None
-        part = Part(key, stored.etag, len(output), 0, len(rows), usage)
-        await state.claims.commit(claim, part)
+        await state.claims.commit(claim, part._replace(etag=stored.etag))
 
 
 def _new_names(batch_id: str, file_id: str, message_id: str, name: str) -> dict[str, str]:

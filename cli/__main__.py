@@ -66,12 +66,38 @@ def up(
     s3_endpoint: Annotated[str | None, typer.Option(help="Use this S3 server of your own.")] = None,
     s3_access_key: Annotated[str | None, typer.Option(envvar="BATCHYARD_S3_ACCESS_KEY")] = None,
     s3_secret_key: Annotated[str | None, typer.Option(envvar="BATCHYARD_S3_SECRET_KEY")] = None,
+    lane_redis_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BATCHYARD_LANE_REDIS_URL",
+            help="With --redis-url: the same Redis with the login of lane jobs.",
+        ),
+    ] = None,
+    lane_s3_access_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BATCHYARD_LANE_S3_ACCESS_KEY",
+            help="With --s3-endpoint: the login of lane jobs there.",
+        ),
+    ] = None,
+    lane_s3_secret_key: Annotated[
+        str | None, typer.Option(envvar="BATCHYARD_LANE_S3_SECRET_KEY")
+    ] = None,
 ) -> None:
     """Start the whole fleet on this machine and keep it running until Ctrl-C."""
     from cli.fleet import Options, OwnServers
     from cli.up import run
 
-    own = OwnServers(amqp_url, redis_url, s3_endpoint, s3_access_key, s3_secret_key)
+    own = OwnServers(
+        amqp_url,
+        redis_url,
+        s3_endpoint,
+        s3_access_key,
+        s3_secret_key,
+        lane_redis_url=lane_redis_url,
+        lane_s3_access_key=lane_s3_access_key,
+        lane_s3_secret_key=lane_s3_secret_key,
+    )
     run(
         Options(run_dir, own=own, catalog=catalog, models=tuple(model or ()), port=port),
         write_env=write_env,

@@ -19,6 +19,8 @@ from shared.bus.topology import User, definitions
 from shared.errors import SetupError
 
 SERVICE_USER = "batchyard"
+#: The user of lane jobs at Redis, as shared/state/access.py and the starts of Redis name it.
+LANE_USER = "lane"
 #: The first tenant that may publish to RabbitMQ; `docs/operations.md` says how to add others.
 TENANT = "demo"
 NAMESPACE = "batchyard"
@@ -30,6 +32,9 @@ class S3(NamedTuple):
     endpoint: str
     access_key: str
     secret_key: str
+    #: The login of lane jobs: `batchyard lane-logins s3` prints its rights.
+    lane_access_key: str
+    lane_secret_key: str
 
 
 class _Made(NamedTuple):
@@ -41,6 +46,8 @@ class _Made(NamedTuple):
     ray_token: str
     metrics_token: str
     cache_secret: str
+    lane_redis_password: str
+    ray_redis_password: str
 
     def definitions(self) -> str:
         """What RabbitMQ loads: users, rights, exchanges and queues."""
@@ -52,15 +59,21 @@ class _Made(NamedTuple):
 def compose_variables() -> dict[str, str]:
     """The variables that compose.yaml needs in its `.env`."""
     made = _make()
+    s3_access_key, s3_secret_key = secrets.token_hex(10).upper(), secrets.token_urlsafe(30)
     return {
         "BATCHYARD_AMQP_URL": _amqp(SERVICE_USER, made.service_password, "rabbitmq"),
         "BATCHYARD_REDIS_URL": _redis(made.redis_password),
-        "BATCHYARD_S3_ACCESS_KEY": secrets.token_hex(10).upper(),
-        "BATCHYARD_S3_SECRET_KEY": secrets.token_urlsafe(30),
+        "BATCHYARD_S3_ACCESS_KEY": s3_access_key,
+        "BATCHYARD_S3_SECRET_KEY": s3_secret_key,
         "BATCHYARD_RAY_TOKEN": made.ray_token,
         "BATCHYARD_METRICS_TOKEN": made.metrics_token,
         "BATCHYARD_CACHE_SECRET": made.cache_secret,
         "REDIS_PASSWORD": made.redis_password,
+        "LANE_REDIS_PASSWORD": made.lane_redis_password,
+        "LANE_REDIS_URL": _redis(made.lane_redis_password, LANE_USER),
+        # MinIO has only its first user until somebody makes another: docs/operations.md.
+        "LANE_S3_ACCESS_KEY": s3_access_key,
+        "LANE_S3_SECRET_KEY": s3_secret_key,
         "RABBITMQ_DEFINITIONS": base64.b64encode(made.definitions().encode()).decode(),
         # For the tenant's services on this machine; no container gets it.
         "DEMO_AMQP_URL": _amqp(TENANT, made.tenant_password, "127.0.0.1"),
@@ -76,7 +89,19 @@ def kubernetes_secrets(s3: S3) -> list[dict[str, object]]:
             "tenant-url": _amqp(TENANT, made.tenant_password, f"rabbitmq.{NAMESPACE}"),
             "definitions.json": made.definitions(),
         },
-        "batchyard-redis": {"url": _redis(made.redis_password), "password": made.redis_password},
+        "batchyard-redis": {
+            "url": _redis(made.redis_password),
+            "password": made.redis_password,
+            "lane-password": made.lane_redis_password,
+            "ray-password": made.ray_redis_password,
+        },
+        # Each key is the name of a file that lane jobs read.
+        "batchyard-lane": {
+            "BATCHYARD_REDIS_URL": _redis(made.lane_redis_password, LANE_USER),
+            "BATCHYARD_S3_ACCESS_KEY": s3.lane_access_key,
+            "BATCHYARD_S3_SECRET_KEY": s3.lane_secret_key,
+            "BATCHYARD_CACHE_SECRET": made.cache_secret,
+        },
         "batchyard-s3": {
             "endpoint": s3.endpoint,
             "access-key": s3.access_key,
@@ -85,7 +110,6 @@ def kubernetes_secrets(s3: S3) -> list[dict[str, object]]:
         # The name of the key is KubeRay's.
         "batchyard-ray": {"auth_token": made.ray_token},
         "batchyard-metrics": {"token": made.metrics_token},
-        "batchyard-cache": {"secret": made.cache_secret},
     }
     return [
         {
@@ -127,6 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kubernetes.add_argument("--s3-endpoint", required=True)
     kubernetes.add_argument("--s3-access-key", default=os.environ.get("BATCHYARD_S3_ACCESS_KEY"))
     kubernetes.add_argument("--s3-secret-key", default=os.environ.get("BATCHYARD_S3_SECRET_KEY"))
+    for name in ("access", "secret"):
+        kubernetes.add_argument(
+            f"--lane-s3-{name}-key", default=os.environ.get(f"BATCHYARD_LANE_S3_{name.upper()}_KEY")
+        )
     given = parser.parse_args(arguments)
     try:
         if given.target == "compose":
@@ -146,7 +174,20 @@ def _s3(given: argparse.Namespace) -> S3:
             "The S3 server's keys are missing: set BATCHYARD_S3_ACCESS_KEY and "
             "BATCHYARD_S3_SECRET_KEY, or give --s3-access-key and --s3-secret-key."
         )
-    return S3(given.s3_endpoint, given.s3_access_key, given.s3_secret_key)
+    lane_keys = given.lane_s3_access_key, given.lane_s3_secret_key
+    if not all(lane_keys):
+        if any(lane_keys):
+            raise SetupError(
+                "Of the S3 login of lane jobs one key is missing: give both --lane-s3-access-key "
+                "and --lane-s3-secret-key."
+            )
+        sys.stderr.write(
+            "batchyard: warning: lane jobs get the S3 login of gateway and dispatcher. Make them "
+            "one with the rights that `batchyard lane-logins s3` prints, and give its keys by "
+            "--lane-s3-access-key and --lane-s3-secret-key.\n"
+        )
+        lane_keys = given.s3_access_key, given.s3_secret_key
+    return S3(given.s3_endpoint, given.s3_access_key, given.s3_secret_key, *lane_keys)
 
 
 def _list(s3: S3) -> dict[str, object]:
@@ -161,6 +202,8 @@ def _make() -> _Made:
         ray_token=secrets.token_hex(32),
         metrics_token=secrets.token_urlsafe(24),
         cache_secret=secrets.token_urlsafe(24),
+        lane_redis_password=secrets.token_urlsafe(24),
+        ray_redis_password=secrets.token_urlsafe(24),
     )
 
 
@@ -168,8 +211,8 @@ def _amqp(user: str, password: str, host: str) -> str:
     return f"amqp://{user}:{password}@{host}:5672/%2F"
 
 
-def _redis(password: str) -> str:
-    return f"redis://:{password}@redis:6379/0"
+def _redis(password: str, user: str = "") -> str:
+    return f"redis://{user}:{password}@redis:6379/0"
 
 
 if __name__ == "__main__":

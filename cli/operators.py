@@ -20,6 +20,7 @@ _COMMANDS = {
     "rebuild": ("cli.rebuild:run", "Rebuild the index in Redis from S3."),
     "users": ("cli.users:app", "Create, list, renew and delete tenants' RabbitMQ logins."),
     "s3-logins": ("cli.s3_logins:app", "Create, list, renew and delete tenants' S3 logins."),
+    "lane-logins": ("cli.lane_logins:app", "Print what lane jobs may do at Redis and S3."),
     "dead-letters": ("cli.dead_letters:app", "Show, replay and drop messages that were refused."),
 }
 #: What `pip install batchyard` alone leaves out of what the commands above import first.

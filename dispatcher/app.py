@@ -50,6 +50,8 @@ _STOP_SECONDS = 3.0
 async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
     """Run the dispatcher until `stopping`. Raises SetupError when a service is unfit."""
     catalog = load_catalog(settings.catalog)
+    for model in catalog.trusting():
+        log.warning("catalog.trusts_remote_code", model=model)
     async with _connected(settings) as services:
         dispatcher = build_dispatcher(settings, catalog, services)
         prefetch = settings.messages_in_hand

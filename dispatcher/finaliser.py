@@ -4,38 +4,60 @@ The parts are frozen by then, so every finaliser of a batch writes the same byte
 keys. One that is killed is followed by another.
 """
 
+import time
+
 import structlog
 
-from dispatcher.endings import ending_event, new_commit
 from dispatcher.result_files import ResultFiles, Results
 from dispatcher.result_lines import InputLostError
 from dispatcher.unrun_rows import CLOSING_REASONS
 from shared import crash
-from shared.errors import InvalidTransitionError
+from shared.errors import (
+    BrokenObjectError,
+    InvalidTransitionError,
+    NotFoundError,
+    TransientError,
+)
 from shared.ledger.commits import Commit, carry_out, create_commit
+from shared.ledger.endings import ending_event, new_commit
+from shared.ledger.parts import drop_broken
 from shared.lifecycle import Event
 from shared.state import BatchRecord, State
 from shared.storage import Storage
 
 log = structlog.get_logger()
 
+#: A batch waits this long for a part that S3 fails for while it answers for other objects.
+_UNANSWERED_SECONDS = 120.0
+
 
 class Finaliser:
     """Ends batches that have nothing left to run."""
 
     def __init__(
-        self, state: State, storage: Storage, *, output_seconds: int, tag_results: bool = False
+        self,
+        state: State,
+        storage: Storage,
+        *,
+        output_seconds: int,
+        tag_results: bool = False,
+        unanswered_seconds: float = _UNANSWERED_SECONDS,
     ) -> None:
+        """A part for which S3 fails, while it answers for others, is given up after that time."""
         self._state = state
         self._storage = storage
         self._files = ResultFiles(state, storage)
         self._output_seconds = output_seconds
         self._tag_results = tag_results
+        self._unanswered_seconds = unanswered_seconds
+        #: Since when S3 fails for the parts of batches, on the monotonic clock.
+        self._unanswered: dict[str, float] = {}
 
     async def finish(self, batch_id: str) -> None:
         """End a `finalizing` or `cancelling` batch, unless slices of it are still claimed.
 
-        Raises IncompleteError when a finished batch's parts do not hold every row exactly once.
+        A part that is damaged is taken back, and its slice runs again if there is time. Raises
+        IncompleteError when a finished batch's parts do not hold every row exactly once.
         """
         record = await self._state.batches.get(batch_id)
         if record.status not in CLOSING_REASONS or await self._state.claims.inflight(batch_id):
@@ -43,7 +65,18 @@ class Finaliser:
         event = ending_event(record)
         if event is not Event.OUTPUT_COMMITTED:
             await self._state.claims.commit_kept(batch_id)
-        results = await self._make_files(record, event)
+        try:
+            results = await self._make_files(record, event)
+        except (BrokenObjectError, NotFoundError, TransientError) as error:
+            # All of them, so that the rows of all run again together.
+            if isinstance(error, TransientError) and await self._may_answer_later(batch_id):
+                raise
+            plan = record.fields.get("plan", "")
+            if not await drop_broken(self._state, self._storage, batch_id, plan):
+                raise
+            log.warning("batch.finish_broke", batch_id=batch_id, reason=str(error))
+            return
+        self._unanswered.pop(batch_id, None)
         crash.point("finaliser.assembled")
         try:
             commit = await self._commit(record, event, results)
@@ -56,6 +89,16 @@ class Finaliser:
         else:
             if is_ours:
                 log.info("batch.finished", batch_id=batch_id, how=commit.event)
+
+    async def _may_answer_later(self, batch_id: str) -> bool:
+        """Whether S3 is away, or has failed only for this batch and only for a short time."""
+        try:
+            await self._storage.check_reads()
+        except TransientError:
+            self._unanswered.pop(batch_id, None)
+            return True
+        now = time.monotonic()
+        return now < self._unanswered.setdefault(batch_id, now) + self._unanswered_seconds
 
     async def _make_files(self, record: BatchRecord, event: Event) -> Results:
         try:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import structlog
 
-from shared.errors import NotFoundError
+from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.manifests import batch_folder, manifest_key
 from shared.ledger.packs import is_pack, read_pack, without_inputs
 from shared.state import BatchRecord, State
@@ -60,6 +60,10 @@ async def _together(
         packed = [one.manifest.id for one in await read_pack(storage, pack)]
     except NotFoundError:
         packed = []
+    except BrokenObjectError as error:
+        # It stays: nobody knows which other batches it is about.
+        log.error("pack.broken", key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all
+        return [own], [record]
     mates = await state.batches.many([one for one in packed if one != record.id])
     return [pack, *map(manifest_key, [record.id, *packed])], [record, *mates]
 

@@ -6,7 +6,7 @@ by one call. The copy is in S3 before any plan names it.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import structlog
 
@@ -14,6 +14,7 @@ from dispatcher.cutter import Cutter
 from dispatcher.input_reader import read_input
 from dispatcher.row_span import RowSpan
 from shared import crash
+from shared.checksums import checksum
 from shared.errors import NotFoundError, TransientError
 from shared.ledger.copies import reserve_copies, write_copy
 from shared.slices import Slice
@@ -60,6 +61,7 @@ class Grouping:
         if order is None:
             return None
         slices = cutter.groups(span, order, copy=copy)
+        slices = await asyncio.to_thread(_with_checksums, span, slices, body)
         await reserve_copies(
             self._state, record.id, expires_at=record.number("expires_at"), now=time.time()
         )
@@ -68,8 +70,21 @@ class Grouping:
         return [*cutter.skip(span), *slices]
 
 
+def _with_checksums(span: RowSpan, slices: Sequence[Slice], body: bytes) -> list[Slice]:
+    found = []
+    for slice_, lines in zip(slices, _groups(span, slices, body), strict=True):
+        copy = slice_.copy and slice_.copy._replace(checksum=checksum(lines))
+        found.append(slice_._replace(copy=copy))
+    return found
+
+
 async def _in_groups(span: RowSpan, slices: Sequence[Slice], body: bytes) -> AsyncIterator[bytes]:
     """The lines of each slice after those of the one before."""
+    for lines in _groups(span, slices, body):
+        yield lines
+
+
+def _groups(span: RowSpan, slices: Sequence[Slice], body: bytes) -> Iterator[bytes]:
     first_row = slices[0].first_row
     for slice_ in slices:
         positions = [number - first_row for number in slice_.row_numbers]

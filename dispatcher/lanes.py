@@ -15,6 +15,7 @@ from dispatcher.cluster import Cluster
 from dispatcher.feeding import Feeding
 from dispatcher.lane_failure import fail_lane
 from dispatcher.lane_jobs import FruitlessJobs, Step, next_step
+from dispatcher.lost_inputs import fail_lost_inputs
 from dispatcher.ready_list import LaneNow, exhausted, ready_list, slices_per_batch
 from shared import crash
 from shared.errors import TransientError
@@ -134,6 +135,7 @@ class LaneKeeper:
             # In this order, so that a dispatcher that takes over does both again.
             await self._dismiss(lane)
             await fail_lane(self._state, self._storage, lane, reason)
+        await fail_lost_inputs(self._state, self._storage, lane)
         has_work = await self._has_work(lane)
         if has_work:
             self._idle.discard(lane)

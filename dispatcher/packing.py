@@ -4,6 +4,7 @@ A pack takes what has arrived by the time it is made; it never waits for more.
 """
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -185,7 +186,8 @@ class Packer:
         self, batches: Sequence[tuple[Manifest, bytes]]
     ) -> tuple[bytes, list[tuple[Manifest, Start | None]]]:
         """The pack's bytes, and each manifest with its batch's plan if that can start at once."""
-        starts = [(manifest, self._start(manifest, body)) for manifest, body in batches]
+        pinned = [(_with_digest(manifest, body), body) for manifest, body in batches]
+        starts = [(manifest, self._start(manifest, body)) for manifest, body in pinned]
         lines = [
             PackedBatch(manifest, start and PackedPlan(start.fields, start.slices))
             for manifest, start in starts
@@ -227,6 +229,11 @@ class Packer:
                     slices=len(batch.start.slices),
                 )
         return None
+
+
+def _with_digest(manifest: Manifest, body: bytes) -> Manifest:
+    """A pack has an ETag of its own only as a whole, and none that survives a rebuild of Redis."""
+    return msgspec.structs.replace(manifest, sha256=hashlib.sha256(body).hexdigest())
 
 
 def _with_warnings(

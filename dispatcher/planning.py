@@ -9,7 +9,6 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from itertools import count
 
 import structlog
@@ -23,11 +22,17 @@ from dispatcher.row_span import RowSpan, SpanLimits
 from dispatcher.slicing import SliceLimits
 from shared import crash
 from shared.catalog import Catalog
-from shared.errors import InvalidTransitionError, NotFoundError, TransientError
+from shared.errors import (
+    BrokenObjectError,
+    InvalidTransitionError,
+    NotFoundError,
+    TransientError,
+)
 from shared.input.problems import unreadable
 from shared.input.validation import InputCheck, Limits
-from shared.ledger.commits import carry_out, fail, read_commit
+from shared.ledger.commits import Commit, carry_out, fail, read_commit
 from shared.ledger.plans import Plan, create_plan, replace_plan_pin
+from shared.ledger.quarantine import set_aside
 from shared.lifecycle import Event, Status
 from shared.openai.limits import amount_code, amount_text
 from shared.openai.shapes import BatchError
@@ -265,9 +270,8 @@ class Planner:
         plan = await create_plan(self._storage, batch_id, wanted)
         crash.point("planner.kept")
         if plan is not wanted:
-            with suppress(NotFoundError):
-                # The first planner found the queue full.
-                refusal = await read_commit(self._storage, batch_id, Event.INPUT_REJECTED)
+            # The first planner may have found the queue full.
+            if (refusal := await self._refusal(batch_id)) is not None:
                 await carry_out(self._state, self._storage, refusal)
                 return False
             if plan.slices != slices:
@@ -285,6 +289,16 @@ class Planner:
             except MovedError:
                 _, pin = await self._state.batches.pinned(batch_id)
                 plan = await replace_plan_pin(self._storage, batch_id, plan, pin)
+
+    async def _refusal(self, batch_id: str) -> Commit | None:
+        try:
+            return await read_commit(self._storage, batch_id, Event.INPUT_REJECTED)
+        except NotFoundError:
+            return None
+        except BrokenObjectError as error:
+            log.error("commit.broken", batch_id=batch_id, key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all
+            await set_aside(self._storage, error.key)
+            return None
 
     async def _store(self, batch_id: str, name: str, plan: Plan) -> None:
         lanes = str(plan.fields["lane"]).split()

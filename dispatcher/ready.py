@@ -2,13 +2,17 @@
 
 import json
 
+import structlog
+
 from shared.bus.messages import Reason, RejectedError
-from shared.errors import NotFoundError
+from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import read_manifest
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.accept import accept
+
+log = structlog.get_logger()
 
 
 class ReadyBatches:
@@ -35,8 +39,11 @@ class ReadyBatches:
 
 
 async def find_manifest(storage: Storage, batch_id: str) -> Manifest | None:
-    """The batch's manifest, which S3 keeps forever; None if there is no such batch."""
+    """The batch's manifest, which S3 keeps forever; None if there is none, or a damaged one."""
     try:
         return await read_manifest(storage, batch_id)
     except NotFoundError:
+        return None
+    except BrokenObjectError as error:
+        log.error("manifest.broken", batch_id=batch_id, key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all
         return None

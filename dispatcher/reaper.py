@@ -10,7 +10,7 @@ from shared.errors import NotFoundError
 from shared.ledger.packs import is_pack, save_manifests
 from shared.settings import NINETY_DAYS
 from shared.state import State
-from shared.storage import Storage
+from shared.storage import PROBES, READABLE, Storage
 
 log = structlog.get_logger()
 
@@ -74,7 +74,8 @@ class Reaper:
         """Delete objects that dead processes left in S3 and that Redis does not know."""
         aborted = await self._storage.abort_older_than(older_than_seconds)
         parts = await self._storage.keys_older_than(older_than_seconds, "uploads/")
-        probes = await self._storage.keys_older_than(older_than_seconds, "probes/")
+        old = await self._storage.keys_older_than(older_than_seconds, PROBES)
+        probes = [key for key in old if key != READABLE]
         await self._storage.remove([*parts, *probes])
         if aborted or parts or probes:
             log.info(

@@ -8,6 +8,7 @@ from dispatcher.result_lines import ResultLines
 from dispatcher.row_check import RowCheck
 from dispatcher.unrun_rows import CLOSING_REASONS
 from shared import crash, ids
+from shared.errors import BrokenObjectError
 from shared.ledger.commits import Assembled
 from shared.lifecycle import Event
 from shared.slices import Part
@@ -33,8 +34,9 @@ class ResultFiles:
         """The files of a batch that ends by this event.
 
         Without names, the lines of rows that never ran have a `custom_id` of null. Raises
-        InputLostError if the names cannot be read, and IncompleteError unless the parts hold every
-        row exactly once.
+        InputLostError if the names cannot be read, BrokenObjectError or NotFoundError for a part
+        that is not as it was committed, and IncompleteError unless the parts hold every row exactly
+        once.
         """
         check = RowCheck(record.number("total") if "plan" in record.fields else 0)
         if (part := await self._part_as_file(record)) is not None:
@@ -72,6 +74,8 @@ class ResultFiles:
     async def _adopt(self, record: BatchRecord, part: Part, check: RowCheck) -> Results:
         """The part itself as the output or the error file: nothing is copied."""
         body = await self._storage.get(part.key, etag=part.etag)
+        if not part.fits(body):
+            raise BrokenObjectError(part.key, "it has other bytes than when it was committed")
         check.add_lines(body)
         kind = "output" if part.output_bytes else "error"
         file = Assembled(

@@ -17,7 +17,8 @@ from shared import ids
 from shared.errors import BatchyardError, NotFoundError
 from shared.input.request_lines import custom_id_of, split
 from shared.ledger.merging import as_stream, chunked, merged, read_lines, stretches
-from shared.slices import Part, PlannedSlice, Slice
+from shared.ledger.parts import read_section
+from shared.slices import Part, PlannedSlice, Section, Slice
 from shared.state import BatchRecord, State
 from shared.storage import Storage
 
@@ -27,8 +28,8 @@ T = TypeVar("T")
 _AHEAD = 4
 #: The `custom_id` of each row of a slice, where it is known.
 _Names = Sequence[str | None]
-#: Where in a part the lines of one file are: bytes [start, end).
-_Section = Callable[[Part], tuple[int, int]]
+#: Where in a part the lines of one file are.
+_SectionOf = Callable[[Part], Section]
 
 
 class InputLostError(BatchyardError):
@@ -36,7 +37,10 @@ class InputLostError(BatchyardError):
 
 
 class ResultLines:
-    """Reads the parts of one batch. Every row that it yields a line for is added to `check`."""
+    """Reads the parts of one batch. Every row that it yields a line for is added to `check`.
+
+    Raises BrokenObjectError or NotFoundError for a part that is not as it was committed.
+    """
 
     def __init__(
         self, state: State, storage: Storage, record: BatchRecord, check: RowCheck
@@ -153,12 +157,14 @@ class ResultLines:
         """The slice's lines. Raises NotFoundError."""
         if slice_.copy is None:
             return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
-        name, start, end = slice_.copy
+        name, start, end, _ = slice_.copy
         if name not in self._copies:
             # Slices of one copy follow each other.
             self._copies = {name: InputReader(self._storage, self._record, copy=name)}
         with suppress(NotFoundError):
-            return split(await self._copies[name].get(start, end))
+            lines = await self._copies[name].get(start, end)
+            if slice_.copy.fits(lines):
+                return split(lines)
         async with self._reading_without_copy:
             return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
 
@@ -188,11 +194,8 @@ class ResultLines:
                 found.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
-    async def _fetch(self, part: Part | None, section: _Section) -> bytes:
-        if part is None:
-            return b""
-        start, end = section(part)
-        return await self._storage.get(part.key, start=start, end=end)
+    async def _fetch(self, part: Part | None, section: _SectionOf) -> bytes:
+        return b"" if part is None else await read_section(self._storage, part, section(part))
 
     async def _planned(self) -> AsyncIterator[PlannedSlice]:
         if plan := self._record.fields.get("plan"):
@@ -200,10 +203,10 @@ class ResultLines:
                 for planned in page:
                     yield planned
 
-    def _lines(self, planned: PlannedSlice, section: _Section) -> AsyncGenerator[bytes, None]:
+    def _lines(self, planned: PlannedSlice, section: _SectionOf) -> AsyncGenerator[bytes, None]:
         if planned.part is None:
             return as_stream(())
-        return read_lines(self._storage, planned.part.key, *section(planned.part))
+        return read_lines(self._storage, planned.part.key, section(planned.part))
 
     async def _merge(
         self, streams: Sequence[AsyncGenerator[bytes, None]]
@@ -216,9 +219,9 @@ class ResultLines:
                 yield chunk
 
 
-def _output_section(part: Part) -> tuple[int, int]:
-    return 0, part.output_bytes
+def _output_section(part: Part) -> Section:
+    return part.output
 
 
-def _error_section(part: Part) -> tuple[int, int]:
-    return part.output_bytes, part.output_bytes + part.error_bytes
+def _error_section(part: Part) -> Section:
+    return part.error

@@ -20,7 +20,7 @@ class BatchSlices:
 
     async def are_known(self) -> bool:
         """Whether Redis still has them; it keeps them for a day after the batch's end."""
-        async for _ in self._slices([0]):
+        async for _ in self.at([0]):
             return True
         return False
 
@@ -30,7 +30,7 @@ class BatchSlices:
         low, high, found = 0, count, None
         while high - low > 1:
             middle = (low + high) // 2
-            async for slice_ in self._slices([middle]):
+            async for slice_ in self.at([middle]):
                 if slice_.slice.first_row <= row:
                     low, found = middle, slice_.slice
                 else:
@@ -40,14 +40,14 @@ class BatchSlices:
                 return
         if found is not None and found.mask:
             low = await self._begin_of_stretch(low, found.first_row)
-        async for stretch in stretches(self._slices(range(low, count))):
+        async for stretch in stretches(self.at(range(low, count))):
             yield stretch
 
     async def _begin_of_stretch(self, index: int, first_row: int) -> int:
         """The first slice of the stretch with this first row, of which slice `index` is one."""
         while index:
             before = range(max(0, index - _PAGE), index)
-            slices = [slice_ async for slice_ in self._slices(before)]
+            slices = [slice_ async for slice_ in self.at(before)]
             found = sum(slice_.slice.first_row == first_row for slice_ in slices)
             index -= found
             if found < len(before):
@@ -66,7 +66,7 @@ class BatchSlices:
             if not fresh:
                 return
             befores = dict(fresh)
-            async for slice_ in self._slices(list(befores)):
+            async for slice_ in self.at(list(befores)):
                 rows = slice_.part.rows if slice_.part else 0
                 last = befores[slice_.index]
                 place = last + rows
@@ -78,7 +78,7 @@ class BatchSlices:
         rows = 0
         last = await self._state.slices.commits(self._batch.id, self._batch.number("total"))
         for index, before in last:
-            async for slice_ in self._slices([index]):
+            async for slice_ in self.at([index]):
                 rows = before + (slice_.part.rows if slice_.part else 0)
         return rows
 
@@ -86,7 +86,7 @@ class BatchSlices:
         """Where in the output file the lines of each slice's stretch begin and end."""
         starts, ends = array("q"), array("q")
         first_row, begin, place = 0, 0, 0
-        async for slice_ in self._slices(range(self._batch.number("slices_total"))):
+        async for slice_ in self.at(range(self._batch.number("slices_total"))):
             if slice_.slice.first_row != first_row:
                 ends.extend([place] * (len(starts) - len(ends)))
                 first_row, begin = slice_.slice.first_row, place
@@ -95,5 +95,6 @@ class BatchSlices:
         ends.extend([place] * (len(starts) - len(ends)))
         return starts, ends
 
-    def _slices(self, indexes: Sequence[int]) -> AsyncIterator[PlannedSlice]:
+    def at(self, indexes: Sequence[int]) -> AsyncIterator[PlannedSlice]:
+        """The slices with these indexes."""
         return self._state.slices.some(self._batch.id, self._batch.fields["plan"], indexes)

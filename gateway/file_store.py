@@ -1,12 +1,11 @@
 """Creates a file in steps: reserve it, store it with its record, then make it visible."""
 
-import json
-
 from gateway.dependencies import Services
 from gateway.limit_errors import no_room
 from gateway.limits import limits_of
 from shared import crash
 from shared.errors import NotFoundError, TransientError
+from shared.ledger.file_records import write_file
 from shared.retention import RESERVED_SECONDS
 from shared.state import FileRecord, State
 from shared.state.files import StoredBytesError
@@ -42,7 +41,7 @@ async def reserve(services: Services, key: str, *, file_id: str = "") -> bool:
 
 async def write_record(services: Services, file: FileRecord) -> None:
     """Store beside the file's object the record that a rebuild of Redis needs."""
-    await services.storage.put(file.record_key, json.dumps(file.to_fields()).encode())
+    await write_file(services.storage, file)
     crash.point("files.recorded")
 
 

@@ -12,8 +12,9 @@ from gateway.batch_slices import BatchSlices
 from gateway.file_store import live_file
 from gateway.result_file import ResultFile, has_run
 from shared import ids
-from shared.errors import InvalidInputError, NotFoundError
+from shared.errors import BrokenObjectError, InvalidInputError, NotFoundError, TransientError
 from shared.ledger.merging import chunked, merged, read_lines
+from shared.ledger.parts import drop_part, index_of, read_section
 from shared.lifecycle import Status
 from shared.slices import PlannedSlice
 from shared.state import BatchRecord, State
@@ -53,7 +54,10 @@ class ResultLines:
                 await self._require_order()
             return self._batch.number("total")
         if self._order == "completion":
-            return max(start, self._batch.number("completed") + self._batch.number("failed"))
+            done = self._batch.number("completed") + self._batch.number("failed")
+            # Results that were damaged, and will be made again, are at this place.
+            gap = self._batch.fields.get("gap_from")
+            return max(start, done if gap is None else int(gap))
         end = start
         async for stretch in self._slices.stretches_from(start):
             lacking = [
@@ -71,7 +75,8 @@ class ResultLines:
     async def read(self, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """The lines of places [start, end), several at a time.
 
-        Raises NotFoundError if the files are gone.
+        Raises NotFoundError if the files are gone, TransientError if damaged results are made
+        again, and BrokenObjectError if they cannot be.
         """
         place = start
         if self._batch.status not in _HAVE_FILES:
@@ -80,6 +85,9 @@ class ResultLines:
                     async for chunk in chunks:
                         place += len(chunk)
                         yield b"".join(chunk)
+            except BrokenObjectError as error:
+                await self._take_back(error)
+                raise TransientError("Damaged results are made again. Try again later.") from error
             except NotFoundError:
                 # The batch has ended in the meantime, and its parts were removed.
                 self._batch = await self._state.batches.get(self._batch.id)
@@ -144,14 +152,7 @@ class ResultLines:
                 yield line
             return
         parts = [slice_.part for slice_ in stretch if slice_.part is not None]
-        sections = [
-            (part.key, start, end)
-            for part in parts
-            for start, end in (
-                (0, part.output_bytes),
-                (part.output_bytes, part.output_bytes + part.error_bytes),
-            )
-        ]
+        sections = [(part.key, section) for part in parts for section in (part.output, part.error)]
         streams = [read_lines(self._storage, *section) for section in sections]
         async with aclosing(merged(streams)) as lines:
             async for line in lines:
@@ -161,7 +162,22 @@ class ResultLines:
         """The part's lines in input order."""
         if slice_.part is None:
             return []
-        return sorted(_split(await self._storage.get(slice_.part.key)), key=ids.row_of_result)
+        part = slice_.part
+        body = await read_section(self._storage, part, part.output)
+        body += await read_section(self._storage, part, part.error) if part.error_bytes else b""
+        return sorted(_split(body), key=ids.row_of_result)
+
+    async def _take_back(self, error: BrokenObjectError) -> None:
+        """Let the rows of a broken part run again. Raises the error if its batch has ended."""
+        async for slice_ in self._slices.at([index_of(error.key)]):
+            part = slice_.part
+            if part is None or part.key != error.key:
+                return
+            outcome = await drop_part(
+                self._state, self._storage, self._batch.id, slice_.index, part
+            )
+            if outcome == "changed":
+                raise error
 
     async def _files(self) -> "dict[str, ResultFile]":
         files = {}

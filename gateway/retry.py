@@ -16,7 +16,7 @@ from gateway.retry_rules import RetryBatch, fingerprint, linked_metadata
 from gateway.route_docs import addition, json_body
 from shared import crash, ids
 from shared.bus.messages import window_seconds
-from shared.errors import ConflictError, NotFoundError
+from shared.errors import BrokenObjectError, ConflictError, NotFoundError
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import read_manifest
 from shared.lifecycle import FINAL
@@ -58,7 +58,8 @@ async def retry_batch(request: Request, batch_id: str, tenant: Tenant, services:
     new_id = ids.batch_id(tenant, message_id)
     try:
         manifest = await read_manifest(services.storage, new_id)
-    except NotFoundError:
+    except (NotFoundError, BrokenObjectError):
+        # A damaged one is set aside when the same batch is made again.
         before = json.loads(batch.fields.get("metadata") or "{}") or {}
         metadata = linked_metadata(params.metadata, before, batch_id, limits)
         await reserve_batch(request, services, tenant, new_id, batch.fields["endpoint"])

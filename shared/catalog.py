@@ -218,6 +218,12 @@ class Catalog(_Strict):
     def served_names(self) -> tuple[str, ...]:
         return tuple(name for entry in self.models.values() for name in entry.served_names)
 
+    def trusting(self) -> tuple[str, ...]:
+        """Names of models whose engines run code that comes with the weights."""
+        return tuple(
+            name for name, model in self.models.items() if model.engine.get("trust_remote_code")
+        )
+
     def endpoints_by_name(self) -> dict[str, frozenset[str]]:
         """By each served name, the endpoints that it answers."""
         return {name: frozenset(self.model(name).endpoints) for name in self.served_names()}

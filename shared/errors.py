@@ -70,6 +70,15 @@ class LimitError(CallerError):
         self.wait_seconds = wait_seconds
 
 
+class BrokenObjectError(BatchyardError):
+    """An object in S3 is not what was written: bytes are missing or wrong. `reason` says how."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"The object {key} is damaged: {reason}.")
+        self.key = key
+        self.reason = reason
+
+
 class TransientError(BatchyardError):
     """A temporary problem. The same call may work later."""
 

@@ -71,6 +71,15 @@ def row_of_result(line: bytes) -> int:
     return int(line[end - _ROW_DIGITS : end], 16)
 
 
+def is_result(line: bytes) -> bool:
+    """Whether the line begins as a result line does."""
+    try:
+        row_of_result(line)
+    except ValueError:
+        return False
+    return True
+
+
 def event_id(batch: str, sequence: int) -> str:
     """The id of a batch's nth event, the same in a repeated delivery."""
     return f"evt_{batch}_{sequence:08d}"

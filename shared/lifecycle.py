@@ -33,6 +33,7 @@ class Event(StrEnum):
     INPUT_LOST = "input_lost"
     ROWS_FINISHED = "rows_finished"
     WINDOW_CLOSED = "window_closed"
+    PART_BROKEN = "part_broken"
     OUTPUT_COMMITTED = "output_committed"
     EXPIRY_COMMITTED = "expiry_committed"
     CANCEL_REQUESTED = "cancel_requested"
@@ -56,6 +57,8 @@ TRANSITIONS: Mapping[Event, Transition] = {
     Event.ROWS_FINISHED: Transition({Status.IN_PROGRESS}, Status.FINALIZING),
     # What finished before the window closed is written like any other output.
     Event.WINDOW_CLOSED: Transition({Status.IN_PROGRESS}, Status.FINALIZING),
+    # Results were damaged in S3 before they were put together, so their rows run again.
+    Event.PART_BROKEN: Transition({Status.FINALIZING}, Status.IN_PROGRESS),
     Event.OUTPUT_COMMITTED: Transition({Status.FINALIZING}, Status.COMPLETED),
     Event.EXPIRY_COMMITTED: Transition({Status.FINALIZING}, Status.EXPIRED),
     Event.CANCEL_REQUESTED: Transition(

@@ -12,6 +12,8 @@ from shared.tenants import TenantSettings
 
 THIRTY_DAYS = 2_592_000
 NINETY_DAYS = 7_776_000
+#: How many engines may die of one tenant's requests in a day.
+ENGINE_DEATHS_PER_DAY = 200
 #: Where in our bucket a tenant puts the inputs that its messages name.
 DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
 
@@ -19,7 +21,7 @@ DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
 class TenantDefaults(BaseSettings):
     """What holds for a tenant for which `batchyard tenants set` has set nothing else.
 
-    Every process reads all of it, so that each knows what holds.
+    Gateway and dispatcher read all of it, so that each knows what holds.
     """
 
     model_config = SettingsConfigDict(
@@ -58,7 +60,7 @@ class TenantDefaults(BaseSettings):
         default=1_000, ge=0, description="event streams that a tenant has open at once"
     )
     max_engine_deaths_per_day: int = Field(
-        default=200,
+        default=ENGINE_DEATHS_PER_DAY,
         ge=0,
         description="engines that die of a tenant's requests in a day (UTC) before it can create "
         "no more batches, and before a request of which one died is not tried alone",
@@ -88,20 +90,19 @@ class TenantDefaults(BaseSettings):
         )
 
 
-class SharedSettings(TenantDefaults):
-    """Where the shared services are, and what several processes must agree on."""
+class StoreSettings(BaseSettings):
+    """Where Redis, S3 and the catalog are: all that processes inside Ray share with the others."""
 
     model_config = SettingsConfigDict(
         env_prefix="BATCHYARD_", frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    amqp_url: SecretStr = Field(description="RabbitMQ's address, with the service user's login")
-    redis_url: SecretStr = Field(description="Redis's address, with its password")
+    redis_url: SecretStr = Field(description="Redis's address, with the login of the process")
     s3_endpoint: str = Field(
         description="the S3 server's address: http://host:port or https://host[:port]"
     )
-    s3_access_key: str = Field(description="access key of Batchyard's own S3 login")
-    s3_secret_key: SecretStr = Field(description="secret key of Batchyard's own S3 login")
+    s3_access_key: str = Field(description="access key of the process's S3 login")
+    s3_secret_key: SecretStr = Field(description="secret key of the process's S3 login")
     s3_bucket: str = Field(default="batchyard", description="the bucket that holds everything")
     s3_region: str = Field(
         default=DEFAULT_REGION,
@@ -110,6 +111,12 @@ class SharedSettings(TenantDefaults):
     )
     catalog: Path = Field(description="the YAML file that names models and pools")
     log_level: str = Field(default="INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`")
+
+
+class SharedSettings(StoreSettings, TenantDefaults):
+    """What gateway and dispatcher must agree on."""
+
+    amqp_url: SecretStr = Field(description="RabbitMQ's address, with the service user's login")
     lease_seconds: float = Field(
         default=10.0,
         gt=0,
@@ -152,7 +159,7 @@ class SharedSettings(TenantDefaults):
 
 
 def open_storage(
-    settings: SharedSettings,
+    settings: StoreSettings,
     *,
     endpoint: str | None = None,
     patience_seconds: float | None = None,

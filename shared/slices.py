@@ -9,8 +9,12 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from shared.checksums import checksum
+
 T = TypeVar("T")
 
+#: A label of a version that kept no checksums has output bytes, rows and usage.
+_COUNTS_OF_OLD_LABEL = 8
 #: A script handles at most this many slices per call.
 MAX_CALL_ENTRIES = 100
 
@@ -21,6 +25,12 @@ class Copy(NamedTuple):
     name: str
     start: int
     end: int
+    #: The checksum of these bytes; empty in plans of versions that kept none.
+    checksum: str = ""
+
+    def fits(self, body: bytes) -> bool:
+        """Whether these are its bytes."""
+        return Section(*self[1:]).fits(body)
 
 
 class Slice(NamedTuple):
@@ -111,6 +121,20 @@ class StrikeRange(NamedTuple):
     strikes: int
 
 
+class Section(NamedTuple):
+    """Bytes [start, end) of an object, and their checksum; an empty one if it is not known."""
+
+    start: int
+    end: int
+    checksum: str
+
+    def fits(self, body: bytes) -> bool:
+        """Whether these are the section's bytes."""
+        if len(body) != self.end - self.start:
+            return False
+        return not self.checksum or checksum(body) == self.checksum
+
+
 class Part(NamedTuple):
     """A slice's results in S3: `output_bytes` of results, then `error_bytes` of errors.
 
@@ -123,6 +147,25 @@ class Part(NamedTuple):
     error_bytes: int
     rows: int
     usage: SliceUsage
+    #: Empty in parts of versions that kept none.
+    output_checksum: str = ""
+    error_checksum: str = ""
+
+    @property
+    def output(self) -> Section:
+        """Where the lines of the output file are."""
+        return Section(0, self.output_bytes, self.output_checksum)
+
+    @property
+    def error(self) -> Section:
+        """Where the lines of the error file are."""
+        end = self.output_bytes + self.error_bytes
+        return Section(self.output_bytes, end, self.error_checksum)
+
+    def fits(self, body: bytes) -> bool:
+        """Whether these are the part's bytes."""
+        output, error = body[: self.output_bytes], body[self.output_bytes :]
+        return self.output.fits(output) and self.error.fits(error)
 
 
 @dataclass(frozen=True)
@@ -223,18 +266,51 @@ class ReadySlice:
 
 def to_part(text: str) -> Part:
     """Decode a part as stored in Redis."""
-    key, etag, output_bytes, error_bytes, rows, usage = json.loads(text)
-    return Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage))
+    key, etag, output_bytes, error_bytes, rows, usage, *checksums = json.loads(text)
+    return Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage), *checksums)
 
 
-def part_label(output_bytes: int, rows: int, usage: SliceUsage) -> str:
-    """A part's counts as text. It is stored as the object's label, so that S3 has them too."""
-    return " ".join(map(str, (output_bytes, rows, *usage)))
+def new_part(key: str, output: bytes, error: bytes, usage: SliceUsage) -> Part:
+    """The part with these lines, before it is written: it has no ETag yet."""
+    return Part(
+        key,
+        "",
+        len(output),
+        len(error),
+        usage.completed + usage.failed,
+        usage,
+        checksum(output),
+        checksum(error),
+    )
+
+
+def part_label(part: Part) -> str:
+    """A part's counts and checksums as text, which ends in its own checksum.
+
+    It is stored as the object's label, so that S3 has them too.
+    """
+    counts = (part.output_bytes, part.rows, *part.usage, part.error_bytes)
+    text = " ".join(map(str, (*counts, part.output_checksum, part.error_checksum)))
+    return f"{text} {checksum(text.encode())}"
 
 
 def labelled_part(key: str, etag: str, size: int, label: str) -> Part:
-    """The part, from its label and a listing's entry for the object. Raises ValueError."""
-    output_bytes, rows, *usage = map(int, label.split())
+    """The part, from its label and a listing's entry for the object.
+
+    Raises ValueError if they do not belong to each other.
+    """
+    counts, checksums = label.split(), tuple[str, ...]()
+    if len(counts) > _COUNTS_OF_OLD_LABEL:
+        text, _, seal = label.rpartition(" ")
+        if checksum(text.encode()) != seal:
+            raise ValueError("its label is damaged")
+        *counts, output_checksum, error_checksum, _ = counts
+        checksums = (output_checksum, error_checksum)
+    output_bytes, rows, *usage = map(int, counts)
+    error_bytes = usage.pop() if checksums else size - output_bytes
     if len(usage) != len(SliceUsage._fields):
-        raise ValueError(f"The label of {key} is not a part's label.")
-    return Part(key, etag, output_bytes, size - output_bytes, rows, SliceUsage(*usage))
+        raise ValueError("it has no part's label")
+    if size != output_bytes + error_bytes or error_bytes < 0:
+        raise ValueError(f"it has {size} bytes instead of {output_bytes + error_bytes}")
+    usage_ = SliceUsage(*usage)
+    return Part(key, etag, output_bytes, error_bytes, rows, usage_, *checksums)

@@ -101,7 +101,7 @@ def own_redis(run_dir: Path) -> Iterator[servers.Redis]:
     """A Redis that the test may kill."""
     if servers.missing(("redis",)):
         absent("Redis's program", "PATH")
-    server = servers.Redis(run_dir, secrets.token_urlsafe(16))
+    server = servers.Redis(run_dir, secrets.token_urlsafe(16), secrets.token_urlsafe(16))
     try:
         server.start()
         yield server

@@ -1,4 +1,4 @@
-"""The connections of one worker process to Redis and S3, made from its environment."""
+"""The connections of one worker process to Redis and S3, made from its settings."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ async def opened(settings: WorkerSettings) -> AsyncIterator[tuple[State, Storage
 
 def read_settings() -> WorkerSettings:
     """The settings of this process."""
-    return WorkerSettings()
+    return WorkerSettings.read()
 
 
 def run_with_stores(work: Callable[[State, Storage], Awaitable[T]]) -> T:

@@ -1,13 +1,23 @@
-"""The settings of lane jobs besides the shared ones. Ray nodes have them in their environment."""
+"""The settings of lane jobs and waves, without RabbitMQ: nothing inside Ray talks to it.
+
+What is not secret stands in the environment of Ray's nodes, which engines inherit. Logins and the
+secret of the salts are files, in a folder that only nodes with the resource `stores` need.
+"""
+
+import os
+from typing import Self
 
 from pydantic import Field, SecretStr
 
-from shared.settings import SharedSettings
+from shared.settings import ENGINE_DEATHS_PER_DAY, StoreSettings
 from worker.cache_salt import derived_secret
 from worker.engine_sizes import ROWS_PER_ENGINE_CALL
 
+#: Names the folder: one file for each secret setting, with the name of its variable.
+LOGINS_VARIABLE = "BATCHYARD_LOGINS"
 
-class WorkerSettings(SharedSettings):
+
+class WorkerSettings(StoreSettings):
     """Quantities have their unit in their name."""
 
     #: A claim that is not renewed for this long goes back to its lane.
@@ -24,6 +34,8 @@ class WorkerSettings(SharedSettings):
     engine_deaths_per_batch: int = Field(default=40, ge=1)
     #: When a lane's engine has died this often in a row without a result, its batches fail.
     lane_engine_deaths: int = Field(default=12, ge=5)
+    #: Of a tenant of whose requests so many engines died today, none is tried alone any more.
+    max_engine_deaths_per_day: int = Field(default=ENGINE_DEATHS_PER_DAY, ge=0)
     #: Publish an event for each committed slice. There are many of them.
     slice_events: bool = False
     cache_secret: SecretStr | None = Field(
@@ -31,6 +43,11 @@ class WorkerSettings(SharedSettings):
         description="what keeps tenants apart in the engines' prefix caches; without it, a secret "
         "that follows from the S3 login's",
     )
+
+    @classmethod
+    def read(cls) -> Self:
+        """The settings of this process; a variable goes before a file of the same name."""
+        return cls(_secrets_dir=os.environ.get(LOGINS_VARIABLE) or None)
 
     @property
     def cache_key(self) -> bytes:

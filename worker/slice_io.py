@@ -1,24 +1,25 @@
 """Input and output of a slice: reads its bytes from S3, and writes its results to S3 and Redis."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import structlog
 
 from shared import crash
-from shared.errors import InvalidTransitionError, NotFoundError, TransientError
-from shared.ledger.commits import fail
+from shared.errors import NotFoundError, TransientError
 from shared.ledger.copies import read_slice
-from shared.lifecycle import Event
-from shared.slices import Claim, Part, ReleaseReason, part_label
+from shared.ledger.parts import part_key
+from shared.slices import Claim, Part, ReleaseReason, Stop, new_part, part_label
 from shared.state import State
 from shared.storage import Storage
 from worker.outcomes import Outcome, SliceResult
 from worker.rows import PartBody
 
 log = structlog.get_logger()
+
+#: How often, and with which pauses, it is asked whether the dispatcher has failed a batch.
+_CLOSING_LOOKS, _CLOSING_PAUSE_SECONDS = 50, 0.1
 
 
 class SliceInput(NamedTuple):
@@ -126,7 +127,7 @@ async def settle(
         case Outcome.INPUT_UNREAD:
             await state.claims.release(claim)
         case Outcome.INPUT_LOST:
-            await _fail_batch(state, storage, claim)
+            await _end_batch(state, claim)
             await state.claims.release(claim, reason=ReleaseReason.INPUT_LOST)
         case Outcome.DONE:
             await _commit(state, storage, claim, result, slice_events=slice_events)
@@ -134,26 +135,18 @@ async def settle(
             pass
 
 
-async def _fail_batch(state: State, storage: Storage, claim: Claim) -> None:
-    problem = {
-        "code": "input_changed",
-        "line": None,
-        "param": "input_file_id",
-        "message": (
-            "The input file was replaced or deleted while the batch ran. "
-            "Upload it again and create a new batch."
-        ),
-    }
-    try:
-        await fail(
-            state,
-            storage,
-            claim.batch_id,
-            Event.INPUT_LOST,
-            {"errors": json.dumps([problem]), "first_error": str(problem["message"])},
-        )
-    except InvalidTransitionError as late:
-        log.warning("batch.fail_late", batch_id=claim.batch_id, status=late.status)
+async def _end_batch(state: State, claim: Claim) -> None:
+    """Have the dispatcher fail the batch; returns when it has, or after a pause.
+
+    The slice is not given back before: it would be claimed, and its input looked for, again and
+    again.
+    """
+    await state.claims.lose_input(claim)
+    place = (claim.batch_id, claim.lane)
+    for _ in range(_CLOSING_LOOKS):
+        if (await state.claims.stops([place])).get(place) is Stop.CLOSED:
+            return
+        await asyncio.sleep(_CLOSING_PAUSE_SECONDS)
 
 
 async def _commit(
@@ -201,10 +194,10 @@ async def _write(storage: Storage, claim: Claim, body: PartBody) -> Part | None:
     When the worker of a sink's task dies, Ray runs the task again, even after its commit, and
     perhaps the engine's calls as well. Their other answers must not replace the first ones.
     """
-    key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-    label = part_label(len(body.output), body.rows, body.usage)
-    stored = await storage.put_once(key, body.output + body.error, label=label)
+    key = part_key(claim.batch_id, claim.index, claim.epoch)
+    part = new_part(key, body.output, body.error, body.usage)
+    stored = await storage.put_once(key, body.output + body.error, label=part_label(part))
     if stored is None:
         log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)
         return None
-    return Part(stored.key, stored.etag, len(body.output), len(body.error), body.rows, body.usage)
+    return part._replace(etag=stored.etag)

@@ -34,8 +34,11 @@ from worker.wave_blocks import blocks_at_once, grouped
 _claims = msgspec.json.Decoder(Claim)
 #: The columns of a block in Arrow. Its rows are slices.
 _Columns = dict[str, Any]
-#: The CPUs of a process that waits for others.
-_LIGHT = 0.1
+#: The resource of the nodes that have logins for Redis and S3. Engines are on other nodes, or at
+#: least have no logins in their environment.
+STORES = "stores"
+#: What a process of a wave asks for: it waits for others, and needs no CPU of its own.
+_LIGHT: dict[str, Any] = {"num_cpus": 0, "resources": {STORES: 0.001}}
 #: How many processes read, and how many commit, in one wave.
 _HELPERS = 2
 
@@ -66,12 +69,11 @@ def run_wave(
         SliceSource(groups),
         override_num_blocks=len(groups),
         concurrency=_HELPERS,
-        num_cpus=_LIGHT,
+        **_LIGHT,
     ).map_batches(
         SliceMapper,
         # One block at a time: it is retried as a whole, and committed as soon as it is done.
         batch_size=None,
-        num_cpus=_LIGHT,
         max_concurrency=blocks_at_once(groups, rows_in_engine),
         compute=ActorPoolStrategy(size=1),
         fn_constructor_kwargs={
@@ -80,7 +82,8 @@ def run_wave(
             "share_prefixes": share_prefixes,
             "patience_seconds": patience_seconds,
         },
-    ).write_datasink(PartSink(), concurrency=_HELPERS, ray_remote_args={"num_cpus": _LIGHT})
+        **_LIGHT,
+    ).write_datasink(PartSink(), concurrency=_HELPERS, ray_remote_args=_LIGHT)
 
 
 def _bytes(claims: list[Claim]) -> int:

@@ -19,6 +19,7 @@ class ExitCode(IntEnum):
     ENDED_EARLY = 5
     NOT_ENDED = 6
     UNAVAILABLE = 7
+    DAMAGED = 8
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -32,6 +33,7 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.ENDED_EARLY: "The batch expired or was cancelled.",
     ExitCode.NOT_ENDED: "The batch has not ended, so its results are not complete.",
     ExitCode.UNAVAILABLE: "The gateway did not answer, or refused for now. Try again later.",
+    ExitCode.DAMAGED: "`rebuild` or `fsck` is done and has found damage, which it names.",
     ExitCode.INTERRUPTED: "Ctrl-C. Batches were left running, unless you chose to cancel them.",
     ExitCode.TERMINATED: "SIGTERM. Batches were left running.",
 }

@@ -24,6 +24,9 @@ class Credentials(NamedTuple):
     ray_token: str
     api_key: str
     cache_secret: str
+    lane_redis_password: str
+    lane_s3_access_key: str
+    lane_s3_secret_key: str
 
 
 def read_credentials(run_dir: Path) -> Credentials:
@@ -42,6 +45,9 @@ def read_credentials(run_dir: Path) -> Credentials:
         ray_token=secrets.token_hex(32),
         api_key=ids.new_api_key(),
         cache_secret=secrets.token_urlsafe(24),
+        lane_redis_password=secrets.token_urlsafe(24),
+        lane_s3_access_key=secrets.token_hex(10).upper(),
+        lane_s3_secret_key=secrets.token_urlsafe(30),
     )
     made = fresh._replace(**known)
     write_private_file(path, json.dumps(made._asdict(), indent=2))

@@ -20,14 +20,16 @@ from cli.fleet.catalog import (
 from cli.fleet.catalog_check import CatalogCheck
 from cli.fleet.checks import require_free, require_memory
 from cli.fleet.credentials import TENANT, Credentials, read_credentials
+from cli.fleet.environments import node_environment, service_environment, write_lane_secrets
 from cli.fleet.ray import RayNode
 from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
+from cli.s3_logins.bucket import apply_own_policy
 from cli.servers import Child, Ports
 from cli.servers.process import make_private_directory, wait_ready
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
 from shared.ledger.keys import add_key
-from shared.settings import SharedSettings
+from shared.settings import DEFAULT_TENANT_PREFIX, SharedSettings
 from shared.state import State
 from shared.storage import DEFAULT_REGION, Storage
 
@@ -89,22 +91,30 @@ class Fleet:
             require_free(self._options.port)
         if packages := self.servers.install():
             self._report(f"installed  {' '.join(packages)}")
+        for server in self.servers.shared_logins(self._options.own):
+            self._report(
+                f"warning    lane jobs have the login of gateway and dispatcher at your {server}: "
+                "docs/operations.md says how to give them one of their own"
+            )
         began = time.monotonic()
         self.servers.launch()
         path = self._options.catalog or self.run_dir / CATALOG_FILE
         environment = self._environment(path.resolve())
-        salted = {"BATCHYARD_CACHE_SECRET": self.credentials.cache_secret, **environment}
-        self.ray = RayNode(self.run_dir, self.credentials.ray_token, salted)
+        write_lane_secrets(self.run_dir, self.addresses, self.credentials)
+        of_node = node_environment(environment, self.run_dir)
+        self.ray = RayNode(self.run_dir, self.credentials.ray_token, of_node)
         self.ray.launch()
         check = None
         if self._options.catalog is not None:
-            check = CatalogCheck(self.run_dir, path, environment)
+            check = CatalogCheck(self.run_dir, path, of_node)
             check.start()
         else:
             # While the servers start: its first model takes seconds to make. A test has checked
             # what we write against vLLM's arguments.
             make_catalog(self.run_dir, list(self._options.models))
             self.catalog = load_catalog(path)
+        for model in self.catalog.trusting():
+            self._report(f"warning    the engine of {model} runs code from its weights")
         self.servers.wait()
         self._say_up("servers", began)
         asyncio.run(self._add_first_key(environment))
@@ -160,7 +170,7 @@ class Fleet:
 
     def _environment(self, catalog: Path) -> dict[str, str]:
         return {
-            **os.environ,
+            **service_environment(os.environ),
             "BATCHYARD_AMQP_URL": self.addresses.amqp_url,
             "BATCHYARD_REDIS_URL": self.addresses.redis_url,
             "BATCHYARD_S3_ENDPOINT": self.addresses.s3_endpoint,
@@ -207,6 +217,9 @@ class Fleet:
             region=region,
         )
         await storage.prepare()
+        if self.servers.ceph is not None:
+            prefix = environment.get("BATCHYARD_TENANT_PREFIX", DEFAULT_TENANT_PREFIX)
+            await apply_own_policy(self.servers.ceph, storage, prefix)
         await add_key(state, storage, TENANT, self.credentials.api_key, name="batchyard up")
         storage.close()
         await state.close()

@@ -153,6 +153,8 @@ class RayNode:
             "--node-ip-address=127.0.0.1",
             "--dashboard-host=127.0.0.1",
             f"--num-cpus={_LOGICAL_CPUS}",
+            # Waves run where it is: the node's lane jobs have logins for Redis and S3.
+            '--resources={"stores": 1000}',
             f"--object-store-memory={_OBJECT_STORE_BYTES}",
             f"--temp-dir={self._short / 'ray'}",
             "--disable-usage-stats",

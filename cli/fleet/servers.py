@@ -25,10 +25,14 @@ class OwnServers(NamedTuple):
     s3_endpoint: str | None = None
     s3_access_key: str | None = None
     s3_secret_key: str | None = None
+    #: The logins of lane jobs at one's own servers; without them, lane jobs have those above.
+    lane_redis_url: str | None = None
+    lane_s3_access_key: str | None = None
+    lane_s3_secret_key: str | None = None
 
 
 class Addresses(NamedTuple):
-    """The addresses of all three, for the fleet's processes and for the tenant."""
+    """The addresses of all three, for the fleet's processes, for lane jobs and for the tenant."""
 
     amqp_url: str
     tenant_amqp_url: str
@@ -36,6 +40,9 @@ class Addresses(NamedTuple):
     s3_endpoint: str
     s3_access_key: str
     s3_secret_key: str
+    lane_redis_url: str
+    lane_s3_access_key: str
+    lane_s3_secret_key: str
 
 
 class Servers:
@@ -45,21 +52,55 @@ class Servers:
         service = User(SERVICE_USER, credentials.service_password, tenant=False)
         tenant = User(TENANT, credentials.tenant_password, tenant=True)
         self.rabbitmq = None if own.amqp_url else RabbitMQ(run_dir / "rabbitmq", [service, tenant])
-        self.redis = None if own.redis_url else Redis(run_dir / "redis", credentials.redis_password)
+        self.redis = (
+            None
+            if own.redis_url
+            else Redis(
+                run_dir / "redis", credentials.redis_password, credentials.lane_redis_password
+            )
+        )
         self.ceph = (
             None
             if own.s3_endpoint
-            else CephS3(run_dir / "s3", credentials.s3_access_key, credentials.s3_secret_key)
+            else CephS3(
+                run_dir / "s3",
+                credentials.s3_access_key,
+                credentials.s3_secret_key,
+                lane_keys=(credentials.lane_s3_access_key, credentials.lane_s3_secret_key),
+            )
+        )
+        # The environment may have keys for another server than ours.
+        keys = (own.s3_endpoint and own.s3_access_key) or credentials.s3_access_key
+        secret = (own.s3_endpoint and own.s3_secret_key) or credentials.s3_secret_key
+        lane_key, lane_secret = (
+            (credentials.lane_s3_access_key, credentials.lane_s3_secret_key)
+            if self.ceph
+            else (own.lane_s3_access_key or keys, own.lane_s3_secret_key or secret)
         )
         self.addresses = Addresses(
             amqp_url=own.amqp_url or self._broker(service),
             tenant_amqp_url=own.amqp_url or self._broker(tenant),
             redis_url=own.redis_url or (self.redis.url if self.redis else ""),
             s3_endpoint=own.s3_endpoint or (self.ceph.endpoint if self.ceph else ""),
-            # The environment may have keys for another server than ours.
-            s3_access_key=(own.s3_endpoint and own.s3_access_key) or credentials.s3_access_key,
-            s3_secret_key=(own.s3_endpoint and own.s3_secret_key) or credentials.s3_secret_key,
+            s3_access_key=keys,
+            s3_secret_key=secret,
+            lane_redis_url=(
+                self.redis.lane_url if self.redis else own.lane_redis_url or own.redis_url or ""
+            ),
+            lane_s3_access_key=lane_key,
+            lane_s3_secret_key=lane_secret,
         )
+
+    def shared_logins(self, own: OwnServers) -> list[str]:
+        """The servers of one's own at which lane jobs have the login of gateway and dispatcher."""
+        return [
+            name
+            for name, server, login in (
+                ("Redis", self.redis, own.lane_redis_url),
+                ("S3", self.ceph, own.lane_s3_access_key and own.lane_s3_secret_key),
+            )
+            if server is None and not login
+        ]
 
     def install(self) -> list[str]:
         """Install what the servers and the engine need and the machine lacks.

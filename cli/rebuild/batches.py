@@ -1,23 +1,20 @@
 """Restores batches: each from the objects in its folder, or from its line in a pack."""
 
 import asyncio
-import secrets
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 
 import msgspec
 
-from cli.rebuild.from_s3 import BatchObjects, ended_batch, grouped, live_batch, plan_of
+from cli.rebuild.batch_reader import BatchReader
+from cli.rebuild.damage import Damage
+from cli.rebuild.from_s3 import BatchObjects, grouped
 from cli.rebuild.report import Report
 from shared import crash
-from shared.errors import NotFoundError
-from shared.ledger.commits import Cancellation, LaneFailure, read_commit
-from shared.ledger.copies import copies_prefix, copies_until
-from shared.ledger.manifests import Manifest
-from shared.ledger.packs import PACKS, PackedBatch, read_manifest, read_pack
-from shared.ledger.plans import Plan, read_plan
-from shared.lifecycle import FINAL, TRANSITIONS
+from shared.errors import BrokenObjectError, NotFoundError
+from shared.ledger.packs import PACKS, PackedBatch, read_pack_content
+from shared.ledger.records import answered
+from shared.lifecycle import FINAL
 from shared.state import State
 from shared.state.restore import EndedBatch, LiveBatch
 from shared.storage import Storage
@@ -28,7 +25,6 @@ _SHARDS = "0123456789abcdef"
 #: Batches of one shard that are read and written together.
 _GROUP_SIZE = 64
 _PACKS_AT_ONCE = 16
-_LABELS_AT_ONCE = 100
 
 Act = Callable[[list[BatchObjects]], Coroutine[None, None, None]]
 
@@ -40,6 +36,8 @@ class BatchRestore:
         self._state = state
         self._storage = storage
         self._report = report
+        self._damage = Damage(storage, report)
+        self._reader = BatchReader(state, storage, report, self._damage, base=base)
         self._base = base
         self._shares: dict[str, float] = {}
 
@@ -71,7 +69,7 @@ class BatchRestore:
             last = max([last, *(one.key for one in page)])
             for first in range(0, len(page), _PACKS_AT_ONCE):
                 some = page[first : first + _PACKS_AT_ONCE]
-                packs = await asyncio.gather(*(read_pack(self._storage, one.key) for one in some))
+                packs = await asyncio.gather(*(self._read_pack(one.key) for one in some))
                 # The oldest first: a batch in several packs counts as the first one has it.
                 for batches in packs:
                     texts = {one.manifest.id: msgspec.json.encode(one).decode() for one in batches}
@@ -80,6 +78,22 @@ class BatchRestore:
                             del texts[known]
                     await self._state.rebuild_notes.add_packed(texts)
         return last
+
+    async def _read_pack(self, key: str) -> list[PackedBatch]:
+        try:
+            async with answered(self._storage, key):
+                content = await read_pack_content(self._storage, key)
+        except NotFoundError:
+            # It has been swept since it was listed.
+            return []
+        except BrokenObjectError as error:
+            await self._damage.set_aside(error, "batches that only it knows are lost")
+            return []
+        if content.broken:
+            broken = BrokenObjectError(key, f"{content.broken} of its lines cannot be read")
+            outcome = "their batches are lost; it stays where it is for the others"
+            await self._damage.keep_copy(broken, outcome)
+        return content.batches
 
     async def _for_each_group(self, act: Act) -> None:
         async with asyncio.TaskGroup() as shards:
@@ -117,7 +131,7 @@ class BatchRestore:
         kept = [found for found in group if statuses.get(found.batch_id) in FINAL]
         others = [found for found in group if found not in kept]
         await self._keep(kept)
-        made = await asyncio.gather(*map(self._read, others))
+        made = await asyncio.gather(*map(self._reader.read, others))
         ended = [batch for batch in made if isinstance(batch, EndedBatch)]
         outcomes = await restore.ended(ended, base=self._base) if ended else []
         for outcome in outcomes:
@@ -140,90 +154,6 @@ class BatchRestore:
         await self._state.restore.raise_numbers([found.batch_id for found in group], self._base)
         for found in group:
             if found.commit and found.has_changed_since(found.commit):
-                manifest = await self._manifest(found)
+                manifest = await self._reader.changed_manifest(found)
                 if manifest is not None:
                     await self._state.restore.set_metadata(found.batch_id, manifest.metadata)
-
-    async def _read(self, found: BatchObjects) -> EndedBatch | LiveBatch | None:
-        return await self._read_ended(found) or await self._read_live(found)
-
-    async def _read_ended(self, found: BatchObjects) -> EndedBatch | None:
-        if found.commit is None:
-            return None
-        commit = await read_commit(self._storage, found.batch_id, found.commit)
-        manifest = None
-        if found.has_changed_since(found.commit):
-            manifest = await self._manifest(found)
-        # A batch that was cancelled while its commit was written did not end by that commit.
-        if commit.record["status"] not in TRANSITIONS[found.commit].sources:
-            return None
-        await self._reserve_copies(found, expires_at=0)
-        return ended_batch(found, commit, manifest, now=time.time())
-
-    async def _read_live(self, found: BatchObjects) -> LiveBatch | None:
-        packed = None
-        if text := await self._state.rebuild_notes.packed(found.batch_id):
-            packed = msgspec.json.decode(text, type=PackedBatch)
-        manifest = await self._manifest(found)
-        if manifest is None and packed is not None:
-            manifest = packed.manifest
-        if manifest is None:
-            # Its sender got no answer: the folder holds at most an input.
-            self._report.add_problem(f"{found.batch_id} has no manifest")
-            return None
-        await self._reserve_copies(found, expires_at=manifest.expires_at)
-        plan = await self._plan(found, packed, manifest)
-        return live_batch(
-            found,
-            manifest,
-            plan,
-            await self._cancellation(found),
-            await self._lane_failures(found),
-            labels={} if plan is None else await self._labels(found),
-            plan_name=secrets.token_hex(4),
-            now=time.time(),
-        )
-
-    async def _reserve_copies(self, found: BatchObjects, *, expires_at: int) -> None:
-        """Let them be swept as if Redis had never forgotten them."""
-        if found.has_copies:
-            until = copies_until(expires_at, now=time.time())
-            await self._state.restore.reserve(copies_prefix(found.batch_id), until=until)
-
-    async def _manifest(self, found: BatchObjects) -> Manifest | None:
-        """The manifest in the batch's own folder, if there is one."""
-        if "manifest.json" not in found.written:
-            return None
-        try:
-            return await read_manifest(self._storage, found.batch_id)
-        except NotFoundError:
-            return None
-
-    async def _plan(
-        self, found: BatchObjects, packed: PackedBatch | None, manifest: Manifest
-    ) -> Plan | None:
-        if "plan.json" in found.written:
-            return await read_plan(self._storage, found.batch_id)
-        if packed is not None and packed.plan is not None:
-            return plan_of(packed.plan, manifest)
-        return None
-
-    async def _cancellation(self, found: BatchObjects) -> Cancellation | None:
-        if "cancel.json" not in found.written:
-            return None
-        body = await self._storage.get(f"{BATCHES}{found.batch_id}/cancel.json")
-        return msgspec.json.decode(body, type=Cancellation)
-
-    async def _lane_failures(self, found: BatchObjects) -> list[LaneFailure]:
-        keys = [f"{BATCHES}{found.batch_id}/{name}" for name in found.lane_failures]
-        bodies = [await self._storage.get(key) for key in keys]
-        return [msgspec.json.decode(body, type=LaneFailure) for body in bodies]
-
-    async def _labels(self, found: BatchObjects) -> dict[int, str]:
-        labels: dict[int, str] = {}
-        parts = list(found.parts.items())
-        for first in range(0, len(parts), _LABELS_AT_ONCE):
-            some = parts[first : first + _LABELS_AT_ONCE]
-            texts = await asyncio.gather(*(self._storage.label(one.key) for _, (_, one) in some))
-            labels |= {index: text for (index, _), text in zip(some, texts, strict=True)}
-        return labels

@@ -12,6 +12,7 @@ from typing import Annotated
 import stamina
 import typer
 
+from cli.client.exit_codes import ExitCode
 from cli.options import (
     HERE,
     AsJson,
@@ -45,6 +46,7 @@ _LINES = (
     ("webhook_endpoints_deleted", "webhook endpoints had been deleted"),
     ("objects_orphaned", "objects that no file has, to be swept"),
     ("problems", "batches were left out"),
+    ("damaged", "damaged objects"),
 )
 
 
@@ -62,6 +64,7 @@ def run(
     """Rebuild the index in Redis from S3, after Redis was lost or went back to an older state.
 
     Until it is done, callers get 503 and no dispatcher leads. If it is killed, run it again.
+    Damaged objects are named and moved to `quarantine/` in the bucket; then it exits with 8.
     """
     from cli.fleet.running import redis_url as find_redis
 
@@ -80,14 +83,24 @@ def run(
                     "dry_run": dry_run,
                     "seconds": round(seconds, 1),
                     "left_out": rebuild.problems,
+                    "damaged_objects": [one._asdict() for one in rebuild.damaged],
                 }
             )
         )
-        return
+    else:
+        _show(rebuild, seconds, dry_run=dry_run)
+    if rebuild.counts["damaged"]:
+        raise typer.Exit(ExitCode.DAMAGED)
+
+
+def _show(rebuild: Rebuild, seconds: float, *, dry_run: bool) -> None:
     for line in _report(rebuild.counts):
         typer.echo(line)
     for problem in rebuild.problems:
         typer.echo(f"left out: {problem}", err=True)
+    for one in rebuild.damaged:
+        place = f" (now {one.moved_to})" if one.moved_to else ""
+        typer.echo(f"damaged: {one.key}: {one.reason}; {one.outcome}{place}", err=True)
     typer.echo(f"{'counted' if dry_run else 'done'} in {seconds:.1f} s")
 
 

@@ -68,6 +68,13 @@ class BatchObjects:
         return None
 
     @property
+    def has_run(self) -> bool:
+        """Whether it was ever planned, or ended."""
+        return bool(self.parts) or any(
+            name == "plan.json" or name.startswith("commit-") for name in self.written
+        )
+
+    @property
     def lane_failures(self) -> list[str]:
         """The names of the objects that say that a lane was given up."""
         return [name for name in self.written if name.startswith("lane-failed-")]
@@ -90,7 +97,8 @@ async def grouped(
     groups: list[BatchObjects] = []
     async for page in pages:
         for listed in page:
-            _, batch_id, name = listed.key.split("/", 2)
+            _, batch_id, *rest = listed.key.split("/", 2)
+            name = rest[0] if rest else ""
             if not groups or groups[-1].batch_id != batch_id:
                 if len(groups) >= size:
                     yield groups

@@ -7,16 +7,17 @@ from collections.abc import AsyncIterator
 import stamina
 
 from cli.rebuild.batches import BatchRestore
+from cli.rebuild.damage import Damage
 from cli.rebuild.files import FileRestore
-from cli.rebuild.report import Progress, Report
+from cli.rebuild.report import Damaged, Progress, Report
 from shared import crash
-from shared.errors import SetupError
+from shared.errors import BrokenObjectError, NotFoundError, SetupError
 from shared.ledger.keys import KEYS, read_key, to_record
-from shared.ledger.tenants import TENANTS, tenant_of
+from shared.ledger.records import answered
+from shared.ledger.tenants import TENANTS, read_settings, tenant_of
 from shared.ledger.webhook_endpoints import WEBHOOKS, read_webhook
 from shared.state import State
 from shared.storage import Listed, Storage
-from shared.tenants import decode
 
 #: Each rebuild takes a number that none before it had, so that it gives out new numbers only.
 NUMBERS = "rebuilds/"
@@ -34,6 +35,7 @@ class Rebuild:
         self._state = state
         self._storage = storage
         self._report = Report(progress)
+        self._damage = Damage(storage, self._report)
 
     @property
     def counts(self) -> Counter[str]:
@@ -44,6 +46,11 @@ class Rebuild:
     def problems(self) -> list[str]:
         """The first batches that S3 has too little of, each with the reason."""
         return self._report.problems
+
+    @property
+    def damaged(self) -> list[Damaged]:
+        """The first damaged objects; `counts` says how many there are."""
+        return self._report.damaged
 
     async def run(self) -> None:
         """Run all steps. Raises SetupError while a dispatcher leads."""
@@ -79,7 +86,8 @@ class Rebuild:
     async def _take_number(self) -> int:
         """One more than any rebuild of this bucket has had."""
         while True:
-            known = [int(key.removeprefix(NUMBERS)) for key in await self._storage.keys(NUMBERS)]
+            names = [key.removeprefix(NUMBERS) for key in await self._storage.keys(NUMBERS)]
+            known = [int(name) for name in names if name.isdigit()]
             number = max(known, default=0) + 1
             if await self._storage.create(f"{NUMBERS}{number:06d}", b""):
                 return number
@@ -97,29 +105,45 @@ class Rebuild:
 
     async def _restore_keys(self) -> None:
         async for page in self._storage.pages(KEYS):
-            async for _, body in self._bodies(page):
-                kept = read_key(body)
+            async for key, body in self._bodies(page):
+                try:
+                    kept = read_key(key, _whole(body))
+                except BrokenObjectError as error:
+                    await self._damage.set_aside(error, "the API key works only if Redis knows it")
+                    continue
                 is_new = await self._state.restore.key(kept.id, kept.digest, to_record(kept))
                 self.counts["keys_made"] += is_new
                 self.counts["keys"] += 1
         self._report.progress("keys", 1.0)
 
     async def _restore_tenants(self) -> None:
-        found = {}
+        found, damaged = {}, set()
         async for page in self._storage.pages(TENANTS):
             async for key, body in self._bodies(page):
-                found[tenant_of(key)] = decode(body)
-        await self._state.restore.tenants(found)
+                try:
+                    found[tenant_of(key)] = read_settings(key, _whole(body))
+                except BrokenObjectError as error:
+                    damaged.add(tenant_of(key))
+                    await self._damage.set_aside(
+                        error, "the tenant's settings are what Redis knows"
+                    )
+        await self._state.restore.tenants(found, kept=damaged)
         self.counts["tenants"] += len(found)
 
     async def _restore_webhooks(self) -> None:
         kept = set()
         async for page in self._storage.pages(WEBHOOKS):
             async for key, body in self._bodies(page):
-                _, tenant, name = key.split("/")
+                _, tenant, name = key.split("/", 2)
                 endpoint_id = name.removesuffix(".json")
+                # One that is damaged stays as Redis has it.
                 kept.add(endpoint_id)
-                is_new = await self._state.restore.webhook(tenant, endpoint_id, read_webhook(body))
+                try:
+                    fields = read_webhook(key, _whole(body))
+                except BrokenObjectError as error:
+                    await self._damage.set_aside(error, "the endpoint is what Redis knows")
+                    continue
+                is_new = await self._state.restore.webhook(tenant, endpoint_id, fields)
                 self.counts["webhook_endpoints_made"] += is_new
                 self.counts["webhook_endpoints"] += 1
         async for tenant, endpoint_id in self._state.restore.webhooks():
@@ -128,13 +152,32 @@ class Rebuild:
                 self.counts["webhook_endpoints_deleted"] += 1
         self._report.progress("webhooks", 1.0)
 
-    async def _bodies(self, page: list[Listed]) -> AsyncIterator[tuple[str, bytes]]:
-        """The keys of the objects with their contents."""
+    async def _bodies(
+        self, page: list[Listed]
+    ) -> AsyncIterator[tuple[str, bytes | BrokenObjectError]]:
+        """The keys of the objects with their contents, or why they cannot be read."""
         for first in range(0, len(page), _OBJECTS_AT_ONCE):
             keys = [listed.key for listed in page[first : first + _OBJECTS_AT_ONCE]]
-            bodies = await asyncio.gather(*map(self._storage.get, keys))
+            bodies = await asyncio.gather(*map(self._body, keys))
             for key, body in zip(keys, bodies, strict=True):
-                yield key, body
+                if body is not None:
+                    yield key, body
+
+    async def _body(self, key: str) -> bytes | BrokenObjectError | None:
+        """None if it has been removed since it was listed."""
+        try:
+            async with answered(self._storage, key):
+                return await self._storage.get(key)
+        except NotFoundError:
+            return None
+        except BrokenObjectError as error:
+            return error
+
+
+def _whole(body: bytes | BrokenObjectError) -> bytes:
+    if isinstance(body, BrokenObjectError):
+        raise body
+    return body
 
 
 class _LeadsError(SetupError):

@@ -2,11 +2,23 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 #: Called with the name of a step and how far it is, from 0 to 1.
 Progress = Callable[[str, float], None]
 
 _SHOWN_PROBLEMS = 20
+_NAMED_DAMAGED = 1000
+
+
+class Damaged(NamedTuple):
+    """A damaged object, and what became of what it was for."""
+
+    key: str
+    reason: str
+    outcome: str
+    #: Its key in the quarantine; None if nothing of it is there.
+    moved_to: str | None
 
 
 class Report:
@@ -18,6 +30,14 @@ class Report:
         self.counts: Counter[str] = Counter()
         #: The first batches whose objects in S3 are incomplete, each with the reason.
         self.problems: list[str] = []
+        #: The first damaged objects.
+        self.damaged: list[Damaged] = []
+
+    def add_damaged(self, damaged: Damaged) -> None:
+        """Count a damaged object; only the first thousand are named."""
+        self.counts["damaged"] += 1
+        if len(self.damaged) < _NAMED_DAMAGED:
+            self.damaged.append(damaged)
 
     def add_problem(self, text: str) -> None:
         """Count a batch that is left out; only the first few are named."""

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 import typer
 
 from cli.options import HERE, AsJson, RunDir, S3Bucket, echo_secret, require_tenant
-from cli.s3_logins.policy import bucket_policy, identity_policy
+from cli.s3_logins.bucket import USER_PREFIX, apply_policy, tenants
+from cli.s3_logins.policy import identity_policy
 from cli.servers import CephS3, S3User
-from cli.servers.ceph import SERVICE_USER
 from shared.errors import InvalidInputError, NotFoundError, SetupError
 from shared.settings import DEFAULT_TENANT_PREFIX
 from shared.storage import Storage
@@ -35,8 +35,6 @@ TenantPrefix = Annotated[
         show_envvar=True,
     ),
 ]
-#: Before the tenant's name in Ceph: no tenant's login can be the service's own user.
-_USER_PREFIX = "tenant-"
 
 
 @app.command()
@@ -78,10 +76,8 @@ def list_logins(*, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Show which tenants have an S3 login."""
     from cli.fleet.running import ceph
 
-    tenants = sorted(_logins(ceph(run_dir)))
-    typer.echo(
-        json.dumps([{"tenant": tenant} for tenant in tenants]) if as_json else "\n".join(tenants)
-    )
+    names = sorted(tenants(ceph(run_dir)))
+    typer.echo(json.dumps([{"tenant": name} for name in names]) if as_json else "\n".join(names))
 
 
 @app.command()
@@ -139,40 +135,25 @@ def _put(server: CephS3, tenant: str) -> S3User:
 
 
 def _apply_policy(server: CephS3, run_dir: Path, bucket: str, tenant_prefix: str) -> None:
-    """Make the bucket's policy match the existing logins.
-
-    If a command dies before this, the next one repairs the policy.
-    """
     from cli.fleet.running import s3_place
-
-    policy = bucket_policy(_logins(server), SERVICE_USER, bucket, tenant_prefix)
 
     async def apply() -> None:
         storage = Storage(*s3_place(run_dir, None, None, None), bucket)
         try:
             await storage.prepare()
-            await storage.set_policy(policy)
+            await apply_policy(server, storage, tenant_prefix)
         finally:
             storage.close()
 
     asyncio.run(apply())
 
 
-def _logins(server: CephS3) -> dict[str, str]:
-    """The users that are tenants' logins, by tenant."""
-    return {
-        user.removeprefix(_USER_PREFIX): user
-        for user in server.users.ids()
-        if user.startswith(_USER_PREFIX)
-    }
-
-
 def _user_id(tenant: str) -> str:
-    return f"{_USER_PREFIX}{tenant}"
+    return f"{USER_PREFIX}{tenant}"
 
 
 def _require_login(server: CephS3, tenant: str) -> None:
-    if tenant not in _logins(server):
+    if tenant not in tenants(server):
         raise NotFoundError(f"There is no S3 login of a tenant '{tenant}'.")
 
 

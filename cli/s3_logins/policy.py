@@ -1,4 +1,4 @@
-"""What a tenant's S3 login may do in Batchyard's bucket, as AWS, Ceph and MinIO read it. No I/O."""
+"""What S3 logins may do in Batchyard's bucket, as AWS, Ceph and MinIO read it. No I/O."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +12,8 @@ _WRITES = (
     "s3:AbortMultipartUpload",
     "s3:ListMultipartUploadParts",
 )
+#: `shared.storage.READABLE`; a test compares them.
+_READABLE = "probes/always"
 _READS = ("s3:GetObject", "s3:GetObjectVersion")
 
 
@@ -20,12 +22,22 @@ def identity_policy(tenant: str, bucket: str, tenant_prefix: str) -> dict[str, A
     return _document(_statements(tenant, bucket, tenant_prefix))
 
 
-def bucket_policy(
-    logins: Mapping[str, str], service_user: str, bucket: str, tenant_prefix: str
-) -> dict[str, Any]:
-    """The policy of the bucket itself, for the users named by tenant in `logins`.
+def lane_policy(bucket: str, tenant_prefix: str) -> dict[str, Any]:
+    """The policy for the user of lane jobs in a server of one's own."""
+    return _document(_lane_statements(bucket, tenant_prefix))
 
-    The service user owns the bucket but not what tenants put into it, so it is named as well.
+
+def bucket_policy(
+    logins: Mapping[str, str],
+    service_user: str,
+    bucket: str,
+    tenant_prefix: str,
+    *,
+    lane_user: str,
+) -> dict[str, Any]:
+    """The policy of the bucket itself, for the users named by tenant in `logins` and our own.
+
+    The service user owns the bucket but not what others put into it, so it is named as well.
     """
     everything = {
         "Effect": "Allow",
@@ -36,15 +48,41 @@ def bucket_policy(
     return _document(
         [
             everything,
+            *(_of(lane_user, one) for one in _lane_statements(bucket, tenant_prefix)),
             *(
-                # Without names: those of one policy have to differ.
-                {name: value for name, value in statement.items() if name != "Sid"}
-                | {"Principal": _principal(user)}
+                _of(user, statement)
                 for tenant, user in sorted(logins.items())
                 for statement in _statements(tenant, bucket, tenant_prefix)
             ),
         ]
     )
+
+
+def _lane_statements(bucket: str, tenant_prefix: str) -> list[Statement]:
+    """Reading what batches run on, and writing parts: not keys, plans, commits and results."""
+    parts = _arn(bucket, "batches/*/parts/*")
+    inputs = ("files/*", "packs/*", "batches/*/copies/*", _READABLE)
+    inbox = tenant_prefix.replace("{tenant}", "*")
+    return [
+        {
+            "Sid": "ReadInputs",
+            "Effect": "Allow",
+            "Action": [*_READS],
+            "Resource": [*(_arn(bucket, key) for key in inputs), _arn(bucket, f"{inbox}*"), parts],
+        },
+        {
+            "Sid": "WriteParts",
+            "Effect": "Allow",
+            "Action": ["s3:PutObject"],
+            "Resource": [parts],
+        },
+    ]
+
+
+def _of(user: str, statement: Statement) -> Statement:
+    """The statement for this user. Without a name: those of one policy have to differ."""
+    named = {name: value for name, value in statement.items() if name != "Sid"}
+    return named | {"Principal": _principal(user)}
 
 
 def _statements(tenant: str, bucket: str, tenant_prefix: str) -> list[Statement]:

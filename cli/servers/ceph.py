@@ -13,17 +13,31 @@ from shared.errors import SetupError
 
 #: The user that Batchyard's own processes are, and the owner of its bucket.
 SERVICE_USER = "batchyard"
+#: The user that lane jobs are; the bucket's policy says what it may do.
+LANE_USER = "batchyard-lane"
 _SERVICE_BUCKETS = 1000
 _GATEWAY_GRACE_SECONDS = 1.0
 
 
 class CephS3:
-    """One S3 endpoint with its data in `<run_dir>/ceph`; our own user may create buckets."""
+    """One S3 endpoint with its data in `<run_dir>/ceph`; our own user may create buckets.
 
-    def __init__(self, run_dir: Path, access_key: str, secret_key: str) -> None:
-        if not access_key or not secret_key:
+    With `lane_keys`, an access key and a secret key, there is a user for lane jobs.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        access_key: str,
+        secret_key: str,
+        *,
+        lane_keys: tuple[str, str] | None = None,
+    ) -> None:
+        if not all((access_key, secret_key, *(lane_keys or ()))):
             raise SetupError("S3 needs an access key and a secret key; neither may be empty.")
-        self._service = S3User(SERVICE_USER, access_key, secret_key, _SERVICE_BUCKETS)
+        self._own_users = [S3User(SERVICE_USER, access_key, secret_key, _SERVICE_BUCKETS)]
+        if lane_keys is not None:
+            self._own_users.append(S3User(LANE_USER, *lane_keys))
         self._ports = Ports(run_dir)
         self._cluster = CephCluster(run_dir / "ceph", self._ports)
         self.users = CephUsers(self._cluster)
@@ -36,6 +50,11 @@ class CephS3:
     def endpoint(self) -> str:
         """The address, `http://host:port`."""
         return f"http://127.0.0.1:{self._ports.get('s3')}"
+
+    @property
+    def directory(self) -> Path:
+        """Where its data are."""
+        return self._cluster.directory
 
     @property
     def children(self) -> tuple[Child, Child, Child]:
@@ -58,9 +77,9 @@ class CephS3:
             child.start()
 
     def wait(self, timeout_seconds: float = 120.0) -> None:
-        """Wait until S3 is served and our user has the keys given."""
+        """Wait until S3 is served and our users have the keys given."""
         wait_ready(self.is_served, self.children, timeout_seconds=timeout_seconds)
-        self._put_service_user()
+        self._put_own_users()
 
     def stop(self, grace_seconds: float = 30.0) -> None:
         """End it in order: gateway, storage, monitor (the storage daemon signs off there)."""
@@ -95,14 +114,12 @@ class CephS3:
             connection.close()
         return True
 
-    def _put_service_user(self) -> None:
-        """Give our user exactly our keys; skipped where an earlier start has done it."""
-        keys = json.dumps(
-            {"access_key": self._service.access_key, "secret_key": self._service.secret_key}
-        )
-        done = self._cluster.directory / "user.sha256"
-        digest = hashlib.sha256(keys.encode()).hexdigest()
+    def _put_own_users(self) -> None:
+        """Give our users exactly our keys; skipped where an earlier start has done it."""
+        done = self.directory / "user.sha256"
+        digest = hashlib.sha256(json.dumps(self._own_users).encode()).hexdigest()
         if done.exists() and done.read_text() == digest:
             return
-        self.users.put(self._service)
+        for user in self._own_users:
+            self.users.put(user)
         write_private_file(done, digest)

@@ -43,7 +43,7 @@ class Child:
         self.log_file = run_dir / f"{name}.log"
         self._command = list(command)
         self._run_dir = run_dir
-        self._environment = dict(os.environ if environment is None else environment)
+        self._environment = dict(foreign_environment() if environment is None else environment)
         self._environment[RUN_DIR_VARIABLE] = str(run_dir.resolve())
         self._pid_file = run_dir / f"{name}.pid"
         self._process: subprocess.Popen[bytes] | None = None
@@ -146,6 +146,11 @@ class Child:
     @property
     def _mark(self) -> bytes:
         return f"{RUN_DIR_VARIABLE}={self._environment[RUN_DIR_VARIABLE]}".encode()
+
+
+def foreign_environment() -> dict[str, str]:
+    """Our own environment without Batchyard's settings, which hold logins: for others' programs."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("BATCHYARD_")}
 
 
 def wait_ready(

@@ -1,7 +1,6 @@
 """A private RabbitMQ on loopback, with its own epmd; it loads users and topology at boot."""
 
 import json
-import os
 import secrets
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from urllib.parse import quote
 from cli.servers.ports import Ports
 from cli.servers.process import (
     Child,
+    foreign_environment,
     make_private_directory,
     wait_ready,
     write_private_file,
@@ -166,7 +166,9 @@ class RabbitMQ:
         own = self._directory
         foreign = ("RABBITMQ_", "ERL_", "ERLANG_")
         inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(foreign)
+            name: value
+            for name, value in foreign_environment().items()
+            if not name.startswith(foreign)
         }
         return inherited | {
             "HOME": str(own),

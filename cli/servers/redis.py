@@ -1,4 +1,4 @@
-"""A private Redis with a password, which answers a write when it is on disk."""
+"""A private Redis with passwords, which answers a write when it is on disk."""
 
 import socket
 from pathlib import Path
@@ -12,6 +12,8 @@ from cli.servers.process import (
     write_private_file,
 )
 from shared.errors import SetupError
+from shared.state.access import LANE_USER, lane_rules
+from shared.state.state import NAMESPACE
 
 _CONFIGURATION = """\
 bind 127.0.0.1
@@ -34,19 +36,18 @@ set-proc-title no
 
 
 class Redis:
-    """One Redis server with its data in `<run_dir>/redis`."""
+    """One Redis server with its data in `<run_dir>/redis`.
 
-    def __init__(self, run_dir: Path, password: str) -> None:
-        if not password or any(
-            character in '"\\' or not character.isprintable() for character in password
-        ):
-            raise SetupError(
-                "Redis's password must not be empty, nor contain quotes, backslashes or control "
-                "characters."
-            )
+    With `lane_password`, it has a user for lane jobs beside the one who may do everything.
+    """
+
+    def __init__(self, run_dir: Path, password: str, lane_password: str | None = None) -> None:
+        for one in (password, *([] if lane_password is None else [lane_password])):
+            _require_usable(one)
         self._directory = run_dir / "redis"
         self._configuration = self._directory / "redis.conf"
         self._password = password
+        self._lane_password = lane_password
         self._ports = Ports(run_dir)
         self._child = Child("redis", ["redis-server", str(self._configuration)], run_dir)
 
@@ -54,6 +55,12 @@ class Redis:
     def url(self) -> str:
         """The address with the password in it, database 0."""
         return f"redis://:{quote(self._password, safe='')}@127.0.0.1:{self._port}/0"
+
+    @property
+    def lane_url(self) -> str:
+        """The address with the login of lane jobs in it."""
+        login = f"{LANE_USER}:{quote(self._lane_password or '', safe='')}"
+        return f"redis://{login}@127.0.0.1:{self._port}/0"
 
     @property
     def child(self) -> Child:
@@ -71,12 +78,13 @@ class Redis:
         if not self._child.is_alive():
             self._ports.require_free("redis")
         make_private_directory(self._directory)
-        write_private_file(
-            self._configuration,
-            _CONFIGURATION.format(
-                port=self._port, directory=self._directory.resolve(), password=self._password
-            ),
+        configuration = _CONFIGURATION.format(
+            port=self._port, directory=self._directory.resolve(), password=self._password
         )
+        if self._lane_password is not None:
+            rules = lane_rules(NAMESPACE)
+            configuration += f'user {LANE_USER} on ">{self._lane_password}" {rules}\n'
+        write_private_file(self._configuration, configuration)
         self._child.start()
 
     def wait(self, timeout_seconds: float = 30.0) -> None:
@@ -107,3 +115,13 @@ class Redis:
                     return [answers.readline(), answers.readline()] == [b"+OK\r\n", b"+PONG\r\n"]
         except OSError:
             return False
+
+
+def _require_usable(password: str) -> None:
+    if not password or any(
+        character in '"\\' or not character.isprintable() for character in password
+    ):
+        raise SetupError(
+            "Redis's password must not be empty, nor contain quotes, backslashes or control "
+            "characters."
+        )

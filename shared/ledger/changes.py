@@ -1,12 +1,17 @@
 """Changes that a client makes to a batch: its manifest keeps priority, metadata and pause."""
 
 import msgspec
+import structlog
 
-from shared.errors import NotFoundError
-from shared.ledger.manifests import manifest_key
+from shared.errors import BrokenObjectError, NotFoundError
+from shared.ledger.manifests import manifest_key, to_manifest
 from shared.ledger.packs import read_manifest
+from shared.ledger.quarantine import keep_copy
+from shared.ledger.records import encoded
 from shared.state import BatchRecord, State
 from shared.storage import Storage
+
+log = structlog.get_logger()
 
 
 async def save_changes(state: State, storage: Storage, batch_id: str) -> BatchRecord:
@@ -21,13 +26,18 @@ async def save_changes(state: State, storage: Storage, batch_id: str) -> BatchRe
         try:
             key = record.fields.get("key", "")
             manifest = await read_manifest(storage, batch_id, input_key=key)
+        except BrokenObjectError as error:
+            log.error("manifest.broken", batch_id=batch_id, key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all
+            await keep_copy(storage, error.key)
+            manifest = to_manifest(record.fields)
+            await storage.put(manifest_key(batch_id), encoded(manifest))
         except NotFoundError:
             # The manifest is lost, which is no reason to refuse the change in Redis.
             return record
         changed = msgspec.structs.replace(manifest, **_changeable(record))
         if changed != manifest:
             changed = msgspec.structs.replace(changed, is_changed=True)
-            await storage.put(manifest_key(batch_id), msgspec.json.encode(changed))
+            await storage.put(manifest_key(batch_id), encoded(changed))
         await state.restore.raise_if_under_way()
         now = await state.batches.get(batch_id)
         if _changeable(now) == _changeable(record):
@@ -39,7 +49,7 @@ async def unpack_manifest(state: State, storage: Storage, batch_id: str) -> None
     """Write a manifest of the batch's own. Another one may be in a pack."""
     record = await state.batches.get(batch_id)
     manifest = await read_manifest(storage, batch_id, input_key=record.fields["key"])
-    await storage.create(manifest_key(batch_id), msgspec.json.encode(manifest))
+    await storage.create(manifest_key(batch_id), encoded(manifest))
 
 
 def _changeable(record: BatchRecord) -> dict[str, str | int | bool]:

@@ -8,12 +8,17 @@ import hashlib
 from collections.abc import Mapping
 
 import msgspec
+import structlog
 
 from shared import crash
-from shared.errors import InvalidTransitionError, TransientError
+from shared.errors import BrokenObjectError, InvalidTransitionError, TransientError
+from shared.ledger.quarantine import set_aside
+from shared.ledger.records import encoded, read_record
 from shared.lifecycle import TRANSITIONS, Event
 from shared.state import MovedError, Pin, State
 from shared.storage import Storage
+
+log = structlog.get_logger()
 
 #: Events that end a batch without a finaliser: no files, and claimed slices are given up.
 FAILURES = frozenset({Event.INPUT_REJECTED, Event.LANE_FAILED, Event.INPUT_LOST})
@@ -70,16 +75,27 @@ def cancel_key(batch_id: str) -> str:
 
 
 async def read_commit(storage: Storage, batch_id: str, event: str) -> Commit:
-    """The commit. Raises NotFoundError."""
-    return msgspec.json.decode(await storage.get(commit_key(batch_id, event)), type=Commit)
+    """The commit. Raises NotFoundError and BrokenObjectError."""
+    key = commit_key(batch_id, event)
+    commit = await read_record(storage, key, Commit)
+    if (commit.batch_id, commit.event) != (batch_id, event):
+        raise BrokenObjectError(key, "it is the commit of another batch")
+    return commit
 
 
 async def create_commit(storage: Storage, commit: Commit) -> Commit:
-    """Create the commit. Returns it, or the existing one if there is one already."""
+    """Create the commit. Returns it, or the existing one if there is one already.
+
+    One that is damaged was not carried out here, and is set aside.
+    """
     key = commit_key(commit.batch_id, commit.event)
-    if await storage.create(key, msgspec.json.encode(commit)):
-        return commit
-    return await read_commit(storage, commit.batch_id, commit.event)
+    while not await storage.create(key, encoded(commit)):
+        try:
+            return await read_commit(storage, commit.batch_id, commit.event)
+        except BrokenObjectError as error:
+            log.error("commit.broken", batch_id=commit.batch_id, key=key, reason=error.reason)  # noqa: TRY400  # the reason says it all
+            await set_aside(storage, key)
+    return commit
 
 
 async def carry_out(state: State, storage: Storage, commit: Commit) -> bool:
@@ -105,8 +121,7 @@ async def carry_out(state: State, storage: Storage, commit: Commit) -> bool:
         except MovedError:
             record, pin = await state.batches.pinned(commit.batch_id)
             commit = msgspec.structs.replace(commit, record=record.fields, **pin._asdict())
-            key = commit_key(commit.batch_id, commit.event)
-            await storage.put(key, msgspec.json.encode(commit))
+            await storage.put(commit_key(commit.batch_id, commit.event), encoded(commit))
 
 
 async def fail(
@@ -148,7 +163,7 @@ async def cancel(state: State, storage: Storage, batch_id: str) -> bool:
     crash.point("commits.cancelled")
     cancellation = Cancellation(await _cancelling_at(state, batch_id))
     # Also for a repeat: the first caller may have died before this.
-    await storage.create(cancel_key(batch_id), msgspec.json.encode(cancellation))
+    await storage.create(cancel_key(batch_id), encoded(cancellation))
     await state.restore.raise_if_under_way()
     # A whole rebuild may have passed that read S3 before the cancellation was saved.
     await _cancelling_at(state, batch_id)
@@ -177,4 +192,4 @@ def lane_failure_key(batch_id: str, lane: str) -> str:
 async def save_lane_failure(storage: Storage, batch_id: str, lane: str, reason: str) -> None:
     """Save that the batch's rows on the lane are given up. Call it before applying the failure."""
     failure = LaneFailure(lane, reason)
-    await storage.put(lane_failure_key(batch_id, lane), msgspec.json.encode(failure))
+    await storage.put(lane_failure_key(batch_id, lane), encoded(failure))

@@ -61,11 +61,16 @@ async def read_slice(
     The rest names the batch's input. Raises NotFoundError if that is gone, and ChangedError.
     """
     if slice_.copy is not None:
-        name, start, end = slice_.copy
+        name = slice_.copy.name
         try:
-            return await storage.get(copy_key(batch_id, name), start=start, end=end)
+            start, end = slice_.copy.start, slice_.copy.end
+            body = await storage.get(copy_key(batch_id, name), start=start, end=end)
         except NotFoundError:
             log.warning("copy.gone", batch_id=batch_id, name=name)
+        else:
+            if slice_.copy.fits(body):
+                return body
+            log.error("copy.broken", batch_id=batch_id, name=name)
     body = await storage.get(
         key, start=slice_.start, end=slice_.end, etag=etag, bucket=bucket, version_id=version_id
     )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import msgspec
 
 from shared import ids
+from shared.errors import BrokenObjectError
+from shared.ledger.records import decoded, encoded
 from shared.scopes import ALL_SCOPES, Scope
 from shared.state import KeyRecord, State
 from shared.state.keys import shown_prefix
@@ -71,7 +73,7 @@ async def add_key(
         expires_at=expires_at,
         scopes=tuple(scopes),
     )
-    await storage.create(key_record_key(kept.id), msgspec.json.encode(kept))
+    await storage.create(key_record_key(kept.id), encoded(kept))
     await state.keys.add(
         tenant,
         key,
@@ -97,7 +99,7 @@ async def change_key(
     """
     kept = _kept(await state.keys.find(key_id), await state.keys.digest(key_id))
     changed = msgspec.structs.replace(kept, expires_at=expires_at, scopes=tuple(scopes))
-    await storage.put(key_record_key(key_id), msgspec.json.encode(changed))
+    await storage.put(key_record_key(key_id), encoded(changed))
     await state.keys.change(key_id, expires_at=expires_at, scopes=scopes)
 
 
@@ -110,13 +112,16 @@ async def revoke_key(state: State, storage: Storage, key_id: str) -> bool:
     kept = _kept(record, await state.keys.digest(key_id))
     if record.revoked_at is None:
         kept = msgspec.structs.replace(kept, revoked_at=int(time.time()))
-    await storage.put(key_record_key(key_id), msgspec.json.encode(kept))
+    await storage.put(key_record_key(key_id), encoded(kept))
     return await state.keys.revoke(key_id, at=kept.revoked_at)
 
 
-def read_key(body: bytes) -> StoredKey:
-    """Decode the stored record of an API key."""
-    return msgspec.json.decode(body, type=StoredKey)
+def read_key(key: str, body: bytes) -> StoredKey:
+    """The API key whose record has this S3 key and these bytes. Raises BrokenObjectError."""
+    kept = decoded(key, body, StoredKey)
+    if key_record_key(kept.id) != key or ids.api_key_id(kept.digest) != kept.id:
+        raise BrokenObjectError(key, "it is the record of another API key")
+    return kept
 
 
 def to_record(kept: StoredKey) -> dict[str, str | int]:

@@ -1,8 +1,11 @@
 """Manifests: what a client asked for. Created once in S3 and kept for ever."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
+
+from shared import ids
 
 #: The metadata key under which a batch that runs requests again names their first batch.
 RETRY_OF = "retry_of"
@@ -50,6 +53,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     start: int = 0
     #: How many strikes each row starts with, as if that many engines had died with it.
     strikes: int = 0
+
+
+def to_manifest(record: Mapping[str, str]) -> Manifest:
+    """The manifest of a batch as its record in Redis has it, with what was changed since."""
+    fields: dict[str, object] = {**record, "paused": "paused" in record}
+    fields["deliver_results"] = "deliver_results" in record
+    fields["is_foreign"] = record["input_file_id"] == ids.input_file_id(record["id"])
+    fields["is_changed"] = True
+    return msgspec.convert(fields, Manifest, strict=False)
 
 
 def batch_folder(batch_id: str) -> str:

@@ -6,7 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 
 from shared import ids
-from shared.slices import PlannedSlice
+from shared.checksums import Checksum
+from shared.errors import BrokenObjectError
+from shared.slices import PlannedSlice, Section
 from shared.storage import Storage
 
 #: Read from each object at a time. No more is kept of it, except for a longer line.
@@ -15,16 +17,23 @@ _STEP_BYTES = 256 * 1024
 _CHUNK_BYTES = 64 * 1024
 
 
-async def read_lines(
-    storage: Storage, key: str, start: int, end: int
-) -> AsyncGenerator[bytes, None]:
-    """The complete lines in bytes [start, end) of an object, each with its line feed."""
-    rest = b""
-    for place in range(start, end, _STEP_BYTES):
-        chunk = await storage.get(key, start=place, end=min(end, place + _STEP_BYTES))
+async def read_lines(storage: Storage, key: str, section: Section) -> AsyncGenerator[bytes, None]:
+    """The lines of a part's section, each with its line feed.
+
+    Raises BrokenObjectError, perhaps after some lines, if they are not what was committed.
+    """
+    rest, found = b"", Checksum()
+    for place in range(section.start, section.end, _STEP_BYTES):
+        chunk = await storage.get(key, start=place, end=min(section.end, place + _STEP_BYTES))
+        found.add(chunk)
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
+            if not ids.is_result(line):
+                raise BrokenObjectError(key, "it has a line that is no result")
             yield line + b"\n"
+    is_same = section.checksum in ("", found.text)
+    if rest or found.size != section.end - section.start or not is_same:
+        raise BrokenObjectError(key, "it has other bytes than when it was committed")
 
 
 async def stretches(

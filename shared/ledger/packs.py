@@ -4,13 +4,19 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
+import structlog
 
-from shared.errors import NotFoundError
+from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.manifests import Manifest, manifest_key
+from shared.ledger.quarantine import keep_copy
+from shared.ledger.records import decoded, encoded, read_record
 from shared.slices import Slice
 from shared.storage import Storage
+
+log = structlog.get_logger()
 
 #: The prefix of packs. A pack starts with the inputs. From the byte in its name on, each line
 #: is a PackedBatch. A pack never changes: later changes are in a batch's own manifest.
@@ -29,21 +35,38 @@ class PackedBatch(msgspec.Struct, frozen=True):
 
     manifest: Manifest
     plan: PackedPlan | None = None
+    #: How many lines the pack has; 0 in packs of versions that did not say.
+    lines: int = 0
+
+
+class PackContent(NamedTuple):
+    """What can be read of a pack, and how many of its lines cannot."""
+
+    batches: list[PackedBatch]
+    broken: int
 
 
 async def read_manifest(storage: Storage, batch_id: str, *, input_key: str = "") -> Manifest:
-    """The batch's manifest. Raises NotFoundError.
+    """The batch's manifest. Raises NotFoundError and BrokenObjectError.
 
     `input_key` is the S3 key of the batch's input, if known. If it is a pack, it has the manifest.
     """
+    key = manifest_key(batch_id)
     try:
-        return msgspec.json.decode(await storage.get(manifest_key(batch_id)), type=Manifest)
+        manifest = await read_record(storage, key, Manifest)
     except NotFoundError:
         if not input_key.startswith(PACKS):
             raise
-    for batch in await read_pack(storage, input_key):
+    else:
+        if manifest.id != batch_id:
+            raise BrokenObjectError(key, "it is the manifest of another batch")
+        return manifest
+    content = await read_pack_content(storage, input_key)
+    for batch in content.batches:
         if batch.manifest.id == batch_id:
             return batch.manifest
+    if content.broken:
+        raise BrokenObjectError(input_key, f"{content.broken} of its lines cannot be read")
     raise NotFoundError(f"No manifest found of batch '{batch_id}'.")
 
 
@@ -67,29 +90,63 @@ def placed(
 
 def pack(inputs: Sequence[bytes], batches: Sequence[PackedBatch]) -> bytes:
     """The bytes of a pack of batches that already have their places."""
-    return b"".join(inputs) + msgspec.json.Encoder().encode_lines(batches)
+    count = len(batches)
+    lines = [encoded(msgspec.structs.replace(one, lines=count)) + b"\n" for one in batches]
+    return b"".join((*inputs, *lines))
 
 
 async def read_pack(storage: Storage, key: str) -> list[PackedBatch]:
-    """The batches in a pack, even if its inputs are gone. Raises NotFoundError."""
+    """The batches in a pack, even if its inputs are gone.
+
+    Raises NotFoundError, and BrokenObjectError if any line cannot be read.
+    """
+    content = await read_pack_content(storage, key)
+    if content.broken:
+        raise BrokenObjectError(key, f"{content.broken} of its lines cannot be read")
+    return content.batches
+
+
+async def read_pack_content(storage: Storage, key: str) -> PackContent:
+    """What can be read of a pack. Raises NotFoundError, and BrokenObjectError if it is nothing."""
     try:
         found = await storage.stat(key)
     except NotFoundError:
         key = without_inputs(key)
         found = await storage.stat(key)
-    first = int(key.rpartition("/")[2].removesuffix(".jsonl"))
-    lines = await storage.get(key, start=first, end=found.size, etag=found.etag)
-    batches: list[PackedBatch] = msgspec.json.Decoder(PackedBatch).decode_lines(lines)
-    return [
-        PackedBatch(msgspec.structs.replace(batch.manifest, etag=found.etag), batch.plan)
-        for batch in batches
-    ]
+    first = key.rpartition("/")[2].removesuffix(".jsonl")
+    if not first.isdigit() or found.size <= int(first):
+        raise BrokenObjectError(key, f"it was cut off after {found.size} bytes")
+    body = await storage.get(key, start=int(first), end=found.size, etag=found.etag)
+    lines = [line for line in body.split(b"\n") if line]
+    batches = []
+    for line in lines:
+        with suppress(BrokenObjectError):
+            batch = decoded(key, line, PackedBatch)
+            manifest = msgspec.structs.replace(batch.manifest, etag=found.etag)
+            batches.append(msgspec.structs.replace(batch, manifest=manifest))
+    wanted = max([len(lines), *(batch.lines for batch in batches)])
+    if not batches:
+        raise BrokenObjectError(key, "none of its lines can be read")
+    return PackContent(batches, wanted - len(batches))
 
 
 async def save_manifests(storage: Storage, key: str) -> None:
-    """Write a pack's manifests to an object of their own, so that the pack can be removed."""
-    with suppress(NotFoundError):
-        await storage.put(without_inputs(key), pack((), await read_pack(storage, key)))
+    """Write a pack's manifests to an object of their own, so that the pack can be removed.
+
+    Of a damaged pack, a copy stays in the quarantine.
+    """
+    try:
+        content = await read_pack_content(storage, key)
+    except NotFoundError:
+        return
+    except BrokenObjectError as error:
+        log.error("pack.broken", key=key, reason=error.reason)  # noqa: TRY400  # the reason says it all
+        await keep_copy(storage, key)
+        return
+    if content.broken:
+        log.error("pack.broken", key=key, lines=content.broken)
+        await keep_copy(storage, key)
+    await storage.put(without_inputs(key), pack((), content.batches))
 
 
 def is_pack(key: str) -> bool:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.errors import NotFoundError
+from shared.ledger.records import decoded, encoded, read_record
 from shared.state import State
 from shared.storage import Storage
-from shared.tenants import EVERY_TENANT, TenantSettings, changed, decode, encode
+from shared.tenants import EVERY_TENANT, TenantSettings, changed
 
 TENANTS = "tenants/"
 #: No tenant's name begins like this.
@@ -24,10 +25,15 @@ def tenant_of(key: str) -> str:
     return EVERY_TENANT if name == _EVERYBODY else name
 
 
+def read_settings(key: str, body: bytes) -> TenantSettings:
+    """The settings with this S3 key and these bytes. Raises BrokenObjectError."""
+    return decoded(key, body, TenantSettings)
+
+
 async def read_tenant(storage: Storage, tenant: str) -> TenantSettings:
-    """What is set for the tenant; nothing if it has no settings."""
+    """What is set for the tenant; nothing if it has no settings. Raises BrokenObjectError."""
     try:
-        return decode(await storage.get(tenant_key(tenant)))
+        return await read_record(storage, tenant_key(tenant), TenantSettings)
     except NotFoundError:
         return TenantSettings()
 
@@ -45,6 +51,9 @@ async def change_tenant(
     InvalidInputError, and TransientError if a rebuild of Redis may undo the change.
     """
     settings = changed(await read_tenant(storage, tenant), changes, unset)
-    await storage.put(tenant_key(tenant), encode(settings))
+    if settings == TenantSettings():
+        await storage.remove([tenant_key(tenant)])
+    else:
+        await storage.put(tenant_key(tenant), encoded(settings))
     await state.tenants.put(tenant, settings)
     return settings

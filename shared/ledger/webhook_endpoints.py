@@ -6,8 +6,8 @@ every prompt.
 
 from collections.abc import Mapping
 
-import msgspec
-
+from shared.errors import BrokenObjectError
+from shared.ledger.records import decoded, encoded
 from shared.state import State
 from shared.storage import Storage
 
@@ -27,7 +27,7 @@ async def save_webhook(state: State, storage: Storage, tenant: str, endpoint_id:
     """
     fields = await state.webhooks.fields(endpoint_id)
     while fields:
-        await storage.put(webhook_key(tenant, endpoint_id), msgspec.json.encode(fields))
+        await storage.put(webhook_key(tenant, endpoint_id), encoded(fields))
         await state.restore.raise_if_under_way()
         now = await state.webhooks.fields(endpoint_id)
         if now == fields:
@@ -43,6 +43,9 @@ async def remove_webhook(storage: Storage, tenant: str, endpoint_id: str) -> Non
     await storage.remove([webhook_key(tenant, endpoint_id)])
 
 
-def read_webhook(body: bytes) -> Mapping[str, str]:
-    """Decode the stored fields of a webhook endpoint."""
-    return msgspec.json.decode(body, type=dict[str, str])
+def read_webhook(key: str, body: bytes) -> Mapping[str, str]:
+    """The fields of the webhook endpoint at this S3 key. Raises BrokenObjectError."""
+    fields = decoded(key, body, dict[str, str])
+    if not fields.get("created_at", "").isdigit() or not fields.get("url"):
+        raise BrokenObjectError(key, "it lacks something that it should have")
+    return fields

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from shared.dead_rows import DeadRow
 from shared.errors import BatchyardError
@@ -207,6 +207,10 @@ class Claims:
             )
         )
 
+    async def lose_input(self, claim: Claim) -> None:
+        """Note that the claim's batch cannot run on: its input is gone. The dispatcher fails it."""
+        await self._scripts.run("lose_input", claim.lane, claim.batch_id)
+
     async def reap(self, lane: str, *, all_claims: bool = False) -> int:
         """Give back slices whose claims ran out, or all claimed slices if the lane job is dead.
 
@@ -242,6 +246,19 @@ class Claims:
             total += looked_at
             if looked_at < MAX_CALL_ENTRIES:
                 return total
+
+    async def drop_part(
+        self, batch_id: str, index: int, part: Part
+    ) -> Literal["again", "lost", "changed"]:
+        """Take back a part whose bytes are wrong. `changed`: the slice has no or another part.
+
+        `again`: the slice will run again, and so does its batch if it was finalizing. `lost`: its
+        batch is closing, or its lane was given up, so its rows get the error of unrun rows.
+        """
+        outcome: Literal["again", "lost", "changed"] = await self._scripts.run(
+            "drop_part", batch_id, index, part.key
+        )
+        return outcome
 
     async def inflight(self, batch_id: str) -> int:
         """How many of the batch's slices are claimed."""

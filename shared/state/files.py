@@ -35,6 +35,8 @@ class FileRecord(NamedTuple):
     etag: str
     owned: bool = True
     start: int = 0
+    #: Of all its bytes; empty if nobody has computed it.
+    sha256: str = ""
 
     @classmethod
     def stored(
@@ -112,8 +114,9 @@ class FileRecord(NamedTuple):
         fields: dict[str, str | int] = {
             name: value for name, value in self._asdict().items() if value is not None
         }
-        if not self.start:
-            del fields["start"]
+        for name in ("start", "sha256"):
+            if not fields[name]:
+                del fields[name]
         return {**fields, "owned": int(self.owned)}
 
     @classmethod
@@ -132,6 +135,7 @@ class FileRecord(NamedTuple):
             etag=fields["etag"],
             owned=fields["owned"] == "1",
             start=int(fields.get("start", 0)),
+            sha256=fields.get("sha256", ""),
         )
 
     def to_openai(self) -> File:

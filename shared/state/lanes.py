@@ -314,6 +314,14 @@ class Lanes:
             pipe.delete(self._key(lane, "failure"))
             await pipe.execute()
 
+    async def lost_inputs(self, lane: str) -> list[str]:
+        """Ids of batches that the lane job found without their input."""
+        return sorted(await self._redis.smembers(self._key(lane, "lost")))
+
+    async def forget_lost_input(self, lane: str, batch_id: str) -> None:
+        """Call it once the batch has failed."""
+        await self._redis.srem(self._key(lane, "lost"), batch_id)
+
     def _key(self, lane: str, what: str) -> str:
         return f"{self._namespace}lane:{lane}:{what}"
 

@@ -4,7 +4,7 @@ Everything here may be repeated. Newer data in Redis is kept.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -214,10 +214,12 @@ class Restore:
         """Create an API key. Returns False if Redis had it. A revocation on either side counts."""
         return bool(await self._scripts.run("restore_key", key_id, digest, *pairs(fields)))
 
-    async def tenants(self, settings: Mapping[str, TenantSettings]) -> None:
-        """Set what operators have set for tenants, and forget everything else of that kind."""
+    async def tenants(
+        self, settings: Mapping[str, TenantSettings], *, kept: Collection[str]
+    ) -> None:
+        """Set what operators have set for tenants, and forget all others but those of `kept`."""
         tenants = Tenants(self._redis, self._scripts, self._namespace)
-        for tenant in {*await tenants.all(), *settings}:
+        for tenant in {*await tenants.all(), *settings} - set(kept):
             await tenants.put(tenant, settings.get(tenant, TenantSettings()))
 
     async def webhook(self, tenant: str, endpoint_id: str, fields: Mapping[str, str]) -> bool:

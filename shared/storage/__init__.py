@@ -9,10 +9,12 @@ from shared.storage.errors import (
 )
 from shared.storage.multipart import UPLOAD_BYTES, Stored
 from shared.storage.requests import Listed
-from shared.storage.storage import DEFAULT_REGION, Storage
+from shared.storage.storage import DEFAULT_REGION, PROBES, READABLE, Storage
 
 __all__ = [
     "DEFAULT_REGION",
+    "PROBES",
+    "READABLE",
     "UPLOAD_BYTES",
     "ChangedError",
     "ForbiddenError",

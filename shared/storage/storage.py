@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 from minio import Minio
-from minio.commonconfig import Tags
+from minio.commonconfig import CopySource, Tags
 from minio.deleteobjects import DeleteObject
 
 from shared.errors import NotFoundError, SetupError, TransientError
@@ -40,8 +40,11 @@ from shared.storage.requests import LABEL_HEADER, MAX_LISTED, BucketRequests, Li
 DEFAULT_REGION = "us-east-1"
 _READ_SECONDS = 60.0
 _CHUNK_BYTES = 1024 * 1024
-#: A key that is never written: it is under none of our prefixes.
-_PROBE = "probes/never"
+#: The prefix of objects that only try what the server does.
+PROBES = "probes/"
+#: The one that stays. Of an object that is missing, S3 tells a login that may not list the bucket
+#: that it must not be read.
+READABLE = f"{PROBES}always"
 
 
 class Storage:
@@ -97,7 +100,8 @@ class Storage:
                 f"{error} Check BATCHYARD_S3_ACCESS_KEY, BATCHYARD_S3_SECRET_KEY and what that "
                 f"login may do with the bucket '{self.bucket}'."
             ) from error
-        probe = f"probes/{secrets.token_hex(8)}"
+        await self.create(READABLE, b"1")
+        probe = f"{PROBES}{secrets.token_hex(8)}"
         first = await self.create(probe, b"1")
         second = await self.create(probe, b"2")
         await self.remove([probe])
@@ -117,7 +121,7 @@ class Storage:
 
         If it does, an error with another object concerns that object alone.
         """
-        place = Place(self.bucket, _PROBE, None)
+        place = Place(self.bucket, READABLE, None)
         try:
             await self._calls.call_once(lambda: self._requests.get(place, 0, None, None))
         except ForbiddenError as error:
@@ -236,6 +240,11 @@ class Storage:
         size = sum(source.size for source in sources)
         return Stored(key, etag or (await self.stat(key)).etag, size)
 
+    async def copy(self, key: str, to: str) -> None:
+        """Copy an object of up to 5 GiB with its metadata; S3 does it. Raises NotFoundError."""
+        source = CopySource(self.bucket, key)
+        await self._calls.call(lambda: self._client.copy_object(self.bucket, to, source))
+
     async def set_policy(self, policy: Mapping[str, object]) -> None:
         """Replace the bucket's access policy."""
         await self._calls.call(
@@ -253,7 +262,7 @@ class Storage:
 
     async def require_tags(self) -> None:
         """Raise SetupError if the server does not let us tag objects."""
-        probe = f"probes/{secrets.token_hex(8)}"
+        probe = f"{PROBES}{secrets.token_hex(8)}"
         await self.put(probe, b"")
         try:
             await self.tag(probe, {"tenant": "probe"})

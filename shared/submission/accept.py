@@ -7,14 +7,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
+import structlog
 
 from shared import crash
 from shared.bus.messages import READY
-from shared.errors import ConflictError
-from shared.ledger.manifests import Manifest, manifest_key
+from shared.errors import BrokenObjectError, ConflictError, NotFoundError
+from shared.ledger.manifests import Manifest, manifest_key, to_manifest
 from shared.ledger.packs import PACKS, read_manifest
+from shared.ledger.plans import set_plan_aside
+from shared.ledger.quarantine import keep_copy
+from shared.ledger.records import encoded
 from shared.state import FileRecord, NewBatch, Start, State
 from shared.storage import Storage
+
+log = structlog.get_logger()
 
 #: The prefix of a message id made from an HTTP idempotency key. It is not shown to callers.
 HTTP_KEY = "http:"
@@ -34,9 +40,11 @@ async def accept(
 
     Raises ConflictError if the message id was already used for a batch with another body.
     """
-    encoded = msgspec.json.encode(manifest)
-    if not await storage.create(manifest_key(manifest.id), encoded):
-        first = await read_manifest(storage, manifest.id)
+    if not await storage.create(manifest_key(manifest.id), encoded(manifest)):
+        try:
+            first = await read_manifest(storage, manifest.id)
+        except BrokenObjectError as error:
+            first = await _mended(state, storage, manifest, error)
         if first.fingerprint != manifest.fingerprint:
             raise conflict(manifest.message_id)
         manifest = first
@@ -52,6 +60,21 @@ async def accept(
     )
     crash.point("submission.accepted")
     return Accepted(manifest.id, outcome == "duplicate")
+
+
+async def _mended(
+    state: State, storage: Storage, manifest: Manifest, error: BrokenObjectError
+) -> Manifest:
+    """Put a manifest in the place of the damaged one: as Redis has it, else the caller's."""
+    log.error("manifest.broken", batch_id=manifest.id, key=error.key, reason=error.reason)
+    try:
+        manifest = to_manifest((await state.batches.get(manifest.id)).fields)
+    except NotFoundError:
+        # What came of the damaged one may belong to another request.
+        await set_plan_aside(storage, manifest.id)
+    await keep_copy(storage, error.key)
+    await storage.put(error.key, encoded(manifest))
+    return manifest
 
 
 async def accept_known(

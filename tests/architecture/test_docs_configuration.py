@@ -18,17 +18,19 @@ from gateway.settings import GatewaySettings
 from shared.catalog import Model, Pool
 from shared.catalog_file import load_catalog
 from shared.openai.row_limits import RowLimits
-from shared.settings import SharedSettings
+from shared.settings import SharedSettings, StoreSettings
 from worker.settings import WorkerSettings
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 _GENERATED = re.compile(r"(<!-- generated: settings -->\n).*?(<!-- end -->)", re.DOTALL)
-_READERS: dict[str, type[SharedSettings]] = {
-    "all": SharedSettings,
+_READERS: dict[str, type[StoreSettings]] = {
+    "all": StoreSettings,
+    "gateway, dispatcher": SharedSettings,
     "gateway": GatewaySettings,
     "dispatcher": DispatcherSettings,
     "lane job": WorkerSettings,
 }
+_BASES = (StoreSettings, SharedSettings)
 
 
 def test_the_settings_table_is_what_the_classes_say() -> None:
@@ -82,7 +84,7 @@ def _rows() -> Iterator[str]:
     for reader, settings in _READERS.items():
         meanings = _comments(settings)
         for name, field in settings.model_fields.items():
-            if settings is not SharedSettings and name in SharedSettings.model_fields:
+            if any(name in base.model_fields for base in settings.__mro__[1:] if base in _BASES):
                 continue
             readers.setdefault(name, []).append(reader)
             meaning = field.description or meanings.get(name, "")
@@ -101,7 +103,7 @@ def _default(field: FieldInfo) -> str:
     return f"`{value}`"
 
 
-def _comments(settings: type[SharedSettings]) -> dict[str, str]:
+def _comments(settings: type[StoreSettings]) -> dict[str, str]:
     """The comment `#:` above a field."""
     found = re.findall(r"^    #: (.*)\n    (\w+):", inspect.getsource(settings), flags=re.MULTILINE)
     return {name: comment[0].lower() + comment[1:].rstrip(".") for comment, name in found}

@@ -93,7 +93,7 @@ class ChaosFleet:
         self.hit: Counter[str] = Counter()
         self._service = User("batchyard", secrets.token_urlsafe(16), tenant=False)
         self._users = {name: User(name, secrets.token_urlsafe(16), tenant=True) for name in TENANTS}
-        self.redis = Redis(run_dir / "redis", secrets.token_urlsafe(16))
+        self.redis = Redis(run_dir / "redis", secrets.token_urlsafe(16), secrets.token_urlsafe(16))
         self.rabbitmq = RabbitMQ(run_dir / "rabbitmq", [self._service, *self._users.values()])
         keys = secrets.token_hex(10).upper(), secrets.token_urlsafe(30)
         self.ceph = CephS3(run_dir / "s3", *keys)
@@ -455,12 +455,13 @@ class ChaosFleet:
     def environment(self, client: str) -> dict[str, str]:
         """The environment of a process that reaches the others through the links of `client`."""
         amqp = "rabbitmq" if "rabbitmq" in self.aims.links[client] else None
+        redis_url = self.redis.lane_url if client == LANE_JOB else self.redis.url
         return {
             **self.settings,
             "BATCHYARD_AMQP_URL": self._through(
                 self.service_amqp_url, self.link(client, amqp) if amqp else 1
             ),
-            "BATCHYARD_REDIS_URL": self._through(self.redis.url, self.link(client, "redis")),
+            "BATCHYARD_REDIS_URL": self._through(redis_url, self.link(client, "redis")),
             "BATCHYARD_S3_ENDPOINT": self._through(self.ceph.endpoint, self.link(client, "s3")),
             "BATCHYARD_S3_ACCESS_KEY": self._s3_keys[0],
             "BATCHYARD_S3_SECRET_KEY": self._s3_keys[1],

@@ -1,7 +1,10 @@
 import base64
 import copy
 import json
+import os
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from cli.credentials import compose_variables
+from cli.fleet.environments import SECRET_SETTINGS
 from shared.catalog_file import load_catalog
 from tests.containers import compose
 from tests.containers.compose import Compose
@@ -178,8 +182,11 @@ def test_the_made_variables_fit_together(fleet: Compose) -> None:
     assert f":{password}@redis:6379/" in services["gateway"]["environment"]["BATCHYARD_REDIS_URL"]
     assert (
         services["s3"]["environment"]["MINIO_ROOT_PASSWORD"]
-        == services["worker"]["environment"]["BATCHYARD_S3_SECRET_KEY"]
+        == services["gateway"]["environment"]["BATCHYARD_S3_SECRET_KEY"]
     )
+    lane_password = services["redis"]["environment"]["LANE_PASSWORD"]
+    lane_url = services["ray-head"]["environment"]["BATCHYARD_REDIS_URL"]
+    assert f"lane:{lane_password}@redis:6379/" in lane_url
     assert (
         services["ray-head"]["environment"]["RAY_AUTH_TOKEN"]
         == services["dispatcher"]["environment"]["BATCHYARD_RAY_TOKEN"]
@@ -201,6 +208,29 @@ def test_a_misspelt_variable_is_found(fleet: Compose) -> None:
     ]
 
 
+def test_a_login_in_the_environment_of_an_engine_is_found(fleet: Compose) -> None:
+    environment = {**fleet["services"]["worker"]["environment"], "BATCHYARD_REDIS_URL": "hush"}
+    fleet["services"]["worker"]["environment"] = environment
+
+    assert _wrong_names(fleet) == ["worker: engines have BATCHYARD_REDIS_URL"]
+
+
+def test_logins_of_lane_jobs_are_files_before_ray_starts(fleet: Compose, tmp_path: Path) -> None:
+    head = compose.interpolated(fleet, compose_variables())["services"]["ray-head"]
+    given = {**head["environment"], "BATCHYARD_LOGINS": str(tmp_path), "PATH": os.environ["PATH"]}
+
+    inherited = subprocess.run(
+        [*head["entrypoint"], "env", "-0"], env=given, check=True, capture_output=True, text=True
+    ).stdout
+
+    secret = {name: text for name, text in given.items() if name in SECRET_SETTINGS}
+    assert len(secret) == 4
+    assert {path.name: path.read_text().strip() for path in tmp_path.iterdir()} == secret
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    assert not [text for text in secret.values() if text in inherited]
+    assert f"BATCHYARD_LOGINS={tmp_path}" in inherited.split("\0")
+
+
 def test_the_image_of_the_s3_server_is_one_variable(fleet: Compose) -> None:
     own = {**compose_variables(), "S3_IMAGE": "another/minio:1"}
 
@@ -219,7 +249,7 @@ def test_with_an_s3_server_elsewhere_none_is_started_and_every_process_uses_that
     assert services["s3"]["image"] == services["gateway"]["image"]
     assert services["s3"]["command"] == ["sleep", "infinity"]
     assert services["s3"]["environment"]["BATCHYARD_S3_ENDPOINT"] == "https://s3.example"
-    for name in ("gateway", "dispatcher", "ray-head", "worker"):
+    for name in ("gateway", "dispatcher", "ray-head"):
         environment = services[name]["environment"]
         assert {key: environment[f"BATCHYARD_{key}"] for key in place} == place
 

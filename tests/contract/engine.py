@@ -13,8 +13,9 @@ from typing import Any
 
 from shared.errors import TransientError
 from shared.input.request_lines import split
+from shared.ledger.parts import part_key
 from shared.lifecycle import Status
-from shared.slices import Claim, Part
+from shared.slices import Claim, new_part, part_label
 from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
@@ -100,10 +101,11 @@ class ScriptedEngine:
         if not body.rows:
             await state.claims.release(claim)
             return
-        key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        etag = (await storage.put(key, body.output + body.error)).etag
-        part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)
-        await state.claims.commit(claim, part)
+        key = part_key(claim.batch_id, claim.index, claim.epoch)
+        part = new_part(key, body.output, body.error, body.usage)
+        stored = await storage.put_once(key, body.output + body.error, label=part_label(part))
+        assert stored is not None
+        await state.claims.commit(claim, part._replace(etag=stored.etag))
 
     async def _answer(self, state: State, claim: Claim, line: bytes) -> Result | None:
         """The row's result; None when its batch closed before it had one."""

@@ -16,6 +16,7 @@ from openai.types import Batch
 
 from cli.fleet import Fleet, Options
 from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL, make_catalog
+from cli.fleet.credentials import Credentials
 from cli.servers import Child
 from shared.state import State
 from shared.storage import Storage
@@ -134,6 +135,15 @@ class RunningFleet:
     @property
     def dispatcher(self) -> Child:
         return self._fleet.dispatcher
+
+    @property
+    def credentials(self) -> Credentials:
+        return self._fleet.credentials
+
+    @property
+    def ray_address(self) -> str:
+        """Where Ray's job API answers."""
+        return self._fleet.ray.address
 
     @property
     def root_url(self) -> str:

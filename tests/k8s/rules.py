@@ -27,11 +27,18 @@ _SUFFIXES = {"m": 1e-3, "": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**4
 #: Not among the manifests, because they hold secrets: `python -m cli.credentials` generates them.
 SECRETS: Mapping[str, frozenset[str]] = {
     "batchyard-amqp": frozenset({"url", "definitions.json"}),
-    "batchyard-redis": frozenset({"url", "password"}),
+    "batchyard-redis": frozenset({"url", "password", "lane-password", "ray-password"}),
+    "batchyard-lane": frozenset(
+        {
+            "BATCHYARD_REDIS_URL",
+            "BATCHYARD_S3_ACCESS_KEY",
+            "BATCHYARD_S3_SECRET_KEY",
+            "BATCHYARD_CACHE_SECRET",
+        }
+    ),
     "batchyard-s3": frozenset({"endpoint", "access-key", "secret-key"}),
     "batchyard-ray": frozenset({"auth_token"}),
     "batchyard-metrics": frozenset({"token"}),
-    "batchyard-cache": frozenset({"secret"}),
     "batchyard-models": frozenset({"token"}),
 }
 

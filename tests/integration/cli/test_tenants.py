@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from cli import servers
 from cli.__main__ import app

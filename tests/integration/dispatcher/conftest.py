@@ -30,8 +30,9 @@ from dispatcher.windows import Windows
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
 from shared.input.request_lines import split
+from shared.ledger.parts import part_key
 from shared.outbound import Guard
-from shared.slices import Claim, Part, Slice, part_label
+from shared.slices import Claim, Slice, new_part, part_label
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB, submitted
@@ -147,13 +148,12 @@ class BatchYard:
         fetched = await fetch(self.storage, claim)
         assert isinstance(fetched.lines, bytes)
         body = assemble(claim.batch_id, claim.slice, split(fetched.lines), results)
-        key = f"batches/{claim.batch_id}/parts/{claim.index:06d}-{claim.epoch}.jsonl"
-        label = part_label(len(body.output), body.rows, body.usage)
+        key = part_key(claim.batch_id, claim.index, claim.epoch)
+        part = new_part(key, body.output, body.error, body.usage)
+        label = part_label(part)
         stored = await self.storage.put_once(key, body.output + body.error, label=label)
         assert stored is not None
-        etag = stored.etag
-        part = Part(key, etag, len(body.output), len(body.error), body.rows, body.usage)
-        assert await self.state.claims.commit(claim, part) == "ok"
+        assert await self.state.claims.commit(claim, part._replace(etag=stored.etag)) == "ok"
 
     async def run(self, batch_id: str, result: Callable[[int], Result]) -> None:
         """Claim all and commit all; `result` says what each row gives."""

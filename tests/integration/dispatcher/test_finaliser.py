@@ -15,8 +15,10 @@ from dispatcher.finaliser import Finaliser
 from dispatcher.reaper import Reaper
 from dispatcher.row_check import IncompleteError
 from shared import ids
+from shared.input.request_lines import split
+from shared.ledger.parts import part_key
 from shared.lifecycle import Event, Status
-from shared.slices import Claim
+from shared.slices import Claim, new_part
 from shared.state import State
 from tests.batches import LANE
 from tests.conftest import minio_client
@@ -30,6 +32,7 @@ from tests.integration.dispatcher.conftest import (
     lines,
 )
 from tests.servers import S3
+from worker.rows import assemble
 
 #: Names that a careless hand would spoil: escapes, other scripts, separators of lines and of JSON.
 _AWKWARD = ['quote " and \\', "日本語 ☃", "new\nline\u2028too", "é" * 500, "</script>,}{"]
@@ -209,13 +212,13 @@ async def test_a_batch_with_a_missing_row_is_not_completed(
 
 async def test_a_batch_with_a_doubled_row_is_not_completed(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(6))
-    await yard.run(batch_id, lambda row: good())
-    part = (await yard.state.slices.parts(batch_id))[1]
-    body = await yard.storage.get(part.key)
-    first_line = body[: body.index(b"\n") + 1]
-    again = first_line + first_line + body[body.rindex(b"\n", 0, -1) + 1 :]
-    assert len(again) == len(body)
-    await yard.storage.put(part.key, again)
+    first, second = await yard.claim(batch_id)
+    await yard.commit(first, [good()] * 3)
+    body = assemble(batch_id, second.slice, split(lines(6))[3:], [good()] * 3)
+    head, _, tail = body.output.splitlines(keepends=True)
+    part = new_part(part_key(batch_id, 1, second.epoch), head + head + tail, b"", body.usage)
+    stored = await yard.storage.put(part.key, head + head + tail)
+    await yard.state.claims.commit(second, part._replace(etag=stored.etag))
 
     with pytest.raises(IncompleteError, match="row 3 has two results"):
         await yard.finaliser.finish(batch_id)

@@ -63,8 +63,8 @@ def _submit(way: str, yard: BatchYard, catalog: Catalog) -> Submit:
     return submit
 
 
-def _packer(yard: BatchYard, catalog: Catalog, **limits: int) -> Packer:
-    quota = NewBatchQuota(catalog, 1000, 1000, 100_000, **limits)
+def _packer(yard: BatchYard, catalog: Catalog, engine_deaths: int | None = None) -> Packer:
+    quota = NewBatchQuota(catalog, 1000, 1000, 100_000, engine_deaths=engine_deaths)
     return Packer(yard.state, yard.storage, quota=quota, planner=yard.planner)
 
 

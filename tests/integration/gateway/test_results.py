@@ -341,3 +341,37 @@ def _large(row: int) -> Result:
     if row % 7 == 3:
         return 400, json.dumps({"error": {"message": "x" * 3000}}).encode()
     return good("x" * (3000 + row))
+
+
+@pytest.mark.parametrize("order", ["input", "completion"])
+async def test_damaged_results_are_never_returned_and_come_when_their_rows_have_run_again(
+    order: Order, acme: Caller, yard: BatchYard
+) -> None:
+    batch_id = await yard.plan(lines(12), tenant=acme.tenant)
+    claims = await yard.claim(batch_id)
+    for claim in claims[:3]:
+        await yard.commit(claim, [good("first")] * 3)
+    damaged = (await yard.state.slices.parts(batch_id))[1]
+    body = await yard.storage.get(damaged.key)
+    await yard.storage.put(damaged.key, body.replace(b"first", b"worst"))
+
+    refused = await acme.http.get(f"/v1/batches/{batch_id}/results", params={"order": order})
+    before = await _read(acme, batch_id, order=order)
+    await yard.commit(claims[3], [good("first")] * 3)
+    meanwhile = await _read(acme, batch_id, order=order)
+    [again] = await yard.claim(batch_id)
+    await yard.commit(again, [good("second")] * 3)
+    rest = await _read(acme, batch_id, order=order, offset=3)
+    await yard.finaliser.finish(batch_id)
+    ended = await _read(acme, batch_id, order=order, offset=3)
+
+    assert refused.status_code == 503
+    for answer in (before, meanwhile):
+        assert (_ids(answer), answer.headers["x-batchyard-next-offset"]) == (
+            ["row-0", "row-1", "row-2"],
+            "3",
+        )
+    assert again.index == 1
+    assert _ids(rest) == _ids(ended) == [f"row-{row}" for row in range(3, 12)]
+    assert rest.content == ended.content
+    assert b"worst" not in rest.content

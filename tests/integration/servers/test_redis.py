@@ -9,15 +9,37 @@ from redis.retry import Retry
 
 from cli.servers import Ports, Redis
 from shared.errors import SetupError
+from shared.state.state import NAMESPACE
 
 pytestmark = pytest.mark.usefixtures("needs_redis")
 
 PASSWORD = "p@ss/word#1 with spaces"
+LANE_PASSWORD = "another p@ss/word"
+#: What a lane job has no business with, as commands.
+FOREIGN = (
+    ("HGETALL", f"{NAMESPACE}key:digest"),
+    ("HGETALL", f"{NAMESPACE}webhook:we_1"),
+    ("HGETALL", f"{NAMESPACE}file:file-1"),
+    ("HSET", f"{NAMESPACE}plan:batch_1:p", "0", "x"),
+    ("HSET", f"{NAMESPACE}weights", "acme", "99"),
+    ("DEL", f"{NAMESPACE}batch:batch_1"),
+    ("XRANGE", f"{NAMESPACE}outbox:events", "-", "+"),
+    ("GET", "somebody-else"),
+    ("KEYS", "*"),
+    ("FLUSHALL",),
+    ("CONFIG", "GET", "*"),
+    ("CONFIG", "SET", "dir", "/tmp"),
+    ("ACL", "LIST"),
+    ("SHUTDOWN",),
+    ("REPLICAOF", "127.0.0.1", "1"),
+    ("SUBSCRIBE", "another"),
+    ("EVAL", "return redis.call('FLUSHALL')", "0"),
+)
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Redis]:
-    server = Redis(tmp_path, PASSWORD)
+    server = Redis(tmp_path, PASSWORD, LANE_PASSWORD)
     server.start()
     yield server
     server.kill()
@@ -41,6 +63,25 @@ def test_nobody_gets_in_without_the_password(
         pytest.raises(redis.AuthenticationError),
     ):
         stranger.ping()
+
+
+@pytest.mark.parametrize("command", FOREIGN, ids=" ".join)
+def test_a_lane_job_may_do_nothing_but_its_work(server: Redis, command: tuple[str, ...]) -> None:
+    with (
+        redis.Redis.from_url(server.lane_url) as lane_job,
+        pytest.raises(redis.exceptions.NoPermissionError),
+    ):
+        lane_job.execute_command(*command)
+
+
+def test_a_script_of_a_lane_job_reaches_no_further_than_its_commands(server: Redis) -> None:
+    text = f"return redis.call('HGETALL', '{NAMESPACE}key:digest')"
+    with redis.Redis.from_url(server.lane_url) as lane_job:
+        lane_job.hset(f"{NAMESPACE}batch:batch_1", "status", "in_progress")
+        digest = lane_job.script_load(text)
+
+        with pytest.raises(redis.ResponseError, match="can't access at least one of the keys"):
+            lane_job.evalsha(digest, 1, NAMESPACE)
 
 
 def test_the_password_is_in_a_private_file_and_not_on_the_command_line(

@@ -39,7 +39,6 @@ from worker.settings import WorkerSettings
 
 _ROOT = Path(__file__).parents[3]
 LANE = "m@cpu"
-_NO_BROKER = "amqp://nobody@127.0.0.1:1/"
 #: Much longer than a call takes, so that a slow machine is not taken for a hanging engine.
 _HANG_SECONDS = 2
 CATALOG = f"""\
@@ -226,9 +225,8 @@ async def _start_jobs(
 
 
 def worker_settings(redis_url: str, s3: S3, catalog: Path, **changes: Any) -> WorkerSettings:
-    """The settings of a lane job in the test's own process, without a broker."""
+    """The settings of a lane job in the test's own process."""
     wanted = {
-        "amqp_url": _NO_BROKER,
         "redis_url": redis_url,
         "s3_endpoint": s3.endpoint,
         "s3_access_key": s3.access_key,
@@ -245,8 +243,7 @@ def _environment(
     return {
         **inherited,
         "PYTHONPATH": str(_ROOT),
-        "BATCHYARD_AMQP_URL": _NO_BROKER,
-        "BATCHYARD_REDIS_URL": redis.url,
+        "BATCHYARD_REDIS_URL": redis.lane_url,
         "BATCHYARD_S3_ENDPOINT": s3.endpoint,
         "BATCHYARD_S3_ACCESS_KEY": s3.access_key,
         "BATCHYARD_S3_SECRET_KEY": s3.secret_key,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher.finaliser import Finaliser
+from dispatcher.lost_inputs import fail_lost_inputs
 from shared.catalog_file import load_catalog
 from shared.lifecycle import Event, Status
 from shared.ordering.work import Work
@@ -19,6 +20,7 @@ from shared.storage import Storage
 from shared.tenants import TenantSettings
 from tests.batches import JOB, claim, claim_suspects
 from tests.chaos.engine import KILL
+from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import CATALOG, BatchYard, a_planner
 from tests.integration.worker.conftest import requests
 from worker.batch_watch import BatchWatch
@@ -304,8 +306,16 @@ async def test_a_suspect_whose_input_is_gone_fails_its_batch(lane: Lane) -> None
     key = (await lane.yard.state.batches.get(batch_id)).fields["key"]
     await lane.yard.storage.remove([key])
 
-    assert await lane.trial() == [Outcome.INPUT_LOST]
+    trying = asyncio.create_task(lane.trial())
 
+    async def is_told() -> bool:
+        return await lane.yard.state.lanes.lost_inputs(LANE) == [batch_id]
+
+    await eventually(is_told)
+    await fail_lost_inputs(lane.yard.state, lane.yard.storage, LANE)
+
+    assert await trying == [Outcome.INPUT_LOST]
+    assert await lane.yard.state.lanes.lost_inputs(LANE) == []
     assert (await lane.yard.state.batches.get(batch_id)).status is Status.FAILED
 
 

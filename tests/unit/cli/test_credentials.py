@@ -10,7 +10,7 @@ from cli.credentials import S3, compose_variables, kubernetes_secrets, main
 from tests.k8s.rules import SECRETS
 
 _ROOT = Path(__file__).parents[3]
-_S3 = S3("https://s3.example", "key", "hush")
+_S3 = S3("https://s3.example", "key", "hush", "lane-key", "lane-hush")
 
 
 def test_no_secret_is_made_twice() -> None:
@@ -72,6 +72,32 @@ def test_it_runs_where_nothing_is_installed(tmp_path: Path) -> None:
     )
 
     assert (tmp_path / ".env").exists()
+
+
+def test_the_s3_login_of_lane_jobs_is_one_of_its_own_or_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = ["--s3-endpoint=https://s3", "--s3-access-key=all", "--s3-secret-key=hush"]
+
+    assert main(["kubernetes", *whole]) == 0
+    shared = capsys.readouterr()
+    assert main(["kubernetes", *whole, "--lane-s3-access-key=few", "--lane-s3-secret-key=x"]) == 0
+    alone = capsys.readouterr()
+    assert main(["kubernetes", *whole, "--lane-s3-access-key=few"]) == 2
+
+    assert "lane jobs get the S3 login of gateway and dispatcher" in shared.err
+    assert alone.err == ""
+    keys = [_lane(shown.out)["BATCHYARD_S3_ACCESS_KEY"] for shown in (shared, alone)]
+    assert keys == ["all", "few"]
+
+
+def _lane(printed: str) -> dict[str, str]:
+    [found] = [
+        one["stringData"]
+        for one in json.loads(printed)["items"]
+        if one["metadata"]["name"] == "batchyard-lane"
+    ]
+    return dict(found)
 
 
 _BARE = "import sys; sys.path.insert(0, '.'); from cli.credentials import main; sys.exit(main())"

@@ -245,3 +245,9 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="cannot be read"):
         load_catalog(tmp_path / "absent.yaml")
+
+
+def test_models_whose_engines_run_code_of_their_weights_are_named(tmp_path: Path) -> None:
+    text = GOOD.replace("{runner: pooling}", "{runner: pooling, trust_remote_code: true}")
+
+    assert (load(tmp_path).trusting(), load(tmp_path, text).trusting()) == ((), ("org/mini",))

@@ -46,7 +46,6 @@ def test_without_a_secret_of_its_own_it_follows_from_that_of_s3(
 ) -> None:
     settings = WorkerSettings.model_validate(
         {
-            "amqp_url": "amqp://nowhere",
             "redis_url": "redis://nowhere",
             "s3_endpoint": "http://nowhere",
             "s3_access_key": "a",

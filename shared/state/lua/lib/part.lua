@@ -11,6 +11,22 @@ local function count_for_lane(id, lane, lanes, rows)
   end
 end
 
+-- While a part that was taken back is not there again, rows are counted as done that are not: `gap` is
+-- how many, and `gap_from` the first of their places in the order of completion.
+local function open_gap(id, index, rows)
+  local place = redis.call('ZSCORE', ns .. 'commits:' .. id, index)
+  if not place then return end
+  redis.call('HINCRBY', batch_key(id), 'gap', rows)
+  local first = redis.call('HGET', batch_key(id), 'gap_from')
+  redis.call('HSET', batch_key(id), 'gap_from', int(math.min(tonumber(first or place), tonumber(place))))
+end
+
+local function close_gap(id, rows)
+  if redis.call('HINCRBY', batch_key(id), 'gap', -rows) <= 0 then
+    redis.call('HDEL', batch_key(id), 'gap', 'gap_from')
+  end
+end
+
 -- Records a slice's part and counts it for its batch, whose lanes are `lanes`. `usage` are the numbers
 -- of COUNTERS. Returns how many of the batch's slices have one now.
 local function record_part(id, lane, lanes, index, part, usage)
@@ -21,8 +37,12 @@ local function record_part(id, lane, lanes, index, part, usage)
     local sum = redis.call('HINCRBY', batch_key(id), field, int(usage[i]))
     if field == 'completed' or field == 'failed' then done = done + sum end
   end
-  -- In the order of completion: the score is how many rows were done before.
-  redis.call('ZADD', ns .. 'commits:' .. id, int(done - rows), index)
+  -- In the order of completion: the score is how many rows were done before. A slice whose part was
+  -- taken back has its place already.
+  done = done + tonumber(redis.call('HGET', batch_key(id), 'gap') or 0)
+  if redis.call('ZADD', ns .. 'commits:' .. id, 'NX', int(done - rows), index) == 0 then
+    close_gap(id, rows)
+  end
   count_for_lane(id, lane, lanes, rows)
   return redis.call('HINCRBY', batch_key(id), 'slices_committed', 1)
 end

@@ -60,7 +60,9 @@ local function transition(id, event, fields, pin)
   local at = pin and math.floor(tonumber(pin.at_ms) / 1000) or now
   local is_silent = pin and pin.silent
   if fields and #fields > 0 then redis.call('HSET', key, unpack(fields)) end
-  redis.call('HSET', key, 'status', row.target, row.target .. '_at', int(at))
+  -- A batch that runs again has been running since it began.
+  local since = event == 'part_broken' and redis.call('HGET', key, row.target .. '_at')
+  redis.call('HSET', key, 'status', row.target, row.target .. '_at', since or int(at))
   redis.call('ZREM', ns .. 'status:' .. status, id)
   if row.target == 'in_progress' then count_in_queue(id, 1) end
   if status == 'in_progress' then

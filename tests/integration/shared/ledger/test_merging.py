@@ -3,7 +3,9 @@
 import tracemalloc
 
 from shared import ids
+from shared.checksums import checksum
 from shared.ledger.merging import merged, read_lines
+from shared.slices import Section
 from shared.storage import Storage
 
 BATCH = "batch_" + "ab" * 16
@@ -19,7 +21,8 @@ async def test_large_parts_are_merged_in_a_memory_of_a_few_steps(storage: Storag
     size = len(bodies[0])
     assert size > 8 * _MEBIBYTE
     del bodies
-    streams = [read_lines(storage, f"part-{number}", 7, 7 + size) for number in (0, 1)]
+    section = Section(7, 7 + size, "")
+    streams = [read_lines(storage, f"part-{number}", section) for number in (0, 1)]
 
     expected = 0
     tracemalloc.start()
@@ -39,7 +42,9 @@ async def test_a_line_longer_than_a_step_stays_whole(storage: Storage) -> None:
     lines = [_line(0), _line(1, _MEBIBYTE), _line(2)]
     await storage.put("part", b"".join(lines))
 
-    found = [line async for line in read_lines(storage, "part", 0, sum(map(len, lines)))]
+    body = b"".join(lines)
+    section = Section(0, len(body), checksum(body))
+    found = [line async for line in read_lines(storage, "part", section)]
 
     assert found == lines
 

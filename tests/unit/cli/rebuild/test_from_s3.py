@@ -9,7 +9,7 @@ from cli.rebuild.from_s3 import BatchObjects, live_batch
 from shared.ledger.commits import Cancellation, LaneFailure
 from shared.ledger.plans import Plan
 from shared.lifecycle import Status
-from shared.slices import Slice, SliceUsage, part_label
+from shared.slices import Slice, SliceUsage, new_part, part_label
 from shared.state.restore import LiveBatch
 from shared.storage import Listed
 from tests.manifests import a_manifest
@@ -26,7 +26,8 @@ class _Made:
 
     @property
     def label(self) -> str:
-        return part_label(5, self.rows, SliceUsage(self.rows - 1, 1, 30, 2, 20, 3))
+        usage = SliceUsage(self.rows - 1, 1, 30, 2, 20, 3)
+        return part_label(new_part("", b"12345", b"67", usage))
 
 
 def _found(*names: str, parts: Iterable[_Made] = ()) -> BatchObjects:

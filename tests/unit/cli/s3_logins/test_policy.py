@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.__main__ import app
+from shared.storage import READABLE
 
 
 def test_the_printed_policy_names_the_tenants_own_places_only(
@@ -27,3 +28,20 @@ def test_the_printed_policy_names_the_tenants_own_places_only(
         {"StringLike": {"s3:prefix": ["batches-in/acme/*"]}},
         {"StringEquals": {"s3:ExistingObjectTag/tenant": "acme"}},
     ]
+
+
+def test_lane_jobs_read_inputs_and_write_parts_and_nothing_else() -> None:
+    shown = CliRunner().invoke(app, ["lane-logins", "s3", "--bucket", "company-data"])
+
+    reads, writes = json.loads(shown.stdout)["Statement"]
+    assert set(reads["Action"]) == {"s3:GetObject", "s3:GetObjectVersion"}
+    assert {arn.partition("company-data/")[2] for arn in reads["Resource"]} == {
+        "files/*",
+        "packs/*",
+        "inbox/*/*",
+        "batches/*/copies/*",
+        "batches/*/parts/*",
+        READABLE,
+    }
+    assert writes["Action"] == ["s3:PutObject"]
+    assert writes["Resource"] == ["arn:aws:s3:::company-data/batches/*/parts/*"]

@@ -74,7 +74,7 @@ def _file(
         seconds=seconds,
         filename=f"{record.id}_{kind}.jsonl",
         purpose="batch_output",
-    )
+    )._replace(sha256=written.sha256)
 
 
 def _place(written: Assembled, bucket: str) -> str:
