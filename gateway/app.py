@@ -42,6 +42,7 @@ from shared.catalog_file import load_catalog
 from shared.errors import TransientError
 from shared.input.validation import Limits
 from shared.monitoring.metrics import Calls
+from shared.monitoring.trail import Trail
 from shared.outbound import Guard
 from shared.settings import open_storage
 from shared.state import State
@@ -140,7 +141,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(health.router)
-    app.add_middleware(Access)
+    app.add_middleware(Access, trail=Trail(settings.trail_file))
     if settings.metrics_token is not None:
         calls = Calls()
         app.include_router(metrics.router(calls, settings.metrics_token.get_secret_value()))

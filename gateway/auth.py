@@ -88,6 +88,7 @@ def _let_in(request: Request, admission: Admission) -> Admission:
     request.state.limit_headers = limit_headers(admission.rate_status)
     if admission.rate_status.wait:
         raise too_many_calls(admission.tenant, admission.rate_status)
+    request.state.admitted = True
     needed = needed_scope(request.method, request.scope["path"])
     if needed not in admission.scopes:
         raise PermissionDeniedError(

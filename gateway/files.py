@@ -59,7 +59,7 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
         fields=FORM_FIELDS,
         max_file_bytes=limit,
     )
-    file_id = ids.new_file_id()
+    file_id = request.state.made = ids.new_file_id()
     key = f"files/{tenant}/{file_id}"
     with services.upload_memory.taken(request):
         await reserve(services, key)

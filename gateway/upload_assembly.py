@@ -8,8 +8,6 @@ from contextlib import aclosing
 
 from gateway.dependencies import Services
 from gateway.file_store import objects, reserve, write_record
-from gateway.limit_errors import no_room
-from gateway.limits import limits_of
 from gateway.upload_rules import CompleteUpload, fingerprint, require_whole, wrong_md5
 from shared import crash, ids
 from shared.errors import InvalidInputError, NotFoundError, TransientError
@@ -25,8 +23,7 @@ async def complete(
 ) -> UploadRecord:
     """Assemble the parts, unless another call ends the upload first.
 
-    Raises InvalidInputError for parts that are not the file, and LimitError if it is too much for
-    its tenant.
+    Raises InvalidInputError for parts that are not the file.
     """
     uploads = services.state.uploads
     try:
@@ -44,16 +41,10 @@ async def complete(
         if isinstance(error, NotFoundError):
             raise TransientError(f"Parts of {upload.id} are not in S3.") from error
         raise
-    limit = (await limits_of(services, upload.tenant)).stored_bytes or 0
-    outcome = await uploads.complete(
-        upload.id, file, fingerprint(params.part_ids), tenant_bytes=limit
-    )
+    outcome = await uploads.complete(upload.id, file, fingerprint(params.part_ids))
     current = await uploads.get(upload.tenant, upload.id)
     if current.file_id != file.id:
         await services.storage.remove(objects(file.key))
-    if outcome == "too_much":
-        used = await services.state.files.stored_bytes(upload.tenant)
-        raise no_room(upload.tenant, limit=limit, used=used)
     if outcome == "swept":
         raise TransientError(f"{upload.id} took longer than its reservation.")
     return current

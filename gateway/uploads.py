@@ -57,6 +57,7 @@ async def create_upload(request: Request, tenant: Tenant, services: Use) -> Uplo
             params.expires_after, params.purpose, batch_seconds=settings.file_seconds
         ),
     )
+    request.state.made = upload.id
     await services.state.uploads.create(upload)
     crash.point("uploads.created")
     return upload.to_openai()
@@ -84,7 +85,7 @@ async def create_upload_part(
         fields=(),
         max_file_bytes=MAX_PART_BYTES,
     )
-    part_id = ids.new_part_id()
+    part_id = request.state.made = ids.new_part_id()
     with services.upload_memory.taken(request):
         chunks = _part_bytes(form, request.stream())
         stored = await storage.upload(f"{upload.prefix}{part_id}", chunks)
@@ -120,6 +121,7 @@ async def complete_upload(
         upload = await complete(upload, params, services)
     if upload.status != "completed":
         raise too_late("complete", upload_id, upload.status)
+    request.state.made = upload.file_id
     if upload.fingerprint != fingerprint(params.part_ids):
         raise completed_otherwise(upload_id)
     crash.point("uploads.completed")

@@ -49,6 +49,7 @@ async def create_webhook_endpoint(
     event_types = require_event_types(params.event_types)
     await _check_url(params.url, services)
     secret, endpoint_id = new_secret(), ids.new_webhook_endpoint_id()
+    request.state.made = endpoint_id
     await services.state.webhooks.create(
         tenant,
         endpoint_id,

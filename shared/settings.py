@@ -123,6 +123,11 @@ class SharedSettings(StoreSettings, TenantDefaults):
         description="how long after a process died or froze another one takes over its duties: "
         "leading as dispatcher, and relaying messages",
     )
+    trail_file: Path | None = Field(
+        default=None,
+        description="the file to which a JSON line is added for each act that changes something; "
+        "without it, standard output",
+    )
     service_user: str = Field(default="batchyard", description="Batchyard's own login at RabbitMQ")
     declare_topology: bool = Field(
         default=True,

@@ -140,35 +140,22 @@ class Uploads:
         """
         return await self._scripts.run("hold_upload", upload_id, seconds)
 
-    async def complete(
-        self,
-        upload_id: str,
-        file: FileRecord,
-        fingerprint: str,
-        *,
-        tenant_bytes: int | None = None,
-    ) -> str:
+    async def complete(self, upload_id: str, file: FileRecord, fingerprint: str) -> str:
         """End a pending upload with its file, whose objects were reserved. The first call wins.
 
-        Returns the upload's new status, "missing", "swept" if the reservation has expired, or
-        "too_much" if the tenant would have more than `tenant_bytes`.
+        Returns the upload's new status, "missing", or "swept" if the reservation has expired.
         """
         return await self._scripts.run(
-            "end_upload",
-            upload_id,
-            "completed",
-            json.dumps(file.to_fields()),
-            fingerprint,
-            "" if tenant_bytes is None else tenant_bytes,
+            "end_upload", upload_id, "completed", json.dumps(file.to_fields()), fingerprint
         )
 
     async def cancel(self, upload_id: str) -> str:
         """Cancel a pending upload. Returns its new status, or "missing"."""
-        return await self._scripts.run("end_upload", upload_id, "cancelled", "", "", "")
+        return await self._scripts.run("end_upload", upload_id, "cancelled", "", "")
 
     async def expire(self, upload_id: str) -> str:
         """End an overdue upload. Returns its new status, or "missing"."""
-        return await self._scripts.run("end_upload", upload_id, "expired", "", "", "")
+        return await self._scripts.run("end_upload", upload_id, "expired", "", "")
 
     async def overdue(self, *, limit: int = 100) -> list[str]:
         """Ids of overdue uploads, the longest overdue first."""

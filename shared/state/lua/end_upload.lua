@@ -1,9 +1,7 @@
 -- needs: upload, file, stored
 -- Ends a pending upload.
--- ARGV: upload id, 'completed', 'cancelled' or 'expired', file (JSON or ''), fingerprint of its parts,
--- max bytes of the tenant ('' for no limit)
--- Returns the upload's status now, 'missing', 'swept' when the file's objects are gone, or
--- 'too_much' for the tenant.
+-- ARGV: upload id, 'completed', 'cancelled' or 'expired', file (JSON or ''), fingerprint of its parts
+-- Returns the upload's status now, 'missing', or 'swept' when the file's objects are gone.
 local id, target = ARGV[1], ARGV[2]
 local key, status = ns .. 'upload:' .. id, upload_status(id)
 if not status then
@@ -16,18 +14,16 @@ if redis.call('HGET', key, 'status') ~= 'pending' then
 end
 -- A pending upload whose time has passed can only expire, and no other can.
 if (target == 'expired') ~= (status == 'expired') then return status end
-local values = redis.call('HMGET', key, 'tenant', 'stored')
-local part_bytes = tonumber(values[2] or 0)
 if target == 'completed' then
   local file = cjson.decode(ARGV[3])
-  -- A part may be in the file several times.
-  if is_too_much(values[1], file.bytes - part_bytes, ARGV[5]) then return 'too_much' end
   if not keep_objects(file) then return 'swept' end
   write_file(file)
   redis.call('HSET', key, 'file_id', file.id, 'fingerprint', ARGV[4])
 end
 redis.call('HSET', key, 'status', target)
-add_stored(values[1], -part_bytes)
+-- A file has each of its parts once, so the tenant has no more than before.
+local values = redis.call('HMGET', key, 'tenant', 'stored')
+add_stored(values[1], -tonumber(values[2] or 0))
 redis.call('ZREM', ns .. 'uploads', id)
 redis.call('UNLINK', ns .. 'upload_parts:' .. id)
 redis.call('ZADD', ns .. 'garbage', int(now), 'uploads/' .. id .. '/')
