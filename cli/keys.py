@@ -19,6 +19,7 @@ from cli.options import (
     with_state,
 )
 from cli.s3_options import S3Options, with_s3_options
+from cli.trail import told
 from shared.errors import InvalidInputError
 from shared.ledger.keys import change_key, create_key, revoke_key
 from shared.scopes import ALL_SCOPES, scopes_of
@@ -85,7 +86,9 @@ def create(
         )
         return key, await state.keys.get(key)
 
-    key, record = with_state(make, run_dir, redis_url)
+    with told(run_dir, "key.created", tenant=tenant) as act:
+        key, record = with_state(make, run_dir, redis_url)
+        act.done(record.id)
     if as_json:
         typer.echo(json.dumps({"key": key, **_shown(record)}))
         return
@@ -143,6 +146,7 @@ def set_(
 
     async def change(state: State) -> KeyRecord:
         before = await state.keys.find(key_id)
+        act.tenant = before.tenant
         await change_key(
             state,
             storage,
@@ -152,7 +156,8 @@ def set_(
         )
         return await state.keys.find(key_id)
 
-    record = with_state(change, run_dir, redis_url)
+    with told(run_dir, "key.changed", about=key_id) as act:
+        record = with_state(change, run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps(_shown(record)))
         return
@@ -173,7 +178,8 @@ def revoke(
 ) -> None:
     """Revoke a key at every gateway, from now on; its batches run on."""
     storage = s3.storage(run_dir)
-    is_new = with_state(lambda state: revoke_key(state, storage, key_id), run_dir, redis_url)
+    with told(run_dir, "key.revoked", about=key_id):
+        is_new = with_state(lambda state: revoke_key(state, storage, key_id), run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps({"id": key_id, "revoked": True, "was_revoked": not is_new}))
     else:

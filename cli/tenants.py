@@ -5,6 +5,7 @@ Every process knows a change within a second or two; nothing has to be restarted
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import msgspec
@@ -20,6 +21,7 @@ from cli.options import (
     with_state,
 )
 from cli.s3_options import S3Options, with_s3_options
+from cli.trail import told
 from shared.errors import InvalidInputError
 from shared.ledger.tenants import change_tenant, read_tenant
 from shared.settings import TenantDefaults
@@ -107,7 +109,8 @@ def set_(
             return changed(await read_tenant(storage, who), changes, forgotten)
         return await change_tenant(state, storage, who, changes, forgotten)
 
-    settings = with_state(work, run_dir, redis_url)
+    with nullcontext() if dry_run else told(run_dir, "tenant.changed", tenant=tenant, about=who):
+        settings = with_state(work, run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps({**_named(who), "dry_run": dry_run, "set": _shown(settings)}))
         return

@@ -11,6 +11,7 @@ import typer
 
 from cli.options import HERE, AsJson, RunDir, echo_secret, require_tenant
 from cli.servers import RabbitMQ
+from cli.trail import told
 from shared.bus.topology import VIRTUAL_HOST, User, logins
 from shared.errors import InvalidInputError, NotFoundError, SetupError
 
@@ -56,7 +57,8 @@ def create(
         )
     user = User(tenant, secrets.token_urlsafe(24), tenant=True)
     if to_print is not None:
-        _print(user, to_print, vhost, as_json=as_json)
+        with told(run_dir, "user.printed", tenant=tenant, about=tenant):
+            _print(user, to_print, vhost, as_json=as_json)
         return
     from cli.fleet.running import rabbitmq
 
@@ -67,7 +69,8 @@ def create(
             "password."
         )
     # One import creates user and rights together, and shows no password in a process list.
-    broker.import_definitions(logins([user]))
+    with told(run_dir, "user.created", tenant=tenant, about=tenant):
+        broker.import_definitions(logins([user]))
     _show(user, broker.url(user), as_json=as_json)
 
 
@@ -84,14 +87,16 @@ def list_users(*, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
 def renew(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Give a user a new password; open connections stay open."""
     user = User(tenant, secrets.token_urlsafe(24), tenant=True)
-    broker = _change(run_dir, tenant, "change_password", standard_input=user.password)
+    with told(run_dir, "user.renewed", tenant=tenant, about=tenant):
+        broker = _change(run_dir, tenant, "change_password", standard_input=user.password)
     _show(user, broker.url(user), as_json=as_json)
 
 
 @app.command()
 def delete(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Delete a user and close its connections; its batches run on, and its queues stay."""
-    _change(run_dir, tenant, "delete_user")
+    with told(run_dir, "user.deleted", tenant=tenant, about=tenant):
+        _change(run_dir, tenant, "delete_user")
     typer.echo(json.dumps({"user": tenant, "deleted": True}) if as_json else f"deleted  {tenant}")
 
 

@@ -32,6 +32,7 @@ from shared.bus.event_messages import EventMessages
 from shared.bus.relay import Relay
 from shared.catalog import Catalog
 from shared.catalog_file import catalog_digest, load_catalog
+from shared.monitoring.trail import Trail
 from shared.outbound import Guard
 from shared.settings import open_storage
 from shared.state import Quota, State
@@ -133,6 +134,7 @@ def build_dispatcher(
         inputs=inputs,
         quota=NewBatchQuota.of(settings, catalog),
         replay=Replay(state, bus, messages),
+        trail=Trail(settings.trail_file),
         planner=planner,
     )
     leader = _build_leader(settings, services, planner)

@@ -9,13 +9,14 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
 
 import structlog
 
 from dispatcher.cutter import Cutter
 from dispatcher.grouping import Grouping
-from dispatcher.input_chunks import UnansweredError, input_chunks
+from dispatcher.input_chunks import UnansweredError, input_chunks, is_small
 from dispatcher.lane_outlooks import LaneOutlooks
 from dispatcher.lane_shares import LaneShares
 from dispatcher.row_span import RowSpan, SpanLimits
@@ -93,6 +94,9 @@ class Planner:
         self._spans = spans
         self._grouping = Grouping(state, storage)
         self._outlooks = LaneOutlooks(state, weights)
+        # Threads that parse share one interpreter lock, so many of them gain nothing and delay the
+        # event loop and small inputs by as much.
+        self._large = asyncio.Lock()
         #: Since when S3 fails for the inputs of batches, on the monotonic clock.
         self._unanswered: dict[str, float] = {}
 
@@ -208,13 +212,20 @@ class Planner:
                     waiting.extend(await self._grouping.cut(record, cutter, span, copy=name))
                 await write(_SLICES_A_WRITE)
 
+        turn = self._turn_of(record)
         async for chunk in input_chunks(self._storage, record):
-            # Parsing would block the event loop for too long.
-            await cut(await asyncio.to_thread(lambda part: cutter.take(check.feed(part)), chunk))
+            async with turn:
+                # Parsing would block the event loop for too long.
+                spans = await asyncio.to_thread(lambda part: cutter.take(check.feed(part)), chunk)
+            await cut(spans)
         await cut(cutter.take(check.finish()) + cutter.finish())
         waiting += cutter.cut_rest()
         await write(1)
         return written
+
+    def _turn_of(self, record: BatchRecord) -> AbstractAsyncContextManager[object]:
+        """Chunks of large inputs are parsed one at a time, and a small input passes them."""
+        return nullcontext() if is_small(record) else self._large
 
     def _cutter(self, shares: LaneShares) -> Cutter:
         return Cutter(shares, self._slice_limits, self._spans)
@@ -350,7 +361,7 @@ def _queue_full(
         tenant=record.tenant,
         limit=limit,
         used=full.used,
-        model=model if full.queue == "tokens" else None,
+        model=model,
     )
     text += f" This batch {'alone ' if share > limit else ''}has {share:,}."
     return BatchError(code=amount_code(full.queue), message=text)

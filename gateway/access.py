@@ -36,12 +36,12 @@ class Access:
         state = scope.setdefault("state", {})
         state["request_id"] = ids.new_http_request_id()
         state["started"] = time.perf_counter()
-        status = 500
+        status, has_begun = 500, False
 
         async def send_marked(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_begun = message["status"], True
                 # First, so that nobody hears of an act that the trail lacks.
                 self._tell(scope, status)
                 MutableHeaders(scope=message).update(response_headers(scope))
@@ -51,6 +51,9 @@ class Access:
             try:
                 await self._app(scope, receive, send_marked)
             finally:
+                if not has_begun:
+                    # What a bug has left behind is nobody's guess.
+                    self._tell(scope, status)
                 log.log(_level(scope["method"], status), "http.answered", **_line(scope, status))
 
     def _tell(self, scope: Scope, status: int) -> None:

@@ -140,6 +140,10 @@ class BatchServer(LLMServer):
         """Let no line of the batch enter vLLM that is not there yet."""
         self._entrance.withdraw(batch_id)
 
+    async def complete(self, batch_id: str) -> None:
+        """Know that no line of the batch comes after those that are here."""
+        self._entrance.complete(batch_id)
+
     async def unfinished(self) -> int:
         """How many sequences are in vLLM right now."""
         return self._entrance.seated
@@ -238,6 +242,7 @@ def _capacity(vllm_config: Any) -> Capacity:
         spare_kv=float(os.environ[SPARE_KV_VARIABLE]),
         kv_tokens=0 if is_one_step else cores * (cache.num_gpu_blocks or 0) * cache.block_size,
         is_one_step=is_one_step,
+        step_tokens=cores * vllm_config.scheduler_config.max_num_batched_tokens,
     )
 
 

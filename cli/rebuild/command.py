@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Annotated
 
 import stamina
@@ -22,6 +22,7 @@ from cli.options import (
 from cli.rebuild.rebuild import Rebuild
 from cli.rebuild.report import Progress
 from cli.s3_options import S3Options, with_s3_options
+from cli.trail import told
 from shared.errors import SetupError, TransientError
 from shared.state import State
 from shared.state.leases import Lease
@@ -71,7 +72,8 @@ def run(
     redis = find_redis(run_dir, redis_url)
     storage = s3.storage(run_dir)
     began = time.monotonic()
-    with _progress(is_shown=not as_json) as progress:
+    telling = nullcontext() if dry_run else told(run_dir, "rebuild.run", about="redis")
+    with telling, _progress(is_shown=not as_json) as progress:
         rebuild = asyncio.run(_run(redis, storage, progress, dry_run=dry_run))
     seconds = time.monotonic() - began
     if as_json:
@@ -100,7 +102,7 @@ def _show(rebuild: Rebuild, seconds: float, *, dry_run: bool) -> None:
         typer.echo(f"left out: {problem}", err=True)
     for one in rebuild.damaged:
         place = f" (now {one.moved_to})" if one.moved_to else ""
-        typer.echo(f"damaged: {one.key}: {one.reason}; {one.outcome}{place}", err=True)
+        typer.echo(f"damaged {one.kind}: {one.key}: {one.reason}; {one.outcome}{place}", err=True)
     typer.echo(f"{'counted' if dry_run else 'done'} in {seconds:.1f} s")
 
 

@@ -1,20 +1,15 @@
 """The order of rows in front of a real engine, which computes four rows at once."""
 
-import asyncio
-import json
 from collections.abc import Iterator
-from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from cli.models.tiny import make_tiny_chat_model
-from shared.catalog import Catalog, Lane
-from shared.ordering.work import Work
+from shared.catalog import Lane
+from tests.engine.calls import Call, tiny_catalog
 from tests.engine.conftest import a_ray
 from tests.eventually import eventually
 from worker.cache_salt import CacheSalts
-from worker.engine_errors import Result
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
@@ -35,80 +30,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The application of an engine that has answered its first row."""
     from worker.engine_deployment import ensure_engine
 
-    folder = tmp_path_factory.mktemp("models")
-    make_tiny_chat_model(folder / "tiny")
-    catalog = Catalog.model_validate(
-        {
-            "pools": {"cpu": {"resources": {"CPU": 1}}},
-            "models": {
-                "tiny": {
-                    "source": str(folder / "tiny"),
-                    "pools": ["cpu"],
-                    "engine": {
-                        "max_model_len": 1024,
-                        "max_num_seqs": SEATS,
-                        "enforce_eager": True,
-                        "dtype": "float32",
-                    },
-                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
-                }
-            },
-        }
-    )
+    catalog = tiny_catalog(tmp_path_factory.mktemp("models"), LANE, {"CPU": 1}, seats=SEATS)
     with a_ray(16):
         yield ensure_engine(catalog, LANE)
-
-
-class Call:
-    """Rows of one batch in the engine, and the results that they have so far."""
-
-    def __init__(
-        self,
-        engine: str,
-        batch_id: str,
-        tokens: list[int],
-        *,
-        tenant: str = "",
-        salts: CacheSalts | None = None,
-        **fields: Any,
-    ) -> None:
-        from worker.engine_client import EngineClient
-
-        self._client = EngineClient(engine, salts=salts)
-        works = [
-            Work(batch_id, number, tenant or batch_id, 0, 0, 86_400, 50, batch_rows=len(tokens))
-            for number in range(len(tokens))
-        ]
-        lines = [_line(count, **fields) for count in tokens]
-        #: By row, in the order of their coming.
-        self.results: dict[int, Result] = {}
-        self.task = asyncio.create_task(self._run(lines, works))
-
-    async def _run(self, lines: list[bytes], works: list[Work]) -> None:
-        async with aclosing(self._client.run_lines(lines, works)) as groups:
-            async for group in groups:
-                self.results.update(group)
-
-    async def end(self) -> list[dict[str, Any]]:
-        """Its answers, by row; all are successes."""
-        await asyncio.wait_for(self.task, 300)
-        assert {status for status, _ in self.results.values()} == {200}
-        return [json.loads(body) for _, (_, body) in sorted(self.results.items())]
-
-    async def cancel(self) -> None:
-        self.task.cancel()
-        await asyncio.wait([self.task])
-
-
-def _line(tokens: int, **fields: Any) -> bytes:
-    body = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "Tell me about trains, please."}],
-        "max_tokens": tokens,
-        "ignore_eos": True,
-        **fields,
-    }
-    return json.dumps({"custom_id": "row", "url": "/v1/chat/completions", "body": body}).encode()
 
 
 async def test_results_come_as_rows_end(engine: str) -> None:

@@ -74,6 +74,8 @@ def test_a_later_change_leaves_the_rest_and_unset_forgets(run_dir: Path) -> None
     changed = _json("set", "rest", "--event-streams", "0", run_dir=run_dir)
     forgotten = _json("set", "rest", "--unset", "batches-per-hour", run_dir=run_dir)
 
+    [*_, last] = (run_dir / "trail.jsonl").read_text().splitlines()
+    assert (json.loads(last)["act"], json.loads(last)["object"]) == ("tenant.changed", "rest")
     assert changed["set"] == {"batches_per_hour": 7, "event_streams": 0}
     assert forgotten["set"] == {"event_streams": 0}
 
@@ -179,7 +181,11 @@ def _stored(s3: S3, key: str) -> Any:
     async def read() -> Any:
         storage = Storage(*s3, "tenants")
         try:
-            return json.loads(await storage.get(key)) if await storage.keys(key) else None
+            if not await storage.keys(key):
+                return None
+            found = json.loads(await storage.get(key))
+            del found["seal"]
+            return found
         finally:
             storage.close()
 

@@ -1,9 +1,11 @@
 import asyncio
 import json
+import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import aio_pika
@@ -23,6 +25,7 @@ from shared.bus.relay import Relay
 from shared.bus.replays import REPLAY, REPLAYED
 from shared.catalog import Catalog
 from shared.lifecycle import Event
+from shared.monitoring.trail import Trail
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
@@ -111,6 +114,7 @@ async def acme(
         inputs=Inputs(state, storage, tenant_prefix="inbox/{tenant}/", places={}, max_bytes=1000),
         quota=NewBatchQuota(_CATALOG, 1000, 1000, 1000),
         replay=Replay(state, service, EventMessages()),
+        trail=Trail(Path(os.devnull)),
     )
     async with _queue(rabbitmq) as (channel, queue):
         late = Late(channel, queue)
