@@ -19,6 +19,7 @@ from dispatcher.lanes import ENTRYPOINT, LaneKeeper
 from dispatcher.leader import Leader
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
+from dispatcher.remaker import Remaker
 from dispatcher.replay import Replay
 from dispatcher.rounds import Rounds
 from dispatcher.row_span import SpanLimits
@@ -117,12 +118,12 @@ def build_dispatcher(
         mixed_batches=settings.mixed_batches,
         spans=SpanLimits() if settings.group_by_prefix else None,
         weights=settings.tenant_weights,
+        places=settings.places,
     )
     inputs = Inputs(
         state,
         services.lookups,
-        tenant_prefix=settings.tenant_prefix,
-        places=settings.input_places,
+        places=settings.places,
         max_bytes=settings.max_input_bytes,
         file_seconds=settings.file_seconds,
     )
@@ -154,6 +155,7 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
         storage,
         output_seconds=settings.output_seconds,
         tag_results=settings.tag_results,
+        keep_parts=settings.keep_parts,
     )
     lanes = LaneKeeper(
         state,
@@ -166,7 +168,13 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
         entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
     )
     return Leader(
-        rounds=Rounds(state, planner=planner, finaliser=finaliser, lanes=lanes),
+        rounds=Rounds(
+            state,
+            planner=planner,
+            finaliser=finaliser,
+            remaker=Remaker(state, storage),
+            lanes=lanes,
+        ),
         windows=Windows(state),
         reaper=Reaper(state, storage, batch_seconds=settings.batch_seconds),
         deliverer=Deliverer(

@@ -31,6 +31,7 @@ from shared.errors import (
 )
 from shared.input.problems import unreadable
 from shared.input.validation import InputCheck, Limits
+from shared.input_places import InputPlaces
 from shared.ledger.commits import Commit, carry_out, fail, read_commit
 from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.ledger.quarantine import set_aside
@@ -47,6 +48,7 @@ from shared.state import (
     State,
 )
 from shared.storage import Storage, why_unreadable
+from shared.tenant_rules import TenantRules
 
 log = structlog.get_logger()
 
@@ -75,13 +77,14 @@ class Planner:
         mixed_batches: bool = False,
         spans: SpanLimits | None = None,
         weights: Mapping[str, float] | None = None,
+        places: InputPlaces | None = None,
     ) -> None:
         """With limits for spans, rows that begin alike may be put in groups within one."""
         self._state = state
         self._storage = storage
         self._catalog = catalog
         self._models = catalog.endpoints_by_name()
-        self._rules = catalog.rules_by_name()
+        self._rules = TenantRules(catalog, places)
         self._slice_limits = slice_limits
         self._limits = Limits(
             rows=max_rows,
@@ -108,7 +111,9 @@ class Planner:
         crash.point("planner.begin")
         plan = _new_plan()
         await self._state.tenants.look()
-        check = self._check(record.fields["endpoint"], record.tenant, offset=record.number("start"))
+        check = self._check(
+            record.fields["endpoint"], tenant=record.tenant, offset=record.number("start")
+        )
         shares = LaneShares(self._catalog)
         slices: list[Slice] = []
         if record.number("size") > self._max_input_bytes:
@@ -157,7 +162,7 @@ class Planner:
         """
         if len(body) > self._max_input_bytes:
             return None
-        check = self._check(endpoint, tenant, offset=offset)
+        check = self._check(endpoint, tenant=tenant, offset=offset)
         shares = LaneShares(self._catalog)
         cutter = self._cutter(shares)
         spans = cutter.take(check.feed(body)) + cutter.take(check.finish()) + cutter.finish()
@@ -172,13 +177,13 @@ class Planner:
         fields, quota = {**self._fields(check, shares), **warnings}, self._quota_of(shares, tenant)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
 
-    def _check(self, endpoint: str, tenant: str, *, offset: int) -> InputCheck:
+    def _check(self, endpoint: str, *, tenant: str, offset: int) -> InputCheck:
         settings = self._state.tenants.of(tenant)
         return InputCheck(
             endpoint=endpoint,
             models=settings.usable(self._models),
             limits=self._limits.of_tenant(settings.custom_id_characters),
-            rules=self._rules,
+            rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
             offset=offset,
         )

@@ -98,6 +98,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                             custom_id_characters=settings.max_custom_id_characters,
                         ),
                         mixed_batches=settings.mixed_batches,
+                        places=settings.places,
                     ),
                     watchers,
                     open_streams,

@@ -20,9 +20,11 @@ from shared.errors import NotFoundError
 from shared.input.problems import unreadable
 from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
+from shared.input_places import InputPlaces
 from shared.openai.shapes import BatchError, BatchErrors
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
+from shared.tenant_rules import TenantRules
 
 #: Up to this size, every row of an input is tokenized; larger inputs are sampled.
 _COUNTED_BYTES = 8 * 1024 * 1024
@@ -79,12 +81,14 @@ class DryRuns:
         limits: Limits,
         *,
         mixed_batches: bool = False,
+        places: InputPlaces | None = None,
     ) -> None:
         self._state = state
         self._storage = storage
         self._catalog = catalog
         self._limits = limits
         self._mixed_batches = mixed_batches
+        self._rules = TenantRules(catalog, places)
         self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
         self._counters: dict[str, asyncio.Task[Counter]] = {}
 
@@ -132,7 +136,7 @@ class DryRuns:
             endpoint=endpoint,
             models=settings.usable(self._catalog.endpoints_by_name()),
             limits=self._limits.of_tenant(settings.custom_id_characters),
-            rules=self._catalog.rules_by_name(),
+            rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
         )
 

@@ -209,6 +209,10 @@ class Files:
         """The bytes of the tenant's files, and of the parts of its pending uploads."""
         return max(0, int(await self._redis.hget(f"{self._namespace}stored", tenant) or 0))
 
+    async def set_etag(self, file_id: str, etag: str) -> None:
+        """Note that the file's object was written again, if the file still exists."""
+        await self._scripts.run("set_etag", file_id, etag)
+
     async def many(self, file_ids: list[str]) -> list[FileRecord]:
         """The records that exist, of any tenant, in one round trip."""
         async with self._redis.pipeline(transaction=False) as pipe:

@@ -1,6 +1,8 @@
 """The order of rows in front of a real engine, which computes four rows at once."""
 
 from collections.abc import Iterator
+from itertools import count
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -107,3 +109,78 @@ async def test_a_tenant_finds_only_its_own_prompts_in_the_cache(engine: str) -> 
     assert await cached("other", "another's") == 0
     assert await cached("north", "shared") == 0
     assert await cached("south", "shared too") > 0
+
+
+async def test_no_tenant_can_tell_by_the_time_what_another_has_sent(engine: str) -> None:
+    salts, numbers = CacheSalts(b"secret"), count()
+
+    async def seconds(tenant: str, texts: list[str]) -> float:
+        began = perf_counter()
+        calls = [
+            Call(
+                engine, f"timed-{next(numbers)}", [1], tenant=tenant, salts=salts,
+                messages=[{"role": "user", "content": text}],
+            )
+            for text in texts
+        ]  # fmt: skip
+        for call in calls:
+            await call.end()
+        return perf_counter() - began
+
+    def faster(some: list[float], others: list[float]) -> float:
+        """Of all pairs, the part in which the first one is faster; a half if nothing differs."""
+        return sum(a < b for a in some for b in others) / (len(some) * len(others))
+
+    victims: list[float] = []
+    fresh: list[float] = []
+    own: list[float] = []
+    # In turns, so that the machine's moods are the same for all.
+    for number in range(24):
+        known, unknown = (
+            [f"{number} {word} {row} " + "is what was said, " * 120 for row in range(SEATS)]
+            for word in ("known", "unknown")
+        )
+        await seconds("victim", known)
+        victims.append(await seconds("spy", known))
+        fresh.append(await seconds("spy", unknown))
+        own.append(await seconds("spy", unknown))
+
+    # Who has sent a prompt himself can tell: the times would show it.
+    assert faster(own, fresh) > 0.8
+    assert 0.25 < faster(victims, fresh) < 0.75
+
+
+async def test_a_grammar_that_explodes_holds_up_nobody_else(engine: str) -> None:
+    numbers = count()
+
+    async def probe() -> float:
+        began = perf_counter()
+        await Call(engine, f"probe-{next(numbers)}", [2], tenant="neighbour").end()
+        return perf_counter() - began
+
+    await Call(engine, "warm", [4], structured_outputs={"choice": ["a", "b"]}).end()
+    quiet = sorted([await probe() for _ in range(10)])
+    # Each is another one, and would hold vLLM's event loop for seconds, and a core for minutes.
+    calls = [
+        Call(
+            engine, f"explodes-{number}", [4],
+            tenant="mallory", structured_outputs={"regex": f"(.?){{1,{15_000 + number}}}x"},
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    probes = []
+    while not all(call.task.done() for call in calls):
+        probes.append(await probe())
+    [form] = await Call(
+        engine, "form", [9], ignore_eos=False, structured_outputs={"choice": ["aye", "nay"]}
+    ).end()
+
+    for call in calls:
+        [error] = await call.end(400)
+        assert error["error"]["code"] == "grammar_too_complex"
+        assert error["error"]["param"] == "structured_outputs"
+    assert len(probes) > 10
+    # What compiles takes a processor, and nothing else.
+    assert sorted(probes)[len(probes) // 2] < 5 * quiet[len(quiet) // 2] + 0.2
+    assert max(probes) < 4
+    assert form["choices"][0]["message"]["content"] in {"aye", "nay"}

@@ -42,6 +42,7 @@ from shared.bus.relay import Relay
 from shared.bus.replays import REPLAY
 from shared.catalog import Catalog
 from shared.errors import NotFoundError
+from shared.input_places import InputPlaces
 from shared.ledger.manifests import manifest_key
 from shared.lifecycle import Event, Status
 from shared.monitoring.trail import Trail
@@ -1237,8 +1238,7 @@ def _intake(
         inputs=Inputs(
             state,
             storage,
-            tenant_prefix="inbox/{tenant}/",
-            places=places or {},
+            places=InputPlaces(storage.bucket, "inbox/{tenant}/", places or {}),
             max_bytes=max_bytes,
             pauses=(),
         ),
