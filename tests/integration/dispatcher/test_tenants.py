@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from dispatcher.lanes import LaneKeeper
 from dispatcher.packing import Packer
+from dispatcher.remaker import Remaker
 from dispatcher.rounds import Rounds
 from shared.bus.messages import RejectedError
 from shared.catalog import Catalog
@@ -250,7 +251,13 @@ async def test_weights_that_are_set_reach_what_is_claimed_within_a_round_or_two(
         attempts=9,
         given_weights={"acme": 2.0, "globex": 5.0},
     )
-    rounds = Rounds(state, planner=yard.planner, finaliser=yard.finaliser, lanes=keeper)
+    rounds = Rounds(
+        state,
+        planner=yard.planner,
+        finaliser=yard.finaliser,
+        remaker=Remaker(state, yard.storage),
+        lanes=keeper,
+    )
     running = asyncio.create_task(rounds.run())
     try:
         await eventually(lambda: _weight(state, "acme", 2.0))
