@@ -28,6 +28,7 @@ from tests.chaos.forked import Forked, Room, forks
 from tests.chaos.journal import Journal
 from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, RAY_TARGETS, STUB, Fault
 from tests.on_disk import are_bound, are_registered
+from tests.servers import UNBOUNDED
 
 TENANTS = ("acme", "globex")
 SUBSCRIBERS = ("one", "two")
@@ -92,7 +93,10 @@ class ChaosFleet:
         #: How often each fault hit each process or link.
         self.hit: Counter[str] = Counter()
         self._service = User("batchyard", secrets.token_urlsafe(16), tenant=False)
-        self._users = {name: User(name, secrets.token_urlsafe(16), tenant=True) for name in TENANTS}
+        self._users = {
+            name: User(name, secrets.token_urlsafe(16), tenant=True, bounds=UNBOUNDED)
+            for name in TENANTS
+        }
         self.redis = Redis(run_dir / "redis", secrets.token_urlsafe(16), secrets.token_urlsafe(16))
         self.rabbitmq = RabbitMQ(run_dir / "rabbitmq", [self._service, *self._users.values()])
         keys = secrets.token_hex(10).upper(), secrets.token_urlsafe(30)
