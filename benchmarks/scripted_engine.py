@@ -145,7 +145,13 @@ class ScriptedEngine:
 
     def __init__(self, pace: Pace) -> None:
         self._entrance = Entrance(
-            Capacity(pace.seats, pace.spare_seats, pace.spare_kv, pace.kv_tokens)
+            Capacity(
+                pace.seats,
+                pace.spare_seats,
+                pace.spare_kv,
+                pace.kv_tokens,
+                step_tokens=pace.step_tokens,
+            )
         )
         self._steps = Steps(pace)
         self._ids = itertools.count()

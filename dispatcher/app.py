@@ -118,12 +118,12 @@ def build_dispatcher(
         mixed_batches=settings.mixed_batches,
         spans=SpanLimits() if settings.group_by_prefix else None,
         weights=settings.tenant_weights,
+        places=settings.places,
     )
     inputs = Inputs(
         state,
         services.lookups,
-        tenant_prefix=settings.tenant_prefix,
-        places=settings.input_places,
+        places=settings.places,
         max_bytes=settings.max_input_bytes,
         file_seconds=settings.file_seconds,
     )

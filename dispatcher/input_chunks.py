@@ -30,12 +30,17 @@ async def input_chunks(storage: Storage, record: BatchRecord) -> AsyncIterator[b
         raise UnansweredError(f"S3 fails for the input alone. {error}") from error
 
 
+def is_small(record: BatchRecord) -> bool:
+    """Whether `input_chunks` gives the whole input as one chunk."""
+    return record.number("size") <= _SMALL_BYTES
+
+
 async def _chunks(storage: Storage, record: BatchRecord) -> AsyncIterator[bytes]:
     key, bucket, etag = (record.fields[name] for name in ("key", "bucket", "etag"))
     version, expected = record.fields.get("version_id"), record.fields.get("sha256")
     start, end = record.input_range
     digest = hashlib.sha256()
-    if record.number("size") <= _SMALL_BYTES:
+    if is_small(record):
         body = await storage.get(
             key, start=start, end=end, etag=etag, bucket=bucket, version_id=version
         )

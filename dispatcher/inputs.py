@@ -1,7 +1,7 @@
 """Locates the input of a batch from the bus, and checks that its tenant may read it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakValueDictionary
@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from shared import ids
 from shared.bus.messages import FileInput, Reason, RejectedError, S3Input
 from shared.errors import BatchyardError, NotFoundError, TransientError
+from shared.input_places import InputPlaces, is_in
 from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import ForbiddenError, Storage, Stored
@@ -28,10 +29,8 @@ class CrowdedError(BatchyardError):
 class Inputs:
     """Finds inputs; what it returns are fields of a manifest.
 
-    `tenant_prefix` is in our own bucket, and `places` are `s3://bucket/prefix/` by tenant. In both,
-    `{tenant}` stands for the tenant; the places under `*` are for every tenant. The file records of
-    inputs last `file_seconds`. An object that S3 fails for is looked up again after each of
-    `pauses`.
+    The file records of inputs last `file_seconds`. An object that S3 fails for is looked up again
+    after each of `pauses`.
     """
 
     def __init__(
@@ -39,15 +38,13 @@ class Inputs:
         state: State,
         storage: Storage,
         *,
-        tenant_prefix: str,
-        places: Mapping[str, Sequence[str]],
+        places: InputPlaces,
         max_bytes: int,
         file_seconds: int = THIRTY_DAYS,
         pauses: Sequence[float] = _PAUSES,
     ) -> None:
         self._state = state
         self._storage = storage
-        self._own = f"s3://{storage.bucket}/{tenant_prefix}"
         self._places = places
         self._max_bytes = max_bytes
         self._file_seconds = file_seconds
@@ -151,12 +148,8 @@ class Inputs:
         }
 
     def _require_readable(self, tenant: str, wanted: S3Input) -> None:
-        patterns = [self._own, *self._places.get("*", ()), *self._places.get(tenant, ())]
-        places = [pattern.replace("{tenant}", tenant) for pattern in patterns]
-        # `..` would lead out of the prefix.
-        is_plain = not {".", ".."} & set(wanted.key.split("/"))
-        address = f"s3://{wanted.bucket}/{wanted.key}"
-        if not is_plain or "/" in wanted.bucket or not address.startswith(tuple(places)):
+        places = self._places.of(tenant)
+        if not is_in(wanted.bucket, wanted.key, places):
             raise _refused(
                 "schema_invalid",
                 "input.key",

@@ -9,13 +9,14 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
 
 import structlog
 
 from dispatcher.cutter import Cutter
 from dispatcher.grouping import Grouping
-from dispatcher.input_chunks import UnansweredError, input_chunks
+from dispatcher.input_chunks import UnansweredError, input_chunks, is_small
 from dispatcher.lane_outlooks import LaneOutlooks
 from dispatcher.lane_shares import LaneShares
 from dispatcher.row_span import RowSpan, SpanLimits
@@ -30,6 +31,7 @@ from shared.errors import (
 )
 from shared.input.problems import unreadable
 from shared.input.validation import InputCheck, Limits
+from shared.input_places import InputPlaces
 from shared.ledger.commits import Commit, carry_out, fail, read_commit
 from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.ledger.quarantine import set_aside
@@ -47,6 +49,7 @@ from shared.state import (
     State,
 )
 from shared.storage import Storage, why_unreadable
+from shared.tenant_rules import TenantRules
 
 log = structlog.get_logger()
 
@@ -74,13 +77,14 @@ class Planner:
         mixed_batches: bool = False,
         spans: SpanLimits | None = None,
         weights: Mapping[str, float] | None = None,
+        places: InputPlaces | None = None,
     ) -> None:
         """With limits for spans, rows that begin alike may be put in groups within one."""
         self._state = state
         self._storage = storage
         self._catalog = catalog
         self._models = catalog.endpoints_by_name()
-        self._rules = catalog.rules_by_name()
+        self._rules = TenantRules(catalog, places)
         self._slice_limits = slice_limits
         self._limits = Limits(rows=max_rows, embedding_inputs=max_embedding_inputs)
         self._max_input_bytes = max_input_bytes
@@ -89,6 +93,9 @@ class Planner:
         self._spans = spans
         self._grouping = Grouping(state, storage)
         self._outlooks = LaneOutlooks(state, weights)
+        # Threads that parse share one interpreter lock, so many of them gain nothing and delay the
+        # event loop and small inputs by as much.
+        self._large = asyncio.Lock()
         #: Since when S3 fails for the inputs of batches, on the monotonic clock.
         self._unanswered: dict[str, float] = {}
 
@@ -99,7 +106,9 @@ class Planner:
             return
         crash.point("planner.begin")
         plan = _new_plan()
-        check = self._check(record.fields["endpoint"], offset=record.number("start"))
+        check = self._check(
+            record.fields["endpoint"], tenant=record.tenant, offset=record.number("start")
+        )
         shares = LaneShares(self._catalog)
         slices: list[Slice] = []
         if record.number("size") > self._max_input_bytes:
@@ -147,7 +156,8 @@ class Planner:
         """
         if len(body) > self._max_input_bytes:
             return None
-        check, shares = self._check(endpoint, offset=offset), LaneShares(self._catalog)
+        check = self._check(endpoint, tenant=tenant, offset=offset)
+        shares = LaneShares(self._catalog)
         cutter = self._cutter(shares)
         spans = cutter.take(check.feed(body)) + cutter.take(check.finish()) + cutter.finish()
         if check.problems or len(shares.all) != 1 or any(span.repeats for span in spans):
@@ -161,12 +171,12 @@ class Planner:
         fields, quota = {**self._fields(check, shares), **warnings}, self._quota_of(shares)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
 
-    def _check(self, endpoint: str, *, offset: int) -> InputCheck:
+    def _check(self, endpoint: str, *, tenant: str, offset: int) -> InputCheck:
         return InputCheck(
             endpoint=endpoint,
             models=self._models,
             limits=self._limits,
-            rules=self._rules,
+            rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
             offset=offset,
         )
@@ -200,13 +210,20 @@ class Planner:
                     waiting.extend(await self._grouping.cut(record, cutter, span, copy=name))
                 await write(_SLICES_A_WRITE)
 
+        turn = self._turn_of(record)
         async for chunk in input_chunks(self._storage, record):
-            # Parsing would block the event loop for too long.
-            await cut(await asyncio.to_thread(lambda part: cutter.take(check.feed(part)), chunk))
+            async with turn:
+                # Parsing would block the event loop for too long.
+                spans = await asyncio.to_thread(lambda part: cutter.take(check.feed(part)), chunk)
+            await cut(spans)
         await cut(cutter.take(check.finish()) + cutter.finish())
         waiting += cutter.cut_rest()
         await write(1)
         return written
+
+    def _turn_of(self, record: BatchRecord) -> AbstractAsyncContextManager[object]:
+        """Chunks of large inputs are parsed one at a time, and a small input passes them."""
+        return nullcontext() if is_small(record) else self._large
 
     def _cutter(self, shares: LaneShares) -> Cutter:
         return Cutter(shares, self._slice_limits, self._spans)

@@ -11,12 +11,11 @@ import httpcore
 
 from dispatcher.schedule import retry_after_seconds
 from shared.outbound import Guard, RefusedAddressError, read_url
+from shared.outbound_network import GuardedNetwork
 
 #: Bytes of an answer's body that are read and dropped before the connection is closed.
 _BODY_BYTES = 64 * 1024
 _BODY_SECONDS = 2.0
-#: Addresses of a host that are tried: each may be slow to refuse.
-_MAX_ADDRESSES = 4
 _USER_AGENT = f"Batchyard/{version('batchyard')}"
 _ERROR_CHARACTERS = 200
 
@@ -42,7 +41,7 @@ class Sender:
             ssl_context=tls or httpcore.default_ssl_context(),
             max_connections=None,
             max_keepalive_connections=0,
-            network_backend=_Guarded(guard),
+            network_backend=GuardedNetwork(guard),
         )
         # httpcore cleans up after its own timeouts, but not if ours ends a TLS handshake.
         self._limits = {"connect": timeout_seconds / 3}
@@ -93,35 +92,6 @@ class Sender:
     async def close(self) -> None:
         """Close what is still open."""
         await self._pool.aclose()
-
-
-class _Guarded(httpcore.AsyncNetworkBackend):
-    """Connects to the addresses that were checked, so that no second lookup can differ.
-
-    httpcore starts TLS itself, for the host of the URL.
-    """
-
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
-        self._network = httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109  # httpcore's signature
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        failure: Exception | None = None
-        for address in (await self._guard.addresses(host, port))[:_MAX_ADDRESSES]:
-            try:
-                return await self._network.connect_tcp(
-                    address, port, timeout, local_address, socket_options
-                )
-            except (httpcore.NetworkError, httpcore.TimeoutException) as error:
-                failure = error
-        raise failure or OSError(f"'{host}' has no address.")
 
 
 async def _throw_away(response: httpcore.Response) -> None:

@@ -4,10 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
-from shared.settings import DEFAULT_TENANT_PREFIX, NINETY_DAYS, SharedSettings
-
-#: A bucket and a prefix in it. The slash at its end keeps `acme/` from meaning `acme-2/` as well.
-InputPlace = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(.*/)?$")]
+from shared.settings import NINETY_DAYS, SharedSettings
 
 
 class DispatcherSettings(SharedSettings):
@@ -37,17 +34,10 @@ class DispatcherSettings(SharedSettings):
     lane_job_silence_seconds: float = 60.0
     #: A lane whose jobs end this often without a committed row fails its batches.
     lane_job_attempts: int = 5
-    #: The prefix of objects in Batchyard's bucket that a tenant may name as its input.
-    tenant_prefix: str = DEFAULT_TENANT_PREFIX
     tag_results: bool = Field(
         default=False,
         description="give each output and error file in S3 the object tag `tenant`, so that a "
         "tenant's S3 login can be allowed to read its own; the server must support tags",
-    )
-    input_places: dict[str, tuple[InputPlace, ...]] = Field(
-        default={},
-        description='further places of inputs, as JSON: `{"acme": ["s3://acme-data/exports/"]}`; '
-        "`*` is for every tenant, and `{tenant}` stands for its name",
     )
     batch_seconds: int = Field(
         default=NINETY_DAYS,

@@ -90,6 +90,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                         catalog,
                         Limits(settings.max_rows_per_batch, settings.max_embedding_inputs),
                         mixed_batches=settings.mixed_batches,
+                        places=settings.places,
                     ),
                     watchers,
                     UploadMemory(settings.upload_memory_bytes),

@@ -20,9 +20,11 @@ from shared.errors import NotFoundError
 from shared.input.problems import unreadable
 from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
+from shared.input_places import InputPlaces
 from shared.openai.shapes import BatchError, BatchErrors
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
+from shared.tenant_rules import TenantRules
 
 #: Up to this size, every row of an input is tokenized; larger inputs are sampled.
 _COUNTED_BYTES = 8 * 1024 * 1024
@@ -79,18 +81,21 @@ class DryRuns:
         limits: Limits,
         *,
         mixed_batches: bool = False,
+        places: InputPlaces | None = None,
     ) -> None:
         self._state = state
         self._storage = storage
         self._catalog = catalog
         self._limits = limits
         self._mixed_batches = mixed_batches
+        self._rules = TenantRules(catalog, places)
         self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
         self._counters: dict[str, asyncio.Task[Counter]] = {}
 
     async def run(self, file: FileRecord, *, endpoint: str, completion_window: str) -> DryRun:
         """Report what a batch over this file would do. Raises TransientError."""
-        check, tally = self._check(endpoint), Tally(every=1 + file.bytes // _COUNTED_BYTES)
+        check = self._check(endpoint, file.tenant)
+        tally = Tally(every=1 + file.bytes // _COUNTED_BYTES)
         errors = None
         async with self._slots:
             try:
@@ -99,7 +104,7 @@ class DryRuns:
                 why = why_unreadable(error)
                 errors = [unreadable(file.id, tenant=file.tenant, why=why)]
                 # Do not report what was read before the object disappeared.
-                check, tally = self._check(endpoint), Tally(every=1)
+                check, tally = self._check(endpoint, file.tenant), Tally(every=1)
         if errors is None:
             errors = check.problems[: self._limits.problems]
         context = tally.context_length()
@@ -124,12 +129,12 @@ class DryRuns:
             forecast=combined(forecasts),
         )
 
-    def _check(self, endpoint: str) -> InputCheck:
+    def _check(self, endpoint: str, tenant: str) -> InputCheck:
         return InputCheck(
             endpoint=endpoint,
             models=self._catalog.endpoints_by_name(),
             limits=self._limits,
-            rules=self._catalog.rules_by_name(),
+            rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
         )
 

@@ -21,6 +21,7 @@ from pydantic import (
 
 from shared.errors import NotFoundError
 from shared.openai.endpoints import ENDPOINTS, Runner, endpoints_of
+from shared.openai.media import MediaLimits, MediaRules
 from shared.openai.row_limits import MAX_ANSWERS, MAX_INPUTS, RowLimits
 from shared.openai.row_rules import RowRules
 
@@ -127,6 +128,7 @@ class Model(_Strict):
     row_limits: RowLimits = RowLimits()
     share_prefixes: tuple[TenantName, ...] = ()
     media_domains: tuple[Domain, ...] = ()
+    media_limits: MediaLimits = MediaLimits()
     engine: dict[str, Any] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 
@@ -145,7 +147,7 @@ class Model(_Strict):
         return RowRules(
             extra_fields=frozenset(self.extra_fields),
             limits=RowLimits(**{**self._fitting_limits(), **self._own_limits()}),
-            media_domains=frozenset(self.media_domains),
+            media=MediaRules(domains=frozenset(self.media_domains), limits=self.media_limits),
             context=_positive(self.engine.get("max_model_len")),
         )
 

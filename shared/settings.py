@@ -2,16 +2,20 @@
 
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from shared.input_places import InputPlaces
 from shared.storage import DEFAULT_REGION, Storage
 
 THIRTY_DAYS = 2_592_000
 NINETY_DAYS = 7_776_000
 #: Where in our bucket a tenant puts the inputs that its messages name.
 DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
+#: A bucket and a prefix in it. The slash at its end keeps `acme/` from meaning `acme-2/` as well.
+InputPlace = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(.*/)?$")]
 
 
 class StoreSettings(BaseSettings):
@@ -35,6 +39,22 @@ class StoreSettings(BaseSettings):
     )
     catalog: Path = Field(description="the YAML file that names models and pools")
     log_level: str = Field(default="INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`")
+    tenant_prefix: str = Field(
+        default=DEFAULT_TENANT_PREFIX,
+        description="the prefix of objects in Batchyard's bucket that a tenant may name as inputs "
+        "and as media; set the same for all processes",
+    )
+    input_places: dict[str, tuple[InputPlace, ...]] = Field(
+        default={},
+        description='further places of inputs and media, as JSON: `{"acme": '
+        '["s3://acme-data/exports/"]}`; `*` is for every tenant, and `{tenant}` stands for its '
+        "name; set the same for all processes",
+    )
+
+    @property
+    def places(self) -> InputPlaces:
+        """The places in S3 of each tenant's inputs and media."""
+        return InputPlaces(self.s3_bucket, self.tenant_prefix, self.input_places)
 
 
 class SharedSettings(StoreSettings):

@@ -34,6 +34,9 @@ from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.entrance import Entrance, Guest, WithdrawnError
+from worker.grammar_gate import GrammarGate, tokenizer_description
+from worker.grammars import grammars
+from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
 from worker.row_groups import in_groups
@@ -92,6 +95,10 @@ class BatchServer(LLMServer):
         self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
         self._openai = OpenAILayer(await engine.build_asgi_app())
         self._rules = rules_from(os.environ)
+        register_media_connector(self._rules.media.limits)
+        self._grammars = GrammarGate(
+            self._rules.limits, lambda: tokenizer_description(self._client.vllm_config)
+        )
         self._entrance = Entrance(_capacity(self._client.vllm_config))
         self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         #: The rows that run.
@@ -140,6 +147,10 @@ class BatchServer(LLMServer):
         """Let no line of the batch enter vLLM that is not there yet."""
         self._entrance.withdraw(batch_id)
 
+    async def complete(self, batch_id: str) -> None:
+        """Know that no line of the batch comes after those that are here."""
+        self._entrance.complete(batch_id)
+
     async def unfinished(self) -> int:
         """How many sequences are in vLLM right now."""
         return self._entrance.seated
@@ -176,7 +187,7 @@ class BatchServer(LLMServer):
                 status=404,
                 param="url",
             )
-        if (refusal_of_body := refused(self._rules, url, body)) is not None:
+        if (refusal_of_body := await self._refused(url, body, work.tenant)) is not None:
             return refusal_of_body
         if isinstance(body, dict):
             body = self._rules.bounded(url, body)
@@ -200,6 +211,12 @@ class BatchServer(LLMServer):
             if answer[0] == SUCCESS:
                 self._entrance.learn(guest, usage_of(answer[1]))
             return result
+
+    async def _refused(self, url: str, body: Any, tenant: str) -> Result | None:
+        found = refused(self._rules, url, body)
+        if found is None and isinstance(body, dict):
+            return await self._grammars.refused(tenant, grammars(body))
+        return found
 
     def _unfinished(self) -> int:
         count: int = self._client.output_processor.get_num_unfinished_requests()
@@ -238,6 +255,7 @@ def _capacity(vllm_config: Any) -> Capacity:
         spare_kv=float(os.environ[SPARE_KV_VARIABLE]),
         kv_tokens=0 if is_one_step else cores * (cache.num_gpu_blocks or 0) * cache.block_size,
         is_one_step=is_one_step,
+        step_tokens=cores * vllm_config.scheduler_config.max_num_batched_tokens,
     )
 
 

@@ -55,6 +55,7 @@ class EngineClient:
         self._salts = salts
         self._patience_seconds = patience_seconds
         self._handle: Any = None
+        self._telling: set[asyncio.Future[None]] = set()
         #: All calls of this client share one question to Serve's controller at a time.
         self._asking = asyncio.Lock()
         self._failure: str | None = None
@@ -79,18 +80,24 @@ class EngineClient:
 
     async def withdraw(self, batch_id: str) -> None:
         """Take out all lines of the batch that still wait, in every replica."""
-        try:
-            answers = self._connect().broadcast("withdraw", batch_id)
-            await answers.results_async(timeout_s=CHECK_SECONDS, return_exceptions=True)
-        except (RayServeException, RayError, TimeoutError) as error:
-            # They run then, as if they had been in the engine.
-            log.warning("engine.not_withdrawn", batch_id=batch_id, reason=type(error).__name__)
+        # Where it fails they run, as if they had been in the engine.
+        await self._tell_all("withdraw", batch_id)
 
     async def wake(self) -> None:
         """Return once a replica answers; this starts an engine that sleeps."""
         async with aclosing(self.run_lines([], [])) as nothing:
             async for _ in nothing:
                 pass
+
+    async def _tell_all(self, method: str, batch_id: str) -> None:
+        """Call a method of every replica."""
+        try:
+            answers = self._connect().broadcast(method, batch_id)
+            await answers.results_async(timeout_s=CHECK_SECONDS, return_exceptions=True)
+        except (RayServeException, RayError, TimeoutError) as error:
+            log.warning(
+                "engine.not_told", what=method, batch_id=batch_id, reason=type(error).__name__
+            )
 
     def _connect(self) -> Any:
         if self._handle is None:
@@ -145,12 +152,21 @@ class EngineClient:
         with _in_our_words():
             try:
                 response = self._connect().run_lines.remote(list(lines), self._salted(order))
+                self._tell_ends(order)
                 async for results in response:
                     yield results
             except (asyncio.CancelledError, GeneratorExit):
                 if response is not None:
                     response.cancel()
                 raise
+
+    def _tell_ends(self, order: Sequence[Work]) -> None:
+        """Tell the other replicas, too, that no more rows of a batch come after these."""
+        for work in order:
+            if work.ends_batch and work.batch_rows > len(order):
+                telling = asyncio.ensure_future(self._tell_all("complete", work.batch_id))
+                self._telling.add(telling)
+                telling.add_done_callback(self._telling.discard)
 
     def _salted(self, order: Sequence[Work]) -> list[Work]:
         if self._salts is None:

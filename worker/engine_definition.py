@@ -20,7 +20,7 @@ from worker.engine_sizes import (
     spare_seats,
 )
 from worker.engine_status import DEPLOYMENT
-from worker.row_rules import rules_arguments, rules_environment
+from worker.row_rules import rules_environment
 
 #: Calls that one replica has at most, which rows of batches never reach: what waits for the engine
 #: waits in its queue, where it has an order, and not in Serve, where it has none.
@@ -73,7 +73,6 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
         "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
         # What an answer says of the cache is what its tenant is not charged for.
         "enable_prompt_tokens_details": True,
-        **rules_arguments(model),
         **model.engine,
         "max_num_seqs": model.seats + spare_seats(model),
         # Each row has a rank of the engine's queue.

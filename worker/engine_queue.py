@@ -85,8 +85,12 @@ class EngineQueue:
         if self._may_use_spare(row.work):
             self._small.add(row.work)
         if work.ends_batch:
-            self._line.complete(work.batch_id)
+            self.complete(work.batch_id)
         return row
+
+    def complete(self, batch_id: str) -> None:
+        """Say that no row of the batch comes after those that wait here."""
+        self._line.complete(batch_id)
 
     def admit(self, now: float) -> Iterator[QueuedRow]:
         """The rows that enter now, in their order; each has its rank."""

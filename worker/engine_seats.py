@@ -4,6 +4,7 @@ vLLM takes a sequence that waits only when a seat is free, and never takes a sea
 vLLM is given no more sequences than have a seat, and none that its KV cache cannot hold to the end.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -12,6 +13,9 @@ from typing import NamedTuple
 #: While a spare seat is in use, prompts of no more tokens than this begin at a time besides. A step
 #: with many prompts takes several times as long as one without.
 QUIET_PROMPT_TOKENS = 1024
+#: So many steps full of prompts are inside at a time: two that vLLM computes or has scheduled, and
+#: one more. The rest of a crowd that comes at once would only delay whatever comes next.
+STEPS_OF_PROMPTS = 3
 
 
 class Capacity(NamedTuple):
@@ -26,6 +30,8 @@ class Capacity(NamedTuple):
     kv_tokens: int = 0
     #: Whether a row takes one step, as for vectors.
     is_one_step: bool = False
+    #: Tokens that one step computes; 0 if nobody knows.
+    step_tokens: int = 0
 
 
 class Sequence(NamedTuple):
@@ -140,13 +146,19 @@ class Seats:
         if not self._has_any_seat():
             return False
         prompt_tokens = self._prompt_tokens + sequence.prompt_tokens
-        if self._spare_seated and self._prompt_tokens and prompt_tokens > QUIET_PROMPT_TOKENS:
+        if self._prompt_tokens and prompt_tokens > self._max_prompt_tokens():
             return False
         if not self._capacity.kv_tokens:
             return True
         needed = prompt_tokens + self._answer_tokens + sequence.output_tokens
         limit = (1 - self._capacity.spare_kv) * self._capacity.kv_tokens
         return self._used_tokens + needed <= limit
+
+    def _max_prompt_tokens(self) -> float:
+        """How many tokens the prompts may have that are inside and have not begun."""
+        if self._spare_seated:
+            return QUIET_PROMPT_TOKENS
+        return STEPS_OF_PROMPTS * self._capacity.step_tokens or math.inf
 
 
 def _first(queue: list[tuple[int, str]], waiting: dict[str, Sequence]) -> Sequence | None:

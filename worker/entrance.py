@@ -122,6 +122,10 @@ class Entrance:
                 guest.is_withdrawn = True
                 guest.task.cancel()
 
+    def complete(self, batch_id: str) -> None:
+        """No row of the batch comes after those that are here."""
+        self._queue.complete(batch_id)
+
     def learn(self, guest: Guest, usage: SliceUsage) -> None:
         """A row that was inside has an answer."""
         self._queue.learn(guest.row, usage, self._clock())

@@ -11,6 +11,7 @@ from worker.engine_client import EngineClient
 from worker.engine_deployment import ensure_engine
 from worker.engine_errors import Engine
 from worker.engine_sizes import rows_ahead, rows_at_once, small_rows, turn_rows
+from worker.media_engine import with_media
 from worker.settings import WorkerSettings
 from worker.slice_runner import SliceRunner
 from worker.suspect_runner import SuspectRunner
@@ -36,6 +37,7 @@ class LaneEngines:
         self._settings = settings
         model = catalog.model(lane.model)
         self._share_prefixes = model.share_prefixes
+        self._rules = model.row_rules
         self._rows_in_engine = rows_ahead(rows_at_once(model))
         #: Nothing that was begun directly waits here: `LaneLoad` says how much that is.
         any_rows = max(settings.direct_rows, 2 * self._rows_in_engine)
@@ -57,6 +59,7 @@ class LaneEngines:
             app_name=self._catalog.app_name(engine),
             rows_in_engine=self._rows_in_engine,
             share_prefixes=self._share_prefixes,
+            rules=self._rules,
             patience_seconds=self._patience_seconds,
         )
 
@@ -85,8 +88,9 @@ class LaneEngines:
 
     def client(self, engine: Lane) -> Engine:
         """Calls the engine from this process."""
-        return EngineClient(
+        client = EngineClient(
             self._catalog.app_name(engine),
             patience_seconds=self._patience_seconds,
             salts=CacheSalts(self._settings.cache_key, self._share_prefixes),
         )
+        return with_media(client, self._settings, self._rules)

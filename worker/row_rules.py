@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.catalog import Model
+from shared.openai.media import MediaRules
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from worker.engine_errors import Result
 from worker.engine_results import refusal
@@ -16,22 +17,26 @@ from worker.engine_results import refusal
 ROW_RULES_VARIABLE = "BATCHYARD_ROW_RULES"
 
 
-#: A domain that no name server knows. Without any, vLLM would download from everywhere.
-_NOWHERE = "nowhere.invalid"
+#: The variable by which vLLM finds what loads its media, and the name of ours.
+MEDIA_CONNECTOR_VARIABLE, MEDIA_CONNECTOR = "VLLM_MEDIA_CONNECTOR", "batchyard"
 
 
 def rules_environment(model: Model) -> dict[str, str]:
     """What the environment of the model's replicas says about its rules, to us and to vLLM."""
+    limits = model.media_limits
     return {
-        ROW_RULES_VARIABLE: model.row_rules.model_dump_json(),
-        # A redirect would lead from a domain that is allowed to one that is not.
-        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+        ROW_RULES_VARIABLE: _as_data(model.row_rules).model_dump_json(),
+        MEDIA_CONNECTOR_VARIABLE: MEDIA_CONNECTOR,
+        # These are vLLM's own, which it looks at before it decodes.
+        "VLLM_MAX_IMAGE_PIXELS": str(limits.pixels),
+        "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB": str(-(-limits.bytes // 2**20)),
+        "VLLM_MAX_AUDIO_DECODE_DURATION_S": str(limits.seconds),
     }
 
 
-def rules_arguments(model: Model) -> dict[str, Any]:
-    """The arguments by which vLLM keeps the rules itself."""
-    return {"allowed_media_domains": sorted(model.media_domains) or [_NOWHERE]}
+def _as_data(rules: RowRules) -> RowRules:
+    """The rules of requests whose media have been fetched for them."""
+    return rules.model_copy(update={"media": MediaRules(limits=rules.media.limits)})
 
 
 def rules_from(environment: Mapping[str, str]) -> RowRules:

@@ -5,6 +5,7 @@ secret of the salts are files, in a folder that only nodes with the resource `st
 """
 
 import os
+from ipaddress import IPv4Network, IPv6Network
 from typing import Self
 
 from pydantic import Field, SecretStr
@@ -36,6 +37,13 @@ class WorkerSettings(StoreSettings):
     lane_engine_deaths: int = Field(default=12, ge=5)
     #: Publish an event for each committed slice. There are many of them.
     slice_events: bool = False
+    media_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        default=(),
+        description="private networks where the hosts of a model's `media_domains` may be, as a "
+        'JSON list such as `["10.1.0.0/16"]`; without it, only public addresses are called',
+    )
+    #: How long the download of one image, sound or video may take.
+    media_seconds: float = Field(default=30.0, gt=0)
     cache_secret: SecretStr | None = Field(
         default=None,
         description="what keeps tenants apart in the engines' prefix caches; without it, a secret "

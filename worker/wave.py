@@ -17,6 +17,7 @@ from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink
 
+from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.settings import open_storage
 from shared.slices import Claim, SliceUsage, StrikeRange
 from shared.state import State
@@ -25,6 +26,7 @@ from worker.batch_watch import BatchWatch
 from worker.cache_salt import CacheSalts
 from worker.connections import open_state, read_settings, run_with_stores
 from worker.engine_client import EngineClient
+from worker.media_engine import with_media
 from worker.outcomes import Outcome, SliceResult
 from worker.rows import PartBody, nothing
 from worker.slice_io import SliceInput, begin, fetch, settle
@@ -58,6 +60,7 @@ def run_wave(
     app_name: str,
     rows_in_engine: int,
     share_prefixes: tuple[str, ...] = (),
+    rules: RowRules = DEFAULT_RULES,
     patience_seconds: float | None = None,
 ) -> None:
     """Run the slices up to their commits; blocks until the last one. Meant for a thread.
@@ -80,6 +83,7 @@ def run_wave(
             "app_name": app_name,
             "rows_in_engine": rows_in_engine,
             "share_prefixes": share_prefixes,
+            "rules": rules,
             "patience_seconds": patience_seconds,
         },
         **_LIGHT,
@@ -143,16 +147,18 @@ class SliceMapper:
         app_name: str,
         rows_in_engine: int,
         share_prefixes: tuple[str, ...],
+        rules: RowRules,
         patience_seconds: float | None,
     ) -> None:
         self._settings = settings = read_settings()
         self._state, self._storage = open_state(settings), open_storage(settings)
+        client = EngineClient(
+            app_name,
+            patience_seconds=patience_seconds,
+            salts=CacheSalts(settings.cache_key, share_prefixes),
+        )
         self._runner = SliceRunner(
-            EngineClient(
-                app_name,
-                patience_seconds=patience_seconds,
-                salts=CacheSalts(settings.cache_key, share_prefixes),
-            ),
+            with_media(client, settings, rules),
             BatchWatch(self._state),
             rows_in_engine=rows_in_engine,
             rows_per_engine_call=settings.rows_per_engine_call,

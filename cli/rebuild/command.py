@@ -99,7 +99,7 @@ def _show(rebuild: Rebuild, seconds: float, *, dry_run: bool) -> None:
         typer.echo(f"left out: {problem}", err=True)
     for one in rebuild.damaged:
         place = f" (now {one.moved_to})" if one.moved_to else ""
-        typer.echo(f"damaged: {one.key}: {one.reason}; {one.outcome}{place}", err=True)
+        typer.echo(f"damaged {one.kind}: {one.key}: {one.reason}; {one.outcome}{place}", err=True)
     typer.echo(f"{'counted' if dry_run else 'done'} in {seconds:.1f} s")
 
 

@@ -83,7 +83,7 @@ class FileRestore:
         key = f"{found.key}.json"
         try:
             async with answered(self._storage, key):
-                return await read_file(self._storage, found.key)
+                file = await read_file(self._storage, found.key)
         except NotFoundError:
             return None
         except BrokenObjectError as error:
@@ -91,7 +91,10 @@ class FileRestore:
             outcome = "its file is kept for 30 days, without its name"
             await self._damage.keep_copy(error, outcome)
             await self._storage.put(key, encoded(file.to_fields()))
-            return file
+        if (file.etag, file.bytes) != (found.etag, found.size):
+            other = BrokenObjectError(found.key, "it is not the object that was uploaded")
+            self._damage.note(other, "it stays; who reads it gets an error")
+        return file
 
     async def _delete(self, tenant: str, file_id: str) -> None:
         gone = await self._state.restore.delete_file(tenant, file_id)

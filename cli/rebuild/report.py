@@ -15,6 +15,8 @@ class Damaged(NamedTuple):
     """A damaged object, and what became of what it was for."""
 
     key: str
+    #: What kind of object it is, in the words of `Kind`.
+    kind: str
     reason: str
     outcome: str
     #: Its key in the quarantine; None if nothing of it is there.

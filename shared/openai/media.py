@@ -1,17 +1,24 @@
-"""Where the images, sounds and videos of a request may come from. Pure.
+"""Where the images, sounds and videos of a request may come from, and how many. Pure.
 
-vLLM downloads whatever URL a request names, from inside the fleet's network. So a request brings
-its media along as `data:` URLs, except from domains that the operator names.
+vLLM would download whatever URL a request names, from inside the fleet's network. So the engine
+takes `data:` URLs alone. A lane job makes them of objects in the tenant's own places in S3, and of
+URLs at domains that the operator names.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.input_places import is_in
 from shared.openai.bodies import Refusal
 
+S3_SCHEME = "s3://"
 #: Fields of a part that hold a URL, or an object with one.
 _URLS = frozenset({"audio_url", "file_url", "image_url", "video_url"})
+#: Fields of a part that hold an object with base64.
+_DATA = frozenset({"input_audio"})
 #: Parts that hold the engine's own objects instead of media, and the name under which the engine
 #: keeps a part for whoever asks for that name.
 _CLOSED = frozenset(
@@ -24,30 +31,93 @@ _MAX_PLACE = 200
 _CONVERSATIONS = ("messages", "input")
 
 
+class MediaLimits(BaseModel):
+    """The most that the media of one request may be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    items: int = Field(default=64, ge=0)
+    #: Of all its media together, as files.
+    bytes: int = Field(default=32 * 1024 * 1024, ge=0)
+    #: Of an image, and of a frame of a video.
+    pixels: int = Field(default=64 * 1024 * 1024, ge=1)
+    #: Of a video.
+    frames: int = Field(default=36_000, ge=1)
+    #: Of a sound or a video.
+    seconds: int = Field(default=600, ge=1)
+
+
+class MediaRules(BaseModel):
+    """What the media of a model's requests may be; without anything, `data:` URLs."""
+
+    model_config = ConfigDict(frozen=True)
+
+    #: Hosts from which they are downloaded.
+    domains: frozenset[str] = frozenset()
+    #: Of the request's tenant: `s3://bucket/prefix/`.
+    places: tuple[str, ...] = ()
+    limits: MediaLimits = MediaLimits()
+
+
+class Medium(NamedTuple):
+    """An image, sound or video that a request names by a URL."""
+
+    #: The field of the body, dotted.
+    place: str
+    url: str
+    #: What has the URL, and under which name.
+    holder: dict[str, Any]
+    name: str
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it comes with the request."""
+        return self.url[:5].lower() == "data:"
+
+
+def media_of(body: Mapping[str, Any]) -> Iterator[Medium]:
+    """The media that a request names by URLs, wherever the engine would look for one."""
+    for place, name, value, holder in _fields(body):
+        if name not in _URLS:
+            continue
+        if isinstance(value, dict):
+            if isinstance(value.get("url"), str):
+                yield Medium(place, value["url"], value, "url")
+        elif isinstance(value, str):
+            yield Medium(place, value, holder, name)
+
+
 def media_refusal(
-    body: Mapping[str, Any], *, domains: Collection[str], extra_fields: Collection[str]
+    body: Mapping[str, Any], rules: MediaRules, *, extra_fields: Collection[str] = ()
 ) -> Refusal | None:
     """Why the request's media may not be used; None if they may, or if there are none."""
-    for place, name, value in _fields(body):
-        kind = value if name == "type" and isinstance(value, str) else name
-        if kind in _CLOSED:
-            if value is not None and kind not in extra_fields:
-                return Refusal(
-                    place[:_MAX_PLACE],
-                    "Requests bring no parts in the engine's own form and choose no names in its "
-                    "cache. Leave it out",
-                )
-        elif name in _URLS:
-            url = value.get("url") if isinstance(value, dict) else value
-            if isinstance(url, str) and not may_come_from(url, domains):
-                return Refusal(place[:_MAX_PLACE], _where_from(domains))
+    found = _closed_part(body, extra_fields)
+    if found is not None:
+        return found
+    count = size = 0
+    for medium in media_of(body):
+        count += 1
+        size += _bytes_in(medium.url) if medium.is_data else 0
+        if not may_come_from(medium.url, rules):
+            return Refusal(medium.place[:_MAX_PLACE], _where_from(rules))
+        if (refusal := _too_much(medium.place, count, size, rules.limits)) is not None:
+            return refusal
+    for place, name, value, _ in _fields(body):
+        if name in _DATA and isinstance(value, dict) and isinstance(value.get("data"), str):
+            count += 1
+            size += len(value["data"]) * 3 // 4
+            if (refusal := _too_much(place, count, size, rules.limits)) is not None:
+                return refusal
     return None
 
 
-def may_come_from(url: str, domains: Collection[str]) -> bool:
+def may_come_from(url: str, rules: MediaRules) -> bool:
     """Whether media of this URL may be used."""
     if url[:5].lower() == "data:":
         return True
+    if url.startswith(S3_SCHEME):
+        bucket, key = bucket_and_key(url)
+        return bool(key) and url.isprintable() and is_in(bucket, key, rules.places)
     # Two readers of a URL with such characters may find two hosts in it.
     if not url.isascii() or not url.isprintable() or set(url) & set("\\ @"):
         return False
@@ -56,37 +126,85 @@ def may_come_from(url: str, domains: Collection[str]) -> bool:
         host = parts.hostname
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and host in domains
+    return parts.scheme in ("http", "https") and host in rules.domains
 
 
-def _fields(body: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """The place, the name and the value of each field inside the request's conversation."""
+def bucket_and_key(url: str) -> tuple[str, str]:
+    """What an `s3://` URL names. The key stands in it as it is: nothing is decoded."""
+    bucket, _, key = url.removeprefix(S3_SCHEME).partition("/")
+    return bucket, key
+
+
+def too_many_bytes(limits: MediaLimits) -> str:
+    """What a request is told whose media are too large."""
+    return (
+        f"The media of this request have more than the {limits.bytes} bytes that the media of one "
+        "request of this model may have together. Send fewer or smaller ones"
+    )
+
+
+def _closed_part(body: Mapping[str, Any], extra_fields: Collection[str]) -> Refusal | None:
+    for place, name, value, _ in _fields(body):
+        kind = value if name == "type" and isinstance(value, str) else name
+        if kind in _CLOSED and value is not None and kind not in extra_fields:
+            return Refusal(
+                place[:_MAX_PLACE],
+                "Requests bring no parts in the engine's own form and choose no names in its "
+                "cache. Leave it out",
+            )
+    return None
+
+
+def _too_much(place: str, count: int, size: int, limits: MediaLimits) -> Refusal | None:
+    if count > limits.items:
+        return Refusal(
+            place[:_MAX_PLACE],
+            f"The request has more than the {limits.items} images, sounds and videos that one "
+            "request of this model may have. Split the request",
+        )
+    if size > limits.bytes:
+        return Refusal(place[:_MAX_PLACE], too_many_bytes(limits))
+    return None
+
+
+def _bytes_in(url: str) -> int:
+    """Of the file in a `data:` URL, which is base64."""
+    return (len(url) - url.find(",") - 1) * 3 // 4
+
+
+def _fields(body: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
+    """Each field inside the request's conversation: its place, name, value and holder."""
     # One iterator for each level, because a line may hold millions of values.
     levels = [_inside(name, body.get(name)) for name in _CONVERSATIONS]
     while levels:
         if (found := next(levels[-1], None)) is None:
             levels.pop()
             continue
-        place, name, value = found
+        place, name, value, holder = found
         if isinstance(name, str):
-            yield place, name, value
+            yield place, name, value, holder
         if isinstance(value, list | dict) and name not in _CALLS:
             levels.append(_inside(place, value))
 
 
-def _inside(place: str, value: Any) -> Iterator[tuple[str, str | int, Any]]:
+def _inside(place: str, value: Any) -> Iterator[tuple[str, str | int, Any, Any]]:
     items: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list):
         items = enumerate(value)
-    return ((f"{place}.{name}", name, one) for name, one in items)
+    return ((f"{place}.{name}", name, one, value) for name, one in items)
 
 
-def _where_from(domains: Collection[str]) -> str:
-    if not domains:
-        return "Send the media along as a `data:` URL; this model downloads nothing"
-    return (
-        "Send the media along as a `data:` URL, or name one by http or https at one of this "
-        f"model's domains: {', '.join(sorted(domains))}"
-    )
+def _where_from(rules: MediaRules) -> str:
+    if not rules.places and not rules.domains:
+        return "Send the media along as a `data:` URL; nothing is downloaded here"
+    ways = ["Send the media along as a `data:` URL"]
+    if rules.places:
+        ways.append(f"name an object as an `s3://` URL under {', '.join(rules.places)}")
+    if rules.domains:
+        ways.append(
+            f"name them by http or https at one of this model's domains: "
+            f"{', '.join(sorted(rules.domains))}"
+        )
+    return ", or ".join(ways)

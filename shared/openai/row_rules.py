@@ -5,13 +5,13 @@ error as its result, and the rest of the batch runs.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from shared.openai.bodies import Refusal
 from shared.openai.endpoints import ENDPOINTS, Endpoint
-from shared.openai.media import media_refusal
+from shared.openai.media import MediaRules, media_refusal
 from shared.openai.row_limits import RowLimits, int_of
 
 #: Characters of a client's own name of a field that a refusal repeats.
@@ -26,8 +26,7 @@ class RowRules(BaseModel):
     #: Fields that are open beside those of the endpoint.
     extra_fields: frozenset[str] = frozenset()
     limits: RowLimits = RowLimits()
-    #: Hosts from which the engine downloads media.
-    media_domains: frozenset[str] = frozenset()
+    media: MediaRules = MediaRules()
     #: Tokens of a prompt and its answer together; None if only the engine knows.
     context: int | None = None
 
@@ -43,8 +42,12 @@ class RowRules(BaseModel):
         return (
             self._unknown_field(endpoint, body)
             or self.limits.refusal(endpoint, body)
-            or media_refusal(body, domains=self.media_domains, extra_fields=self.extra_fields)
+            or media_refusal(body, self.media, extra_fields=self.extra_fields)
         )
+
+    def with_places(self, places: tuple[str, ...]) -> Self:
+        """The rules for a tenant that may name media in these places of S3."""
+        return self.model_copy(update={"media": self.media.model_copy(update={"places": places})})
 
     def bounded(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The body with its limits of tokens lowered to that of the model, if the model has one."""

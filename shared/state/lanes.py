@@ -254,7 +254,7 @@ class Lanes:
 
     async def forget_served(self, lane: str) -> None:
         """Reset the shares, because nobody is owed anything on an idle lane."""
-        await self._redis.delete(self._key(lane, "served"))
+        await self._redis.delete(self._key(lane, "served"), self._key(lane, "claimed"))
 
     async def set_weights(self, weights: Mapping[str, float]) -> None:
         """Set the weights of tenants on all lanes; of those that are not named it is 1."""

@@ -17,6 +17,7 @@ from dispatcher.settings import DispatcherSettings
 from gateway.settings import GatewaySettings
 from shared.catalog import Model, Pool
 from shared.catalog_file import load_catalog
+from shared.openai.media import MediaLimits
 from shared.openai.row_limits import RowLimits
 from shared.settings import SharedSettings, StoreSettings
 from worker.settings import WorkerSettings
@@ -52,6 +53,7 @@ def test_every_setting_has_a_meaning() -> None:
         ("A pool:", Pool),
         ("A model:", Model),
         ("A model's `row_limits`, all of them optional:", RowLimits),
+        ("A model's `media_limits`, all of them optional:", MediaLimits),
     ],
 )
 def test_each_field_of_the_catalog_has_a_row(heading: str, shape: type[BaseModel]) -> None:

@@ -31,6 +31,8 @@ from tests.on_disk import are_bound, are_registered
 from tests.servers import UNBOUNDED
 
 TENANTS = ("acme", "globex")
+#: The tenant who is judged by what the documents say, in a process of its own.
+OUTSIDER = "outsider"
 SUBSCRIBERS = ("one", "two")
 #: Replies are not waited for so long that a run could end before them.
 REPLY_QUEUE_ARGUMENTS: Mapping[str, str | int] = {"x-queue-type": "quorum", "x-expires": 86_400_000}
@@ -95,7 +97,7 @@ class ChaosFleet:
         self._service = User("batchyard", secrets.token_urlsafe(16), tenant=False)
         self._users = {
             name: User(name, secrets.token_urlsafe(16), tenant=True, bounds=UNBOUNDED)
-            for name in TENANTS
+            for name in (*TENANTS, OUTSIDER)
         }
         self.redis = Redis(run_dir / "redis", secrets.token_urlsafe(16), secrets.token_urlsafe(16))
         self.rabbitmq = RabbitMQ(run_dir / "rabbitmq", [self._service, *self._users.values()])
@@ -496,7 +498,8 @@ class ChaosFleet:
 
     def are_queues_registered(self) -> bool:
         """Whether RabbitMQ would know its queues and event bindings after a kill."""
-        bound = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions())]
+        outsiders = f"sub.{OUTSIDER}.outsider"
+        bound = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions()), outsiders]
         replied = [queue for _, queue in reply_queues()]
         return are_registered(self.run_dir, *bound, *replied) and are_bound(self.run_dir, *bound)
 

@@ -18,7 +18,12 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -38,6 +43,7 @@ from tests.chaos.checker import Violation, absorbed, check
 from tests.chaos.clients import Clients
 from tests.chaos.evidence import collect, load
 from tests.chaos.fleet import SETTINGS, TENANTS, ChaosFleet
+from tests.chaos.outside import an_outsider
 from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, Fault
 from tests.chaos.rows import CHAT, lines
 from tests.chaos.run import say
@@ -526,6 +532,7 @@ async def run(options: Options) -> tuple[list[Violation], Counter[str], dict[str
     """Go through the outages; returns violations, what happened, and what was absorbed."""
     fleet = OutageFleet(options.run_dir)
     violations: list[Violation] = []
+    stack = AsyncExitStack()
     try:
         fleet.start()
         clients = Prober(fleet, seed=options.seed, at_once=options.at_once)
@@ -533,6 +540,7 @@ async def run(options: Options) -> tuple[list[Violation], Counter[str], dict[str
             async with httpx.AsyncClient(timeout=_HANGS_SECONDS) as http:
                 await all_ready(http, fleet)
             await clients.begin()
+            outsider = await stack.enter_async_context(an_outsider(fleet, seed=options.seed))
             await eventually(fleet.are_queues_registered, _RECOVERY_SECONDS)
             fleet.guard()
             work = asyncio.create_task(clients.work())
@@ -549,16 +557,20 @@ async def run(options: Options) -> tuple[list[Violation], Counter[str], dict[str
                     )
             clients.stopping.set()
             await fleet.heal()
+            await outsider.verdict()
+            violations += outsider.violations
             if not await chaos._settle(fleet, clients, work, say):  # noqa: SLF001  # a run like the others
                 violations.append(Violation("stalled", "the run", "nothing moves any more"))
         finally:
+            await stack.aclose()
             await clients.close()
         await chaos._sweep(fleet)  # noqa: SLF001  # as above
         await collect(fleet)
     finally:
         fleet.stop()
     evidence = load(options.run_dir)
-    return violations + check(evidence), fleet.counts + clients.counts, absorbed(evidence)
+    counts = fleet.counts + clients.counts + Counter(outsider.counts)
+    return violations + check(evidence), counts, absorbed(evidence)
 
 
 def main() -> int:

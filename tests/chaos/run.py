@@ -24,6 +24,7 @@ from tests.chaos.evidence import collect, load, queue_lengths
 from tests.chaos.fleet import ChaosFleet
 from tests.chaos.journal import Journal
 from tests.chaos.letters import drop_letters
+from tests.chaos.outside import an_outsider
 from tests.chaos.plan import (
     DISPATCHERS,
     GATEWAYS,
@@ -89,9 +90,9 @@ async def run(options: Options, report: Report) -> Outcome:
     try:
         fleet.start()
         report(f"the fleet is up after {fleet.counts['seconds to start']} s")
-        async with all_clients(fleet, seed=options.seed, at_once=options.at_once) as (
-            clients,
-            work,
+        async with (
+            an_outsider(fleet, seed=options.seed) as outsider,
+            all_clients(fleet, seed=options.seed, at_once=options.at_once) as (clients, work),
         ):
             await _until(fleet.are_queues_registered, 300)
             fleet.guard()
@@ -109,6 +110,7 @@ async def run(options: Options, report: Report) -> Outcome:
                 report("healed; waiting for the end of everything")
                 clients.stopping.set()
                 await fleet.heal()
+                await outsider.verdict()
                 stalled = not await _settle(fleet, clients, work, report)
             finally:
                 screen.cancel()
@@ -122,7 +124,8 @@ async def run(options: Options, report: Report) -> Outcome:
     if stalled:
         detail = f"nothing moved for {fleet.stall_seconds} s"
         violations.append(Violation("stalled", "the run", detail))
-    violations += check(evidence)
+    violations += outsider.violations + check(evidence)
+    counts |= outsider.counts
     counts |= {
         "seconds of faults": round(broken),
         "seconds in all": round(time.monotonic() - began),

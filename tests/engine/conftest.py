@@ -20,7 +20,7 @@ def a_ray(cpus: int) -> Iterator[Any]:
     before = {name: os.environ.get(name) for name in (*QUIET, "RAY_ADDRESS")}
     os.environ.update(QUIET)
     os.environ.pop("RAY_ADDRESS", None)
-    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=40)
+    ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=40)
     # A handle that outlives the cluster would start another one to report to.
     auto_init_hook.enable_auto_connect = False
     yield ray

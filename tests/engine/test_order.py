@@ -1,20 +1,17 @@
 """The order of rows in front of a real engine, which computes four rows at once."""
 
-import asyncio
-import json
 from collections.abc import Iterator
-from contextlib import aclosing
+from itertools import count
+from time import perf_counter
 from typing import Any
 
 import pytest
 
-from cli.models.tiny import make_tiny_chat_model
-from shared.catalog import Catalog, Lane
-from shared.ordering.work import Work
+from shared.catalog import Lane
+from tests.engine.calls import Call, tiny_catalog
 from tests.engine.conftest import a_ray
 from tests.eventually import eventually
 from worker.cache_salt import CacheSalts
-from worker.engine_errors import Result
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
@@ -35,80 +32,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The application of an engine that has answered its first row."""
     from worker.engine_deployment import ensure_engine
 
-    folder = tmp_path_factory.mktemp("models")
-    make_tiny_chat_model(folder / "tiny")
-    catalog = Catalog.model_validate(
-        {
-            "pools": {"cpu": {"resources": {"CPU": 1}}},
-            "models": {
-                "tiny": {
-                    "source": str(folder / "tiny"),
-                    "pools": ["cpu"],
-                    "engine": {
-                        "max_model_len": 1024,
-                        "max_num_seqs": SEATS,
-                        "enforce_eager": True,
-                        "dtype": "float32",
-                    },
-                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
-                }
-            },
-        }
-    )
+    catalog = tiny_catalog(tmp_path_factory.mktemp("models"), LANE, {"CPU": 1}, seats=SEATS)
     with a_ray(16):
         yield ensure_engine(catalog, LANE)
-
-
-class Call:
-    """Rows of one batch in the engine, and the results that they have so far."""
-
-    def __init__(
-        self,
-        engine: str,
-        batch_id: str,
-        tokens: list[int],
-        *,
-        tenant: str = "",
-        salts: CacheSalts | None = None,
-        **fields: Any,
-    ) -> None:
-        from worker.engine_client import EngineClient
-
-        self._client = EngineClient(engine, salts=salts)
-        works = [
-            Work(batch_id, number, tenant or batch_id, 0, 0, 86_400, 50, batch_rows=len(tokens))
-            for number in range(len(tokens))
-        ]
-        lines = [_line(count, **fields) for count in tokens]
-        #: By row, in the order of their coming.
-        self.results: dict[int, Result] = {}
-        self.task = asyncio.create_task(self._run(lines, works))
-
-    async def _run(self, lines: list[bytes], works: list[Work]) -> None:
-        async with aclosing(self._client.run_lines(lines, works)) as groups:
-            async for group in groups:
-                self.results.update(group)
-
-    async def end(self) -> list[dict[str, Any]]:
-        """Its answers, by row; all are successes."""
-        await asyncio.wait_for(self.task, 300)
-        assert {status for status, _ in self.results.values()} == {200}
-        return [json.loads(body) for _, (_, body) in sorted(self.results.items())]
-
-    async def cancel(self) -> None:
-        self.task.cancel()
-        await asyncio.wait([self.task])
-
-
-def _line(tokens: int, **fields: Any) -> bytes:
-    body = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "Tell me about trains, please."}],
-        "max_tokens": tokens,
-        "ignore_eos": True,
-        **fields,
-    }
-    return json.dumps({"custom_id": "row", "url": "/v1/chat/completions", "body": body}).encode()
 
 
 async def test_results_come_as_rows_end(engine: str) -> None:
@@ -183,3 +109,78 @@ async def test_a_tenant_finds_only_its_own_prompts_in_the_cache(engine: str) -> 
     assert await cached("other", "another's") == 0
     assert await cached("north", "shared") == 0
     assert await cached("south", "shared too") > 0
+
+
+async def test_no_tenant_can_tell_by_the_time_what_another_has_sent(engine: str) -> None:
+    salts, numbers = CacheSalts(b"secret"), count()
+
+    async def seconds(tenant: str, texts: list[str]) -> float:
+        began = perf_counter()
+        calls = [
+            Call(
+                engine, f"timed-{next(numbers)}", [1], tenant=tenant, salts=salts,
+                messages=[{"role": "user", "content": text}],
+            )
+            for text in texts
+        ]  # fmt: skip
+        for call in calls:
+            await call.end()
+        return perf_counter() - began
+
+    def faster(some: list[float], others: list[float]) -> float:
+        """Of all pairs, the part in which the first one is faster; a half if nothing differs."""
+        return sum(a < b for a in some for b in others) / (len(some) * len(others))
+
+    victims: list[float] = []
+    fresh: list[float] = []
+    own: list[float] = []
+    # In turns, so that the machine's moods are the same for all.
+    for number in range(24):
+        known, unknown = (
+            [f"{number} {word} {row} " + "is what was said, " * 120 for row in range(SEATS)]
+            for word in ("known", "unknown")
+        )
+        await seconds("victim", known)
+        victims.append(await seconds("spy", known))
+        fresh.append(await seconds("spy", unknown))
+        own.append(await seconds("spy", unknown))
+
+    # Who has sent a prompt himself can tell: the times would show it.
+    assert faster(own, fresh) > 0.8
+    assert 0.25 < faster(victims, fresh) < 0.75
+
+
+async def test_a_grammar_that_explodes_holds_up_nobody_else(engine: str) -> None:
+    numbers = count()
+
+    async def probe() -> float:
+        began = perf_counter()
+        await Call(engine, f"probe-{next(numbers)}", [2], tenant="neighbour").end()
+        return perf_counter() - began
+
+    await Call(engine, "warm", [4], structured_outputs={"choice": ["a", "b"]}).end()
+    quiet = sorted([await probe() for _ in range(10)])
+    # Each is another one, and would hold vLLM's event loop for seconds, and a core for minutes.
+    calls = [
+        Call(
+            engine, f"explodes-{number}", [4],
+            tenant="mallory", structured_outputs={"regex": f"(.?){{1,{15_000 + number}}}x"},
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    probes = []
+    while not all(call.task.done() for call in calls):
+        probes.append(await probe())
+    [form] = await Call(
+        engine, "form", [9], ignore_eos=False, structured_outputs={"choice": ["aye", "nay"]}
+    ).end()
+
+    for call in calls:
+        [error] = await call.end(400)
+        assert error["error"]["code"] == "grammar_too_complex"
+        assert error["error"]["param"] == "structured_outputs"
+    assert len(probes) > 10
+    # What compiles takes a processor, and nothing else.
+    assert sorted(probes)[len(probes) // 2] < 5 * quiet[len(quiet) // 2] + 0.2
+    assert max(probes) < 4
+    assert form["choices"][0]["message"]["content"] in {"aye", "nay"}

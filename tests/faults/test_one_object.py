@@ -21,6 +21,7 @@ from shared.bus.connection import Bus
 from shared.bus.event_messages import EventMessages
 from shared.catalog import Catalog
 from shared.errors import TransientError
+from shared.input_places import InputPlaces
 from shared.lifecycle import Status
 from shared.state import State
 from shared.storage import Storage
@@ -122,8 +123,7 @@ async def senders(
         inputs=Inputs(
             state,
             lookups,
-            tenant_prefix="inbox/{tenant}/",
-            places={},
+            places=InputPlaces(storage.bucket, "inbox/{tenant}/", {}),
             max_bytes=1_000_000,
             pauses=(0.05, 0.05),
         ),

@@ -39,7 +39,8 @@ end
 local function correct_charge(was_claimed)
   local predicted = predicted_tokens(id, plan, index)
   local used = used_tokens({unpack(ARGV, COUNTS_BEFORE + 1, COUNTS_BEFORE + #COUNTERS)})
-  charge(lane, batch[5], used - (was_claimed and predicted or 0))
+  if was_claimed then charge_claim(lane, batch[5], -predicted) end
+  charge(lane, batch[5], used)
   redis.call('HINCRBY', lane_key(lane, 'job'), 'tokens', predicted)
 end
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,11 +21,9 @@ from cli import servers
 from cli.__main__ import app
 from cli.rebuild.rebuild import STRIDE, Rebuild
 from dispatcher.finaliser import Finaliser
-from dispatcher.packing import Packer
 from dispatcher.reaper import Reaper
 from dispatcher.row_span import SpanLimits
 from shared import ids
-from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
 from shared.errors import NotFoundError, SetupError, TransientError
 from shared.input.request_lines import split
@@ -47,12 +44,12 @@ from shared.submission.admission import NewBatchQuota
 from tests.batches import JOB
 from tests.chaos.points import REBUILD_POINTS
 from tests.eventually import eventually
+from tests.integration.cli.yards import TENANT, Yards, empty, pack_up
 from tests.integration.dispatcher.conftest import (
     CATALOG,
     SMALL_ENGINES,
     BatchYard,
     a_planner,
-    bad,
     good,
     lines,
     shuffled,
@@ -65,7 +62,6 @@ from worker.slice_io import fetch, settle
 
 T = TypeVar("T")
 
-TENANT = "acme"
 ENDED, RUNNING = 180, 20
 _ENDPOINT = {
     "name": "n",
@@ -77,105 +73,6 @@ _ENDPOINT = {
 _AT_ONCE = 16
 #: What no rebuild can know, or need know: of the moment, or numbers that go on higher.
 _PASSING = {"sequence", "progress_ms", "plan"}
-
-
-@dataclass
-class Yards:
-    """A fleet's stores, and what its batches were like before Redis was lost."""
-
-    yard: BatchYard
-    catalog: Catalog
-    claims: list[Claim] = field(default_factory=list)
-    #: What is ready belongs to whoever has just made it so.
-    _claiming: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def state(self) -> State:
-        return self.yard.state
-
-    @property
-    def storage(self) -> Storage:
-        return self.yard.storage
-
-    async def submit(
-        self, name: str, rows: int, *, body: bytes | None = None, **changes: Any
-    ) -> str:
-        """A batch with its manifest, as the gateway makes it."""
-        file = await self.upload(f"file-{name:_<22}", body or lines(rows))
-        manifest = a_manifest(
-            name,
-            fingerprint=f"print of {name}",
-            input_file_id=file.id,
-            bucket=file.bucket,
-            key=file.key,
-            etag=file.etag,
-            size=file.bytes,
-            **today(),
-            **changes,
-        )
-        return (await accept(self.state, self.storage, manifest)).batch_id
-
-    async def upload(self, file_id: str, body: bytes) -> FileRecord:
-        """A file with its record, as the gateway keeps it."""
-        key = f"files/{TENANT}/{file_id}"
-        stored = await self.storage.put(key, body)
-        file = FileRecord(
-            id=file_id,
-            tenant=TENANT,
-            bytes=stored.size,
-            created_at=int(time.time()) - 600,
-            expires_at=None,
-            filename="rows.jsonl",
-            purpose="batch",
-            bucket=self.storage.bucket,
-            key=key,
-            etag=stored.etag,
-        )
-        await self.storage.put(file.record_key, json.dumps(file.to_fields()).encode())
-        await self.state.files.create(file)
-        return file
-
-    async def start(self, name: str, rows: int, **changes: Any) -> str:
-        """A batch that runs."""
-        batch_id = await self.submit(name, rows, **changes)
-        await self.yard.planner.plan(batch_id)
-        return batch_id
-
-    async def complete(self, name: str, rows: int = 3, **changes: Any) -> str:
-        """A batch that has run to its end; its second row failed."""
-        batch_id = await self.start(name, rows, **changes)
-        async with self._claiming:
-            claims = await self.yard.claim(batch_id)
-        for claim in claims:
-            results = [bad() if row == 1 else good(f"{row}") for row in claim.slice.row_numbers]
-            await self.yard.commit(claim, results)
-        await self.yard.finaliser.finish(batch_id)
-        return batch_id
-
-    async def commit_some(self, batch_id: str, count: int) -> None:
-        """Commit the first slices; the others stay claimed."""
-        claims = await self.yard.claim(batch_id)
-        for claim in claims[:count]:
-            await self.yard.commit(claim, [good(f"{row}") for row in claim.slice.row_numbers])
-        self.claims += claims[count:]
-
-    async def hear(self) -> list[dict[str, Any]]:
-        """The events that wait to be published, which are then gone."""
-        heard = []
-        while entries := await self.state.outbox.read("events", limit=500, wait_seconds=0.001):
-            heard += [{**entry.fields, "batch": entry.snapshot()["id"]} for entry in entries]
-            await self.state.outbox.remove("events", [entry.id for entry in entries])
-        return heard
-
-    async def record(self, batch_id: str) -> dict[str, str]:
-        """What HTTP and the fleet see of the batch."""
-        fields = (await self.state.batches.get(batch_id)).fields
-        return {
-            name: text
-            for name, text in fields.items()
-            # When the batch last had its turn is forgotten with the index.
-            if name not in _PASSING and not name.startswith("claimed_at:")
-        }
 
 
 @pytest.fixture(autouse=True)
@@ -197,12 +94,6 @@ def yards(state: State, storage: Storage, tmp_path: Path) -> Yards:
     planner = a_planner(state, storage, catalog)
     finaliser = Finaliser(state, storage, output_seconds=3600)
     return Yards(BatchYard(state, storage, planner, finaliser), catalog)
-
-
-async def _empty(redis_server: servers.Redis) -> None:
-    redis: Redis[str] = Redis.from_url(redis_server.url)
-    await redis.flushall()
-    await redis.aclose()
 
 
 def _copy(redis_server: servers.Redis, tmp_path: Path) -> Path:
@@ -281,7 +172,7 @@ async def test_a_lost_index_is_made_again(
     running = [one for one in batch_ids if Status(before[one]["status"]) not in FINAL]
     assert len(batch_ids) - len(running) == ENDED
     if variant == "emptied":
-        await _empty(redis_server)
+        await empty(redis_server)
     else:
         _put_back(redis_server, copies[0], tmp_path)
 
@@ -393,7 +284,7 @@ async def _queue(redis_server: servers.Redis) -> dict[str, str]:
 async def test_a_second_run_changes_nothing(yards: Yards, redis_server: servers.Redis) -> None:
     ended, running = await yards.complete("ended"), await yards.start("running", 9)
     await yards.commit_some(running, 1)
-    await _empty(redis_server)
+    await empty(redis_server)
     await _rebuild(yards)
     before = [await yards.record(one) for one in (ended, running)]
     await yards.hear()
@@ -426,7 +317,7 @@ async def test_killed_anywhere_it_is_run_again_and_nobody_sees_the_half_of_it(
     before = [await yards.record(one) for one in (ended, running)]
     sent = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
     key = await create_key(yards.state, yards.storage, TENANT)
-    await _empty(redis_server)
+    await empty(redis_server)
 
     for point in REBUILD_POINTS:
         died = await asyncio.to_thread(
@@ -571,7 +462,7 @@ async def test_rows_in_groups_run_on_and_their_copies_are_swept_with_the_batch(
     slices = await yards.yard.slices(grouped)
     assert any(slice_.copy for slice_ in slices)
     await yards.commit_some(grouped, 2)
-    await _empty(redis_server)
+    await empty(redis_server)
 
     await _rebuild(yards)
 
@@ -620,7 +511,7 @@ async def test_what_a_client_asks_for_meanwhile_is_refused_rather_than_undone(
     assert not record.fields.keys() & {"paused", "cancelling_at"}
     assert {file.id, own} <= (await _files(state)).keys()
     await cancel(state, storage, running)
-    await _empty(redis_server)
+    await empty(redis_server)
     await _rebuild(yards)
     assert (await state.batches.get(running)).status is Status.CANCELLING
 
@@ -710,7 +601,7 @@ async def test_a_pack_that_was_on_its_way_is_found_as_well(
     yards: Yards, redis_server: servers.Redis, s3: S3, tmp_path: Path
 ) -> None:
     running = await _half_done(yards, redis_server, tmp_path)
-    [before] = await _pack(yards, "before")
+    [before] = await pack_up(yards, "before")
     late = inline("late", lines(9), fingerprint="print of late")
 
     async def arrive() -> None:
@@ -769,7 +660,7 @@ async def test_failures_and_cancellations_stay_what_they_were(
     await cancel(yards.state, yards.storage, late)
     batch_ids = [refused, failed, cancelled, unplanned, late]
     before = [await yards.record(one) for one in batch_ids]
-    await _empty(redis_server)
+    await empty(redis_server)
 
     await _rebuild(yards)
 
@@ -787,7 +678,7 @@ async def test_failures_and_cancellations_stay_what_they_were(
 async def test_batches_in_packs_are_made_again_with_their_plans(
     yards: Yards, redis_server: servers.Redis
 ) -> None:
-    started, waiting, ended = await _pack(yards, "started", "waiting", "ended")
+    started, waiting, ended = await pack_up(yards, "started", "waiting", "ended")
     await yards.commit_some(started, 1)
     await yards.yard.run(ended, lambda _: good())
     await yards.yard.finaliser.finish(ended)
@@ -795,7 +686,7 @@ async def test_batches_in_packs_are_made_again_with_their_plans(
     before = [await yards.record(one) for one in batch_ids]
     parts = await yards.state.slices.parts(started)
     sent = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
-    await _empty(redis_server)
+    await empty(redis_server)
 
     rebuild = await _rebuild(yards)
 
@@ -807,19 +698,6 @@ async def test_batches_in_packs_are_made_again_with_their_plans(
         assert first is None or _said(first) == _said(event)
 
 
-async def _pack(yards: Yards, *names: str) -> list[str]:
-    """Batches of nine rows that came together by the bus, as the intake makes them."""
-    packer = Packer(
-        yards.state,
-        yards.storage,
-        quota=NewBatchQuota(yards.catalog, 1_000, 100_000, 1_000_000),
-        planner=yards.yard.planner,
-    )
-    made = [inline(name, lines(9), fingerprint=f"print of {name}") for name in names]
-    await asyncio.gather(*map(packer.make, made))
-    return [one.manifest.id for one in made]
-
-
 async def test_a_window_that_closed_meanwhile_ends_the_batch_with_what_it_has(
     yards: Yards, redis_server: servers.Redis
 ) -> None:
@@ -829,7 +707,7 @@ async def test_a_window_that_closed_meanwhile_ends_the_batch_with_what_it_has(
     manifest = await read_manifest(yards.storage, batch_id)
     closed = msgspec.structs.replace(manifest, expires_at=int(time.time()) - 1)
     await yards.storage.put(manifest_key(batch_id), msgspec.json.encode(closed))
-    await _empty(redis_server)
+    await empty(redis_server)
 
     await _rebuild(yards)
 
@@ -850,7 +728,7 @@ async def test_what_a_client_changed_is_not_taken_back(
     await save_changes(yards.state, yards.storage, running)
     sent = {(event["batch"], event["sequence"]): event for event in await yards.hear()}
     before = [await yards.record(one) for one in (running, ended)]
-    await _empty(redis_server)
+    await empty(redis_server)
 
     await _rebuild(yards)
 
@@ -878,7 +756,7 @@ async def test_keys_and_endpoints_come_back_and_what_was_revoked_or_deleted_does
 
     for lose in (lambda: _put_back(redis_server, copy, tmp_path), None):
         if lose is None:
-            await _empty(redis_server)
+            await empty(redis_server)
         else:
             lose()
         await _rebuild(yards)
@@ -907,7 +785,7 @@ async def test_an_end_is_delivered_again_under_the_same_id(
     [before], _ = await yards.state.webhook_deliveries.claim(
         limit=9, per_endpoint=9, lease_seconds=9
     )
-    await _empty(redis_server)
+    await empty(redis_server)
 
     await _rebuild(yards)
 
@@ -934,7 +812,7 @@ async def test_deleted_files_stay_deleted_and_their_objects_are_swept(
 
     for lose in (lambda: _put_back(redis_server, copy, tmp_path), None):
         if lose is None:
-            await _empty(redis_server)
+            await empty(redis_server)
         else:
             lose()
         await _rebuild(yards)
@@ -956,7 +834,7 @@ async def test_the_command_prints_what_it_would_do_and_then_what_it_did(
 ) -> None:
     ended, _ = await yards.complete("ended"), await yards.start("running", 9)
     record = await yards.record(ended)
-    await _empty(redis_server)
+    await empty(redis_server)
     environment = {
         "REDIS_URL": redis_server.url,
         "S3_ENDPOINT": s3.endpoint,

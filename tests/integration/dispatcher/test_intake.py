@@ -40,6 +40,7 @@ from shared.bus.relay import Relay
 from shared.bus.replays import REPLAY
 from shared.catalog import Catalog
 from shared.errors import NotFoundError
+from shared.input_places import InputPlaces
 from shared.ledger.manifests import manifest_key
 from shared.lifecycle import Event, Status
 from shared.state import BatchRecord, FileRecord, State
@@ -1192,8 +1193,7 @@ def _intake(
         inputs=Inputs(
             state,
             storage,
-            tenant_prefix="inbox/{tenant}/",
-            places=places or {},
+            places=InputPlaces(storage.bucket, "inbox/{tenant}/", places or {}),
             max_bytes=max_bytes,
             pauses=(),
         ),

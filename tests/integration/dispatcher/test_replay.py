@@ -22,6 +22,7 @@ from shared.bus.event_messages import EventMessages
 from shared.bus.relay import Relay
 from shared.bus.replays import REPLAY, REPLAYED
 from shared.catalog import Catalog
+from shared.input_places import InputPlaces
 from shared.lifecycle import Event
 from shared.state import State
 from shared.storage import Storage
@@ -108,7 +109,12 @@ async def acme(
         storage,
         service,
         service_user=SERVICE.name,
-        inputs=Inputs(state, storage, tenant_prefix="inbox/{tenant}/", places={}, max_bytes=1000),
+        inputs=Inputs(
+            state,
+            storage,
+            places=InputPlaces(storage.bucket, "inbox/{tenant}/", {}),
+            max_bytes=1000,
+        ),
         quota=NewBatchQuota(_CATALOG, 1000, 1000, 1000),
         replay=Replay(state, service, EventMessages()),
     )

@@ -157,11 +157,16 @@ def test_rows_of_tenants_that_share_no_cache_do_not_begin_alike() -> None:
     assert len(set(prefixes)) == 3
 
 
-def test_when_the_last_rows_of_a_batch_are_there_long_answers_go_first() -> None:
+@pytest.mark.parametrize("is_last_here", [True, False], ids=["here", "at another replica"])
+def test_when_the_last_rows_of_a_batch_are_there_long_answers_go_first(
+    is_last_here: bool,
+) -> None:
     queue = EngineQueue(Capacity(seats=1, spare_seats=0, spare_kv=0))
     for number in range(20):
         long = work("giant")._replace(kind=number % 2, max_output=10 ** (number % 2 + 1))
-        queue.add(long._replace(ends_batch=number == 19))
+        queue.add(long._replace(ends_batch=is_last_here and number == 19))
+    if not is_last_here:
+        queue.complete("giant")
 
     entered = [row.work.max_output for row in queue.admit(0.0)]
 

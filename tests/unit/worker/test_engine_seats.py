@@ -1,7 +1,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine_seats import QUIET_PROMPT_TOKENS, Capacity, Seats, Sequence, StepOutput
+from worker.engine_seats import (
+    QUIET_PROMPT_TOKENS,
+    STEPS_OF_PROMPTS,
+    Capacity,
+    Seats,
+    Sequence,
+    StepOutput,
+)
 
 SEATS, SPARE, KV_TOKENS = 8, 2, 1000
 CAPACITY = Capacity(SEATS, SPARE, spare_kv=0.1, kv_tokens=KV_TOKENS)
@@ -105,6 +112,26 @@ def test_few_prompts_begin_at_a_time_while_a_small_batch_runs() -> None:
     assert seated(seats) == ["2"]
     seats.leave("small")
     assert seated(seats) == ["3"]
+
+
+def test_a_crowd_begins_step_by_step() -> None:
+    seats = Seats(CAPACITY._replace(kv_tokens=0, step_tokens=100))
+    for number in range(5):
+        seats.ask(sequence(f"{number}", rank=number, prompt=100))
+
+    assert seated(seats) == ["0", "1", "2"][:STEPS_OF_PROMPTS]
+    seats.note(None, [StepOutput("0", 1, is_last=False)])
+    assert seated(seats) == ["3"]
+
+
+def test_a_prompt_that_takes_many_steps_begins_alone() -> None:
+    seats = Seats(CAPACITY._replace(kv_tokens=0, step_tokens=100))
+    seats.ask(sequence("long", rank=0, prompt=100 * STEPS_OF_PROMPTS + 1))
+    seats.ask(sequence("next", rank=1, prompt=1))
+
+    assert seated(seats) == ["long"]
+    seats.note(None, [StepOutput("long", 1, is_last=False)])
+    assert seated(seats) == ["next"]
 
 
 def test_one_that_is_too_large_for_the_cache_runs_alone() -> None:

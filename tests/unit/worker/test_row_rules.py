@@ -1,13 +1,13 @@
 import json
 
 from shared.catalog import Model
+from shared.openai.media import MediaLimits, MediaRules
 from shared.openai.row_limits import RowLimits
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from tests.bodies import CHAT, GOOD
 from worker.row_rules import (
     bounded_result,
     refused,
-    rules_arguments,
     rules_environment,
     rules_from,
 )
@@ -47,12 +47,15 @@ def test_an_answer_that_is_too_large_becomes_an_error() -> None:
     assert bounded_result(rules, (200, b"x" * 1024)) == (200, b"x" * 1024)
 
 
-def test_vllm_downloads_from_the_models_domains_and_from_nowhere_else() -> None:
-    named = Model(name="m", pools=("local",), media_domains=("b.example", "a.example"))
-    none = Model(name="m", pools=("local",))
+def test_the_engine_takes_data_alone_whatever_the_lane_job_may_fetch() -> None:
+    limits = MediaLimits(pixels=1_000_000, seconds=60, bytes=5_000_000)
+    model = Model(name="m", pools=("local",), media_domains=("a.example",), media_limits=limits)
 
-    assert rules_arguments(named) == {"allowed_media_domains": ["a.example", "b.example"]}
-    # vLLM takes an empty list for every domain.
-    [nowhere] = rules_arguments(none)["allowed_media_domains"]
-    assert nowhere.endswith(".invalid")
-    assert rules_environment(none)["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+    environment = rules_environment(model)
+
+    assert model.row_rules.media.domains == {"a.example"}
+    assert rules_from(environment).media == MediaRules(limits=limits)
+    assert environment["VLLM_MEDIA_CONNECTOR"] == "batchyard"
+    assert environment["VLLM_MAX_IMAGE_PIXELS"] == "1000000"
+    assert environment["VLLM_MAX_AUDIO_DECODE_DURATION_S"] == "60"
+    assert environment["VLLM_MAX_AUDIO_CLIP_FILESIZE_MB"] == "5"

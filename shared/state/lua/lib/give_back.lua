@@ -6,7 +6,9 @@ local function give_back(lane, id, index, reason)
   redis.call('ZREM', lane_key(lane, 'claims'), id .. ':' .. index)
   local was_claimed = leave_inflight(id, index)
   local values = redis.call('HMGET', batch_key(id), 'status', 'paused', 'plan', 'lane', 'tenant')
-  if was_claimed and values[5] then charge(lane, values[5], -predicted_tokens(id, values[3], index)) end
+  if was_claimed and values[5] then
+    charge_claim(lane, values[5], -predicted_tokens(id, values[3], index))
+  end
   if values[1] ~= 'in_progress' then return ring('dispatcher') end
   if redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 1 then return end
   redis.call('HSET', ns .. 'reasons:' .. id, index, reason .. ' ' .. int(now))

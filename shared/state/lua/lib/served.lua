@@ -16,6 +16,19 @@ local function charge(lane, tenant, tokens)
   redis.call('HINCRBYFLOAT', lane_key(lane, 'served'), tenant, tokens / weight_of(tenant))
 end
 
+-- Charges the tenant for a claim, as predicted. The tokens are negative when the claim ends.
+local function charge_claim(lane, tenant, tokens)
+  charge(lane, tenant, tokens)
+  local left = redis.call('HINCRBYFLOAT', lane_key(lane, 'claimed'), tenant, tokens)
+  if tonumber(left) <= 0 then redis.call('HDEL', lane_key(lane, 'claimed'), tenant) end
+end
+
+-- What the tenant has had without what is claimed, most of which is still to be computed.
+local function served_so_far(lane, tenant)
+  local claimed = tonumber(redis.call('HGET', lane_key(lane, 'claimed'), tenant) or 0)
+  return served(lane, tenant) - claimed / weight_of(tenant)
+end
+
 -- What an engine computed for a part, from the numbers of COUNTERS: prompts without what was cached,
 -- and answers.
 local function used_tokens(usage)
@@ -28,12 +41,13 @@ local function predicted_tokens(id, plan, index)
 end
 
 -- A tenant that had nothing waiting has something again. It is owed nothing for the time without.
+-- Claims of others do not count: they are computed while it waits.
 local function lift(lane, tenant, others)
   local floor
   for _, other in ipairs(others) do
-    if other ~= tenant then floor = math.min(floor or math.huge, served(lane, other)) end
+    if other ~= tenant then floor = math.min(floor or math.huge, served_so_far(lane, other)) end
   end
-  floor = floor or served(lane, redis.call('HGET', lane_key(lane, 'served'), '') or '*')
+  floor = floor or served_so_far(lane, redis.call('HGET', lane_key(lane, 'served'), '') or '*')
   if served(lane, tenant) < floor then
     redis.call('HSET', lane_key(lane, 'served'), tenant, string.format('%.17g', floor))
   end

@@ -2,13 +2,14 @@ from typing import Any
 
 import pytest
 
-from shared.openai.media import may_come_from
+from shared.openai.media import MediaLimits, MediaRules, may_come_from
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from tests.bodies import CHAT, EMBEDDINGS, RESPONSES
 
 _URL = "http://127.0.0.1:6379/x.png"
 _DATA = "data:image/png;base64,AAAA"
-_RULES = RowRules(media_domains=frozenset({"media.example"}))
+_RULES = RowRules(media=MediaRules(domains=frozenset({"media.example"})))
+_PLACES = ("s3://batchyard/inbox/acme/", "s3://acme-data/pictures/")
 
 
 def _chat(*parts: Any) -> dict[str, Any]:
@@ -104,7 +105,64 @@ def test_media_come_from_the_domains_of_the_model(scheme: str) -> None:
     ],
 )
 def test_a_url_that_only_looks_like_the_domain_is_refused(url: str) -> None:
-    assert not may_come_from(url, {"media.example"})
+    assert not may_come_from(url, _RULES.media)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://batchyard/inbox/acme/cat.png",
+        "s3://acme-data/pictures/2026/a b?c#d%2e%2e/é.jpg",
+    ],
+)
+def test_media_come_from_the_places_of_the_tenant(url: str) -> None:
+    rules = DEFAULT_RULES.with_places(_PLACES)
+    body = _chat({"type": "image_url", "image_url": {"url": url}})
+
+    assert rules.refusal(CHAT, body) is None
+    assert _RULES.with_places(_PLACES).refusal(CHAT, body) is None
+    assert DEFAULT_RULES.refusal(CHAT, body) is not None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://batchyard/inbox/acme-2/cat.png",
+        "s3://batchyard/inbox/acme/../other/cat.png",
+        "s3://batchyard/batches/batch_1/output.jsonl",
+        "s3://batchyard/inbox/acme",
+        "s3://batchyard",
+        "s3://acme-data.evil/pictures/a",
+        "s3:///batchyard/inbox/acme/a",
+        "S3://batchyard/inbox/acme/a",
+        "s3://batchyard/inbox/acme/a\x00b",
+        " s3://batchyard/inbox/acme/a",
+    ],
+)
+def test_an_object_outside_of_the_tenants_places_is_refused(url: str) -> None:
+    body = _chat({"type": "image_url", "image_url": {"url": url}})
+
+    found = DEFAULT_RULES.with_places(_PLACES).refusal(CHAT, body)
+
+    assert found is not None
+    assert found.param == "messages.0.content.0.image_url"
+    assert "s3://batchyard/inbox/acme/" in found.message
+
+
+def test_the_media_of_a_request_are_counted_and_measured_together() -> None:
+    # Each of them is 300 bytes as a file.
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 400}"}}
+    sound = {"type": "input_audio", "input_audio": {"data": "A" * 400, "format": "wav"}}
+
+    def refused(limits: MediaLimits, *parts: Any) -> str | None:
+        found = RowRules(media=MediaRules(limits=limits)).refusal(CHAT, _chat(*parts))
+        return found and found.param
+
+    assert refused(MediaLimits(items=2), image, sound) is None
+    assert refused(MediaLimits(items=1), image, sound) == "messages.0.content.1.input_audio"
+    assert refused(MediaLimits(bytes=600), image, sound) is None
+    assert refused(MediaLimits(bytes=599), image, sound) == "messages.0.content.1.input_audio"
+    assert refused(MediaLimits(bytes=599), image, image) == "messages.0.content.1.image_url"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""The kinds of objects that a fleet keeps in its bucket, and how their keys look. Pure."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """A kind of object. Whoever adds one says in its tests what damage to it costs."""
+
+    API_KEY = "API key"
+    WEBHOOK_ENDPOINT = "webhook endpoint"
+    FILE = "file"
+    FILE_RECORD = "file record"
+    DELETION = "deletion"
+    MANIFEST = "manifest"
+    PACK = "pack"
+    PLAN = "plan"
+    COPY = "copy"
+    CANCELLATION = "cancellation"
+    LANE_FAILURE = "lane failure"
+    PART = "part"
+    RESULT = "result file"
+    COMMIT = "commit"
+    UPLOAD_PART = "upload part"
+    REBUILD = "rebuild"
+    PROBE = "probe"
+    QUARANTINE = "quarantine"
+
+
+_BATCH = r"batches/[^/]+"
+_KEYS: Mapping[Kind, str] = {
+    Kind.API_KEY: r"keys/[^/]+\.json",
+    Kind.WEBHOOK_ENDPOINT: r"webhooks/[^/]+/[^/]+\.json",
+    Kind.FILE_RECORD: r"files/[^/]+/[^/]+\.json",
+    Kind.FILE: r"files/[^/]+/[^/]+",
+    Kind.DELETION: r"deleted/[^/]+/[^/]+",
+    Kind.MANIFEST: rf"{_BATCH}/manifest\.json",
+    Kind.PACK: r"packs/[^/]+/\d+\.jsonl",
+    Kind.PLAN: rf"{_BATCH}/plan\.json",
+    Kind.COPY: rf"{_BATCH}/copies/[^/]+\.jsonl",
+    Kind.CANCELLATION: rf"{_BATCH}/cancel\.json",
+    Kind.LANE_FAILURE: rf"{_BATCH}/lane-failed-[0-9a-f]+\.json",
+    Kind.PART: rf"{_BATCH}/parts/\d+-\d+\.jsonl",
+    Kind.RESULT: rf"{_BATCH}/[a-z_]+/(output|error|error-without-names)\.jsonl",
+    Kind.COMMIT: rf"{_BATCH}/commit-[a-z_]+\.json",
+    Kind.UPLOAD_PART: r"uploads/.+",
+    Kind.REBUILD: r"rebuilds/\d+",
+    Kind.PROBE: r"probes/.+",
+    Kind.QUARANTINE: r"quarantine/.+",
+}
+
+
+def kind_of(key: str) -> Kind | None:
+    """The kind of the object with this S3 key; None for one that no fleet writes."""
+    return next((kind for kind, pattern in _KEYS.items() if re.fullmatch(pattern, key)), None)

@@ -1,0 +1,142 @@
+"""A fleet's stores with batches of every kind, for commands that repair them."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+
+from cli import servers
+from dispatcher.packing import Packer
+from shared.catalog import Catalog
+from shared.ledger.file_records import write_file
+from shared.slices import Claim
+from shared.state import FileRecord, State
+from shared.storage import Storage
+from shared.submission.accept import accept
+from shared.submission.admission import NewBatchQuota
+from tests.integration.dispatcher.conftest import BatchYard, bad, good, lines
+from tests.manifests import a_manifest, inline, today
+
+TENANT = "acme"
+#: What no rebuild can know, or need know: of the moment, or numbers that go on higher.
+_PASSING = {"sequence", "progress_ms", "plan"}
+
+
+@dataclass
+class Yards:
+    """A fleet's stores, and what its batches were like before Redis was lost."""
+
+    yard: BatchYard
+    catalog: Catalog
+    claims: list[Claim] = field(default_factory=list)
+    #: What is ready belongs to whoever has just made it so.
+    _claiming: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def state(self) -> State:
+        return self.yard.state
+
+    @property
+    def storage(self) -> Storage:
+        return self.yard.storage
+
+    async def submit(
+        self, name: str, rows: int, *, body: bytes | None = None, **changes: Any
+    ) -> str:
+        """A batch with its manifest, as the gateway makes it."""
+        file = await self.upload(f"file-{name:_<22}", body or lines(rows))
+        manifest = a_manifest(
+            name,
+            fingerprint=f"print of {name}",
+            input_file_id=file.id,
+            bucket=file.bucket,
+            key=file.key,
+            etag=file.etag,
+            size=file.bytes,
+            **today(),
+            **changes,
+        )
+        return (await accept(self.state, self.storage, manifest)).batch_id
+
+    async def upload(self, file_id: str, body: bytes) -> FileRecord:
+        """A file with its record, as the gateway keeps it."""
+        key = f"files/{TENANT}/{file_id}"
+        stored = await self.storage.put(key, body)
+        file = FileRecord(
+            id=file_id,
+            tenant=TENANT,
+            bytes=stored.size,
+            created_at=int(time.time()) - 600,
+            expires_at=None,
+            filename="rows.jsonl",
+            purpose="batch",
+            bucket=self.storage.bucket,
+            key=key,
+            etag=stored.etag,
+        )
+        await write_file(self.storage, file)
+        await self.state.files.create(file)
+        return file
+
+    async def start(self, name: str, rows: int, **changes: Any) -> str:
+        """A batch that runs."""
+        batch_id = await self.submit(name, rows, **changes)
+        await self.yard.planner.plan(batch_id)
+        return batch_id
+
+    async def complete(self, name: str, rows: int = 3, **changes: Any) -> str:
+        """A batch that has run to its end; its second row failed."""
+        batch_id = await self.start(name, rows, **changes)
+        async with self._claiming:
+            claims = await self.yard.claim(batch_id)
+        for claim in claims:
+            results = [bad() if row == 1 else good(f"{row}") for row in claim.slice.row_numbers]
+            await self.yard.commit(claim, results)
+        await self.yard.finaliser.finish(batch_id)
+        return batch_id
+
+    async def commit_some(self, batch_id: str, count: int) -> None:
+        """Commit the first slices; the others stay claimed."""
+        claims = await self.yard.claim(batch_id)
+        for claim in claims[:count]:
+            await self.yard.commit(claim, [good(f"{row}") for row in claim.slice.row_numbers])
+        self.claims += claims[count:]
+
+    async def hear(self) -> list[dict[str, Any]]:
+        """The events that wait to be published, which are then gone."""
+        heard = []
+        while entries := await self.state.outbox.read("events", limit=500, wait_seconds=0.001):
+            heard += [{**entry.fields, "batch": entry.snapshot()["id"]} for entry in entries]
+            await self.state.outbox.remove("events", [entry.id for entry in entries])
+        return heard
+
+    async def record(self, batch_id: str) -> dict[str, str]:
+        """What HTTP and the fleet see of the batch."""
+        fields = (await self.state.batches.get(batch_id)).fields
+        return {
+            name: text
+            for name, text in fields.items()
+            # When the batch last had its turn is forgotten with the index.
+            if name not in _PASSING and not name.startswith("claimed_at:")
+        }
+
+
+async def pack_up(yards: Yards, *names: str) -> list[str]:
+    """Batches of nine rows that came together by the bus, as the intake makes them."""
+    packer = Packer(
+        yards.state,
+        yards.storage,
+        quota=NewBatchQuota(yards.catalog, 1_000, 100_000, 1_000_000),
+        planner=yards.yard.planner,
+    )
+    made = [inline(name, lines(9), fingerprint=f"print of {name}") for name in names]
+    await asyncio.gather(*map(packer.make, made))
+    return [one.manifest.id for one in made]
+
+
+async def empty(redis_server: servers.Redis) -> None:
+    redis: Redis[str] = Redis.from_url(redis_server.url)
+    await redis.flushall()
+    await redis.aclose()

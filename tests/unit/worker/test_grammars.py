@@ -1,0 +1,59 @@
+import json
+from typing import Any
+
+import pytest
+
+from worker.grammars import Grammar, grammars
+
+_SCHEMA = {"type": "object"}
+_TEXT = json.dumps(_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ({}, []),
+        ({"response_format": {"type": "json_object"}}, []),
+        ({"response_format": "json", "tools": 5, "text": [], "structured_outputs": []}, []),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": _SCHEMA}}},
+            [("response_format", "json", _TEXT)],
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a", "schema": _SCHEMA}}},
+            [("text", "json", _TEXT)],
+        ),
+        ({"structured_outputs": {"json": _SCHEMA}}, [("structured_outputs", "json", _TEXT)]),
+        ({"structured_outputs": {"json": _TEXT}}, [("structured_outputs", "json", _TEXT)]),
+        ({"structured_outputs": {"regex": "a+"}}, [("structured_outputs", "regex", "a+")]),
+        (
+            {"structured_outputs": {"grammar": 'root ::= "a"'}},
+            [("structured_outputs", "ebnf", 'root ::= "a"')],
+        ),
+        (
+            {"structured_outputs": {"choice": ["a", '"']}},
+            [("structured_outputs", "ebnf", r'root ::= "a" | "\""')],
+        ),
+        (
+            {"structured_outputs": {"structural_tag": "{}"}},
+            [("structured_outputs", "structural_tag", "{}")],
+        ),
+        (
+            {"tools": [{"function": {"name": "f", "parameters": _SCHEMA}}, {"function": {}}, 5]},
+            [("tools", "json", _TEXT)],
+        ),
+        (
+            {"tools": [{"type": "function", "name": "f", "parameters": _SCHEMA}]},
+            [("tools", "json", _TEXT)],
+        ),
+    ],
+)
+def test_all_that_the_engine_compiles_is_found(
+    body: dict[str, Any], wanted: list[tuple[str, str, str]]
+) -> None:
+    assert [tuple(grammar) for grammar in grammars(body)] == wanted
+
+
+def test_grammars_that_are_read_alike_have_one_digest() -> None:
+    assert Grammar("tools", "json", "{}").digest == Grammar("text", "json", "{}").digest
+    assert Grammar("tools", "json", "{}").digest != Grammar("tools", "ebnf", "{}").digest

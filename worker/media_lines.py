@@ -1,0 +1,50 @@
+"""Lines whose requests name media by URLs, and the same lines with the media in them. Pure."""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shared.openai.media import Medium, media_of
+
+
+class MediaLine(NamedTuple):
+    """A line of a batch that names media that have to be fetched."""
+
+    request: dict[str, Any]
+    #: What is to be fetched, each in its place of the request.
+    wanted: tuple[Medium, ...]
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        body: Mapping[str, Any] = self.request["body"]
+        return body
+
+
+def media_line(line: bytes) -> MediaLine | None:
+    """What the line names; None for one that brings all its media along, as nearly every line."""
+    if b"_url" not in line:
+        return None
+    try:
+        request = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        # The engine says what is wrong with it.
+        return None
+    if not isinstance(request, dict) or not isinstance(request.get("body"), dict):
+        return None
+    wanted = tuple(medium for medium in media_of(request["body"]) if not medium.is_data)
+    return MediaLine(request, wanted) if wanted else None
+
+
+def put(medium: Medium, file: bytes) -> None:
+    """Put the file into its place of the request, as the engine takes it."""
+    # Neutral, because vLLM reads some media types in ways of their own.
+    data = base64.b64encode(file).decode()
+    medium.holder[medium.name] = f"data:application/octet-stream;base64,{data}"
+
+
+def written(line: MediaLine) -> bytes:
+    """The line for the engine."""
+    return json.dumps(line.request).encode()
