@@ -20,6 +20,7 @@ from dispatcher.leader import Leader
 from dispatcher.memory import memory_limit, messages_within
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
+from dispatcher.remaker import Remaker
 from dispatcher.replay import Replay
 from dispatcher.rounds import Rounds
 from dispatcher.row_span import SpanLimits
@@ -154,6 +155,7 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
         storage,
         output_seconds=settings.output_seconds,
         tag_results=settings.tag_results,
+        keep_parts=settings.keep_parts,
     )
     lanes = LaneKeeper(
         state,
@@ -166,7 +168,13 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
         entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
     )
     return Leader(
-        rounds=Rounds(state, planner=planner, finaliser=finaliser, lanes=lanes),
+        rounds=Rounds(
+            state,
+            planner=planner,
+            finaliser=finaliser,
+            remaker=Remaker(state, storage),
+            lanes=lanes,
+        ),
         windows=Windows(state),
         reaper=Reaper(state, storage, batch_seconds=settings.batch_seconds),
         deliverer=Deliverer(

@@ -41,14 +41,19 @@ class Finaliser:
         *,
         output_seconds: int,
         tag_results: bool = False,
+        keep_parts: bool = False,
         unanswered_seconds: float = _UNANSWERED_SECONDS,
     ) -> None:
-        """A part for which S3 fails, while it answers for others, is given up after that time."""
+        """A part for which S3 fails, while it answers for others, is given up after that time.
+
+        Parts are kept for a day after the batch's end, or swept at once.
+        """
         self._state = state
         self._storage = storage
         self._files = ResultFiles(state, storage)
         self._output_seconds = output_seconds
         self._tag_results = tag_results
+        self._keep_parts = keep_parts
         self._unanswered_seconds = unanswered_seconds
         #: Since when S3 fails for the parts of batches, on the monotonic clock.
         self._unanswered: dict[str, float] = {}
@@ -129,5 +134,6 @@ class Finaliser:
             error=results.error,
             bucket=self._storage.bucket,
             output_seconds=self._output_seconds,
+            keep_parts=self._keep_parts,
         )
         return await create_commit(self._storage, commit)

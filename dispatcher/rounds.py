@@ -9,6 +9,7 @@ from dispatcher.duties import Duties, survive
 from dispatcher.finaliser import Finaliser
 from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
+from dispatcher.remaker import Remaker
 from dispatcher.round_pace import RoundPace
 from dispatcher.tenant_slots import TenantSlots
 from shared.lifecycle import Status
@@ -28,11 +29,18 @@ class Rounds:
     """Finds work by the status of batches alone, so a new leader finds all of it."""
 
     def __init__(
-        self, state: State, *, planner: Planner, finaliser: Finaliser, lanes: LaneKeeper
+        self,
+        state: State,
+        *,
+        planner: Planner,
+        finaliser: Finaliser,
+        remaker: Remaker,
+        lanes: LaneKeeper,
     ) -> None:
         self._state = state
         self._planner = planner
         self._finaliser = finaliser
+        self._remaker = remaker
         self._lanes = lanes
         # Two pools, so that finishing batches does not delay what the engines could run.
         self._planning = TenantSlots(_SLOTS, per_tenant=_SLOTS_PER_TENANT)
@@ -66,6 +74,8 @@ class Rounds:
         for status in (Status.FINALIZING, Status.CANCELLING):
             for batch_id in await self._state.batches.in_status(status):
                 self._duties.start(batch_id, self._finaliser.finish, self._finishing)
+        for batch_id in await self._state.remakes.waiting():
+            self._duties.start(batch_id, self._remaker.remake, self._finishing)
         for lane in await self._state.lanes.names():
             await survive(partial(self._lanes.feed, lane), "feed", of=lane)
             # In the background, because Ray may not answer, and batches must continue.

@@ -39,6 +39,11 @@ class DispatcherSettings(SharedSettings):
         description="give each output and error file in S3 the object tag `tenant`, so that a "
         "tenant's S3 login can be allowed to read its own; the server must support tags",
     )
+    keep_parts: bool = Field(
+        default=True,
+        description="keep the parts of results in S3 for a day after their batch's end, so that "
+        "`batchyard remake` can make damaged result files again",
+    )
     batch_seconds: int = Field(
         default=NINETY_DAYS,
         ge=3600,

@@ -16,10 +16,11 @@ from starlette.routing import Match
 
 from gateway.access import response_headers
 from gateway.fields import complaint
-from gateway.openapi_errors import BROKEN, BUSY
+from gateway.openapi_errors import BROKEN, BUSY, damaged
 from shared.errors import (
     AuthenticationError,
     BatchyardError,
+    BrokenObjectError,
     ConflictError,
     InvalidInputError,
     InvalidTransitionError,
@@ -79,6 +80,9 @@ def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case per class, 
         case LimitError():
             body = ErrorBody(message=str(error), type=error.kind, code=error.code)
             return Answer(429, body, _waiting(error.wait_seconds))
+        case BrokenObjectError():
+            body = ErrorBody(message=damaged(error.reason), type=_SERVER, code="object_damaged")
+            return Answer(500, body, {"x-should-retry": "false"})
         case TransientError():
             return Answer(503, ErrorBody(message=BUSY, type=_SERVER), {"retry-after": "5"})
         case _:
@@ -104,7 +108,7 @@ async def _respond(request: Request, error: Exception) -> Response:
             error = unsure
     if isinstance(error, TransientError):
         log.warning("http.unavailable", reason=str(error))
-    if isinstance(error, StorageRefusedError):
+    if isinstance(error, StorageRefusedError | BrokenObjectError):
         log.error("http.broke", reason=str(error))
     return _response(answer(error))
 

@@ -1,15 +1,17 @@
 """OpenAI's Files API. Bytes are streamed to and from S3; records are in Redis."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Literal
 
+import structlog
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from gateway.auth import Tenant
+from gateway.checked_stream import checked_stream
 from gateway.dependencies import Use
 from gateway.file_rules import (
     FORM_FIELDS,
@@ -24,10 +26,11 @@ from gateway.file_store import keep, live_file, no_such_file, objects, reserve
 from gateway.form import MAX_FORM_BYTES, Form, file_too_large
 from gateway.route_docs import form_body
 from shared import crash, ids
-from shared.errors import CallerError, NotFoundError
+from shared.errors import BrokenObjectError, CallerError, NotFoundError
 from shared.openai.shapes import CursorPage, Deleted, File
 from shared.state import FileRecord
 
+log = structlog.get_logger()
 router = APIRouter()
 
 _PAGE = 10_000
@@ -132,15 +135,21 @@ async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
 
 @router.get("/files/{file_id}/content", response_class=StreamingResponse)
 async def download_file(file_id: str, tenant: Tenant, services: Use) -> StreamingResponse:
-    """The file's content."""
+    """The file's content.
+
+    A damaged file is an error. One of more than a mebibyte may break off before its end instead,
+    if the damage is found when the answer has begun.
+    """
     file = await live_file(services.state, tenant, file_id)
-    chunks = services.storage.stream(
-        file.key, start=file.start, end=file.end, etag=file.etag, bucket=file.bucket
-    )
+    chunks = checked_stream(services.storage, file)
     try:
         # The first chunk is read here, so that errors come before the answer's first byte.
         first = await anext(chunks, b"")
     except NotFoundError as error:
+        # Its object goes after its record.
+        await live_file(services.state, tenant, file_id)
+        if file.owned:
+            raise BrokenObjectError(file.key, "it is missing") from error
         raise no_such_file(file_id) from error
     return StreamingResponse(
         _chained(first, chunks),
@@ -171,8 +180,13 @@ def _check(form: Form) -> None:
     require_purpose(form.fields().get("purpose"), form.filename, "file")
 
 
-async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    async with aclosing(rest):  # type: ignore[type-var]  # storage gives a generator
+async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(rest):
         yield first
-        async for chunk in rest:
-            yield chunk
+        try:
+            async for chunk in rest:
+                yield chunk
+        except BrokenObjectError as error:
+            # The length has been told, so a client notices that the end is missing.
+            log.error("file.damaged", key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all
+            raise

@@ -13,6 +13,14 @@ BROKEN = (
 _INVALID = "invalid_request_error"
 
 
+def damaged(reason: str) -> str:
+    """What a caller is told of a damaged object."""
+    return (
+        f"What this call reads is damaged in the server's storage: {reason}. Ask your operator to "
+        "run `batchyard fsck`, which names it, and to make results again if that is possible."
+    )
+
+
 def _invalid(message: str, param: str) -> ErrorBody:
     return ErrorBody(message=message, type=_INVALID, param=param, code="invalid_value")
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from shared import ids
+from shared.errors import BrokenObjectError
 from shared.state import FileRecord
-from shared.storage import Storage
+from shared.storage import ChangedError, Storage
 
 #: A search for a row stops within this many bytes of its place, and reads this much at a time.
 _NEAR_BYTES = 128 * 1024
@@ -27,9 +28,12 @@ class ResultFile:
     async def get(self, start: int, end: int) -> bytes:
         """The bytes [start, end)."""
         file = self._file
-        return await self._storage.get(
-            file.key, start=start, end=end, etag=file.etag, bucket=file.bucket
-        )
+        try:
+            return await self._storage.get(
+                file.key, start=start, end=end, etag=file.etag, bucket=file.bucket
+            )
+        except ChangedError as error:
+            raise BrokenObjectError(file.key, "it was replaced since it was stored") from error
 
     async def lines(self, start: int, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """The lines in bytes [start, end), or up to the file's end. A line begins at `start`."""
@@ -38,11 +42,14 @@ class ResultFile:
         stream = self._storage.stream(
             file.key, start=start, end=end, etag=file.etag, bucket=file.bucket
         )
-        async with aclosing(stream) as chunks:
-            async for chunk in chunks:
-                *whole, rest = (rest + chunk).split(b"\n")
-                for line in whole:
-                    yield line + b"\n"
+        try:
+            async with aclosing(stream) as chunks:
+                async for chunk in chunks:
+                    *whole, rest = (rest + chunk).split(b"\n")
+                    for line in whole:
+                        yield line + b"\n"
+        except ChangedError as error:
+            raise BrokenObjectError(file.key, "it was replaced since it was stored") from error
 
     async def seek(self, row: int) -> int:
         """The offset of a line at, or shortly before, the row's line."""

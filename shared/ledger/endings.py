@@ -26,10 +26,12 @@ def new_commit(
     error: Assembled | None,
     bucket: str,
     output_seconds: int,
+    keep_parts: bool = False,
 ) -> Commit:
     """The commit of a batch that ends with these files in `bucket`.
 
-    `output_seconds` is how long files are kept unless the batch says otherwise.
+    `output_seconds` is how long files are kept unless the batch says otherwise. Parts are swept at
+    once, or a day later.
     """
     fields: dict[str, str | int] = {
         "completed": output.rows if output else 0,
@@ -47,6 +49,8 @@ def new_commit(
             fields[f"{kind}_object"] = _place(written, bucket)
     parts = f"batches/{record.id}/parts/"
     is_part = any(one is not None and one.key.startswith(parts) for one in (output, error))
+    # Even if no part was committed: a job may have died after writing one.
+    has_garbage = "plan" in record.fields and not is_part
     return Commit(
         batch_id=record.id,
         event=event,
@@ -55,9 +59,8 @@ def new_commit(
         output=output,
         error=error,
         files=files,
-        # Even if no part was committed: a job may have died after writing one.
-        garbage=parts if "plan" in record.fields and not is_part else None,
-        garbage_later=list(_overtaken(record)),
+        garbage=parts if has_garbage and not keep_parts else None,
+        garbage_later=[*_overtaken(record), *([parts] if has_garbage and keep_parts else [])],
         **pin._asdict(),
     )
 

@@ -189,6 +189,10 @@ class Files:
         if not await self._scripts.run("delete_file", tenant, file_id):
             raise NotFoundError(f"No such File object: {file_id}", param="id")
 
+    async def set_etag(self, file_id: str, etag: str) -> None:
+        """Note that the file's object was written again, if the file still exists."""
+        await self._scripts.run("set_etag", file_id, etag)
+
     async def many(self, file_ids: list[str]) -> list[FileRecord]:
         """The records that exist, of any tenant, in one round trip."""
         async with self._redis.pipeline(transaction=False) as pipe:

@@ -27,6 +27,7 @@ from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.outbox import Outbox
 from shared.state.positions import Positions
 from shared.state.rebuild_notes import RebuildNotes
+from shared.state.remakes import Remakes
 from shared.state.restore import Restore
 from shared.state.scripts import Scripts, pairs
 from shared.state.slices import Slices
@@ -92,6 +93,7 @@ class State:
         self.rebuild_notes = RebuildNotes(self._redis, namespace)
         self.census = Census(self._redis, namespace)
         self.dead_rows = DeadRows(self._redis, namespace)
+        self.remakes = Remakes(self._redis, namespace)
 
     async def apply(
         self,

@@ -21,6 +21,7 @@ from dispatcher.lanes import LaneKeeper
 from dispatcher.leader import Leader
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
+from dispatcher.remaker import Remaker
 from dispatcher.rounds import Rounds
 from dispatcher.row_span import SpanLimits
 from dispatcher.sender import Sender
@@ -199,7 +200,13 @@ def a_leader(state: State, storage: Storage, planner: Planner, keeper: LaneKeepe
     """One that delivers no webhooks."""
     finaliser = Finaliser(state, storage, output_seconds=OUTPUT_SECONDS)
     return Leader(
-        rounds=Rounds(state, planner=planner, finaliser=finaliser, lanes=keeper),
+        rounds=Rounds(
+            state,
+            planner=planner,
+            finaliser=finaliser,
+            remaker=Remaker(state, storage),
+            lanes=keeper,
+        ),
         windows=Windows(state),
         reaper=Reaper(state, storage),
         deliverer=Deliverer(

@@ -469,14 +469,6 @@ async def test_an_expired_file_is_gone(acme: Caller, gateway_state: State) -> No
         )
 
 
-async def test_a_file_whose_object_is_lost_is_not_found(acme: Caller, bucket: Storage) -> None:
-    file = await acme.openai.files.create(file=LINE, purpose="batch")
-    await bucket.remove([f"files/{acme.tenant}/{file.id}"])
-
-    with pytest.raises(NotFoundError, match=f"No such File object: {file.id}"):
-        await acme.openai.files.content(file.id)
-
-
 @pytest.mark.parametrize("file_id", ["file_id", "%00", "..", "a%20b", "%ff", "x" * 2000])
 async def test_malformed_ids_are_not_found(file_id: str, acme: Caller) -> None:
     answer = await acme.http.get(f"/v1/files/{file_id}/content")

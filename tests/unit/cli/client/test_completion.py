@@ -31,7 +31,7 @@ def test_commands_and_their_options_are_completed() -> None:
             _BATCHYARD_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(word)
         ).split()
 
-    assert {"run", "resume", "retry", "rebuild"} == set(completed("batchyard r", 1))
+    assert {"run", "resume", "retry", "rebuild", "remake"} == set(completed("batchyard r", 1))
     assert {"ls", "check", "get", "rm"} == set(completed("batchyard files ", 2))
     assert "--partial" in completed("batchyard fetch --p", 2)
     # An operator's command, which is imported for this.

@@ -1,0 +1,102 @@
+"""Makes damaged result files of ended batches again, from their parts."""
+
+import hashlib
+from collections.abc import AsyncIterator
+
+import structlog
+
+from dispatcher.result_lines import InputLostError, ResultLines
+from dispatcher.row_check import IncompleteError, RowCheck
+from dispatcher.unrun_rows import CLOSING_REASONS
+from shared.errors import BrokenObjectError, NotFoundError
+from shared.ledger.commits import Assembled, Commit, read_commit
+from shared.ledger.quarantine import keep_copy
+from shared.lifecycle import TRANSITIONS, Event
+from shared.state import BatchRecord, State
+from shared.storage import Storage
+
+log = structlog.get_logger()
+
+#: What begins the outcome of a wish that came true.
+MADE = "made"
+_EVENTS = (Event.OUTPUT_COMMITTED, Event.EXPIRY_COMMITTED, Event.CANCEL_COMMITTED)
+
+
+class Remaker:
+    """Obeys the wishes that `State.remakes` has."""
+
+    def __init__(self, state: State, storage: Storage) -> None:
+        self._state = state
+        self._storage = storage
+
+    async def remake(self, batch_id: str) -> None:
+        """Make what is damaged of the batch's files again, byte by byte as it was. Safe to repeat.
+
+        A file whose parts are gone or damaged as well stays as it is. Raises TransientError.
+        """
+        try:
+            outcome = await self._remake(await self._state.batches.get(batch_id))
+        except (NotFoundError, BrokenObjectError, IncompleteError, InputLostError) as error:
+            outcome = f"not possible: {error}"
+        await self._state.remakes.settle(batch_id, outcome)
+        log.info("results.remade", batch_id=batch_id, outcome=outcome)
+
+    async def _remake(self, record: BatchRecord) -> str:
+        event = next((one for one in _EVENTS if TRANSITIONS[one].target is record.status), None)
+        if event is None:
+            return f"not possible: a batch that is {record.status} has no result files"
+        commit = await read_commit(self._storage, record.id, event)
+        made = [
+            kind
+            for kind, file in (("output", commit.output), ("error", commit.error))
+            if file is not None and await self._remake_file(commit, kind, file)
+        ]
+        if not made:
+            return f"{MADE} nothing: its files are as they were written"
+        return f"{MADE} again: its {' and '.join(made)} file"
+
+    async def _remake_file(self, commit: Commit, kind: str, file: Assembled) -> bool:
+        """Returns False if the file is whole. Raises BrokenObjectError if it stays damaged."""
+        if await self._is_whole(file):
+            return False
+        if file.key.startswith(f"batches/{commit.batch_id}/parts/"):
+            raise BrokenObjectError(file.key, "it was the batch's only part, so there is no other")
+        await self._require_same(file, self._lines(commit, kind))
+        await keep_copy(self._storage, file.key)
+        stored = await self._storage.upload(file.key, self._lines(commit, kind))
+        if stored.etag != file.etag:
+            await self._state.files.set_etag(file.file_id, stored.etag)
+        return True
+
+    async def _is_whole(self, file: Assembled) -> bool:
+        try:
+            digest = await _digest(self._storage.stream(file.key))
+        except NotFoundError:
+            return False
+        return digest == file.sha256
+
+    async def _require_same(self, file: Assembled, chunks: AsyncIterator[bytes]) -> None:
+        if await _digest(chunks) != file.sha256:
+            raise BrokenObjectError(file.key, "its parts do not give the same bytes any more")
+
+    async def _lines(self, commit: Commit, kind: str) -> AsyncIterator[bytes]:
+        """The file's chunks, as the finaliser has written them."""
+        record = BatchRecord(commit.record)
+        check = RowCheck(record.number("total"))
+        lines = ResultLines(self._state, self._storage, record, check)
+        async for chunk in lines.output():
+            if kind == "output":
+                yield chunk
+        if kind == "error" and commit.error is not None:
+            is_early = commit.event != Event.OUTPUT_COMMITTED
+            closing = CLOSING_REASONS[record.status] if is_early else None
+            has_names = "without-names" not in commit.error.key
+            async for chunk in lines.errors(closing, has_names=has_names):
+                yield chunk
+
+
+async def _digest(chunks: AsyncIterator[bytes]) -> str:
+    digest = hashlib.sha256()
+    async for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
