@@ -19,7 +19,7 @@ _COMMANDS = {
     "topology": ("cli.topology:run", "Show what RabbitMQ needs, for a broker of your own."),
     "rebuild": ("cli.rebuild:run", "Rebuild the index in Redis from S3."),
     "remake": ("cli.remake:run", "Make damaged result files of a batch again."),
-    "users": ("cli.users:app", "Create, list, renew and delete tenants' RabbitMQ logins."),
+    "users": ("cli.users:app", "Create, limit, list, renew and delete tenants' RabbitMQ logins."),
     "s3-logins": ("cli.s3_logins:app", "Create, list, renew and delete tenants' S3 logins."),
     "lane-logins": ("cli.lane_logins:app", "Print what lane jobs may do at Redis and S3."),
     "dead-letters": ("cli.dead_letters:app", "Show, replay and drop messages that were refused."),

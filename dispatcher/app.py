@@ -17,6 +17,7 @@ from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
 from dispatcher.lanes import ENTRYPOINT, LaneKeeper
 from dispatcher.leader import Leader
+from dispatcher.memory import memory_limit, messages_within
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
 from dispatcher.remaker import Remaker
@@ -56,7 +57,9 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         log.warning("catalog.trusts_remote_code", model=model)
     async with _connected(settings) as services:
         dispatcher = build_dispatcher(settings, catalog, services)
-        prefetch = settings.messages_in_hand
+        prefetch = messages_within(settings.messages_in_hand, memory_limit())
+        if prefetch < settings.messages_in_hand:
+            log.warning("intake.holds_less", messages=prefetch, wanted=settings.messages_in_hand)
         await services.bus.consume(dispatcher.intake.take, prefetch=prefetch)
         async with _health_port(settings, services, dispatcher.leader):
             log.info("dispatcher.ready")

@@ -42,8 +42,13 @@ class DispatcherSettings(SharedSettings):
         ge=3600,
         description="how long a batch is known after its end; longer while its files are kept",
     )
-    #: How many batch messages the dispatcher holds unacknowledged.
-    messages_in_hand: int = Field(default=128, ge=1, le=1000)
+    messages_in_hand: int = Field(
+        default=128,
+        ge=1,
+        le=1000,
+        description="how many batch messages the dispatcher holds unacknowledged; fewer if so many "
+        "of 4 MiB would not fit into half of its container's memory",
+    )
     #: How long one attempt of a webhook may take, from start to end.
     webhook_timeout_seconds: float = Field(default=20.0, gt=0, le=30)
     #: How many webhooks are sent at the same time.
