@@ -105,8 +105,7 @@ class LaneLoad:
         Waves that began together end together: neither may wait for the other's end.
         """
         return sum(
-            sum(claim.slice.rows for claim in wave if _key(claim) in self._held)
-            > self.rows_at_once
+            sum(claim.slice.rows for claim in wave if _key(claim) in self._held) > self.rows_at_once
             for wave in self._waves
         )
 
