@@ -30,6 +30,7 @@ from worker.engine_errors import (
     Result,
     Results,
 )
+from worker.engine_front import lighten
 from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
@@ -106,6 +107,7 @@ class BatchServer(LLMServer):
         self._is_hung = False
         self._progress = Progress(float(os.environ[HANG_SECONDS_VARIABLE]))
         attend(self._client.engine_core, self._entrance, self._progress)
+        lighten(self._client)
         self._watching = asyncio.create_task(self._kill_when_hung())
 
     def _get_default_engine_class(self) -> type[Any]:
