@@ -15,7 +15,7 @@ from typing import NamedTuple
 QUIET_PROMPT_TOKENS = 1024
 #: Prompts of so many steps are inside at a time. The rest of a crowd that comes at once would only
 #: delay whatever comes next; while the next prompts are on their way, vLLM generates.
-STEPS_OF_PROMPTS = 1
+STEPS_OF_PROMPTS = 2
 #: The same where rows take one step. vLLM computes one while the next one is scheduled, and one
 #: more waits, so that it never idles.
 STEPS_OF_VECTORS = 3
@@ -48,6 +48,13 @@ class Sequence(NamedTuple):
     prompt_tokens: int
     #: Expected of its answer.
     output_tokens: float
+    #: Those of the prompt that the prefix cache is expected to have.
+    cached_tokens: float = 0.0
+
+    @property
+    def computed_tokens(self) -> float:
+        """What a step has to compute of the prompt."""
+        return max(0.0, self.prompt_tokens - self.cached_tokens)
 
 
 class StepOutput(NamedTuple):
@@ -80,8 +87,9 @@ class Seats:
         self._spare_seated = 0
         #: What vLLM says that it uses of the KV cache, and what is left of the answers inside.
         self._used_tokens = self._answer_tokens = 0.0
-        #: Of prompts inside that have not begun.
+        #: Of prompts inside that have not begun: all tokens, and those to compute.
         self._prompt_tokens = 0
+        self._computed_tokens = 0.0
 
     @property
     def in_use(self) -> int:
@@ -107,11 +115,10 @@ class Seats:
             return
         self._spare_seated -= seated.sequence.is_spare
         self._answer_tokens -= seated.answer_left
-        if not seated.has_begun:
-            self._prompt_tokens -= seated.sequence.prompt_tokens
+        self._begin(seated)
         if not self._seated:
             # It says nothing of itself until it has sequences again.
-            self._used_tokens = self._answer_tokens = 0.0
+            self._used_tokens = self._answer_tokens = self._computed_tokens = 0.0
 
     def note(self, kv_usage: float | None, outputs: Iterable[StepOutput]) -> None:
         """A step has ended; `kv_usage` is the part of the KV cache in use, if vLLM says so."""
@@ -120,14 +127,18 @@ class Seats:
         for output in outputs:
             if (seated := self._seated.get(output.id)) is None:
                 continue
-            if not seated.has_begun:
-                seated.has_begun = True
-                self._prompt_tokens -= seated.sequence.prompt_tokens
+            self._begin(seated)
             made = min(output.tokens, seated.answer_left)
             seated.answer_left -= made
             self._answer_tokens -= made
             if output.is_last:
                 self.leave(output.id)
+
+    def _begin(self, seated: _Seated) -> None:
+        if not seated.has_begun:
+            seated.has_begun = True
+            self._prompt_tokens -= seated.sequence.prompt_tokens
+            self._computed_tokens -= seated.sequence.computed_tokens
 
     def _seat(self, queue: list[tuple[int, str]], sequence: Sequence) -> Sequence:
         heappop(queue)
@@ -135,6 +146,7 @@ class Seats:
         self._seated[sequence.id] = _Seated(sequence, sequence.output_tokens)
         self._spare_seated += sequence.is_spare
         self._prompt_tokens += sequence.prompt_tokens
+        self._computed_tokens += sequence.computed_tokens
         self._answer_tokens += sequence.output_tokens
         return sequence
 
@@ -148,17 +160,18 @@ class Seats:
             return False
         if not self._has_any_seat():
             return False
-        prompt_tokens = self._prompt_tokens + sequence.prompt_tokens
-        if self._prompt_tokens and prompt_tokens > self._max_prompt_tokens():
+        computed_tokens = self._computed_tokens + sequence.computed_tokens
+        if self._prompt_tokens and computed_tokens > self._max_computed_tokens():
             return False
         if not self._capacity.kv_tokens:
             return True
+        prompt_tokens = self._prompt_tokens + sequence.prompt_tokens
         needed = prompt_tokens + self._answer_tokens + sequence.output_tokens
         limit = (1 - self._capacity.spare_kv) * self._capacity.kv_tokens
         return self._used_tokens + needed <= limit
 
-    def _max_prompt_tokens(self) -> float:
-        """How many tokens the prompts may have that are inside and have not begun."""
+    def _max_computed_tokens(self) -> float:
+        """How many tokens may be to compute of prompts that are inside and have not begun."""
         if self._spare_seated:
             return QUIET_PROMPT_TOKENS
         steps = STEPS_OF_VECTORS if self._capacity.is_one_step else STEPS_OF_PROMPTS

@@ -95,7 +95,10 @@ class Entrance:
             row, prompt_tokens=prompt_tokens, max_tokens=max_tokens
         )
         guest.sequences.add(id_)
-        self._seats.ask(Sequence(id_, rank, row.is_spare, prompt_tokens, output_tokens))
+        cached_tokens = max(0.0, row.work.tokens - row.charged)
+        self._seats.ask(
+            Sequence(id_, rank, row.is_spare, prompt_tokens, output_tokens, cached_tokens)
+        )
         place = self._places[id_] = asyncio.get_running_loop().create_future()
         self._admit_soon()
         try:

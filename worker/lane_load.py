@@ -100,12 +100,13 @@ class LaneLoad:
         return {id_ for id_, count in rows.items() if 2 * count >= self.rows_at_once}.union(flowing)
 
     def lasting_waves(self) -> int:
-        """How many waves have more left than the engine needs while the next wave starts.
+        """How many waves have more left than is in the engine and its queue.
 
         Waves that began together end together: neither may wait for the other's end.
         """
         return sum(
-            sum(claim.slice.rows for claim in wave if _key(claim) in self._held) > self.rows_at_once
+            sum(claim.slice.rows for claim in wave if _key(claim) in self._held)
+            > self.rows_in_engine()
             for wave in self._waves
         )
 

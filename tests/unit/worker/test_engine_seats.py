@@ -128,6 +128,14 @@ def test_a_crowd_begins_step_by_step(is_one_step: bool) -> None:
     assert seated(seats) == [f"{steps}"]
 
 
+def test_of_a_crowd_only_what_is_not_cached_counts() -> None:
+    seats = Seats(CAPACITY._replace(kv_tokens=0, step_tokens=100))
+    for number in range(6):
+        seats.ask(sequence(f"{number}", rank=number, prompt=100)._replace(cached_tokens=50))
+
+    assert len(seated(seats)) == 2 * STEPS_OF_PROMPTS
+
+
 def test_a_prompt_that_takes_many_steps_begins_alone() -> None:
     seats = Seats(CAPACITY._replace(kv_tokens=0, step_tokens=100))
     seats.ask(sequence("long", rank=0, prompt=100 * STEPS_OF_PROMPTS + 1))

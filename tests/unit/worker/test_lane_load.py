@@ -111,7 +111,7 @@ def test_a_batch_has_its_turn_in_a_wave_from_the_first_slice_that_it_settles() -
 
 def test_waves_that_are_almost_done_let_the_next_ones_start() -> None:
     load = _load()
-    waves = [[_claim(index, 256, batch) for index in range(3)] for batch in ("batch_1", "batch_2")]
+    waves = [[_claim(index, 256, batch) for index in range(4)] for batch in ("batch_1", "batch_2")]
     for wave in waves:
         load.hold(wave)
         load.begin_wave(wave)
