@@ -144,7 +144,7 @@ class _Door:
             listening = await connection.channel(publisher_confirms=False)
             await listening.set_qos(prefetch_count=_IN_FLIGHT)
             replies = await listening.declare_queue(
-                f"reply.{tenant}.bench", durable=True, arguments={"x-queue-type": "quorum"}
+                f"reply.{tenant}.main", durable=True, arguments={"x-queue-type": "quorum"}
             )
             door = cls(channel, tenant, replies.name)
             await replies.consume(door._hear)

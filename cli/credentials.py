@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cli.shell import assignments
-from shared.bus.topology import User, definitions
+from shared.bus.topology import DEMO_QUEUES, Bounds, User, definitions
 from shared.errors import SetupError
 
 SERVICE_USER = "batchyard"
@@ -52,7 +52,8 @@ class _Made(NamedTuple):
     def definitions(self) -> str:
         """What RabbitMQ loads: users, rights, exchanges and queues."""
         service = User(SERVICE_USER, self.service_password, tenant=False)
-        tenant = User(TENANT, self.tenant_password, tenant=True)
+        bounds = Bounds(queues=DEMO_QUEUES)
+        tenant = User(TENANT, self.tenant_password, tenant=True, bounds=bounds)
         return json.dumps(definitions([service, tenant]))
 
 

@@ -14,12 +14,13 @@ from typer.main import get_command
 PANEL = "Your own fleet"
 #: Where each command is, and what it does.
 _COMMANDS = {
-    "keys": ("cli.keys:app", "Create, list and revoke API keys."),
+    "keys": ("cli.keys:app", "Create, list, change and revoke API keys."),
+    "tenants": ("cli.tenants:app", "Show and set what tenants may do and have."),
     "topology": ("cli.topology:run", "Show what RabbitMQ needs, for a broker of your own."),
     "rebuild": ("cli.rebuild:run", "Rebuild the index in Redis from S3."),
     "fsck": ("cli.fsck:run", "Compare S3 with Redis, and name what is damaged."),
     "remake": ("cli.remake:run", "Make damaged result files of a batch again."),
-    "users": ("cli.users:app", "Create, list, renew and delete tenants' RabbitMQ logins."),
+    "users": ("cli.users:app", "Create, limit, list, renew and delete tenants' RabbitMQ logins."),
     "s3-logins": ("cli.s3_logins:app", "Create, list, renew and delete tenants' S3 logins."),
     "lane-logins": ("cli.lane_logins:app", "Print what lane jobs may do at Redis and S3."),
     "dead-letters": ("cli.dead_letters:app", "Show, replay and drop messages that were refused."),

@@ -3,34 +3,40 @@
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from shared.bus import topology
-from shared.bus.topology import User
+from shared.bus.topology import TENANT_QUEUES, Bounds, User
 from shared.errors import SetupError
-
-#: The sections of definitions that concern logins.
-_LOGINS = ("users", "permissions", "topic_permissions")
 
 
 def run(
     tenant: Annotated[
         list[str] | None, typer.Option(help="Include this tenant's rights; repeatable.")
     ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(help="Give each tenant sub.TENANT.NAME and reply.TENANT.NAME; repeatable."),
+    ] = None,
     service_user: Annotated[
         str, typer.Option(help="The user with which gateway and dispatcher log in.")
     ] = "batchyard",
     *,
+    any_queue: Annotated[
+        bool, typer.Option("--any-queue", help="Let tenants declare queues themselves.")
+    ] = False,
     definitions: Annotated[
         bool, typer.Option("--definitions", help="Print JSON for `import_definitions`.")
     ] = False,
     only_logins: Annotated[
         bool,
         typer.Option(
-            "--only-logins", help="Users and rights only, without exchanges, queues and policies."
+            "--only-logins",
+            help="Only users with their rights and queues, nothing else.",
         ),
     ] = False,
     may_declare: Annotated[
@@ -47,11 +53,12 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Show what RabbitMQ needs: exchanges, queues, bindings, policies and rights."""
+    """Show what RabbitMQ needs: exchanges, queues, bindings, policies, rights and limits."""
     known = _passwords(passwords)
+    bounds = Bounds(queues=None if any_queue else tuple(queue or TENANT_QUEUES))
     users = [
         _user(service_user, known, tenant=False, may_declare=may_declare),
-        *(_user(name, known, tenant=True) for name in tenant or ()),
+        *(replace(_user(name, known, tenant=True), bounds=bounds) for name in tenant or ()),
     ]
     if unknown := known.keys() - {user.name for user in users}:
         raise SetupError(
@@ -60,11 +67,11 @@ def run(
         )
     made = topology.definitions(users)
     if only_logins:
-        made = {section: rows for section, rows in made.items() if section in _LOGINS}
+        made = topology.logins(users)
     if definitions:
         typer.echo(json.dumps(made, indent=2))
         return
-    for line in _lines(made):
+    for line in (*_lines(made), *_limits(users)):
         typer.echo(line)
 
 
@@ -103,6 +110,12 @@ def _lines(made: dict[str, Any]) -> Iterator[str]:
     for row in made["topic_permissions"]:
         rights = [row["user"], row["exchange"], row["write"], row["read"]]
         yield _ctl("set_topic_permissions", rights)
+
+
+def _limits(users: Sequence[User]) -> Iterator[str]:
+    for user in users:
+        if user.tenant:
+            yield _ctl("set_user_limits", [user.name, json.dumps(user.bounds.limits())])
 
 
 def _ctl(command: str, words: Sequence[str]) -> str:

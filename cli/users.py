@@ -11,11 +11,13 @@ import typer
 
 from cli.options import HERE, AsJson, RunDir, echo_secret, require_tenant
 from cli.servers import RabbitMQ
-from shared.bus.topology import VIRTUAL_HOST, User, logins
+from cli.trail import told
+from shared.bus.topology import TENANT_QUEUES, VIRTUAL_HOST, Bounds, User, logins
 from shared.errors import InvalidInputError, NotFoundError, SetupError
 
 app = typer.Typer(
-    no_args_is_help=True, help="Create, list, renew and delete the RabbitMQ users of tenants."
+    no_args_is_help=True,
+    help="Create, limit, list, renew and delete the RabbitMQ users of tenants.",
 )
 
 Print = Literal["definitions", "rabbitmqctl"]
@@ -29,6 +31,25 @@ ServiceUser = Annotated[
     ),
 ]
 _SERVICE_USER = "batchyard"
+_DEFAULT = Bounds()
+Connections = Annotated[int, typer.Option(min=1, help="How many connections it may open.")]
+Channels = Annotated[int, typer.Option(min=1, help="How many channels, on all of them.")]
+Queues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue",
+        help="Give it the queues sub.TENANT.NAME and reply.TENANT.NAME; repeatable. "
+        f"Default: {', '.join(TENANT_QUEUES)}.",
+    ),
+]
+AnyQueue = Annotated[
+    bool,
+    typer.Option(
+        "--any-queue",
+        help="Let it declare queues and exchanges itself, of any name and number: for a tenant "
+        "that you trust not to fill the broker.",
+    ),
+]
 
 
 @app.command()
@@ -44,6 +65,10 @@ def create(
         ),
     ] = None,
     vhost: Annotated[str, typer.Option(help="The virtual host, with --print.")] = VIRTUAL_HOST,
+    connections: Connections = _DEFAULT.connections,
+    channels: Channels = _DEFAULT.channels,
+    queue: Queues = None,
+    any_queue: AnyQueue = False,
     run_dir: RunDir = HERE,
     service_user: ServiceUser = _SERVICE_USER,
     as_json: AsJson = False,
@@ -54,9 +79,11 @@ def create(
         raise InvalidInputError(
             f"--tenant {tenant}: this name belongs to Batchyard's own processes. Choose another."
         )
-    user = User(tenant, secrets.token_urlsafe(24), tenant=True)
+    bounds = _bounds(connections, channels, queue, is_any=any_queue)
+    user = User(tenant, secrets.token_urlsafe(24), tenant=True, bounds=bounds)
     if to_print is not None:
-        _print(user, to_print, vhost, as_json=as_json)
+        with told(run_dir, "user.printed", tenant=tenant, about=tenant):
+            _print(user, to_print, vhost, as_json=as_json)
         return
     from cli.fleet.running import rabbitmq
 
@@ -67,8 +94,31 @@ def create(
             "password."
         )
     # One import creates user and rights together, and shows no password in a process list.
-    broker.import_definitions(logins([user]))
+    with told(run_dir, "user.created", tenant=tenant, about=tenant):
+        broker.import_definitions(logins([user]))
     _show(user, broker.url(user), as_json=as_json)
+
+
+@app.command()
+def limit(
+    tenant: TenantName,
+    *,
+    connections: Connections = _DEFAULT.connections,
+    channels: Channels = _DEFAULT.channels,
+    queue: Queues = None,
+    any_queue: AnyQueue = False,
+    run_dir: RunDir = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Set what a user may hold of the broker; queues that it has already stay."""
+    bounds = _bounds(connections, channels, queue, is_any=any_queue)
+    limits = json.dumps(bounds.limits())
+    with told(run_dir, "user.limited", tenant=tenant, about=tenant):
+        broker = _change(run_dir, tenant, "set_user_limits", limits)
+        user = User(tenant, "", tenant=True, exists=True, bounds=bounds)
+        broker.import_definitions(logins([user]))
+    shown = {"user": tenant, **bounds.limits(), "queues": bounds.queues}
+    typer.echo(json.dumps(shown) if as_json else f"limited  {tenant}  {limits}")
 
 
 @app.command("list")
@@ -84,18 +134,29 @@ def list_users(*, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
 def renew(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Give a user a new password; open connections stay open."""
     user = User(tenant, secrets.token_urlsafe(24), tenant=True)
-    broker = _change(run_dir, tenant, "change_password", standard_input=user.password)
+    with told(run_dir, "user.renewed", tenant=tenant, about=tenant):
+        broker = _change(run_dir, tenant, "change_password", standard_input=user.password)
     _show(user, broker.url(user), as_json=as_json)
 
 
 @app.command()
 def delete(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Delete a user and close its connections; its batches run on, and its queues stay."""
-    _change(run_dir, tenant, "delete_user")
+    with told(run_dir, "user.deleted", tenant=tenant, about=tenant):
+        _change(run_dir, tenant, "delete_user")
     typer.echo(json.dumps({"user": tenant, "deleted": True}) if as_json else f"deleted  {tenant}")
 
 
-def _change(run_dir: Path, tenant: str, command: str, *, standard_input: str = "") -> RabbitMQ:
+def _bounds(connections: int, channels: int, queues: list[str] | None, *, is_any: bool) -> Bounds:
+    if is_any and queues:
+        raise InvalidInputError("--any-queue: it takes no --queue beside it.")
+    named = tuple(queues) if queues else TENANT_QUEUES
+    return Bounds(connections, channels, None if is_any else named)
+
+
+def _change(
+    run_dir: Path, tenant: str, command: str, *arguments: str, standard_input: str = ""
+) -> RabbitMQ:
     """Run one `rabbitmqctl` command on the tenant's user. Raises NotFoundError if there is none."""
     from cli.fleet.running import rabbitmq
 
@@ -104,9 +165,9 @@ def _change(run_dir: Path, tenant: str, command: str, *, standard_input: str = "
     if tenant == _SERVICE_USER:
         raise unknown
     try:
-        broker.ctl(command, tenant, standard_input=standard_input)
+        broker.ctl(command, tenant, *arguments, standard_input=standard_input)
     except SetupError as error:
-        if "does not exist" in str(error):
+        if "does not exist" in str(error) or "no_such_user" in str(error):
             raise unknown from error
         raise
     return broker
@@ -125,8 +186,9 @@ def _show(user: User, url: str, *, as_json: bool) -> None:
 
 def _print(user: User, what: Print, vhost: str, *, as_json: bool) -> None:
     made = logins([user])
-    for row in (*made["permissions"], *made["topic_permissions"]):
-        row["vhost"] = vhost
+    for section in ("permissions", "topic_permissions", "queues", "policies"):
+        for row in made[section]:
+            row["vhost"] = vhost
     commands = list(_commands(user, made, vhost))
     if as_json:
         printed = {"definitions": made} if what == "definitions" else {"commands": commands}
@@ -140,9 +202,15 @@ def _commands(user: User, made: dict[str, Any], vhost: str) -> Iterator[str]:
     """Commands with the effect of the definitions; the exchanges have to exist."""
     # Through its input: every user of the machine can read the arguments of a process.
     yield f"printf %s {shlex.quote(user.password)} | rabbitmqctl add_user {user.name}"
+    yield shlex.join(
+        ["rabbitmqctl", "set_user_limits", user.name, json.dumps(user.bounds.limits())]
+    )
     [row] = made["permissions"]
     rights = [row[name] for name in ("configure", "write", "read")]
     yield shlex.join(["rabbitmqctl", "set_permissions", "--vhost", vhost, user.name, *rights])
     for row in made["topic_permissions"]:
         words = [user.name, row["exchange"], row["write"], row["read"]]
         yield shlex.join(["rabbitmqctl", "set_topic_permissions", "--vhost", vhost, *words])
+    # No command declares a queue.
+    others = json.dumps({section: made[section] for section in ("queues", "policies")})
+    yield f"printf %s {shlex.quote(others)} | rabbitmqctl import_definitions"

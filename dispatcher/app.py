@@ -17,6 +17,7 @@ from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
 from dispatcher.lanes import ENTRYPOINT, LaneKeeper
 from dispatcher.leader import Leader
+from dispatcher.memory import memory_limit, messages_within
 from dispatcher.planning import Planner
 from dispatcher.reaper import Reaper
 from dispatcher.remaker import Remaker
@@ -33,6 +34,7 @@ from shared.bus.event_messages import EventMessages
 from shared.bus.relay import Relay
 from shared.catalog import Catalog
 from shared.catalog_file import catalog_digest, load_catalog
+from shared.monitoring.trail import Trail
 from shared.outbound import Guard
 from shared.settings import open_storage
 from shared.state import Quota, State
@@ -55,7 +57,9 @@ async def run(settings: DispatcherSettings, stopping: asyncio.Event) -> None:
         log.warning("catalog.trusts_remote_code", model=model)
     async with _connected(settings) as services:
         dispatcher = build_dispatcher(settings, catalog, services)
-        prefetch = settings.messages_in_hand
+        prefetch = messages_within(settings.messages_in_hand, memory_limit())
+        if prefetch < settings.messages_in_hand:
+            log.warning("intake.holds_less", messages=prefetch, wanted=settings.messages_in_hand)
         await services.bus.consume(dispatcher.intake.take, prefetch=prefetch)
         async with _health_port(settings, services, dispatcher.leader):
             log.info("dispatcher.ready")
@@ -111,6 +115,7 @@ def build_dispatcher(
         slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
         max_rows=settings.max_rows_per_batch,
         max_embedding_inputs=settings.max_embedding_inputs,
+        max_custom_id_characters=settings.max_custom_id_characters,
         max_input_bytes=settings.max_input_bytes,
         quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
         mixed_batches=settings.mixed_batches,
@@ -133,6 +138,7 @@ def build_dispatcher(
         inputs=inputs,
         quota=NewBatchQuota.of(settings, catalog),
         replay=Replay(state, bus, messages),
+        trail=Trail(settings.trail_file),
         planner=planner,
     )
     leader = _build_leader(settings, services, planner)
@@ -161,7 +167,8 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
         ready_rows=settings.ready_rows,
         silence_seconds=settings.lane_job_silence_seconds,
         attempts=settings.lane_job_attempts,
-        weights=settings.tenant_weights,
+        given_weights=settings.tenant_weights,
+        engine_deaths_per_day=settings.max_engine_deaths_per_day,
         entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
     )
     return Leader(

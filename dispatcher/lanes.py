@@ -19,9 +19,11 @@ from dispatcher.lost_inputs import fail_lost_inputs
 from dispatcher.ready_list import LaneNow, exhausted, ready_list, slices_per_batch
 from shared import crash
 from shared.errors import TransientError
+from shared.settings import ENGINE_DEATHS_PER_DAY
 from shared.slices import ReadySlice
 from shared.state import JobRecord, State
 from shared.storage import Storage
+from shared.tenants import weights
 
 log = structlog.get_logger()
 
@@ -45,44 +47,67 @@ class LaneKeeper:
         ready_rows: int,
         silence_seconds: float,
         attempts: int,
-        weights: Mapping[str, float] | None = None,
+        given_weights: Mapping[str, float] | None = None,
+        engine_deaths_per_day: int = ENGINE_DEATHS_PER_DAY,
         entrypoint: str = ENTRYPOINT,
     ) -> None:
+        """`given_weights` are those of tenants for which no other is set.
+
+        `engine_deaths_per_day` is how many engines may die of a tenant's requests in a day, where
+        nothing else is set, before the rest of them waits for the next day.
+        """
         self._state = state
         self._storage = storage
         self._cluster = cluster
         self._ready_rows = ready_rows
         self._silence_seconds = silence_seconds
         self._attempts = attempts
-        self._weights = weights or {}
+        self._given_weights = given_weights or {}
+        self._engine_deaths_per_day = engine_deaths_per_day
+        #: None before scripts know them.
+        self._weights: Mapping[str, float] | None = None
         self._entrypoint = entrypoint
         self._fruitless = FruitlessJobs(attempts)
         self._idle: set[str] = set()
         self._looked_at: defaultdict[str, float] = defaultdict(float)
         self._fed: dict[str, Feeding] = {}
+        #: Tenants whose slices wait, and those of each lane when it was last fed.
+        self._held: frozenset[str] = frozenset()
+        self._held_at_last: dict[str, frozenset[str]] = {}
 
-    async def weigh(self) -> None:
-        """Let the shares that scripts count know the tenants' weights."""
-        await self._state.lanes.set_weights(self._weights)
+    def begin(self) -> None:
+        """Begin a term as leader: Redis may have been emptied or changed by others before it."""
+        self._weights = None
+
+    async def look_at_tenants(self) -> None:
+        """Learn whose slices wait, and let the shares that scripts count know changed weights."""
+        self._held = await self._state.tenants.spent(self._engine_deaths_per_day)
+        found = weights(self._state.tenants.own(), self._given_weights)
+        if found != self._weights:
+            await self._state.lanes.set_weights(found)
+            self._weights = found
 
     async def feed(self, lane: str) -> None:
         """Keep ready what the lane job can take, in the order that is right now."""
         backlog = await self._state.lanes.backlog(lane)
-        if not backlog.batches:
+        held = self._held
+        if not backlog.batches and not (held and backlog.ready):
             return
         began = time.monotonic()
         last = self._fed.get(lane)
-        if last is not None and last.is_enough(backlog, began):
+        are_same_held = held == self._held_at_last.get(lane, held)
+        if last is not None and are_same_held and last.is_enough(backlog, began):
             return
         job = await self._state.lanes.job(lane)
-        now = LaneNow(await self._state.lanes.served(lane), self._weights, job.token_rate)
+        served = await self._state.lanes.served(lane)
+        now = LaneNow(served, self._weights or {}, job.token_rate, held)
         rows = max(job.rows_wanted, self._ready_rows)
         is_partial = last is not None and last.is_resting(backlog, began)
         slices, chosen = await self._choose(
             lane,
             now,
             rows=rows,
-            depth=slices_per_batch(_NEWS if is_partial else backlog.batches),
+            depth=slices_per_batch(_NEWS if is_partial else max(1, backlog.batches)),
             newest=_NEWS if is_partial else None,
         )
         ended = time.monotonic()
@@ -91,6 +116,7 @@ class LaneKeeper:
         else:
             fed = Feeding(ended, ended - began, backlog, len(chosen))
         self._fed[lane] = fed
+        self._held_at_last[lane] = held
         before = [slice_.member for slice_ in slices if slice_.is_ready]
         if (after := [slice_.member for slice_ in chosen]) != before:
             returned = sorted(set(before) - set(after))

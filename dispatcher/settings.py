@@ -1,7 +1,5 @@
 """The settings of the dispatcher, besides those of all processes."""
 
-from typing import Annotated
-
 from pydantic import Field, SecretStr
 
 from shared.settings import NINETY_DAYS, SharedSettings
@@ -25,11 +23,6 @@ class DispatcherSettings(SharedSettings):
     )
     #: How many rows a lane keeps ready until its job has said how many it can take.
     ready_rows: int = 512
-    tenant_weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default={},
-        description='how large the shares of tenants are, as JSON: `{"acme": 2}` gives acme twice '
-        "the share of an engine that a tenant without a weight gets",
-    )
     #: A lane job without a sign of life for this long is stopped and replaced.
     lane_job_silence_seconds: float = 60.0
     #: A lane whose jobs end this often without a committed row fails its batches.
@@ -49,8 +42,13 @@ class DispatcherSettings(SharedSettings):
         ge=3600,
         description="how long a batch is known after its end; longer while its files are kept",
     )
-    #: How many batch messages the dispatcher holds unacknowledged.
-    messages_in_hand: int = Field(default=128, ge=1, le=1000)
+    messages_in_hand: int = Field(
+        default=128,
+        ge=1,
+        le=1000,
+        description="how many batch messages the dispatcher holds unacknowledged; fewer if so many "
+        "of 4 MiB would not fit into half of its container's memory",
+    )
     #: How long one attempt of a webhook may take, from start to end.
     webhook_timeout_seconds: float = Field(default=20.0, gt=0, le=30)
     #: How many webhooks are sent at the same time.

@@ -13,13 +13,15 @@ from typing import NamedTuple, NoReturn
 import pytest
 
 from cli import servers
-from shared.bus.topology import User
+from shared.bus.topology import Bounds, User
 from shared.storage import Storage
 
 #: The broker user that our own processes are.
 SERVICE = User("batchyard", secrets.token_urlsafe(16), tenant=False)
+#: For tests that bound nothing: each may use queues of new names.
+UNBOUNDED = Bounds(connections=10_000, channels=100_000, queues=None)
 #: A tenant's broker user.
-TENANT = User("acme", secrets.token_urlsafe(16), tenant=True)
+TENANT = User("acme", secrets.token_urlsafe(16), tenant=True, bounds=UNBOUNDED)
 
 
 class S3(NamedTuple):

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
 from cli.demo.screen import Screen
-from shared.bus.topology import EVENTS_EXCHANGE
+from shared.bus.topology import DEMO_QUEUE, EVENTS_EXCHANGE
 from shared.lifecycle import FINAL
 
 _START_SECONDS = 20.0
@@ -20,7 +19,7 @@ _FINAL_TYPES = frozenset(f"batch.{status}" for status in FINAL)
 
 
 class Listener:
-    """A thread with its own connection and a queue that ends with it."""
+    """A thread with its own connection, on a queue that its tenant has for the demo."""
 
     def __init__(self, url: str, tenant: str, screen: Screen) -> None:
         self._url = url
@@ -68,11 +67,9 @@ class Listener:
         async with await aio_pika.connect(self._url, timeout=_START_SECONDS) as connection:
             channel = await connection.channel()
             exchange = await channel.get_exchange(EVENTS_EXCHANGE, ensure=False)
-            queue = await channel.declare_queue(
-                f"sub.{self._tenant}.{secrets.token_hex(4)}",
-                exclusive=True,
-                auto_delete=True,
-            )
+            queue = await channel.get_queue(f"sub.{self._tenant}.{DEMO_QUEUE}")
+            # What an earlier demo has left.
+            await queue.purge()
             await queue.bind(exchange, f"batch.*.{self._tenant}.*")
             await queue.consume(self._show, no_ack=True)
             self._screen.line("events", f"RabbitMQ queue {queue.name} on {EVENTS_EXCHANGE}")

@@ -15,6 +15,7 @@ from cli.servers import (
     missing_for_engine,
 )
 from cli.servers.process import Child
+from shared.bus.topology import DEMO_QUEUES, Bounds
 
 
 class OwnServers(NamedTuple):
@@ -50,7 +51,9 @@ class Servers:
 
     def __init__(self, run_dir: Path, own: OwnServers, credentials: Credentials) -> None:
         service = User(SERVICE_USER, credentials.service_password, tenant=False)
-        tenant = User(TENANT, credentials.tenant_password, tenant=True)
+        tenant = User(
+            TENANT, credentials.tenant_password, tenant=True, bounds=Bounds(queues=DEMO_QUEUES)
+        )
         self.rabbitmq = None if own.amqp_url else RabbitMQ(run_dir / "rabbitmq", [service, tenant])
         self.redis = (
             None

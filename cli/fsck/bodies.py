@@ -13,6 +13,7 @@ from shared.ledger.kinds import Kind
 from shared.ledger.packs import read_manifest, read_pack
 from shared.ledger.plans import read_plan
 from shared.ledger.records import answered, read_record
+from shared.ledger.tenants import read_settings
 from shared.ledger.webhook_endpoints import read_webhook
 from shared.slices import labelled_part
 from shared.storage import Listed, Storage
@@ -68,6 +69,10 @@ async def _api_key(storage: Storage, found: Listed) -> None:
     read_key(found.key, await storage.get(found.key))
 
 
+async def _tenant(storage: Storage, found: Listed) -> None:
+    read_settings(found.key, await storage.get(found.key))
+
+
 async def _webhook(storage: Storage, found: Listed) -> None:
     read_webhook(found.key, await storage.get(found.key))
 
@@ -78,6 +83,7 @@ def _record(kind: type[Any]) -> Check:
 
 _CHECKS: Mapping[Kind, Check] = {
     Kind.API_KEY: _api_key,
+    Kind.TENANT: _tenant,
     Kind.WEBHOOK_ENDPOINT: _webhook,
     Kind.FILE_RECORD: lambda storage, found: read_file(storage, found.key.removesuffix(".json")),
     Kind.MANIFEST: lambda storage, found: read_manifest(storage, _batch_id(found)),

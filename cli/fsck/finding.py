@@ -24,6 +24,7 @@ class Subject(StrEnum):
     BATCH = "batch"
     FILE = "file"
     API_KEY = "key"
+    TENANT = "tenant"
     WEBHOOK = "webhook"
 
 
@@ -35,5 +36,5 @@ class Finding(NamedTuple):
     problem: Problem
     says: str
     subject: Subject
-    #: The id of the batch, file, API key or endpoint; empty if it is only an object.
+    #: The id of the batch, file, API key, tenant or endpoint; empty if it is only an object.
     about: str = ""

@@ -14,6 +14,7 @@ from shared.ledger.manifests import manifest_key
 from shared.ledger.packs import is_pack, without_inputs
 from shared.ledger.parts import is_broken
 from shared.ledger.plans import plan_key
+from shared.ledger.tenants import tenant_key
 from shared.ledger.webhook_endpoints import webhook_key
 from shared.lifecycle import FINAL, TRANSITIONS
 from shared.slices import PlannedSlice
@@ -47,6 +48,7 @@ class IndexCheck:
             yield Subjects(Subject.FILE, [one.id for one in files])
         async for key_id in self._state.survey.key_ids():
             yield Subjects(Subject.API_KEY, [key_id])
+        yield Subjects(Subject.TENANT, list(await self._state.tenants.all()))
         async for tenant, endpoint_id in self._state.restore.webhooks():
             yield Subjects(Subject.WEBHOOK, [f"{tenant}/{endpoint_id}"])
 
@@ -61,11 +63,13 @@ class IndexCheck:
                 return [one for findings in files async for one in findings]
             case Subject.API_KEY:
                 wanted = [(key_record_key(one), Kind.API_KEY, one) for one in ids]
+            case Subject.TENANT:
+                wanted = [(tenant_key(one), Kind.TENANT, one) for one in ids]
             case Subject.WEBHOOK:
                 wanted = [
                     (webhook_key(*one.split("/", 1)), Kind.WEBHOOK_ENDPOINT, one) for one in ids
                 ]
-            case Subject.OBJECT:
+            case _:
                 return []
         return [
             Finding(key, of, Problem.MISSING, "Redis has it, and S3 has not", kind, one)

@@ -88,6 +88,7 @@ class ObjectCheck:
             batches={one.id: one for one in records},
             files={one.id: one for one in await state.files.many(sorted(file_ids))},
             api_keys=await survey.known_keys([last_of(key) for key in of.get("keys", ())]),
+            tenants=set(await state.tenants.all()) if "tenants" in of else set(),
             webhooks={one for one in endpoints if await state.webhooks.fields(one)},
             uploads=await survey.known_uploads([second_of(key) for key in of.get("uploads", ())]),
             read=await survey.are_read(sorted(file_ids)),

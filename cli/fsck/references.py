@@ -8,6 +8,7 @@ from typing import NamedTuple
 from cli.fsck.finding import Finding, Problem, Subject
 from shared.ledger.commits import commit_key
 from shared.ledger.kinds import Kind
+from shared.ledger.tenants import tenant_of
 from shared.lifecycle import FINAL, TRANSITIONS
 from shared.state import BatchRecord, FileRecord
 from shared.storage import Listed
@@ -25,6 +26,7 @@ class Facts(NamedTuple):
     batches: Mapping[str, BatchRecord]
     files: Mapping[str, FileRecord]
     api_keys: AbstractSet[str]
+    tenants: AbstractSet[str]
     webhooks: AbstractSet[str]
     uploads: AbstractSet[str]
     #: Files that were deleted and are still read.
@@ -64,6 +66,12 @@ def _api_key(key: str, facts: Facts) -> _Verdict:
     if last_of(key) in facts.api_keys:
         return None
     return Problem.UNINDEXED, "Redis does not know the API key"
+
+
+def _tenant(key: str, facts: Facts) -> _Verdict:
+    if tenant_of(key) in facts.tenants:
+        return None
+    return Problem.UNINDEXED, "Redis does not know the tenant's settings"
 
 
 def _webhook(key: str, facts: Facts) -> _Verdict:
@@ -115,8 +123,9 @@ def _commit(key: str, facts: Facts) -> _Verdict:
 
 def _result(key: str, facts: Facts) -> _Verdict:
     record = facts.batches.get(second_of(key))
-    for name in ("output", "error") if record is not None else ():
-        place, file_id = (record.fields.get(f"{name}_{what}") for what in ("object", "file_id"))
+    fields = {} if record is None else record.fields
+    for name in ("output", "error"):
+        place, file_id = (fields.get(f"{name}_{what}") for what in ("object", "file_id"))
         if place and json.loads(place)["key"] == key and file_id in {*facts.files, *facts.read}:
             return None
     return _of_live_batch(key, facts)
@@ -125,6 +134,7 @@ def _result(key: str, facts: Facts) -> _Verdict:
 #: Kinds without a rule are never referred to by Redis.
 _RULES: Mapping[Kind, Callable[[str, Facts], _Verdict]] = {
     Kind.API_KEY: _api_key,
+    Kind.TENANT: _tenant,
     Kind.WEBHOOK_ENDPOINT: _webhook,
     Kind.FILE: _file,
     Kind.FILE_RECORD: _file,

@@ -15,6 +15,7 @@ from shared.ledger.manifests import to_manifest
 from shared.ledger.parts import drop_part, index_of
 from shared.ledger.quarantine import keep_copy, set_aside
 from shared.ledger.records import encoded
+from shared.ledger.tenants import tenant_of
 from shared.ledger.webhook_endpoints import save_webhook
 from shared.lifecycle import FINAL, TRANSITIONS, Event
 from shared.state import BatchRecord, State
@@ -36,6 +37,7 @@ class Repair:
         self._listed = listed
         self._acts: Mapping[Kind, Callable[[Finding], Awaitable[str]]] = {
             Kind.API_KEY: self._api_key,
+            Kind.TENANT: self._tenant,
             Kind.WEBHOOK_ENDPOINT: self._webhook,
             Kind.FILE_RECORD: self._file_record,
             Kind.MANIFEST: self._manifest,
@@ -76,6 +78,14 @@ class Repair:
         await self._state.keys.find(key_id)
         await keep_copy(self._storage, finding.key)
         await save_key(self._state, self._storage, key_id)
+        return _FROM_REDIS
+
+    async def _tenant(self, finding: Finding) -> str:
+        settings = (await self._state.tenants.all()).get(tenant_of(finding.key))
+        if settings is None:
+            return ""
+        await keep_copy(self._storage, finding.key)
+        await self._storage.put(finding.key, encoded(settings))
         return _FROM_REDIS
 
     async def _webhook(self, finding: Finding) -> str:

@@ -18,7 +18,7 @@ from cli.servers.process import (
     wait_ready,
     write_private_file,
 )
-from shared.bus.topology import VIRTUAL_HOST, User, definitions
+from shared.bus.topology import MAX_MESSAGE_BYTES, VIRTUAL_HOST, User, definitions
 from shared.errors import SetupError
 
 _PORTS = ("rabbitmq", "rabbitmq-distribution", "rabbitmq-epmd")
@@ -30,8 +30,7 @@ _CONFIGURATION = """\
 listeners.tcp.1 = 127.0.0.1:{port}
 load_definitions = {definitions}
 vm_memory_high_watermark.absolute = 1GB
-# Batch messages have at most 1 MiB; much larger ones must not reach the dispatcher's memory.
-max_message_size = 4194304
+max_message_size = {max_message_bytes}
 disk_free_limit.absolute = 200MB
 # Without ANONYMOUS, which RabbitMQ offers since version 4.
 auth_mechanisms.1 = PLAIN
@@ -208,7 +207,9 @@ class RabbitMQ:
         plugins = "rabbitmq_management" if self._with_management else ""
         (own / "enabled_plugins").write_text(f"[{plugins}].\n")
         configuration = _CONFIGURATION.format(
-            port=self._ports.get("rabbitmq"), definitions=own / "definitions.json"
+            port=self._ports.get("rabbitmq"),
+            definitions=own / "definitions.json",
+            max_message_bytes=MAX_MESSAGE_BYTES,
         )
         if self._with_management:
             configuration += _MANAGEMENT.format(port=self.management_port)

@@ -21,8 +21,7 @@ const connection = await amqp.connect(url);
 connection.on("close", () => process.exit(1)); // whoever starts us starts us again
 const channel = await connection.createChannel();
 await channel.prefetch(50);
-const queue = `sub.${tenant}.example`; // our own, and it stays while we are away
-await channel.assertQueue(queue, { durable: true, arguments: { "x-queue-type": "quorum" } });
+const queue = `sub.${tenant}.main`; // our own, and it stays while we are away
 await channel.bindQueue(queue, "batch.events", `batch.*.${tenant}.*`);
 await channel.consume(queue, (message) => {
   const { source, sequence, type, subject, data } = JSON.parse(message.content);

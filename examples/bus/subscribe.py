@@ -26,9 +26,7 @@ async def main(path: str) -> None:
     async with await aio_pika.connect_robust(URL) as connection:
         channel = await connection.channel()
         await channel.set_qos(prefetch_count=50)
-        queue = await channel.declare_queue(  # our own queue, which stays while we are away
-            f"sub.{TENANT}.example", durable=True, arguments={"x-queue-type": "quorum"}
-        )
+        queue = await channel.get_queue(f"sub.{TENANT}.main")  # ours, also while we are away
         await queue.bind("batch.events", f"batch.*.{TENANT}.*")
         async with queue.iterator() as messages:
             async for message in messages:

@@ -58,16 +58,53 @@ BINDINGS: Sequence[tuple[str, str, str]] = (
 SUBMIT_QUEUE_MAX_BYTES = 2 * 1024**3
 #: Beyond this the oldest dead letters are dropped, so that no tenant can fill the broker's disk.
 DEAD_QUEUE_MAX_BYTES = 1024**3
+#: The same for each queue of a tenant: the oldest replies and events are dropped.
+TENANT_QUEUE_MAX_BYTES = 128 * 1024**2
+#: A queue that a tenant has declared itself is deleted if it has had no consumer for so long.
+TENANT_QUEUE_UNUSED_SECONDS = 14 * 24 * 3600
+#: `max_message_size` of every broker that we configure. Batch messages have at most 1 MiB; those
+#: between get an answer, and larger ones never reach a consumer's memory.
+MAX_MESSAGE_BYTES = 4 * 1024**2
+#: What the names of a tenant's queues end in, unless the operator says otherwise.
+TENANT_QUEUES = ("main",)
+#: The name of the queues that `batchyard demo` reads, beside the others of its tenant.
+DEMO_QUEUE = "demo"
+DEMO_QUEUES = (*TENANT_QUEUES, DEMO_QUEUE)
+TENANT_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
+    "x-queue-type": "quorum",
+    # A subscriber may return an event as often as it likes; RabbitMQ 4 would drop it at the 20th.
+    "x-delivery-limit": 1_000_000_000,
+}
 
 _TENANT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much of the broker a tenant may hold.
+
+    RabbitMQ counts connections and channels of a user, but neither queues nor exchanges, and
+    whoever may declare a queue may declare an exchange of that name. So a tenant declares nothing:
+    for each of `queues` it is given `sub.<tenant>.<name>` and `reply.<tenant>.<name>`. With None,
+    for a tenant that is trusted, it declares queues of any name and number itself.
+    """
+
+    connections: int = 20
+    channels: int = 200
+    queues: tuple[str, ...] | None = TENANT_QUEUES
+
+    def limits(self) -> dict[str, int]:
+        """The limits of a user, as `rabbitmqctl set_user_limits` takes them."""
+        return {"max-connections": self.connections, "max-channels": self.channels}
 
 
 @dataclass(frozen=True)
 class User:
     """One login at the broker: a tenant, or (`tenant=False`) one of our own processes.
 
-    `exists` is whether the broker has the user already, whose password is then left alone;
-    `may_declare` says of a process of ours whether it makes what is missing in the broker.
+    `exists` is whether the broker has the user already, whose password and limits are then left
+    alone; `may_declare` says of a process of ours whether it makes what is missing in the broker.
     """
 
     name: str
@@ -75,6 +112,7 @@ class User:
     tenant: bool
     exists: bool = False
     may_declare: bool = True
+    bounds: Bounds = field(default_factory=Bounds)
 
 
 def submit_key(tenant: str) -> str:
@@ -112,12 +150,25 @@ def event_key(event_type: str, tenant: str, batch_id: str) -> str:
 def logins(
     users: Sequence[User], *, random_bytes: Callable[[int], bytes] = secrets.token_bytes
 ) -> dict[str, Any]:
-    """Only the users and their rights, a part of `definitions` for a broker that has the rest.
+    """The users with their rights and queues: `definitions` for a broker that has the rest.
 
     Raises `SetupError` as that does.
     """
     whole = definitions(users, random_bytes=random_bytes)
-    return {name: whole[name] for name in ("users", "permissions", "topic_permissions")}
+    own = {name for user in users for name in [*queues_of(user), _expiry(user)["name"]]}
+    return {
+        **{name: whole[name] for name in ("users", "permissions", "topic_permissions")},
+        **{
+            section: [row for row in whole[section] if row["name"] in own]
+            for section in ("queues", "policies")
+        },
+    }
+
+
+def queues_of(user: User) -> list[str]:
+    """The queues that a tenant is given."""
+    names = (user.bounds.queues or ()) if user.tenant else ()
+    return [f"{kind}.{user.name}.{name}" for name in names for kind in ("sub", "reply")]
 
 
 def definitions(
@@ -138,6 +189,7 @@ def definitions(
                 "password_hash": password_hash(user.password, random_bytes(4)),
                 "hashing_algorithm": "rabbit_password_hashing_sha256",
                 "tags": "",
+                **({"limits": user.bounds.limits()} if user.tenant else {}),
             }
             for user in users
             if not user.exists
@@ -161,6 +213,15 @@ def definitions(
                 "priority": 0,
                 "definition": {"max-length-bytes": DEAD_QUEUE_MAX_BYTES},
             },
+            {
+                "vhost": VIRTUAL_HOST,
+                "name": "batch-tenant-size",
+                "pattern": r"^(sub|reply)\.",
+                "apply-to": "queues",
+                "priority": 0,
+                "definition": {"max-length-bytes": TENANT_QUEUE_MAX_BYTES},
+            },
+            *(_expiry(user) for user in tenants if user.bounds.queues is None),
         ],
         "exchanges": [
             {
@@ -182,7 +243,10 @@ def definitions(
                 "auto_delete": False,
                 "arguments": dict(arguments),
             }
-            for name, arguments in QUEUE_ARGUMENTS.items()
+            for name, arguments in (
+                *QUEUE_ARGUMENTS.items(),
+                *((name, TENANT_QUEUE_ARGUMENTS) for user in tenants for name in queues_of(user)),
+            )
         ],
         "bindings": [_binding(*binding) for binding in BINDINGS],
     }
@@ -201,6 +265,13 @@ def _require_usable(user: User) -> None:
             f"{user.name!r} cannot be a tenant: lower-case letters, digits, '-' and '_' only, "
             "63 at most, beginning with a letter or digit."
         )
+    for name in user.bounds.queues or ():
+        if not _QUEUE_NAME.fullmatch(name):
+            raise SetupError(
+                f"{name!r} cannot end the name of a queue: 1 to 100 of A-Z a-z 0-9 _ . -"
+            )
+    if min(user.bounds.connections, user.bounds.channels) < 1:
+        raise SetupError(f"The user {user.name!r} needs at least one connection and one channel.")
 
 
 def _permissions(user: User) -> dict[str, str]:
@@ -211,12 +282,33 @@ def _permissions(user: User) -> dict[str, str]:
         # Replies use the default exchange, which has this name in permissions.
         written = _one_of([*EXCHANGE_TYPES, "amq.default"])
         return row | {"configure": "^$", "write": written, "read": _one_of(QUEUE_ARGUMENTS)}
-    own = rf"(sub|reply)\.{user.name}\..*"
+    own = rf"(sub|reply)\.{user.name}\.{_queue_names(user.bounds)}"
     return row | {
-        "configure": f"^{own}",
+        "configure": f"^{own}$" if user.bounds.queues is None else "^$",
         "write": rf"^(batch\.submit|{own})$",
         "read": rf"^(batch\.events|{own})$",
     }
+
+
+def _expiry(user: User) -> dict[str, Any]:
+    """The policy for the queues that a tenant declares itself. It takes the place of the other."""
+    return {
+        "vhost": VIRTUAL_HOST,
+        "name": f"batch-tenant-expiry-{user.name}",
+        "pattern": rf"^(sub|reply)\.{re.escape(user.name)}\.",
+        "apply-to": "queues",
+        "priority": 1,
+        "definition": {
+            "max-length-bytes": TENANT_QUEUE_MAX_BYTES,
+            "expires": 1000 * TENANT_QUEUE_UNUSED_SECONDS,
+        },
+    }
+
+
+def _queue_names(bounds: Bounds) -> str:
+    if bounds.queues is None:
+        return ".*"
+    return f"({'|'.join(map(re.escape, bounds.queues))})"
 
 
 def _one_of(names: Iterable[str]) -> str:

@@ -28,6 +28,7 @@ from tests.chaos.forked import Forked, Room, forks
 from tests.chaos.journal import Journal
 from tests.chaos.plan import DISPATCHERS, GATEWAYS, LANE_JOB, RAY_TARGETS, STUB, Fault
 from tests.on_disk import are_bound, are_registered
+from tests.servers import UNBOUNDED
 
 TENANTS = ("acme", "globex")
 #: The tenant who is judged by what the documents say, in a process of its own.
@@ -95,7 +96,7 @@ class ChaosFleet:
         self.hit: Counter[str] = Counter()
         self._service = User("batchyard", secrets.token_urlsafe(16), tenant=False)
         self._users = {
-            name: User(name, secrets.token_urlsafe(16), tenant=True)
+            name: User(name, secrets.token_urlsafe(16), tenant=True, bounds=UNBOUNDED)
             for name in (*TENANTS, OUTSIDER)
         }
         self.redis = Redis(run_dir / "redis", secrets.token_urlsafe(16), secrets.token_urlsafe(16))

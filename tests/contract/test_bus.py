@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import sqlite3
@@ -45,6 +44,8 @@ pytestmark = pytest.mark.timeout(300)
 
 _ROOT = Path(__file__).parents[2]
 _EXAMPLES = _ROOT / "examples/bus"
+#: What the names of the queues end in that the tests of messages use.
+_DOOR = "door"
 
 
 class Site(NamedTuple):
@@ -90,6 +91,7 @@ def _exported(folder: Path) -> dict[str, Any]:
     passwords = folder / "passwords.json"
     passwords.write_text(json.dumps({user.name: user.password for user in (SERVICE, TENANT)}))
     arguments = ["topology", "--definitions", "--tenant", TENANT.name]
+    arguments += [f"--queue={name}" for name in ("main", _DOOR)]
     result = CliRunner().invoke(app, [*arguments, "--passwords", str(passwords)])
     definitions: dict[str, Any] = json.loads(result.output)
     [own] = [row for row in definitions["permissions"] if row["user"] == SERVICE.name]
@@ -179,7 +181,7 @@ def _run_example(
     lines = rows("first", "second")
     given.write_bytes(_whole(lines) if is_whole else lines)
     source = f"/tenants/{TENANT.name}/batches/{ids.batch_id(TENANT.name, message_id)}"
-    queue = f"sub.{TENANT.name}.example"
+    queue = f"sub.{TENANT.name}.main"
     with _running(site, subscribe, folder, tools):
         wait_until(lambda: _is_bound(site, queue))
 
@@ -198,7 +200,7 @@ def _run_example(
     with _running(site, subscribe, folder, tools) as log:
         wait_until(lambda: _ends(known).get(source) == "batch.completed")
     assert "batch.in_progress" in log.read_text()
-    asyncio.run(_delete(site, queue))
+    asyncio.run(_purge(site, queue))
 
 
 async def test_every_message_is_what_its_schema_says(site: Site, acme: Caller) -> None:
@@ -334,10 +336,10 @@ async def _open_door(site: Site) -> AsyncIterator[_Door]:
     async with await aio_pika.connect(site.broker.url(TENANT)) as connection:
         channel = await connection.channel()
         tenant = TENANT.name
-        replies = await channel.declare_queue(
-            f"reply.{tenant}.{secrets.token_hex(4)}", exclusive=True
-        )
-        events = await channel.declare_queue(f"sub.{tenant}.{secrets.token_hex(4)}", exclusive=True)
+        replies = await channel.get_queue(f"reply.{tenant}.{_DOOR}")
+        events = await channel.get_queue(f"sub.{tenant}.{_DOOR}")
+        for queue in (replies, events):
+            await queue.purge()
         await events.bind(topology.EVENTS_EXCHANGE, f"batch.*.{tenant}.*")
         door = _Door(channel, replies.name)
         await replies.consume(door.take)
@@ -471,6 +473,6 @@ def _is_bound(site: Site, queue: str) -> bool:
     )
 
 
-async def _delete(site: Site, queue: str) -> None:
+async def _purge(site: Site, queue: str) -> None:
     async with await aio_pika.connect(site.broker.url(TENANT)) as connection:
-        await (await connection.channel()).queue_delete(queue)
+        await (await (await connection.channel()).get_queue(queue)).purge()

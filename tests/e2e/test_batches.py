@@ -231,13 +231,11 @@ async def _submit_on_the_bus(
     connection = await aio_pika.connect(fleet.environment["BATCHYARD_AMQP_URL"])
     async with connection:
         channel = await connection.channel()
-        events = await channel.declare_queue(
-            f"sub.demo.{message_id}", durable=True, arguments={"x-expires": 60_000}
-        )
+        events = await channel.get_queue("sub.demo.main")
+        await events.purge()
         await events.bind(topology.EVENTS_EXCHANGE, "batch.*.demo.*")
-        replies = await channel.declare_queue(
-            f"reply.demo.{message_id}", durable=True, arguments={"x-expires": 60_000}
-        )
+        replies = await channel.get_queue("reply.demo.main")
+        await replies.purge()
         exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
         body = {
             "schema": "batch.submit/1",

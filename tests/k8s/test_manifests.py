@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from shared.bus.topology import MAX_MESSAGE_BYTES
 from shared.catalog_file import load_catalog
 from tests.k8s import rules, schemas
 from tests.k8s.network import flows
@@ -26,6 +27,23 @@ def test_no_key_stands_twice() -> None:
 def test_a_key_that_stands_twice_is_found() -> None:
     with pytest.raises(yaml.YAMLError, match="replicas twice, line 3"):
         read("spec:\n  replicas: 1\n  replicas: 2\n")
+
+
+def test_the_broker_refuses_messages_that_are_larger_than_a_consumer_can_hold(
+    documents: list[Document],
+) -> None:
+    configurations = [
+        text
+        for document in documents
+        for text in (
+            document.get("data", {}).get("rabbitmq.conf"),
+            document.get("spec", {}).get("rabbitmq", {}).get("additionalConfig"),
+        )
+        if text
+    ]
+
+    assert len(configurations) == 1
+    assert f"max_message_size = {MAX_MESSAGE_BYTES}\n" in configurations[0]
 
 
 def test_the_core_kinds_are_valid(documents: list[Document]) -> None:

@@ -171,7 +171,7 @@ async def test_each_damage_is_found_and_what_is_safe_is_repaired(kind: Kind, yar
 
 def _batch(made: list[Any], key: str) -> str:
     """The batch of the pack, or of the manifest that only the pack had."""
-    return next(one.batch_id for one in made if one.key == key or one.batch_id in key)
+    return next(str(one.batch_id) for one in made if one.key == key or one.batch_id in key)
 
 
 async def test_without_bodies_it_reads_none(

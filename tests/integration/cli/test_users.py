@@ -1,11 +1,13 @@
 """`batchyard users` on a real broker: what a login that it made may do, and what it may not."""
 
+import asyncio
 import json
 import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import aio_pika
 import pytest
 from aiormq.exceptions import AMQPError, ChannelAccessRefused
 from typer.testing import CliRunner, Result
@@ -50,8 +52,7 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
             url,
             publish(topology.SUBMIT_EXCHANGE, f"submit.v1.{name}", user_id=name),
             publish(topology.SUBMIT_EXCHANGE, f"cancel.v1.{name}", user_id=name),
-            declare(f"sub.{name}.all"),
-            bind(f"sub.{name}.all", topology.EVENTS_EXCHANGE, f"batch.*.{name}.*"),
+            bind(f"sub.{name}.main", topology.EVENTS_EXCHANGE, f"batch.*.{name}.*"),
         )
     service = amqp_url(broker_dir, None)
     for name in ("acme", "globex"):
@@ -59,7 +60,7 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
         act(service, publish(topology.EVENTS_EXCHANGE, key, key.encode()))
 
     submitted = act(service, *[take(topology.SUBMIT_QUEUE)] * 4)
-    heard = act(acme, take("sub.acme.all"), take("sub.acme.all"))
+    heard = act(acme, take("sub.acme.main"), take("sub.acme.main"))
 
     assert [message.user_id for message in submitted] == ["acme", "acme", "globex", "globex"]
     assert heard[0].body == b"batch.completed.acme.batch_1"
@@ -74,12 +75,16 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
         publish(topology.EVENTS_EXCHANGE, "batch.completed.acme.batch_1"),
         publish(topology.DEAD_EXCHANGE, topology.DEAD_KEY),
         publish("", topology.SUBMIT_QUEUE),
-        publish("", "sub.globex.all"),
+        publish("", "sub.globex.main"),
+        declare("sub.acme.another"),
+        declare("sub.acme.main"),
+        lambda channel: channel.declare_exchange("sub.acme.main"),
+        lambda channel: channel.queue_delete("sub.acme.main"),
         declare("sub.globex.mine"),
         declare("reply.globex.mine"),
         take(topology.SUBMIT_QUEUE),
         take(topology.DEAD_QUEUE),
-        take("sub.globex.all"),
+        take("sub.globex.main"),
     ],
     ids=[
         "submit for another",
@@ -88,6 +93,10 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
         "forge a dead letter",
         "our queue by the default exchange",
         "another's queue by the default exchange",
+        "declare a further queue",
+        "declare a queue again, with arguments of its own",
+        "declare an exchange",
+        "delete a queue",
         "declare another's subscription",
         "declare another's replies",
         "read submissions",
@@ -105,7 +114,37 @@ def test_what_is_not_a_tenants_own_is_refused(action: Action, acme: str, globex:
 )
 def test_events_of_others_cannot_be_bound(key: str, acme: str) -> None:
     with pytest.raises(ChannelAccessRefused):
-        act(acme, declare("sub.acme.b"), bind("sub.acme.b", topology.EVENTS_EXCHANGE, key))
+        act(acme, bind("sub.acme.main", topology.EVENTS_EXCHANGE, key))
+
+
+def test_connections_and_channels_are_bounded_and_the_broker_says_so(
+    broker_dir: Path, fleet_broker: servers.RabbitMQ, acme: str
+) -> None:
+    made = json.loads(_run("create", "--tenant", "greedy", "--json", run_dir=broker_dir).stdout)
+    bounds = ["--connections", "2", "--channels", "3", "--queue", "a", "--queue", "b", "--json"]
+    limited = json.loads(_run("limit", "greedy", *bounds, run_dir=broker_dir).stdout)
+
+    async def refused() -> str:
+        async with await aio_pika.connect(made["url"]) as first:
+            channels = [await first.channel() for _ in range(3)]
+            assert [await channels[0].get_queue(f"sub.greedy.{name}") for name in "ab"]
+            async with await aio_pika.connect(made["url"]) as second:
+                with pytest.raises(AMQPError) as one_more_channel:
+                    await second.channel()
+            async with await aio_pika.connect(made["url"]):
+                with pytest.raises(AMQPError, match=r"Connection\.Close"):
+                    await aio_pika.connect(made["url"])
+        return str(one_more_channel.value)
+
+    assert limited == {
+        "user": "greedy",
+        "max-connections": 2,
+        "max-channels": 3,
+        "queues": ["a", "b"],
+    }
+    assert "number of channels opened for user 'greedy' has reached" in asyncio.run(refused())
+    # The client keeps the broker's words to itself while it connects.
+    assert "connection limit (2) is reached" in fleet_broker.child.tail_of_log(50)
 
 
 def test_a_user_is_listed_renewed_and_removed(broker_dir: Path, acme: str) -> None:

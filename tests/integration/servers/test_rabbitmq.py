@@ -20,12 +20,13 @@ from aiormq.exceptions import (
 from cli.servers import RabbitMQ, User
 from shared.bus import topology
 from tests.eventually import eventually, wait_until
+from tests.servers import UNBOUNDED
 
 pytestmark = pytest.mark.usefixtures("needs_rabbitmq")
 
 SERVICE = User("batchyard", "s/e:c@ret %1", tenant=False)
-ACME = User("acme", "acme's password", tenant=True)
-GLOBEX = User("globex-2_x", "globex's password", tenant=True)
+ACME = User("acme", "acme's password", tenant=True, bounds=UNBOUNDED)
+GLOBEX = User("globex-2_x", "globex's password", tenant=True, bounds=UNBOUNDED)
 QUORUM: dict[str, Any] = {"x-queue-type": "quorum"}
 
 Action = Callable[[AbstractChannel], Awaitable[object]]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from cli.__main__ import app
 from shared.bus import topology
-from shared.bus.topology import User
+from shared.bus.topology import Bounds, User
 from shared.errors import SetupError
 
 
@@ -43,7 +43,7 @@ def test_the_rights_of_new_tenants_can_be_had_alone() -> None:
         _output("--definitions", "--only-logins", "--tenant", "acme", "--tenant", "globex")
     )
 
-    assert set(made) == {"users", "permissions", "topic_permissions"}
+    assert set(made) == {"users", "permissions", "topic_permissions", "queues", "policies"}
     assert {row["user"] for row in made["topic_permissions"]} == {"acme", "globex"}
 
 
@@ -61,6 +61,15 @@ def test_the_text_names_everything_and_the_commands_that_give_the_rights() -> No
     assert commands == [
         ["set_permissions", "acme", row["configure"], row["write"], row["read"]],
     ]
+
+
+def test_bounds_of_tenants_are_in_the_text_as_commands() -> None:
+    text = _output("--tenant", "acme", "--queue", "orders")
+
+    [words] = re.findall(r"rabbitmqctl (set_user_limits acme .*)", text)
+    assert json.loads(shlex.split(words)[2]) == Bounds().limits()
+    assert re.search(r"queue +sub\.acme\.orders ", text)
+    assert f'"max-length-bytes": {topology.TENANT_QUEUE_MAX_BYTES}' in text
 
 
 @pytest.mark.parametrize(

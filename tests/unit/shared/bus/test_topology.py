@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shared.bus import topology
-from shared.bus.topology import User, definitions
+from shared.bus.topology import Bounds, User, definitions
 from shared.errors import SetupError
 
 SERVICE = User("batchyard", "secret", tenant=False)
@@ -65,9 +65,68 @@ def test_the_service_may_do_everything_and_is_bound_by_no_topic() -> None:
 def test_a_tenant_has_the_permissions_of_the_contract() -> None:
     [row] = rows("permissions", user="acme")
 
-    assert row["configure"] == r"^(sub|reply)\.acme\..*"
-    assert row["write"] == r"^(batch\.submit|(sub|reply)\.acme\..*)$"
-    assert row["read"] == r"^(batch\.events|(sub|reply)\.acme\..*)$"
+    own = r"(sub|reply)\.acme\.(main)"
+    assert row["configure"] == "^$"
+    assert row["write"] == rf"^(batch\.submit|{own})$"
+    assert row["read"] == rf"^(batch\.events|{own})$"
+
+
+def test_a_tenant_has_the_queues_that_it_was_given_and_declares_none() -> None:
+    user = User("acme", "secret", tenant=True, bounds=Bounds(queues=("orders", "a.b")))
+    made = definitions([user])
+
+    [row] = made["permissions"]
+    given = {queue["name"] for queue in made["queues"]} - topology.QUEUE_ARGUMENTS.keys()
+    assert given == {"sub.acme.orders", "sub.acme.a.b", "reply.acme.orders", "reply.acme.a.b"}
+    assert all(re.search(row[right], name) for name in given for right in ("read", "write"))
+    for strange in ("sub.acme.axb", "sub.acme.other", "xsub.acme.orders", "sub.globex.orders"):
+        assert not any(re.search(row[right], strange) for right in ("read", "write", "configure"))
+    assert not any(re.search(row["configure"], name) for name in given)
+
+
+def test_a_tenant_that_is_trusted_declares_queues_itself_and_they_end_unused() -> None:
+    user = User("acme", "secret", tenant=True, bounds=Bounds(queues=None))
+    made = definitions([user])
+
+    [row] = made["permissions"]
+    assert re.search(row["configure"], "sub.acme.any-name")
+    assert not re.search(row["configure"], "sub.globex.any-name")
+    assert {queue["name"] for queue in made["queues"]} == topology.QUEUE_ARGUMENTS.keys()
+    [policy] = [one for one in made["policies"] if re.search(one["pattern"], "sub.acme.x")][1:]
+    assert policy["priority"] > 0
+    assert policy["definition"] == {
+        "max-length-bytes": topology.TENANT_QUEUE_MAX_BYTES,
+        "expires": 14 * 24 * 3600 * 1000,
+    }
+
+
+@pytest.mark.parametrize("name", ["", "a|b", "a b", "a" * 101, "ä"])
+def test_a_name_of_a_queue_that_could_widen_a_pattern_is_refused(name: str) -> None:
+    with pytest.raises(SetupError, match="end the name of a queue"):
+        definitions([User("acme", "secret", tenant=True, bounds=Bounds(queues=(name,)))])
+
+
+def test_a_tenants_connections_and_channels_are_counted_and_those_of_the_service_are_not() -> None:
+    bounds = Bounds(connections=3, channels=30)
+    made = definitions([SERVICE, User("acme", "secret", tenant=True, bounds=bounds)])
+
+    limits = {user["name"]: user.get("limits") for user in made["users"]}
+    assert limits == {"batchyard": None, "acme": {"max-connections": 3, "max-channels": 30}}
+
+
+@pytest.mark.parametrize("bounds", [Bounds(connections=0), Bounds(channels=-1)])
+def test_bounds_that_mean_nothing_or_everything_are_refused(bounds: Bounds) -> None:
+    with pytest.raises(SetupError, match="at least one"):
+        definitions([User("acme", "secret", tenant=True, bounds=bounds)])
+
+
+def test_each_queue_of_a_tenant_is_bounded_in_bytes() -> None:
+    [policy] = rows("policies", name="batch-tenant-size")
+
+    assert re.search(policy["pattern"], "sub.acme.x")
+    assert re.search(policy["pattern"], "reply.acme.x")
+    assert not any(re.search(policy["pattern"], name) for name in topology.QUEUE_ARGUMENTS)
+    assert policy["definition"] == {"max-length-bytes": topology.TENANT_QUEUE_MAX_BYTES}
 
 
 @pytest.mark.parametrize("key", ["submit.v1.acme", "cancel.v1.acme"])
@@ -165,11 +224,16 @@ def test_a_size_limit_covers_its_queue_alone(name: str, queue: str, other: str) 
     assert policy["definition"]["max-length-bytes"] >= 1024**3
 
 
-def test_logins_are_users_and_rights_and_nothing_else() -> None:
-    made = topology.logins([ACME], random_bytes=bytes)
+def test_logins_are_users_with_their_rights_and_queues_and_nothing_else() -> None:
+    trusted = User("globex", "secret", tenant=True, bounds=Bounds(queues=None))
+    made = topology.logins([ACME, trusted], random_bytes=bytes)
+    whole = definitions([ACME, trusted], random_bytes=bytes)
 
-    assert made.keys() == {"users", "permissions", "topic_permissions"}
-    assert made.items() <= definitions([ACME], random_bytes=bytes).items()
+    for section in ("users", "permissions", "topic_permissions"):
+        assert made.pop(section) == whole[section]
+    assert {queue["name"] for queue in made.pop("queues")} == {"sub.acme.main", "reply.acme.main"}
+    assert [one["name"] for one in made.pop("policies")] == ["batch-tenant-expiry-globex"]
+    assert made == {}
 
 
 def test_keys_end_in_what_is_filtered_by() -> None:
