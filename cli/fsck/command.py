@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from cli.fsck.repair import Repair
 from cli.fsck.walk import Progress, Walk
 from cli.options import HERE, AsJson, RedisUrl, RunDir
 from cli.s3_options import S3Options, with_s3_options
+from cli.trail import told
 from shared.errors import SetupError, TransientError
 from shared.state import State
 from shared.storage import Storage
@@ -49,7 +51,8 @@ def run(
     redis, storage = find_redis(run_dir, redis_url), s3.storage(run_dir)
     began = time.monotonic()
     with Notebook() as notebook, _progress(is_shown=not as_json) as progress:
-        walk = asyncio.run(_run(redis, storage, notebook, progress, fast=fast, repair=repair))
+        work = _run(redis, storage, notebook, progress, run_dir, fast=fast, repair=repair)
+        walk = asyncio.run(work)
         left = _show(notebook, walk, time.monotonic() - began, as_json=as_json)
     if left:
         raise typer.Exit(ExitCode.DAMAGED)
@@ -60,6 +63,7 @@ async def _run(
     storage: Storage,
     notebook: Notebook,
     progress: Progress,
+    run_dir: Path,
     *,
     fast: bool,
     repair: bool,
@@ -71,16 +75,22 @@ async def _run(
             raise SetupError("Redis is being rebuilt from S3. Run this when the rebuild is done.")
         await walk.run(progress)
         if repair:
-            repairs = Repair(state, storage, notebook.listed)
-            for page in notebook.found():
-                for finding in page:
-                    notebook.note_repair(finding, await repairs.repair(finding))
+            await _repair(Repair(state, storage, notebook.listed), notebook, run_dir)
     except TransientError as error:
         raise SetupError(f"Redis or S3 did not answer ({error}). Run it again.") from error
     finally:
         storage.close()
         await state.close()
     return walk
+
+
+async def _repair(repairs: Repair, notebook: Notebook, run_dir: Path) -> None:
+    with told(run_dir, "fsck.repair") as telling:
+        for page in notebook.found():
+            for finding in page:
+                if done := await repairs.repair(finding):
+                    notebook.note_repair(finding, done)
+                    telling.done(finding.key)
 
 
 def _show(notebook: Notebook, walk: Walk, seconds: float, *, as_json: bool) -> int:
