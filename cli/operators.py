@@ -14,7 +14,8 @@ from typer.main import get_command
 PANEL = "Your own fleet"
 #: Where each command is, and what it does.
 _COMMANDS = {
-    "keys": ("cli.keys:app", "Create, list and revoke API keys."),
+    "keys": ("cli.keys:app", "Create, list, change and revoke API keys."),
+    "tenants": ("cli.tenants:app", "Show and set what tenants may do and have."),
     "topology": ("cli.topology:run", "Show what RabbitMQ needs, for a broker of your own."),
     "rebuild": ("cli.rebuild:run", "Rebuild the index in Redis from S3."),
     "remake": ("cli.remake:run", "Make damaged result files of a batch again."),

@@ -11,6 +11,7 @@ import typer
 
 from cli.options import HERE, AsJson, RunDir, echo_secret, require_tenant
 from cli.servers import RabbitMQ
+from cli.trail import told
 from shared.bus.topology import TENANT_QUEUES, VIRTUAL_HOST, Bounds, User, logins
 from shared.errors import InvalidInputError, NotFoundError, SetupError
 
@@ -81,7 +82,8 @@ def create(
     bounds = _bounds(connections, channels, queue, is_any=any_queue)
     user = User(tenant, secrets.token_urlsafe(24), tenant=True, bounds=bounds)
     if to_print is not None:
-        _print(user, to_print, vhost, as_json=as_json)
+        with told(run_dir, "user.printed", tenant=tenant, about=tenant):
+            _print(user, to_print, vhost, as_json=as_json)
         return
     from cli.fleet.running import rabbitmq
 
@@ -92,7 +94,8 @@ def create(
             "password."
         )
     # One import creates user and rights together, and shows no password in a process list.
-    broker.import_definitions(logins([user]))
+    with told(run_dir, "user.created", tenant=tenant, about=tenant):
+        broker.import_definitions(logins([user]))
     _show(user, broker.url(user), as_json=as_json)
 
 
@@ -110,8 +113,10 @@ def limit(
     """Set what a user may hold of the broker; queues that it has already stay."""
     bounds = _bounds(connections, channels, queue, is_any=any_queue)
     limits = json.dumps(bounds.limits())
-    broker = _change(run_dir, tenant, "set_user_limits", limits)
-    broker.import_definitions(logins([User(tenant, "", tenant=True, exists=True, bounds=bounds)]))
+    with told(run_dir, "user.limited", tenant=tenant, about=tenant):
+        broker = _change(run_dir, tenant, "set_user_limits", limits)
+        user = User(tenant, "", tenant=True, exists=True, bounds=bounds)
+        broker.import_definitions(logins([user]))
     shown = {"user": tenant, **bounds.limits(), "queues": bounds.queues}
     typer.echo(json.dumps(shown) if as_json else f"limited  {tenant}  {limits}")
 
@@ -129,14 +134,16 @@ def list_users(*, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
 def renew(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Give a user a new password; open connections stay open."""
     user = User(tenant, secrets.token_urlsafe(24), tenant=True)
-    broker = _change(run_dir, tenant, "change_password", standard_input=user.password)
+    with told(run_dir, "user.renewed", tenant=tenant, about=tenant):
+        broker = _change(run_dir, tenant, "change_password", standard_input=user.password)
     _show(user, broker.url(user), as_json=as_json)
 
 
 @app.command()
 def delete(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = False) -> None:
     """Delete a user and close its connections; its batches run on, and its queues stay."""
-    _change(run_dir, tenant, "delete_user")
+    with told(run_dir, "user.deleted", tenant=tenant, about=tenant):
+        _change(run_dir, tenant, "delete_user")
     typer.echo(json.dumps({"user": tenant, "deleted": True}) if as_json else f"deleted  {tenant}")
 
 

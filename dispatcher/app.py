@@ -35,6 +35,7 @@ from shared.bus.event_messages import EventMessages
 from shared.bus.relay import Relay
 from shared.catalog import Catalog
 from shared.catalog_file import catalog_digest, load_catalog
+from shared.monitoring.trail import Trail
 from shared.outbound import Guard
 from shared.settings import open_storage
 from shared.state import Quota, State
@@ -115,6 +116,7 @@ def build_dispatcher(
         slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
         max_rows=settings.max_rows_per_batch,
         max_embedding_inputs=settings.max_embedding_inputs,
+        max_custom_id_characters=settings.max_custom_id_characters,
         max_input_bytes=settings.max_input_bytes,
         quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
         mixed_batches=settings.mixed_batches,
@@ -137,6 +139,7 @@ def build_dispatcher(
         inputs=inputs,
         quota=NewBatchQuota.of(settings, catalog),
         replay=Replay(state, bus, messages),
+        trail=Trail(settings.trail_file),
         planner=planner,
     )
     leader = _build_leader(settings, services, planner)
@@ -165,7 +168,7 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
         ready_rows=settings.ready_rows,
         silence_seconds=settings.lane_job_silence_seconds,
         attempts=settings.lane_job_attempts,
-        weights=settings.tenant_weights,
+        given_weights=settings.tenant_weights,
         entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
     )
     return Leader(

@@ -18,8 +18,8 @@ class Cancellations:
         self._storage = storage
         self._replies = replies
 
-    async def take(self, envelope: Envelope, body: bytes) -> None:
-        """Cancel the batch and answer. Raises RejectedError."""
+    async def take(self, envelope: Envelope, body: bytes) -> str:
+        """Cancel the batch and answer. Returns its id. Raises RejectedError."""
         cancellation = decoded(envelope, body, decode_cancellation)
         record = await self._own_batch(envelope.tenant, cancellation.batch_id)
         try:
@@ -32,6 +32,7 @@ class Cancellations:
             is_new = False
         record = await self._state.batches.get(record.id)
         await self._replies.accept(envelope, body, record, is_duplicate=not is_new)
+        return record.id
 
     async def _own_batch(self, tenant: str | None, batch_id: str) -> BatchRecord:
         """The tenant's batch. Another tenant's batch counts as missing."""

@@ -5,13 +5,14 @@ A delivery is settled within milliseconds of its durable effect; no work waits i
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import stamina
 import structlog
 from aio_pika.abc import AbstractIncomingMessage
 
+from dispatcher.acts import act_of
 from dispatcher.burial import Burial, is_dead, place_of
 from dispatcher.cancellations import Cancellations
 from dispatcher.delivery import Delivery
@@ -29,6 +30,7 @@ from shared.bus import messages, replays
 from shared.bus.connection import Bus
 from shared.bus.messages import RejectedError
 from shared.errors import TransientError
+from shared.monitoring.trail import Trail
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
@@ -59,10 +61,12 @@ class Intake:
         inputs: Inputs,
         quota: NewBatchQuota,
         replay: Replay,
+        trail: Trail,
         planner: Planner | None = None,
     ) -> None:
         self._service_user = service_user
         self._replay = replay
+        self._trail = trail
         self._replies = Replies(state)
         self._ready = ReadyBatches(state, storage)
         self._cancellations = Cancellations(state, storage, self._replies)
@@ -131,9 +135,11 @@ class Intake:
         envelope = delivery.envelope
         crash.point("intake.begin")
         try:
-            await self._obey(delivery)
+            cancelled = await self._obey(delivery)
+            self._tell(delivery, cancelled)
         except RejectedError as error:
             codes = sorted({reason.code for reason in error.reasons})
+            self._tell(delivery, None, codes)
             # The reasons are left out: they name fields, and a sender may name a field anything.
             log.info("message.rejected", codes=codes, count=error.count, **delivery.log_fields)
             if is_dead(error) or not envelope.can_be_answered:
@@ -144,15 +150,24 @@ class Intake:
                 await self._replies.refuse(envelope, delivery.body, error)
         crash.point("intake.done")
 
-    async def _obey(self, delivery: Delivery) -> None:
-        """Do what the message asks for. Raises RejectedError, CrowdedError and TransientError."""
+    def _tell(self, delivery: Delivery, cancelled: str | None, codes: Sequence[str] = ()) -> None:
+        """Write to the trail what the message did, or why it was refused."""
+        if (act := act_of(delivery.envelope, cancelled, codes, self._service_user)) is not None:
+            self._trail.write(act)
+
+    async def _obey(self, delivery: Delivery) -> str | None:
+        """Do what the message asks for, and return the id of the batch that it cancels, if any.
+
+        Raises RejectedError, CrowdedError and TransientError.
+        """
         envelope, body = delivery.envelope, delivery.body
         if envelope.type == messages.READY and envelope.user == self._service_user:
             await self._ready.take(body)
         elif envelope.type == messages.CANCEL:
-            await self._cancellations.take(envelope, body)
+            return await self._cancellations.take(envelope, body)
         elif envelope.type == replays.REPLAY:
             request = decoded(envelope, body, replays.decode_replay)
             await self._replay.answer(envelope, body, request)
         else:
             await self._submissions.take(envelope, body, is_suspect=delivery.is_suspect)
+        return None

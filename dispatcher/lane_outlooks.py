@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from shared.ordering.outlook import LaneOutlook, expected_end
 from shared.state import State
 from shared.submission.warnings import deadline_at_risk
+from shared.tenants import weights
 
 #: For how long what was read of a lane is used.
 _FRESH_SECONDS = 2.0
@@ -16,9 +17,10 @@ _FRESH_SECONDS = 2.0
 class LaneOutlooks:
     """The outlooks of lanes, read at most once in two seconds each."""
 
-    def __init__(self, state: State, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(self, state: State, given: Mapping[str, float] | None = None) -> None:
+        """`given` are the weights of tenants for which no other is set."""
         self._state = state
-        self._weights = weights or {}
+        self._weights = given or {}
         self._known: dict[str, tuple[float, LaneOutlook]] = {}
 
     async def look(self, lanes: Iterable[str]) -> None:
@@ -33,13 +35,14 @@ class LaneOutlooks:
     ) -> dict[str, str]:
         """The field `warnings` of a batch with these tokens by lane; nothing if all is well."""
         now = time.time()
+        weights_now = weights(self._state.tenants.own(), self._weights)
         ends = [
             expected_end(
                 self._known[lane][1],
                 tenant=tenant,
                 tokens=count,
                 expires_at=expires_at,
-                weights=self._weights,
+                weights=weights_now,
                 now=now,
             )
             for lane, count in tokens.items()

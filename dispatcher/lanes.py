@@ -22,6 +22,7 @@ from shared.errors import TransientError
 from shared.slices import ReadySlice
 from shared.state import JobRecord, State
 from shared.storage import Storage
+from shared.tenants import weights
 
 log = structlog.get_logger()
 
@@ -45,25 +46,36 @@ class LaneKeeper:
         ready_rows: int,
         silence_seconds: float,
         attempts: int,
-        weights: Mapping[str, float] | None = None,
+        given_weights: Mapping[str, float] | None = None,
         entrypoint: str = ENTRYPOINT,
     ) -> None:
+        """`given_weights` are those of tenants for which no other is set."""
         self._state = state
         self._storage = storage
         self._cluster = cluster
         self._ready_rows = ready_rows
         self._silence_seconds = silence_seconds
         self._attempts = attempts
-        self._weights = weights or {}
+        self._given_weights = given_weights or {}
+        #: None before scripts know them.
+        self._weights: Mapping[str, float] | None = None
         self._entrypoint = entrypoint
         self._fruitless = FruitlessJobs(attempts)
         self._idle: set[str] = set()
         self._looked_at: defaultdict[str, float] = defaultdict(float)
         self._fed: dict[str, Feeding] = {}
 
+    def begin(self) -> None:
+        """Begin a term as leader: Redis may have been emptied or changed by others before it."""
+        self._weights = None
+
     async def weigh(self) -> None:
-        """Let the shares that scripts count know the tenants' weights."""
-        await self._state.lanes.set_weights(self._weights)
+        """Let the shares that scripts count know the tenants' weights, if they have changed."""
+        await self._state.tenants.look()
+        found = weights(self._state.tenants.own(), self._given_weights)
+        if found != self._weights:
+            await self._state.lanes.set_weights(found)
+            self._weights = found
 
     async def feed(self, lane: str) -> None:
         """Keep ready what the lane job can take, in the order that is right now."""
@@ -75,7 +87,8 @@ class LaneKeeper:
         if last is not None and last.is_enough(backlog, began):
             return
         job = await self._state.lanes.job(lane)
-        now = LaneNow(await self._state.lanes.served(lane), self._weights, job.token_rate)
+        served = await self._state.lanes.served(lane)
+        now = LaneNow(served, self._weights or {}, job.token_rate)
         rows = max(job.rows_wanted, self._ready_rows)
         is_partial = last is not None and last.is_resting(backlog, began)
         slices, chosen = await self._choose(

@@ -26,7 +26,7 @@ from shared.retention import RESERVED_SECONDS
 from shared.state import KnownBatch, NewBatch, PackedAcceptance, RateStatus, Start, State
 from shared.storage import Storage
 from shared.submission.accept import conflict, new_batch
-from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
+from shared.submission.admission import NewBatchCall, NewBatchQuota, Reached, refusal_text
 
 log = structlog.get_logger()
 
@@ -130,7 +130,10 @@ class Packer:
     async def _commit(self, batches: Sequence[InlineBatch]) -> Sequence[BaseException | None]:
         """For each batch, the error if it was not made, else None."""
         prefix = pack_prefix()
-        wanted = [(one.manifest.tenant, one.manifest.id, one.manifest.endpoint) for one in batches]
+        wanted = [
+            NewBatchCall(one.manifest.tenant, one.manifest.id, one.manifest.endpoint, len(one.body))
+            for one in batches
+        ]
         reserved, _ = await asyncio.gather(
             self._quota.reserve_all(self._state, wanted),
             self._state.files.reserve(prefix, seconds=RESERVED_SECONDS),
@@ -242,5 +245,5 @@ def _with_warnings(
     return {**reply, "warnings": str(start.fields["warnings"])}
 
 
-def _refusal(tenant: str, refused: FullQueue | RateStatus) -> RejectedError:
+def _refusal(tenant: str, refused: Reached | RateStatus) -> RejectedError:
     return RejectedError([Reason("quota_exceeded", refusal_text(tenant, refused))])

@@ -36,7 +36,7 @@ from shared.ledger.commits import Commit, carry_out, fail, read_commit
 from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.ledger.quarantine import set_aside
 from shared.lifecycle import Event, Status
-from shared.openai.limits import queue_code, queue_text
+from shared.openai.limits import amount_code, amount_text
 from shared.openai.shapes import BatchError
 from shared.slices import Slice
 from shared.state import (
@@ -44,7 +44,6 @@ from shared.state import (
     MovedError,
     QueueFullError,
     Quota,
-    QuotaKind,
     Start,
     State,
 )
@@ -72,6 +71,7 @@ class Planner:
         slice_limits: SliceLimits,
         max_rows: int,
         max_embedding_inputs: int = 50_000,
+        max_custom_id_characters: int = 512,
         max_input_bytes: int = 209_715_200,
         quota: Quota = _NO_QUOTA,
         mixed_batches: bool = False,
@@ -86,7 +86,11 @@ class Planner:
         self._models = catalog.endpoints_by_name()
         self._rules = TenantRules(catalog, places)
         self._slice_limits = slice_limits
-        self._limits = Limits(rows=max_rows, embedding_inputs=max_embedding_inputs)
+        self._limits = Limits(
+            rows=max_rows,
+            embedding_inputs=max_embedding_inputs,
+            custom_id_characters=max_custom_id_characters,
+        )
         self._max_input_bytes = max_input_bytes
         self._quota = quota
         self._mixed_batches = mixed_batches
@@ -106,6 +110,7 @@ class Planner:
             return
         crash.point("planner.begin")
         plan = _new_plan()
+        await self._state.tenants.look()
         check = self._check(
             record.fields["endpoint"], tenant=record.tenant, offset=record.number("start")
         )
@@ -143,7 +148,8 @@ class Planner:
             log.warning("plan.late", batch_id=batch_id, status=error.status)
 
     async def look_at_lanes(self) -> None:
-        """Learn what `plan_inline` warns of. Raises TransientError."""
+        """Learn what `plan_inline` depends on. Raises TransientError."""
+        await self._state.tenants.look()
         await self._outlooks.look([lane.name for lane in self._catalog.lanes()])
 
     def plan_inline(
@@ -168,14 +174,15 @@ class Planner:
             return None
         shares.count(slices)
         warnings = self._outlooks.warnings(tenant, shares.tokens, expires_at=expires_at)
-        fields, quota = {**self._fields(check, shares), **warnings}, self._quota_of(shares)
+        fields, quota = {**self._fields(check, shares), **warnings}, self._quota_of(shares, tenant)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
 
     def _check(self, endpoint: str, *, tenant: str, offset: int) -> InputCheck:
+        settings = self._state.tenants.of(tenant)
         return InputCheck(
             endpoint=endpoint,
-            models=self._models,
-            limits=self._limits,
+            models=settings.usable(self._models),
+            limits=self._limits.of_tenant(settings.custom_id_characters),
             rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
             offset=offset,
@@ -236,7 +243,7 @@ class Planner:
         shares: LaneShares,
         slices: list[Slice],
     ) -> None:
-        quota = self._quota_of(shares)
+        quota = self._quota_of(shares, record.tenant)
         try:
             await self._outlooks.look(shares.lanes)
             expires_at = record.number("expires_at")
@@ -249,7 +256,7 @@ class Planner:
             if error.queue == "tokens":
                 limits = (quota.tokens, *quota.more_tokens)
                 share, limit = full.prompt_tokens, limits[error.number]
-            problem = _queue_full(record, error.queue, full.model.name, limit, share)
+            problem = _queue_full(record, error, full.model.name, limit, share)
             await self._refuse(record.id, [problem], count=1)
             return
         if is_ours:
@@ -315,12 +322,14 @@ class Planner:
             some = plan.slices[first : first + _SLICES_A_WRITE]
             await self._state.slices.plan(batch_id, name, first, some, lanes=lanes)
 
-    def _quota_of(self, shares: LaneShares) -> Quota:
+    def _quota_of(self, shares: LaneShares, tenant: str) -> Quota:
+        settings = self._state.tenants.of(tenant)
         # Adapters share their model's engine, and so its queue.
-        default = self._quota.tokens
-        limits = [share.model.max_enqueued_tokens or default for share in shares.all]
-        first, *others = limits
-        return Quota(self._quota.requests, first, tuple(others))
+        first, *others = (
+            settings.enqueued_tokens or share.model.max_enqueued_tokens or self._quota.tokens
+            for share in shares.all
+        )
+        return Quota(settings.enqueued_requests or self._quota.requests, first, tuple(others))
 
     @staticmethod
     def _fields(check: InputCheck, shares: LaneShares) -> dict[str, str | int]:
@@ -350,9 +359,14 @@ def _new_plan() -> str:
 
 
 def _queue_full(
-    record: BatchRecord, queue: QuotaKind, model: str, limit: int, share: int
+    record: BatchRecord, full: QueueFullError, model: str, limit: int, share: int
 ) -> BatchError:
-    text = queue_text(queue, tenant=record.tenant, model=model, limit=limit)
-    if share > limit:
-        text += f" This batch alone has {share:,}."
-    return BatchError(code=queue_code(queue), message=text)
+    text = amount_text(
+        full.queue,
+        tenant=record.tenant,
+        limit=limit,
+        used=full.used,
+        model=model,
+    )
+    text += f" This batch {'alone ' if share > limit else ''}has {share:,}."
+    return BatchError(code=amount_code(full.queue), message=text)

@@ -50,7 +50,7 @@ class Rounds:
     async def run(self) -> None:
         """Make rounds until cancelled. Raises TransientError if Redis is lost at the start."""
         try:
-            await self._lanes.weigh()
+            self._lanes.begin()
             async with self._state.bells("dispatcher") as bells:
                 pace = RoundPace()
                 while True:
@@ -69,6 +69,7 @@ class Rounds:
             await self._planner.plan(batch_id)
 
     async def _round(self) -> None:
+        await self._lanes.weigh()
         for batch_id in await self._state.batches.in_status(Status.VALIDATING):
             self._duties.start(batch_id, self.plan, nullcontext())
         for status in (Status.FINALIZING, Status.CANCELLING):

@@ -1,7 +1,5 @@
 """The settings of the dispatcher, besides those of all processes."""
 
-from typing import Annotated
-
 from pydantic import Field, SecretStr
 
 from shared.settings import NINETY_DAYS, SharedSettings
@@ -25,11 +23,6 @@ class DispatcherSettings(SharedSettings):
     )
     #: How many rows a lane keeps ready until its job has said how many it can take.
     ready_rows: int = 512
-    tenant_weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default={},
-        description='how large the shares of tenants are, as JSON: `{"acme": 2}` gives acme twice '
-        "the share of an engine that a tenant without a weight gets",
-    )
     #: A lane job without a sign of life for this long is stopped and replaced.
     lane_job_silence_seconds: float = 60.0
     #: A lane whose jobs end this often without a committed row fails its batches.

@@ -30,7 +30,7 @@ from shared.openai.endpoints import ENDPOINTS
 from shared.state import RateStatus, State
 from shared.storage import Storage
 from shared.submission.accept import accept, accept_known
-from shared.submission.admission import FullQueue, NewBatchQuota, refusal_text
+from shared.submission.admission import NewBatchQuota, Reached, refusal_text
 
 
 class Submissions:
@@ -132,7 +132,7 @@ class Submissions:
         if found:
             raise RejectedError(found)
         outcome = await self._quota.reserve(self._state, tenant, batch_id, submission.endpoint)
-        if isinstance(outcome, FullQueue | RateStatus):
+        if isinstance(outcome, Reached | RateStatus):
             raise RejectedError([Reason("quota_exceeded", refusal_text(tenant, outcome))])
         return source
 

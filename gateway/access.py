@@ -1,4 +1,4 @@
-"""Around every HTTP call: its id, OpenAI's response headers, and its log line.
+"""Around every HTTP call: its id, OpenAI's response headers, its log line, and that of the trail.
 
 Most calls are clients that poll, so the line's level says whether an operator needs to see it.
 """
@@ -10,7 +10,9 @@ import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.acts import ACTS, object_of
 from shared import ids
+from shared.monitoring.trail import Act, Result, Trail
 
 log = structlog.get_logger()
 
@@ -23,8 +25,9 @@ _FIRST_REFUSAL, _FIRST_SERVER_ERROR, _UNAVAILABLE = 400, 500, 503
 class Access:
     """ASGI middleware; plain, because Starlette's base class would buffer between tasks."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, trail: Trail) -> None:
         self._app = app
+        self._trail = trail
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -33,12 +36,14 @@ class Access:
         state = scope.setdefault("state", {})
         state["request_id"] = ids.new_http_request_id()
         state["started"] = time.perf_counter()
-        status = 500
+        status, has_begun = 500, False
 
         async def send_marked(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_begun = message["status"], True
+                # First, so that nobody hears of an act that the trail lacks.
+                self._tell(scope, status)
                 MutableHeaders(scope=message).update(response_headers(scope))
             await send(message)
 
@@ -46,7 +51,31 @@ class Access:
             try:
                 await self._app(scope, receive, send_marked)
             finally:
+                if not has_begun:
+                    # What a bug has left behind is nobody's guess.
+                    self._tell(scope, status)
                 log.log(_level(scope["method"], status), "http.answered", **_line(scope, status))
+
+    def _tell(self, scope: Scope, status: int) -> None:
+        """Write the call to the trail if it was let in and is an act."""
+        state = scope["state"]
+        act = ACTS.get((scope["method"], _route(scope) or ""))
+        if act is None or "admitted" not in state or "dry_run" in state:
+            return
+        named, made = object_of(scope.get("path_params", {})), state.get("made")
+        self._trail.write(
+            Act(
+                act,
+                "http",
+                _result(status),
+                tenant=state["tenant"],
+                key_id=state["key_id"],
+                object=named or made,
+                made=made if named else None,
+                why=None if status < _FIRST_REFUSAL else str(status),
+                request_id=state["request_id"],
+            )
+        )
 
 
 def response_headers(scope: Scope) -> dict[str, str]:
@@ -71,15 +100,28 @@ def _level(method: str, status: int) -> int:
     return logging.INFO if has_changed else logging.DEBUG
 
 
+def _result(status: int) -> Result:
+    if status < _FIRST_REFUSAL:
+        return "done"
+    return "refused" if status < _FIRST_SERVER_ERROR else "failed"
+
+
+def _route(scope: Scope) -> str | None:
+    """The route's template: a path may contain ids, and an unknown path may contain anything."""
+    return getattr(scope.get("route"), "path", None)
+
+
 def _line(scope: Scope, status: int) -> dict[str, str | int | None]:
+    state = scope["state"]
     client_id = dict(scope["headers"]).get(b"x-client-request-id", b"").decode("latin-1")
     return {
         "status": status,
         "method": scope["method"],
-        # The route's template: a path may contain ids, and an unknown path may contain anything.
-        "route": getattr(scope.get("route"), "path", None),
+        "route": _route(scope),
         "ms": _milliseconds(scope),
-        "tenant": scope["state"].get("tenant"),
+        "tenant": state.get("tenant"),
+        "key_id": state.get("key_id"),
+        "object_id": object_of(scope.get("path_params", {})) or state.get("made"),
         **({"client_request_id": client_id[:_CLIENT_ID_CHARACTERS]} if client_id else {}),
     }
 

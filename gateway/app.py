@@ -24,6 +24,7 @@ from gateway import (
     openapi,
     results,
     retry,
+    tenant_limits,
     uploads,
     webhook_deliveries,
     webhooks,
@@ -31,6 +32,7 @@ from gateway import (
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
+from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
 from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
@@ -40,6 +42,7 @@ from shared.catalog_file import load_catalog
 from shared.errors import TransientError
 from shared.input.validation import Limits
 from shared.monitoring.metrics import Calls
+from shared.monitoring.trail import Trail
 from shared.outbound import Guard
 from shared.settings import open_storage
 from shared.state import State
@@ -70,6 +73,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         guard = Guard(settings.webhook_networks)
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
         app.state.watchers = watchers
+        open_streams = OpenStreams(state)
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
             relaying = asyncio.create_task(_relay(state, bus, settings).run())
@@ -88,11 +92,16 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                         state,
                         storage,
                         catalog,
-                        Limits(settings.max_rows_per_batch, settings.max_embedding_inputs),
+                        Limits(
+                            settings.max_rows_per_batch,
+                            settings.max_embedding_inputs,
+                            custom_id_characters=settings.max_custom_id_characters,
+                        ),
                         mixed_batches=settings.mixed_batches,
                         places=settings.places,
                     ),
                     watchers,
+                    open_streams,
                     UploadMemory(settings.upload_memory_bytes),
                 )
             }
@@ -101,6 +110,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         finally:
             guard.close()
             await watchers.end()
+            await open_streams.end()
             await bus.close()
             storage.close()
             await state.close()
@@ -126,12 +136,13 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         batch_controls,
         explain,
         models,
+        tenant_limits,
         webhooks,
         webhook_deliveries,
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(health.router)
-    app.add_middleware(Access)
+    app.add_middleware(Access, trail=Trail(settings.trail_file))
     if settings.metrics_token is not None:
         calls = Calls()
         app.include_router(metrics.router(calls, settings.metrics_token.get_secret_value()))

@@ -1,14 +1,17 @@
 """Finds the tenant of a call by its bearer key."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from gateway.dependencies import Services, Use
-from gateway.limits import call_rates, limit_headers, too_many_calls
-from shared.errors import AuthenticationError, NotFoundError
-from shared.state import BatchRecord
+from gateway.limit_errors import limit_headers, too_many_calls
+from gateway.limits import call_rates
+from gateway.scopes import needed_scope
+from shared.errors import AuthenticationError, NotFoundError, PermissionDeniedError
+from shared.state import Admission, BatchRecord, Expired
 
 #: The ends of a shorter key would reveal too much of it.
 _MIN_SHOWN = 16
@@ -17,16 +20,15 @@ _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 async def _tenant(request: Request, services: Use, credentials: _Credentials) -> str:
-    tenant, _ = await _admit(request, services, credentials)
-    return tenant
+    return (await _admit(request, services, credentials)).tenant
 
 
 async def _own_batch(
     request: Request, services: Use, credentials: _Credentials, batch_id: str
 ) -> BatchRecord:
     """Key, limits and batch in one round trip, because this is the most frequent call."""
-    tenant, batch = await _admit(request, services, credentials, batch_id=batch_id)
-    return require_own(batch, tenant, batch_id)
+    admission = await _admit(request, services, credentials, batch_id=batch_id)
+    return require_own(admission.batch, admission.tenant, batch_id)
 
 
 Tenant = Annotated[str, Depends(_tenant)]
@@ -51,22 +53,52 @@ async def _admit(
     credentials: HTTPAuthorizationCredentials | None,
     *,
     batch_id: str = "",
-) -> tuple[str, BatchRecord | None]:
-    """The caller's tenant, and the batch. Raises AuthenticationError and LimitError."""
+) -> Admission:
+    """The caller's tenant, and the batch.
+
+    Raises AuthenticationError, PermissionDeniedError and LimitError.
+    """
     if credentials is None:
         raise AuthenticationError(
             "You didn't provide an API key. You need to provide your API key in an Authorization "
             "header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY)."
         )
-    key, rates = credentials.credentials, call_rates(request.scope["path"], services.settings)
+    key, path = credentials.credentials, request.scope["path"]
+    rates = call_rates(path, services.settings)
     admission = await services.state.keys.admit(key, rates, batch_id=batch_id)
-    if admission is None:
-        raise AuthenticationError(
-            f"Incorrect API key provided: {masked(key)}.", code="invalid_api_key"
+    match admission:
+        case None:
+            raise AuthenticationError(
+                f"Incorrect API key provided: {masked(key)}.", code="invalid_api_key"
+            )
+        case Expired(at):
+            raise AuthenticationError(
+                f"The API key {masked(key)} expired at {_time_text(at)}. Use another key, or ask "
+                "your operator for one.",
+                code="expired_api_key",
+            )
+        case Admission():
+            return _let_in(request, admission)
+
+
+def _let_in(request: Request, admission: Admission) -> Admission:
+    """The admission, if the tenant may call now and the key is for such a call."""
+    request.state.tenant = admission.tenant
+    request.state.key_id = admission.key_id
+    request.state.limit_headers = limit_headers(admission.rate_status)
+    if admission.rate_status.wait:
+        raise too_many_calls(admission.tenant, admission.rate_status)
+    request.state.admitted = True
+    needed = needed_scope(request.method, request.scope["path"])
+    if needed not in admission.scopes:
+        raise PermissionDeniedError(
+            "You have insufficient permissions for this operation. Missing scopes: "
+            f"{needed}. The key {admission.key_id} has: {', '.join(admission.scopes)}. Use another "
+            "key, or ask your operator to change this one.",
+            code="missing_scope",
         )
-    tenant, standing, batch = admission
-    request.state.tenant = tenant
-    request.state.limit_headers = limit_headers(standing)
-    if standing.wait:
-        raise too_many_calls(tenant, standing)
-    return tenant, batch
+    return admission
+
+
+def _time_text(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

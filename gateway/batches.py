@@ -62,6 +62,7 @@ async def create_batch(
         limits=settings.metadata_limits,
     )
     if params.dry_run:
+        request.state.dry_run = True
         return await services.dry_runs.run(
             await _input_file(services, tenant, params.input_file_id, "dry-run"),
             endpoint=params.endpoint,
@@ -70,7 +71,7 @@ async def create_batch(
     # Without a key, every call creates a new batch, whose id derives from the call.
     key = idempotency_key or params.idempotency_key or request.state.request_id
     message_id = HTTP_KEY + key
-    batch_id = ids.batch_id(tenant, message_id)
+    batch_id = request.state.made = ids.batch_id(tenant, message_id)
     if known := await reserve_batch(request, services, tenant, batch_id, params.endpoint):
         # The known batch is returned even if its input is gone by now.
         seconds = output_seconds(params, default=settings.output_seconds)

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from gateway.dry_run import DryRuns
+from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
 from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
@@ -34,6 +35,7 @@ class Services:
     guard: Guard
     dry_runs: DryRuns
     watchers: Watchers
+    open_streams: OpenStreams
     upload_memory: UploadMemory
 
 

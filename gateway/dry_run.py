@@ -94,6 +94,7 @@ class DryRuns:
 
     async def run(self, file: FileRecord, *, endpoint: str, completion_window: str) -> DryRun:
         """Report what a batch over this file would do. Raises TransientError."""
+        await self._state.tenants.look()
         check = self._check(endpoint, file.tenant)
         tally = Tally(every=1 + file.bytes // _COUNTED_BYTES)
         errors = None
@@ -130,10 +131,11 @@ class DryRuns:
         )
 
     def _check(self, endpoint: str, tenant: str) -> InputCheck:
+        settings = self._state.tenants.of(tenant)
         return InputCheck(
             endpoint=endpoint,
-            models=self._catalog.endpoints_by_name(),
-            limits=self._limits,
+            models=settings.usable(self._catalog.endpoints_by_name()),
+            limits=self._limits.of_tenant(settings.custom_id_characters),
             rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
         )

@@ -26,6 +26,7 @@ from shared.errors import (
     InvalidTransitionError,
     LimitError,
     NotFoundError,
+    PermissionDeniedError,
     TooLargeError,
     TransientError,
 )
@@ -59,7 +60,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _respond_to_bug)
 
 
-def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case per class, as flat as a table
+def answer(error: Exception) -> Answer:  # noqa: C901, PLR0911  # one case per class, as flat as a table
     """The error that the caller sees for an exception."""
     match error:
         case RequestValidationError():
@@ -70,6 +71,8 @@ def answer(error: Exception) -> Answer:  # noqa: PLR0911  # one case per class, 
             return Answer(400, _body(str(error), param=error.param, code=error.code))
         case AuthenticationError():
             return Answer(401, _body(str(error), code=error.code), {"www-authenticate": "Bearer"})
+        case PermissionDeniedError():
+            return Answer(403, _body(str(error), code=error.code))
         case NotFoundError():
             return Answer(404, _body(str(error), param=error.param, code=error.code))
         case ConflictError() | InvalidTransitionError():

@@ -7,6 +7,7 @@ from fastapi.responses import StreamingResponse
 
 from gateway.auth import OwnBatch
 from gateway.dependencies import Use
+from gateway.limits import limits_of
 from gateway.route_docs import addition
 from shared.lifecycle import FINAL
 
@@ -53,7 +54,10 @@ async def watch_batch(
     if batch.status in FINAL and seen == newest:
         # The only answer after which browsers do not reconnect.
         return Response(status_code=204)
-    return EventStream(services.watchers.watch(batch.id, seen=seen), headers=_HEADERS)
+    limit = (await limits_of(services, batch.tenant)).event_streams or 0
+    place = await services.open_streams.take(batch.tenant, limit=limit)
+    frames = services.watchers.watch(batch.id, seen=seen)
+    return EventStream(services.open_streams.counted(place, frames), headers=_HEADERS)
 
 
 def _sequence(text: str | None) -> int:

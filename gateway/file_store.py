@@ -1,11 +1,14 @@
 """Creates a file in steps: reserve it, store it with its record, then make it visible."""
 
 from gateway.dependencies import Services
+from gateway.limit_errors import no_room
+from gateway.limits import limits_of
 from shared import crash
 from shared.errors import NotFoundError, TransientError
 from shared.ledger.file_records import write_file
 from shared.retention import RESERVED_SECONDS
 from shared.state import FileRecord, State
+from shared.state.files import StoredBytesError
 
 
 async def live_file(state: State, tenant: str, file_id: str) -> FileRecord:
@@ -45,9 +48,17 @@ async def write_record(services: Services, file: FileRecord) -> None:
 async def keep(services: Services, file: FileRecord) -> None:
     """Make a stored file visible.
 
-    Raises TransientError if its reservation has ended.
+    Raises TransientError if its reservation has ended, and LimitError if the tenant would have
+    more bytes stored than it may.
     """
+    limit = (await limits_of(services, file.tenant)).stored_bytes or 0
     await write_record(services, file)
-    if not await services.state.files.keep(file):
+    try:
+        is_kept = await services.state.files.keep(file, max_bytes=limit)
+    except StoredBytesError as error:
+        await services.storage.remove(objects(file.key))
+        await services.state.files.unreserve(*objects(file.key))
+        raise no_room(file.tenant, limit=limit, used=error.used) from error
+    if not is_kept:
         await services.storage.remove(objects(file.key))
         raise TransientError(f"{file.id} took longer than its reservation.")

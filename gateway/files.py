@@ -24,6 +24,7 @@ from gateway.file_rules import (
 )
 from gateway.file_store import keep, live_file, no_such_file, objects, reserve
 from gateway.form import MAX_FORM_BYTES, Form, file_too_large
+from gateway.limits import require_room
 from gateway.route_docs import form_body
 from shared import crash, ids
 from shared.errors import BrokenObjectError, CallerError, NotFoundError
@@ -50,15 +51,18 @@ _PAGE = 10_000
 async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
     """Upload a file in one call; larger ones come by an upload, in parts."""
     limit = services.settings.max_upload_bytes
-    if int(request.headers.get("content-length", 0)) > limit + MAX_FORM_BYTES:
+    announced = int(request.headers.get("content-length", 0))
+    if announced > limit + MAX_FORM_BYTES:
         raise file_too_large(limit, "file")
+    # The form around the file is left out, so that the last byte of a tenant's room can be used.
+    await require_room(services, tenant, max(1, announced - MAX_FORM_BYTES))
     form = Form(
         request.headers.get("content-type", ""),
         file_field="file",
         fields=FORM_FIELDS,
         max_file_bytes=limit,
     )
-    file_id = ids.new_file_id()
+    file_id = request.state.made = ids.new_file_id()
     key = f"files/{tenant}/{file_id}"
     with services.upload_memory.taken(request):
         await reserve(services, key)

@@ -1,47 +1,42 @@
-"""The limits of a tenant's calls, and the headers that say what is left of them."""
+"""The limits of a tenant, and the calls that count against them."""
 
 from fastapi import Request
 
 from gateway.dependencies import Services
-from gateway.settings import GatewaySettings
-from shared.errors import LimitError
-from shared.openai.limits import go_duration, queue_code
+from gateway.limit_errors import limit_headers, limit_reached, no_room, too_many_calls
+from shared.settings import TenantDefaults
 from shared.state import KnownBatch, Rate, RateStatus
-from shared.submission.admission import FullQueue, refusal_text
+from shared.submission.admission import Reached
+from shared.tenants import TenantSettings
 
 _FILE_PATHS = ("/v1/files", "/v1/uploads")
 
 
-def call_rates(path: str, settings: GatewaySettings) -> tuple[Rate, ...]:
-    """The limits that a call to this path counts against."""
-    every = Rate("requests", settings.requests_per_minute, 60)
+def call_rates(path: str, defaults: TenantDefaults) -> tuple[Rate, ...]:
+    """The rates that a call to this path counts against, for a tenant that has none of its own."""
+    every = Rate("requests", defaults.requests_per_minute, 60, "requests_per_minute")
     if not path.startswith(_FILE_PATHS):
         return (every,)
-    return every, Rate("files", settings.file_requests_per_minute, 60)
+    files = defaults.file_requests_per_minute
+    return every, Rate("files", files, 60, "file_requests_per_minute")
 
 
-def limit_headers(rate_status: RateStatus) -> dict[str, str]:
-    """OpenAI's headers, for the limit that is closest."""
-    return {
-        "x-ratelimit-limit-requests": str(rate_status.rate.calls),
-        "x-ratelimit-remaining-requests": str(rate_status.left),
-        "x-ratelimit-reset-requests": go_duration(rate_status.reset_seconds),
-    }
+async def limits_of(services: Services, tenant: str) -> TenantSettings:
+    """What holds for the tenant: no field but `models` is None."""
+    return (await services.state.tenants.settings(tenant)).over(services.settings.tenant)
 
 
-def too_many_calls(tenant: str, rate_status: RateStatus) -> LimitError:
-    """The error for a call above the tenant's rate."""
-    return LimitError(
-        refusal_text(tenant, rate_status),
-        kind="requests",
-        code="rate_limit_exceeded",
-        wait_seconds=rate_status.wait_seconds,
-    )
+async def require_room(services: Services, tenant: str, size: int) -> int:
+    """How many bytes the tenant may have stored.
 
-
-def queue_full(tenant: str, full: FullQueue) -> LimitError:
-    """The error for a batch that cannot run because the tenant's queue is full."""
-    return LimitError(refusal_text(tenant, full), kind=full.queue, code=queue_code(full.queue))
+    Raises LimitError if it would have more with so many new ones. Two calls at once may both pass,
+    so the step that counts the bytes looks again.
+    """
+    limit = (await limits_of(services, tenant)).stored_bytes or 0
+    used = await services.state.files.stored_bytes(tenant)
+    if used + size > limit:
+        raise no_room(tenant, limit=limit, used=used)
+    return limit
 
 
 async def reserve_batch(
@@ -49,12 +44,12 @@ async def reserve_batch(
 ) -> KnownBatch | None:
     """Count a new batch against its tenant's limits. Returns what is known of a known batch.
 
-    Raises LimitError if the tenant creates batches too fast, or if its queue is full.
+    Raises LimitError if the tenant creates batches too fast, or if another limit is reached.
     """
     outcome = await services.quota.reserve(services.state, tenant, batch_id, endpoint)
     match outcome:
-        case FullQueue():
-            raise queue_full(tenant, outcome)
+        case Reached():
+            raise limit_reached(tenant, outcome)
         case RateStatus():
             request.state.limit_headers = limit_headers(outcome)
             raise too_many_calls(tenant, outcome)

@@ -21,20 +21,23 @@ class Models(BaseModel):
 
 
 @router.get("/models")
-async def list_models(_: Tenant, services: Use) -> Models:
-    """All models that this gateway serves."""
+async def list_models(tenant: Tenant, services: Use) -> Models:
+    """All models that you may use."""
     created = services.catalog_changed_at
-    return Models(
-        data=[Model(id=name, created=created) for name in services.catalog.served_names()]
-    )
+    settings = await services.state.tenants.settings(tenant)
+    names = filter(settings.may_use, services.catalog.served_names())
+    return Models(data=[Model(id=name, created=created) for name in names])
 
 
 # A path, because names have slashes. Clients escape them; servers unescape them before routing.
 @router.get("/models/{model:path}")
-async def retrieve_model(model: str, _: Tenant, services: Use) -> Model:
+async def retrieve_model(model: str, tenant: Tenant, services: Use) -> Model:
     """One model."""
-    if model not in services.catalog.served_names():
+    settings = await services.state.tenants.settings(tenant)
+    if model not in services.catalog.served_names() or not settings.may_use(model):
         raise NotFoundError(
-            f"The model '{model}' does not exist", param="model", code="model_not_found"
+            f"The model '{model}' does not exist or you do not have access to it.",
+            param="model",
+            code="model_not_found",
         )
     return Model(id=model, created=services.catalog_changed_at)

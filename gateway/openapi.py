@@ -152,7 +152,7 @@ def _complete_response(status: str, operation: Json, response: Json, schemas: Js
 def _statuses(method: str, operation: Json) -> set[str]:
     """The statuses of the errors that the operation can answer with, from its parameters."""
     places = {parameter["in"] for parameter in operation.get("parameters", ())}
-    found = {401, 429, 500, 503}
+    found = {401, 403, 429, 500, 503}
     if "path" in places:
         found.add(404)
         if method == "post":

@@ -39,11 +39,21 @@ ERRORS: Mapping[str, tuple[str, ErrorBody]] = {
         ),
     ),
     "401": (
-        "There is no key, or none that is known.",
+        "There is no key, or none that is known and still valid.",
         ErrorBody(
             message="Incorrect API key provided: sk-***4f2a.",
             type=_INVALID,
             code="invalid_api_key",
+        ),
+    ),
+    "403": (
+        "The key may not be used for this call; the message names the scope that it lacks.",
+        ErrorBody(
+            message="You have insufficient permissions for this operation. Missing scopes: "
+            "submit. The key key_5f0c has: read. Use another key, or ask your operator to change "
+            "this one.",
+            type=_INVALID,
+            code="missing_scope",
         ),
     ),
     "404": (

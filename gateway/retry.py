@@ -55,7 +55,7 @@ async def retry_batch(request: Request, batch_id: str, tenant: Tenant, services:
             f"Cannot retry a batch with status '{batch.status}': wait for its end, or cancel it."
         )
     message_id = f"retry:{batch_id}:{fingerprint(params)}"
-    new_id = ids.batch_id(tenant, message_id)
+    new_id = request.state.made = ids.batch_id(tenant, message_id)
     try:
         manifest = await read_manifest(services.storage, new_id)
     except (NotFoundError, BrokenObjectError):

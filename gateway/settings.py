@@ -42,12 +42,6 @@ class GatewaySettings(SharedSettings):
         description="a batch over an unknown file is refused with 400 (sync), or created and then "
         "fails (async)",
     )
-    requests_per_minute: int = Field(
-        default=100_000, ge=1, description="calls of a tenant in a minute"
-    )
-    file_requests_per_minute: int = Field(
-        default=1_000, ge=1, description="those of them to `/v1/files` and `/v1/uploads`"
-    )
     max_metadata_pairs: int = Field(
         default=16, ge=0, description="entries in the metadata of a batch that is created by HTTP"
     )
@@ -56,9 +50,6 @@ class GatewaySettings(SharedSettings):
     )
     max_metadata_value_characters: int = Field(
         default=512, ge=0, description="length of a value in that metadata"
-    )
-    max_webhook_endpoints: int = Field(
-        default=10, ge=1, le=50, description="webhook endpoints of one tenant"
     )
     webhook_http: bool = Field(
         default=False,

@@ -10,6 +10,8 @@ from gateway.bodies import read_body
 from gateway.dependencies import Services, Use
 from gateway.file_rules import require_purpose, seconds_kept
 from gateway.form import MAX_FORM_BYTES, Form, file_too_large
+from gateway.limit_errors import no_room
+from gateway.limits import require_room
 from gateway.route_docs import form_body, json_body
 from gateway.upload_assembly import complete
 from gateway.upload_rules import (
@@ -41,6 +43,7 @@ async def create_upload(request: Request, tenant: Tenant, services: Use) -> Uplo
         # No batch accepts more, so refuse the upload before gigabytes are sent.
         max_bytes = min(max_bytes, settings.max_upload_bytes)
     require_size(params.bytes, params.purpose, max_bytes=max_bytes)
+    await require_room(services, tenant, params.bytes)
     now = int(time.time())
     upload = UploadRecord(
         id=ids.new_upload_id(),
@@ -54,6 +57,7 @@ async def create_upload(request: Request, tenant: Tenant, services: Use) -> Uplo
             params.expires_after, params.purpose, batch_seconds=settings.file_seconds
         ),
     )
+    request.state.made = upload.id
     await services.state.uploads.create(upload)
     crash.point("uploads.created")
     return upload.to_openai()
@@ -71,15 +75,17 @@ async def create_upload_part(
     upload = await uploads.get(tenant, upload_id)
     if upload.status != "pending":
         raise too_late("add a part to", upload_id, upload.status)
-    if int(request.headers.get("content-length", 0)) > MAX_PART_BYTES + MAX_FORM_BYTES:
+    announced = int(request.headers.get("content-length", 0))
+    if announced > MAX_PART_BYTES + MAX_FORM_BYTES:
         raise file_too_large(MAX_PART_BYTES, "data")
+    tenant_bytes = await require_room(services, tenant, max(1, announced - MAX_FORM_BYTES))
     form = Form(
         request.headers.get("content-type", ""),
         file_field="data",
         fields=(),
         max_file_bytes=MAX_PART_BYTES,
     )
-    part_id = ids.new_part_id()
+    part_id = request.state.made = ids.new_part_id()
     with services.upload_memory.taken(request):
         chunks = _part_bytes(form, request.stream())
         stored = await storage.upload(f"{upload.prefix}{part_id}", chunks)
@@ -90,10 +96,14 @@ async def create_upload_part(
         # Clients send a part again if its answer was lost.
         max_bytes=2 * upload.bytes + MAX_PART_BYTES,
         max_parts=MAX_PARTS,
+        tenant_bytes=tenant_bytes,
     )
     crash.point("uploads.part_added")
     if outcome != "ok":
         await storage.remove([stored.key])
+        if outcome == "too_much":
+            used = await services.state.files.stored_bytes(tenant)
+            raise no_room(tenant, limit=tenant_bytes, used=used)
         if outcome == "full":
             raise full(upload_id, upload.bytes)
         raise too_late("add a part to", upload_id, outcome)
@@ -111,6 +121,7 @@ async def complete_upload(
         upload = await complete(upload, params, services)
     if upload.status != "completed":
         raise too_late("complete", upload_id, upload.status)
+    request.state.made = upload.file_id
     if upload.fingerprint != fingerprint(params.part_ids):
         raise completed_otherwise(upload_id)
     crash.point("uploads.completed")

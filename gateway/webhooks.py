@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from gateway.auth import Tenant
 from gateway.bodies import read_body, read_optional_body
 from gateway.dependencies import Services, Use
+from gateway.limits import limits_of
 from gateway.route_docs import addition, json_body
 from gateway.webhook_rules import (
     CreateWebhookEndpoint,
@@ -48,6 +49,7 @@ async def create_webhook_endpoint(
     event_types = require_event_types(params.event_types)
     await _check_url(params.url, services)
     secret, endpoint_id = new_secret(), ids.new_webhook_endpoint_id()
+    request.state.made = endpoint_id
     await services.state.webhooks.create(
         tenant,
         endpoint_id,
@@ -58,7 +60,7 @@ async def create_webhook_endpoint(
             "secret": secret,
             "hint": secret_hint(secret),
         },
-        max_endpoints=services.settings.max_webhook_endpoints,
+        max_endpoints=(await limits_of(services, tenant)).webhook_endpoints or 0,
     )
     await save_webhook(services.state, services.storage, tenant, endpoint_id)
     return await _with_secret(services.state, tenant, endpoint_id, secret)

@@ -30,6 +30,14 @@ class AuthenticationError(CallerError):
         self.code = code
 
 
+class PermissionDeniedError(CallerError):
+    """The API key is known, and may not be used for this."""
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class NotFoundError(CallerError):
     """The object does not exist, or it belongs to another tenant, which looks the same."""
 

@@ -4,6 +4,7 @@ Pure. Clients treat ids as opaque, and nothing outside this file parses one.
 """
 
 import hashlib
+import re
 import secrets
 import string
 
@@ -12,6 +13,14 @@ API_KEY_PREFIX = "sk-batchyard-"
 _BASE62 = string.digits + string.ascii_letters
 #: Digits of a row number inside a result id: enough for 16^8 rows.
 _ROW_DIGITS = 8
+
+
+_ID = re.compile(r"(?:batch|upload|part|we|wh|key)_[0-9a-f]{24,32}|file-[0-9A-Za-z]{22}")
+
+
+def is_id(text: str) -> bool:
+    """Whether the text has the shape of an id of a batch, a file or another object with one."""
+    return _ID.fullmatch(text) is not None
 
 
 def batch_id(tenant: str, message_id: str) -> str:

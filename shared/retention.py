@@ -31,7 +31,7 @@ MAX_OLD_SECRETS = 4
 #: The newest dead rows.
 MAX_DEAD_ROWS = 10_000
 
-#: The last use of an API key is recorded at most this often.
-KEY_USE_SECONDS = 600
+#: Deaths of engines are counted by the day, and so is the last use of an API key.
+DAY_SECONDS = 86_400
 #: The progress of a batch is published at most this often.
 PROGRESS_MS = 1000

@@ -9,13 +9,88 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.input_places import InputPlaces
 from shared.storage import DEFAULT_REGION, Storage
+from shared.tenants import TenantSettings
 
 THIRTY_DAYS = 2_592_000
 NINETY_DAYS = 7_776_000
+#: How many engines may die of one tenant's requests in a day.
+ENGINE_DEATHS_PER_DAY = 200
 #: Where in our bucket a tenant puts the inputs that its messages name.
 DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
 #: A bucket and a prefix in it. The slash at its end keeps `acme/` from meaning `acme-2/` as well.
 InputPlace = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(.*/)?$")]
+
+
+class TenantDefaults(BaseSettings):
+    """What holds for a tenant for which `batchyard tenants set` has set nothing else.
+
+    Gateway and dispatcher read all of it, so that each knows what holds.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="BATCHYARD_", frozen=True, hide_input_in_errors=True
+    )
+
+    tenant_weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default={},
+        description='how large the shares of tenants are, as JSON: `{"acme": 2}` gives acme twice '
+        "the share of an engine that a tenant without a weight gets",
+    )
+    requests_per_minute: int = Field(
+        default=100_000, ge=1, description="calls of a tenant in a minute"
+    )
+    file_requests_per_minute: int = Field(
+        default=1_000, ge=1, description="those of them to `/v1/files` and `/v1/uploads`"
+    )
+    batches_per_hour: int = Field(
+        default=2_000, ge=1, description="new batches of a tenant, over HTTP and the bus"
+    )
+    max_enqueued_requests: int = Field(
+        default=1_000_000, ge=1, description="requests of all running batches of a tenant"
+    )
+    max_enqueued_tokens: int = Field(
+        default=10_000_000_000,
+        ge=1,
+        description="prompt tokens of all running batches of a tenant for one model; "
+        "a model's own `max_enqueued_tokens` in the catalog takes precedence",
+    )
+    max_stored_bytes: int = Field(
+        default=2_748_779_069_440,
+        ge=0,
+        description="bytes of a tenant's files, and of the parts of its uploads",
+    )
+    max_event_streams: int = Field(
+        default=1_000, ge=0, description="event streams that a tenant has open at once"
+    )
+    max_engine_deaths_per_day: int = Field(
+        default=ENGINE_DEATHS_PER_DAY,
+        ge=0,
+        description="engines that die of a tenant's requests in a day (UTC) before it can create "
+        "no more batches, and before a request of which one died is not tried alone",
+    )
+    max_webhook_endpoints: int = Field(
+        default=10, ge=0, le=50, description="webhook endpoints of one tenant"
+    )
+    max_custom_id_characters: int = Field(
+        default=512, ge=1, le=512, description="length of the `custom_id` of a request"
+    )
+
+    @property
+    def tenant(self) -> TenantSettings:
+        """These settings as those of a tenant."""
+        return TenantSettings(
+            weight=1.0,
+            requests_per_minute=self.requests_per_minute,
+            file_requests_per_minute=self.file_requests_per_minute,
+            batches_per_hour=self.batches_per_hour,
+            enqueued_requests=self.max_enqueued_requests,
+            enqueued_tokens=self.max_enqueued_tokens,
+            stored_bytes=self.max_stored_bytes,
+            event_streams=self.max_event_streams,
+            engine_deaths_per_day=self.max_engine_deaths_per_day,
+            webhook_endpoints=self.max_webhook_endpoints,
+            custom_id_characters=self.max_custom_id_characters,
+        )
 
 
 class StoreSettings(BaseSettings):
@@ -57,7 +132,7 @@ class StoreSettings(BaseSettings):
         return InputPlaces(self.s3_bucket, self.tenant_prefix, self.input_places)
 
 
-class SharedSettings(StoreSettings):
+class SharedSettings(StoreSettings, TenantDefaults):
     """What gateway and dispatcher must agree on."""
 
     amqp_url: SecretStr = Field(description="RabbitMQ's address, with the service user's login")
@@ -66,6 +141,11 @@ class SharedSettings(StoreSettings):
         gt=0,
         description="how long after a process died or froze another one takes over its duties: "
         "leading as dispatcher, and relaying messages",
+    )
+    trail_file: Path | None = Field(
+        default=None,
+        description="the file to which a JSON line is added for each act that changes something; "
+        "without it, standard output",
     )
     service_user: str = Field(default="batchyard", description="Batchyard's own login at RabbitMQ")
     declare_topology: bool = Field(
@@ -94,18 +174,6 @@ class SharedSettings(StoreSettings):
     )
     max_embedding_inputs: int = Field(
         default=50_000, ge=1, description="inputs of all requests of an embeddings batch together"
-    )
-    batches_per_hour: int = Field(
-        default=2_000, ge=1, description="new batches of a tenant, over HTTP and the bus"
-    )
-    max_enqueued_requests: int = Field(
-        default=1_000_000, ge=1, description="requests of all running batches of a tenant"
-    )
-    max_enqueued_tokens: int = Field(
-        default=10_000_000_000,
-        ge=1,
-        description="prompt tokens of all running batches of a tenant for one model; "
-        "a model's own `max_enqueued_tokens` in the catalog takes precedence",
     )
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),

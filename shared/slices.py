@@ -202,6 +202,12 @@ class Claim:
     kept: Part | None = None
     #: Whether all other slices of the batch are claimed or committed by now.
     is_last: bool = False
+    #: The tenant's in the fair share.
+    weight: float = 1.0
+    #: How many engines have died today of rows that were certainly the tenant's, and how many may;
+    #: None where nothing is set for the tenant.
+    tenant_deaths: int = 0
+    tenant_death_limit: int | None = None
 
 
 class Stop(StrEnum):

@@ -49,6 +49,8 @@ class SliceResult(NamedTuple):
     max_deaths: int = 0
     #: With `max_deaths`: whether the engine had answered any row before it died.
     gave_results: bool = False
+    #: With `max_deaths`: whether only rows of this slice's tenant were in the engine.
+    is_tenants_own: bool = False
     #: With DONE: the rows that got an error because engines died of them.
     dead: tuple[DeadRow, ...] = ()
 

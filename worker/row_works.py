@@ -24,5 +24,6 @@ def works(claim: Claim, lines: Sequence[bytes]) -> Iterator[Work]:
             prefix=begins.prefix,
             max_output=inf if begins.limit is None else begins.limit,
             kind=begins.kind,
+            weight=claim.weight,
             batch_rows=claim.batch_rows or inf,
         )

@@ -10,7 +10,7 @@ from typing import Self
 
 from pydantic import Field, SecretStr
 
-from shared.settings import StoreSettings
+from shared.settings import ENGINE_DEATHS_PER_DAY, StoreSettings
 from worker.cache_salt import derived_secret
 from worker.engine_sizes import ROWS_PER_ENGINE_CALL
 
@@ -35,6 +35,8 @@ class WorkerSettings(StoreSettings):
     engine_deaths_per_batch: int = Field(default=40, ge=1)
     #: When a lane's engine has died this often in a row without a result, its batches fail.
     lane_engine_deaths: int = Field(default=12, ge=5)
+    #: Of a tenant of whose requests so many engines died today, none is tried alone any more.
+    max_engine_deaths_per_day: int = Field(default=ENGINE_DEATHS_PER_DAY, ge=0)
     #: Publish an event for each committed slice. There are many of them.
     slice_events: bool = False
     media_networks: tuple[IPv4Network | IPv6Network, ...] = Field(

@@ -103,6 +103,7 @@ async def settle(
                 last_words=result.reason,
                 max_deaths=result.max_deaths,
                 gave_results=result.gave_results,
+                is_tenants_own=result.is_tenants_own,
             )
         case Outcome.UNSEEN:
             await state.claims.release(

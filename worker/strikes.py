@@ -54,16 +54,25 @@ def trial_groups(strikes: Sequence[Sequence[int]]) -> Iterator[list[Place]]:
         yield [place]
 
 
-def dead_row_error(strikes: int, *, before: int = 0, engine_deaths: int) -> bytes:
+def dead_row_error(
+    strikes: int, *, before: int = 0, engine_deaths: int, tenants_limit: int | None = None
+) -> bytes:
     """The error body of a row that is not run any more.
 
     It had `before` of its strikes when its batch began. `engine_deaths` counts those of its batch.
+    `tenants_limit` is how many engines may die of the tenant's requests in a day, if so many have.
     """
     message = f"The engine died each of the {strikes - before} times that it ran this request"
     if strikes >= MAX_STRIKES:
         message += (
             ", the last two with no other request in it. "
             "Change this request before you send it again."
+        )
+    elif tenants_limit is not None:
+        message += (
+            ", among others. It is not tried alone, because as many engines have died of your "
+            f"requests today as may in a day: {tenants_limit}. Send it again after midnight UTC, "
+            "or ask your operator for a higher limit."
         )
     else:
         message += (

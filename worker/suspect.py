@@ -18,10 +18,19 @@ from worker.strikes import MAX_STRIKES, dead_row_error, strike_ranges, strikes_b
 class Suspect:
     """The slice while it runs. Rows with too many strikes have an error from the start."""
 
-    def __init__(self, claim: Claim, lines: bytes, kept: bytes, *, max_deaths: int) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        lines: bytes,
+        kept: bytes,
+        *,
+        max_deaths: int,
+        max_tenant_deaths: int,
+    ) -> None:
         """`lines` and `kept` are bodies as `slice_io.fetch` gives them.
 
-        From `max_deaths` engines on that died of the batch, none of its rows is tried alone.
+        From `max_deaths` engines on that died of the batch, or `max_tenant_deaths` that died of its
+        tenant's rows today, none of its rows is tried alone.
         """
         self.claim = claim
         self.lines = split(lines)
@@ -31,7 +40,10 @@ class Suspect:
         self.stop: Stop | None = None
         #: Whether an engine died with a row of it in this run.
         self.was_struck = False
-        fatal = 1 if claim.engine_deaths >= max_deaths else MAX_STRIKES
+        limit = claim.tenant_death_limit
+        tenants_limit = max_tenant_deaths if limit is None else limit
+        is_spent = claim.tenant_deaths >= tenants_limit
+        fatal = 1 if is_spent or claim.engine_deaths >= max_deaths else MAX_STRIKES
         self._kept = kept_rows(claim.slice, claim.kept, kept)
         self._dead = [
             row
@@ -41,7 +53,10 @@ class Suspect:
         self.results: list[Result | None] = [None] * len(self.lines)
         for row in self._dead:
             error = dead_row_error(
-                self.strikes[row], before=claim.strikes_before, engine_deaths=claim.engine_deaths
+                self.strikes[row],
+                before=claim.strikes_before,
+                engine_deaths=claim.engine_deaths,
+                tenants_limit=tenants_limit if is_spent else None,
             )
             self.results[row] = (SERVER_ERROR, error)
 

@@ -43,8 +43,9 @@ class SuspectRunner:
         rows_per_engine_call: int,
         max_batch_deaths: int,
         max_lane_deaths: int,
+        max_tenant_deaths: int,
     ) -> None:
-        """A batch whose deaths reach their limit has its rows with strikes given up at once.
+        """A batch or tenant whose deaths reach a limit has its rows with strikes given up at once.
 
         A lane fails when as many of its engines as `max_lane_deaths` died in a row.
         """
@@ -54,12 +55,19 @@ class SuspectRunner:
         self._limiter = RowLimiter(max(rows_in_engine, rows_per_engine_call, TOGETHER))
         self._max_batch_deaths = max_batch_deaths
         self._max_lane_deaths = max_lane_deaths
+        self._max_tenant_deaths = max_tenant_deaths
         self._telling: set[asyncio.Task[None]] = set()
 
     async def run(self, claims: Sequence[Claim], given: Sequence[SliceInput]) -> list[SliceResult]:
         """Run the slices up to the next death of the engine; returns a result for each claim."""
         suspects = {
-            number: Suspect(claim, one.lines, one.kept, max_deaths=self._max_batch_deaths)
+            number: Suspect(
+                claim,
+                one.lines,
+                one.kept,
+                max_deaths=self._max_batch_deaths,
+                max_tenant_deaths=self._max_tenant_deaths,
+            )
             for number, (claim, one) in enumerate(zip(claims, given, strict=True))
             if not isinstance(one.lines, Outcome)
         }
@@ -83,11 +91,13 @@ class SuspectRunner:
         A slice that runs a known killer again does not stand for it: its death says nothing about
         the engine.
         """
+        struck = {one.claim.tenant for one in suspects.values() if one.was_struck}
         for number, (claim, result) in enumerate(zip(claims, results, strict=True)):
             if result.outcome is Outcome.STRUCK and not claim.strikes_before:
                 results[number] = result._replace(
                     max_deaths=self._max_lane_deaths,
                     gave_results=any(one.has_answers for one in suspects.values()),
+                    is_tenants_own=len(struck) == 1,
                 )
                 break
         return results

@@ -27,14 +27,19 @@ def check(
         bool, typer.Option("--mixed", help="Each line may name its own model and endpoint.")
     ] = False,
     max_rows: Annotated[int, typer.Option(min=1, help="The gateway's limit.")] = 50_000,
+    max_custom_id: Annotated[
+        int, typer.Option(min=1, help="The gateway's limit for the characters of a custom_id.")
+    ] = 512,
     as_json: AsJson = False,
 ) -> None:
     """Check input files without a server, by the rules of a gateway."""
     from cli.client.inputs import input_files
+    from shared.input.validation import Limits
 
     codes = []
     for path in input_files(files):
-        report = _checked(path, endpoint, model, mixed=mixed, max_rows=max_rows)
+        limits = Limits(rows=max_rows, custom_id_characters=max_custom_id)
+        report = _checked(path, endpoint, model, limits, mixed=mixed)
         if as_json or not is_terminal():
             print_json(report)
         else:
@@ -44,12 +49,12 @@ def check(
 
 
 def _checked(
-    path: Path, endpoint: str | None, models: list[str] | None, *, mixed: bool, max_rows: int
+    path: Path, endpoint: str | None, models: list[str] | None, limits: Any, *, mixed: bool
 ) -> dict[str, Any]:
     """What is wrong with one file: `errors` fail a batch, `refused` requests get an error each."""
     from cli.client.inputs import endpoint_of
     from shared.errors import InvalidInputError
-    from shared.input.validation import InputCheck, Limits
+    from shared.input.validation import InputCheck
     from shared.openai.endpoints import ENDPOINTS
 
     try:
@@ -60,7 +65,7 @@ def _checked(
     if chosen not in ENDPOINTS and not mixed:
         chosen = next(iter(ENDPOINTS))
     served = _AnyModel() if models is None else {name: frozenset(ENDPOINTS) for name in models}
-    found = InputCheck(chosen, served, Limits(rows=max_rows), is_mixed=mixed)
+    found = InputCheck(chosen, served, limits, is_mixed=mixed)
     refused: list[dict[str, Any]] = []
     with path.open("rb") as file:
         rows: list[Any] = []

@@ -23,6 +23,7 @@ from cli.options import (
     require_choice,
     time_text,
 )
+from cli.trail import told
 from shared.bus.connection import Bus
 from shared.bus.dead_letters import DeadLetter, replay_headers
 from shared.bus.topology import SUBMIT_EXCHANGE
@@ -147,8 +148,12 @@ def replay(
             mandatory=True,
         )
         await message.ack()
+        act.tenant = letter.user
+        act.done(letter.id)
 
-    _report("replayed", _for_each(wanted, send, run_dir, amqp_url), as_json=as_json)
+    with told(run_dir, "dead_letter.replayed") as act:
+        done = _for_each(wanted, send, run_dir, amqp_url)
+    _report("replayed", done, as_json=as_json)
 
 
 @app.command()
@@ -167,10 +172,14 @@ def drop(
         what = "all dead letters" if wanted is None else f"{len(wanted)} dead letters"
         typer.confirm(f"Remove {what} permanently?", abort=True, err=True)
 
-    async def remove(_: Bus, message: AbstractIncomingMessage, __: DeadLetter) -> None:
+    async def remove(_: Bus, message: AbstractIncomingMessage, letter: DeadLetter) -> None:
         await message.ack()
+        act.tenant = letter.user
+        act.done(letter.id)
 
-    _report("dropped", _for_each(wanted, remove, run_dir, amqp_url), as_json=as_json)
+    with told(run_dir, "dead_letter.dropped") as act:
+        done = _for_each(wanted, remove, run_dir, amqp_url)
+    _report("dropped", done, as_json=as_json)
 
 
 def _for_each(

@@ -21,6 +21,7 @@ from cli.options import (
     with_state,
 )
 from cli.s3_options import S3Options, with_s3_options
+from cli.trail import told
 from shared.dead_rows import DeadRow
 from shared.errors import NotFoundError, TransientError
 from shared.retention import MAX_DEAD_ROWS
@@ -139,6 +140,8 @@ def replay(
             for row in await _wanted(state, row_ids):
                 try:
                     made[row.id] = await run_again(state, storage, row)
+                    act.tenant = row.tenant
+                    act.done(row.id, made=made[row.id])
                 except NotFoundError as error:
                     failed[row.id] = f"{error} It can only be dropped."
                 except TransientError as error:
@@ -148,7 +151,8 @@ def replay(
         finally:
             storage.close()
 
-    with_state(work, run_dir, redis_url)
+    with told(run_dir, "dead_row.replayed") as act:
+        with_state(work, run_dir, redis_url)
     if as_json:
         typer.echo(json.dumps({"replayed": made, "failed": failed}))
     else:
@@ -179,9 +183,16 @@ def drop(
 
     async def work(state: State) -> list[str]:
         wanted = await _wanted(state, row_ids)
-        return [row.id for row in wanted if await state.dead_rows.drop(row.id)]
+        dropped = []
+        for row in wanted:
+            if await state.dead_rows.drop(row.id):
+                dropped.append(row.id)
+                act.tenant = row.tenant
+                act.done(row.id)
+        return dropped
 
-    done = with_state(work, run_dir, redis_url)
+    with told(run_dir, "dead_row.dropped") as act:
+        done = with_state(work, run_dir, redis_url)
     echo_done("dropped", done, nothing=_NOTHING, as_json=as_json)
 
 

@@ -26,6 +26,7 @@ from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.s3_logins.bucket import apply_own_policy
 from cli.servers import Child, Ports
 from cli.servers.process import make_private_directory, wait_ready
+from cli.trail import TRAIL_FILE
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
 from shared.ledger.keys import add_key
@@ -179,6 +180,9 @@ class Fleet:
             "BATCHYARD_S3_SECRET_KEY": self.addresses.s3_secret_key,
             **(_OWN_S3_SETTINGS if self.servers.ceph else {}),
             "BATCHYARD_CATALOG": str(catalog),
+            "BATCHYARD_TRAIL_FILE": os.environ.get(
+                "BATCHYARD_TRAIL_FILE", str((self.run_dir / TRAIL_FILE).resolve())
+            ),
             **(self._options.settings or {}),
         }
 

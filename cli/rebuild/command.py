@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Annotated
 
 import stamina
@@ -22,6 +22,7 @@ from cli.options import (
 from cli.rebuild.rebuild import Rebuild
 from cli.rebuild.report import Progress
 from cli.s3_options import S3Options, with_s3_options
+from cli.trail import told
 from shared.errors import SetupError, TransientError
 from shared.state import State
 from shared.state.leases import Lease
@@ -41,6 +42,7 @@ _LINES = (
     ("files_made", "files were missing"),
     ("files_deleted", "files had been deleted"),
     ("keys", "API keys"),
+    ("tenants", "tenants with settings of their own, and those for every tenant"),
     ("webhook_endpoints", "webhook endpoints"),
     ("webhook_endpoints_deleted", "webhook endpoints had been deleted"),
     ("objects_orphaned", "objects that no file has, to be swept"),
@@ -70,7 +72,8 @@ def run(
     redis = find_redis(run_dir, redis_url)
     storage = s3.storage(run_dir)
     began = time.monotonic()
-    with _progress(is_shown=not as_json) as progress:
+    telling = nullcontext() if dry_run else told(run_dir, "rebuild.run", about="redis")
+    with telling, _progress(is_shown=not as_json) as progress:
         rebuild = asyncio.run(_run(redis, storage, progress, dry_run=dry_run))
     seconds = time.monotonic() - began
     if as_json:

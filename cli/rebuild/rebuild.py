@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
-import msgspec
 import stamina
 
 from cli.rebuild.batches import BatchRestore
@@ -13,8 +12,9 @@ from cli.rebuild.files import FileRestore
 from cli.rebuild.report import Damaged, Progress, Report
 from shared import crash
 from shared.errors import BrokenObjectError, NotFoundError, SetupError
-from shared.ledger.keys import KEYS, read_key
+from shared.ledger.keys import KEYS, read_key, to_record
 from shared.ledger.records import answered
+from shared.ledger.tenants import TENANTS, read_settings, tenant_of
 from shared.ledger.webhook_endpoints import WEBHOOKS, read_webhook
 from shared.state import State
 from shared.storage import Listed, Storage
@@ -65,6 +65,7 @@ class Rebuild:
         await restore.take_lanes()
         await self._state.rebuild_notes.clear()
         await self._restore_keys()
+        await self._restore_tenants()
         await self._restore_webhooks()
         await batches.run()
         crash.point("rebuild.batches_done")
@@ -78,7 +79,7 @@ class Rebuild:
         """Count what `run` would do, and change nothing."""
         await BatchRestore(self._state, self._storage, self._report, base=0).count()
         await FileRestore(self._state, self._storage, self._report).count()
-        for name, prefix in (("keys", KEYS), ("webhook_endpoints", WEBHOOKS)):
+        for name, prefix in (("keys", KEYS), ("tenants", TENANTS), ("webhook_endpoints", WEBHOOKS)):
             async for page in self._storage.pages(prefix):
                 self.counts[name] += len(page)
 
@@ -110,13 +111,24 @@ class Rebuild:
                 except BrokenObjectError as error:
                     await self._damage.set_aside(error, "the API key works only if Redis knows it")
                     continue
-                fields = msgspec.to_builtins(kept)
-                del fields["id"], fields["digest"]
-                fields = {name: value for name, value in fields.items() if value is not None}
-                is_new = await self._state.restore.key(kept.id, kept.digest, fields)
+                is_new = await self._state.restore.key(kept.id, kept.digest, to_record(kept))
                 self.counts["keys_made"] += is_new
                 self.counts["keys"] += 1
         self._report.progress("keys", 1.0)
+
+    async def _restore_tenants(self) -> None:
+        found, damaged = {}, set()
+        async for page in self._storage.pages(TENANTS):
+            async for key, body in self._bodies(page):
+                try:
+                    found[tenant_of(key)] = read_settings(key, _whole(body))
+                except BrokenObjectError as error:
+                    damaged.add(tenant_of(key))
+                    await self._damage.set_aside(
+                        error, "the tenant's settings are what Redis knows"
+                    )
+        await self._state.restore.tenants(found, kept=damaged)
+        self.counts["tenants"] += len(found)
 
     async def _restore_webhooks(self) -> None:
         kept = set()

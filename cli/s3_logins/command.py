@@ -15,6 +15,7 @@ from cli.options import HERE, AsJson, RunDir, S3Bucket, echo_secret, require_ten
 from cli.s3_logins.bucket import USER_PREFIX, apply_policy, tenants
 from cli.s3_logins.policy import identity_policy
 from cli.servers import CephS3, S3User
+from cli.trail import told
 from shared.errors import InvalidInputError, NotFoundError, SetupError
 from shared.settings import DEFAULT_TENANT_PREFIX
 from shared.storage import Storage
@@ -60,7 +61,7 @@ def create(
     if to_print is not None:
         typer.echo(json.dumps(identity_policy(tenant, bucket, tenant_prefix), indent=2))
         return
-    with _changing(run_dir) as server:
+    with _changing(run_dir, "s3_login.created", tenant) as server:
         if _user_id(tenant) in server.users.ids():
             raise InvalidInputError(
                 f"--tenant {tenant}: there is an S3 login of this tenant. "
@@ -91,7 +92,7 @@ def renew(
 ) -> None:
     """Give a tenant's login new keys; the old ones are refused from now on."""
     _require_own(tenant_prefix)
-    with _changing(run_dir) as server:
+    with _changing(run_dir, "s3_login.renewed", tenant) as server:
         _require_login(server, tenant)
         user = _put(server, tenant)
         _apply_policy(server, run_dir, bucket, tenant_prefix)
@@ -109,7 +110,7 @@ def delete(
 ) -> None:
     """Delete a tenant's login; its objects and batches stay."""
     _require_own(tenant_prefix)
-    with _changing(run_dir) as server:
+    with _changing(run_dir, "s3_login.deleted", tenant) as server:
         _require_login(server, tenant)
         server.users.delete(_user_id(tenant))
         _apply_policy(server, run_dir, bucket, tenant_prefix)
@@ -117,14 +118,15 @@ def delete(
 
 
 @contextmanager
-def _changing(run_dir: Path) -> Iterator[CephS3]:
-    """The run directory's own S3, while no other command changes its logins."""
+def _changing(run_dir: Path, act: str, tenant: str) -> Iterator[CephS3]:
+    """The run directory's own S3, while no other command changes its logins. The trail has it."""
     from cli.fleet.running import ceph
 
     server = ceph(run_dir)
     with (run_dir / "s3" / "logins.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield server
+        with told(run_dir, act, tenant=tenant, about=tenant):
+            yield server
 
 
 def _put(server: CephS3, tenant: str) -> S3User:

@@ -38,6 +38,7 @@ class LineCheck:
     #: Whether each line may name its own model and endpoint.
     is_mixed: bool
     problems: Problems
+    custom_id_characters: int
     custom_ids: NameSet = field(default_factory=NameSet)
     models_seen: set[str] = field(default_factory=set)
     #: Endpoint and model of the last line that named both correctly.
@@ -54,6 +55,8 @@ class LineCheck:
             return None
         if not request.custom_id:
             self.problems.add_missing(number, "custom_id")
+        elif len(request.custom_id) > self.custom_id_characters:
+            self.problems.add_long_name(number, request.custom_id, self.custom_id_characters)
         elif not self.custom_ids.add(request.custom_id):
             self.problems.add_duplicate(number, request.custom_id)
         if request.method != "POST":

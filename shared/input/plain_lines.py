@@ -74,7 +74,7 @@ _CONTENTS: dict[str, Any] = {
 
 
 @lru_cache(maxsize=128)
-def plain_decoder(path: str, model: str) -> msgspec.json.Decoder[Any]:
+def plain_decoder(path: str, model: str, max_custom_id: int) -> msgspec.json.Decoder[Any]:
     """A decoder of the endpoint's lines for the model; it raises for all lines that are not plain.
 
     Fields of the body are given back under their names; those of `Endpoint.output_limits` and `n`
@@ -96,7 +96,7 @@ def plain_decoder(path: str, model: str) -> msgspec.json.Decoder[Any]:
     line = msgspec.defstruct(
         "_PlainLine",
         [
-            ("custom_id", Annotated[str, msgspec.Meta(min_length=1)]),
+            ("custom_id", Annotated[str, msgspec.Meta(min_length=1, max_length=max_custom_id)]),
             ("method", Literal["POST"]),
             ("url", Literal[path]),
             ("body", body),

@@ -49,6 +49,15 @@ class Problems:
             "request. The custom_id parameter must be unique for each request in a batch.",
         )
 
+    def add_long_name(self, line: int, custom_id: str, most: int) -> None:
+        self.add(
+            "string_above_max_length",
+            line,
+            "custom_id",
+            f"Invalid 'custom_id': string too long. Expected a string with maximum length {most}, "
+            f"but got a string with length {len(custom_id)} instead.",
+        )
+
     def add_missing(self, line: int, name: str) -> None:
         self.add("missing_required_parameter", line, name, f"Missing required parameter: '{name}'.")
 

@@ -47,6 +47,13 @@ class Limits(NamedTuple):
     embedding_inputs: int = 50_000
     line_bytes: int = 16 * 1024 * 1024
     problems: int = 1000
+    custom_id_characters: int = 512
+
+    def of_tenant(self, custom_id_characters: int | None) -> "Limits":
+        """The same with what is set for a tenant; None if nothing is."""
+        if custom_id_characters is None:
+            return self
+        return self._replace(custom_id_characters=custom_id_characters)
 
 
 @dataclass
@@ -76,7 +83,13 @@ class InputCheck:
 
     def __post_init__(self) -> None:
         self._problems = Problems(self.limits.problems)
-        self._line_check = LineCheck(self.endpoint, self.models, self.is_mixed, self._problems)
+        self._line_check = LineCheck(
+            self.endpoint,
+            self.models,
+            self.is_mixed,
+            self._problems,
+            self.limits.custom_id_characters,
+        )
 
     @property
     def problems(self) -> list[BatchError]:
@@ -157,7 +170,8 @@ class InputCheck:
                 # The decoder does not check strings that it was not asked to decode.
                 if not line.isascii():
                     line.decode()
-            requests = list(map(plain_decoder(url, model).decode, lines))
+            decoder = plain_decoder(url, model, self.limits.custom_id_characters)
+            requests = list(map(decoder.decode, lines))
         except DECODE_ERRORS:
             return None
         if True in [request.body.stream for request in requests]:

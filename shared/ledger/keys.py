@@ -1,12 +1,14 @@
 """API keys in S3. Only their digests are stored."""
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
 from shared import ids
 from shared.errors import BrokenObjectError
 from shared.ledger.records import decoded, encoded
+from shared.scopes import ALL_SCOPES, Scope
 from shared.state import KeyRecord, State
 from shared.state.keys import shown_prefix
 from shared.storage import Storage
@@ -23,6 +25,9 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     prefix: str
     created_at: int
+    #: None for never.
+    expires_at: int | None = None
+    scopes: tuple[Scope, ...] = ALL_SCOPES
     revoked_at: int | None = None
 
 
@@ -31,14 +36,31 @@ def key_record_key(key_id: str) -> str:
     return f"{KEYS}{key_id}.json"
 
 
-async def create_key(state: State, storage: Storage, tenant: str, *, name: str = "") -> str:
+async def create_key(
+    state: State,
+    storage: Storage,
+    tenant: str,
+    *,
+    name: str = "",
+    expires_at: int | None = None,
+    scopes: Sequence[Scope] = ALL_SCOPES,
+) -> str:
     """Create an API key. It cannot be read again."""
     key = ids.new_api_key()
-    await add_key(state, storage, tenant, key, name=name)
+    await add_key(state, storage, tenant, key, name=name, expires_at=expires_at, scopes=scopes)
     return key
 
 
-async def add_key(state: State, storage: Storage, tenant: str, key: str, *, name: str = "") -> None:
+async def add_key(
+    state: State,
+    storage: Storage,
+    tenant: str,
+    key: str,
+    *,
+    name: str = "",
+    expires_at: int | None = None,
+    scopes: Sequence[Scope] = ALL_SCOPES,
+) -> None:
     """Let `key` act for `tenant`. A known key is not changed, even if it is revoked."""
     digest = ids.api_key_digest(key)
     kept = StoredKey(
@@ -48,9 +70,37 @@ async def add_key(state: State, storage: Storage, tenant: str, key: str, *, name
         name=name,
         prefix=shown_prefix(key),
         created_at=int(time.time()),
+        expires_at=expires_at,
+        scopes=tuple(scopes),
     )
     await storage.create(key_record_key(kept.id), encoded(kept))
-    await state.keys.add(tenant, key, name=name, created_at=kept.created_at)
+    await state.keys.add(
+        tenant,
+        key,
+        name=name,
+        created_at=kept.created_at,
+        expires_at=kept.expires_at,
+        scopes=kept.scopes,
+    )
+
+
+async def change_key(
+    state: State,
+    storage: Storage,
+    key_id: str,
+    *,
+    expires_at: int | None,
+    scopes: Sequence[Scope],
+) -> None:
+    """Set when the key expires (None for never) and what it may be used for.
+
+    S3 comes first, which a rebuild of Redis reads. If this breaks off, repeat it. Raises
+    NotFoundError, and TransientError if a rebuild may undo the change.
+    """
+    kept = _kept(await state.keys.find(key_id), await state.keys.digest(key_id))
+    changed = msgspec.structs.replace(kept, expires_at=expires_at, scopes=tuple(scopes))
+    await storage.put(key_record_key(key_id), encoded(changed))
+    await state.keys.change(key_id, expires_at=expires_at, scopes=scopes)
 
 
 async def revoke_key(state: State, storage: Storage, key_id: str) -> bool:
@@ -74,7 +124,15 @@ def read_key(key: str, body: bytes) -> StoredKey:
     return kept
 
 
+def to_record(kept: StoredKey) -> dict[str, str | int]:
+    """The fields of the key's record in Redis."""
+    fields = msgspec.to_builtins(kept)
+    del fields["id"], fields["digest"]
+    fields["scopes"] = " ".join(kept.scopes)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def _kept(record: KeyRecord, digest: str) -> StoredKey:
     fields = record._asdict()
-    del fields["used_at"]
+    del fields["last_used"]
     return StoredKey(digest=digest, **fields)

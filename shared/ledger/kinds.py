@@ -9,6 +9,7 @@ class Kind(StrEnum):
     """A kind of object. Whoever adds one says in its tests what damage to it costs."""
 
     API_KEY = "API key"
+    TENANT = "tenant's settings"
     WEBHOOK_ENDPOINT = "webhook endpoint"
     FILE = "file"
     FILE_RECORD = "file record"
@@ -31,6 +32,7 @@ class Kind(StrEnum):
 _BATCH = r"batches/[^/]+"
 _KEYS: Mapping[Kind, str] = {
     Kind.API_KEY: r"keys/[^/]+\.json",
+    Kind.TENANT: r"tenants/[^/]+\.json",
     Kind.WEBHOOK_ENDPOINT: r"webhooks/[^/]+/[^/]+\.json",
     Kind.FILE_RECORD: r"files/[^/]+/[^/]+\.json",
     Kind.FILE: r"files/[^/]+/[^/]+",

@@ -1,42 +1,86 @@
-"""OpenAI's words for the limits that a tenant reaches. Does no I/O."""
+"""OpenAI's words for the limits that a tenant reaches, and words like them for our own. No I/O."""
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 _SECOND, _MINUTE = 1000, 60_000
-_QUEUES = {"requests": "request", "tokens": "token"}
 #: What each rate limit counts, in OpenAI's words.
 RATE_NAMES = {
     "requests": "requests per min (RPM)",
     "files": "requests to files and uploads per min",
     "batches": "batches per hour",
 }
+#: What a tenant may have at once, or in a day.
+Amount = Literal["requests", "tokens", "stored_bytes", "event_streams", "engine_deaths"]
 
 
-def queue_code(queue: Literal["requests", "tokens"]) -> str:
-    """The error code for a full queue."""
-    return f"{_QUEUES[queue]}_limit_exceeded"
+class _Words(NamedTuple):
+    limit: str
+    unit: str
+    code: str
+    advice: str
 
 
-def queue_text(
-    queue: Literal["requests", "tokens"], *, tenant: str, model: str | None, limit: int
+_AMOUNTS: Mapping[Amount, _Words] = {
+    "requests": _Words(
+        "Enqueued request",
+        "enqueued requests",
+        "request_limit_exceeded",
+        "Please try again once some in_progress batches have been completed.",
+    ),
+    "tokens": _Words(
+        "Enqueued token",
+        "enqueued tokens",
+        "token_limit_exceeded",
+        "Please try again once some in_progress batches have been completed.",
+    ),
+    "stored_bytes": _Words(
+        "Storage",
+        "bytes of files and uploads",
+        "storage_limit_exceeded",
+        "Please delete files that you no longer need.",
+    ),
+    "event_streams": _Words(
+        "Event stream",
+        "open event streams",
+        "event_stream_limit_exceeded",
+        "Please close a stream that you no longer need.",
+    ),
+    "engine_deaths": _Words(
+        "Engine death",
+        "engines in a day that died of your requests",
+        "engine_death_limit_exceeded",
+        "Please find these requests by the code engine_died in the error files, and try again "
+        "after midnight UTC without them.",
+    ),
+}
+
+
+def amount_code(amount: Amount) -> str:
+    """The error code for a limit that is reached."""
+    return _AMOUNTS[amount].code
+
+
+def amount_text(
+    amount: Amount, *, tenant: str, limit: int, used: int, model: str | None = None
 ) -> str:
-    """Why the batch may not run: the running batches of the tenant hold as much as they may.
+    """Which limit the tenant has reached, what is used of it, and what to do.
 
-    `model` is None if it is not known yet.
+    `model` is the one that tokens are counted for; None if it is not known yet.
     """
+    words = _AMOUNTS[amount]
     of_model = f" for {model}" if model else ""
     return (
-        f"Enqueued {_QUEUES[queue]} limit reached{of_model} in organization {tenant}. "
-        f"Limit: {limit:,} enqueued {queue}. "
-        "Please try again once some in_progress batches have been completed."
+        f"{words.limit} limit reached{of_model} in organization {tenant}. "
+        f"Limit: {limit:,} {words.unit}. Used: {used:,}. {words.advice}"
     )
 
 
 def rate_text(*, tenant: str, what: str, limit: int, wait_seconds: float) -> str:
     """Why a call is refused; `what` is one of RATE_NAMES."""
     return (
-        f"Rate limit reached for organization {tenant} on {what}: Limit {limit:,}. "
+        f"Rate limit reached for organization {tenant} on {what}: Limit {limit:,}, Used {limit:,}. "
         f"Please try again in {go_duration(wait_seconds)}."
     )
 

@@ -6,9 +6,10 @@ Redis is an index that can be rebuilt from S3. Whatever must survive the loss of
 from shared.state.batch_record import BatchRecord
 from shared.state.batches import Acceptance, NewBatch, PackedAcceptance, Pin, Start
 from shared.state.files import FileRecord
-from shared.state.keys import KeyRecord
+from shared.state.keys import Admission, Expired, KeyRecord
 from shared.state.lanes import Backlog, JobRecord
 from shared.state.limits import (
+    Exhausted,
     KnownBatch,
     NewBatchParams,
     QueueFullError,
@@ -18,13 +19,18 @@ from shared.state.limits import (
     RateStatus,
 )
 from shared.state.state import Bells, MovedError, State
+from shared.state.streams import Stream
+from shared.state.tenants import Usage
 from shared.state.uploads import PartRecord, UploadRecord
 
 __all__ = [
     "Acceptance",
+    "Admission",
     "Backlog",
     "BatchRecord",
     "Bells",
+    "Exhausted",
+    "Expired",
     "FileRecord",
     "JobRecord",
     "KeyRecord",
@@ -42,5 +48,7 @@ __all__ = [
     "RateStatus",
     "Start",
     "State",
+    "Stream",
     "UploadRecord",
+    "Usage",
 ]

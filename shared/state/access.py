@@ -37,6 +37,7 @@ _WRITTEN = (
     "dead-rows-since",
     "doubts:*",
     "ending:*",
+    "engine-deaths:*",
     "enqueued:*",
     "epochs:*",
     "events:*",
@@ -54,7 +55,7 @@ _WRITTEN = (
     "status:*",
     "strikes:*",
 )
-_READ = ("plan:*", "rebuilding", "weights")
+_READ = ("plan:*", "rebuilding", "tenants", "weights")
 _CHANNELS = ("bell:*", "watch:*")
 _CALL = re.compile(r"redis\.call\('(\w+)'")
 

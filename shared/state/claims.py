@@ -177,6 +177,7 @@ class Claims:
         gave_results: bool = False,
         engine_failure: str = "",
         kept: Part | None = None,
+        is_tenants_own: bool = False,
     ) -> bool:
         """Give the slice back unrun. Returns False when the claim already belonged to another job.
 
@@ -185,7 +186,8 @@ class Claims:
         the lane fails at that many deaths in a row. `gave_results` means that the engine had given
         results, even if they were lost, so that a new row of deaths begins. `engine_failure` is why
         the lane's engine cannot start; the dispatcher then fails the lane's batches. `kept` is a
-        part with all rows of the slice that were answered; the next claim carries it.
+        part with all rows of the slice that were answered; the next claim carries it. A counted
+        death with `is_tenants_own` counts for the tenant too: only its rows were in the engine.
         """
         return bool(
             await self._scripts.run(
@@ -201,6 +203,7 @@ class Claims:
                 int(gave_results),
                 engine_failure,
                 json.dumps(kept) if kept else "",
+                int(is_tenants_own),
             )
         )
 
@@ -283,7 +286,8 @@ def _claims(lane: str, job: str, answer: str) -> list[Claim]:
 def _claim(lane: str, row: list[Any]) -> Claim:
     batch_id, index, epoch, strikes, slice_, *rest = row
     bucket, key, etag, endpoint, tenant, version, known, *rest = rest
-    deaths, before, priority, created_at, expires_at, batch_rows, kept, is_last = rest
+    deaths, before, priority, created_at, expires_at, batch_rows, kept, is_last, *rest = rest
+    weight, tenant_deaths, tenant_death_limit = rest
     strike_ranges, last_words = json.loads(known or '[[], ""]')
     return Claim(
         lane=lane,
@@ -308,6 +312,9 @@ def _claim(lane: str, row: list[Any]) -> Claim:
         batch_rows=batch_rows,
         kept=to_part(kept) if kept else None,
         is_last=is_last,
+        weight=weight,
+        tenant_deaths=tenant_deaths,
+        tenant_death_limit=None if tenant_death_limit < 0 else tenant_death_limit,
     )
 
 

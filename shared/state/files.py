@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from shared.errors import NotFoundError
+from shared.errors import BatchyardError, NotFoundError
 from shared.openai.shapes import File
 from shared.state.client import Client
 from shared.state.scripts import Scripts
@@ -150,6 +150,14 @@ class FileRecord(NamedTuple):
         )
 
 
+class StoredBytesError(BatchyardError):
+    """The tenant would have more bytes in S3 than it may; it has `used` now."""
+
+    def __init__(self, used: int) -> None:
+        super().__init__(f"The tenant has {used} bytes stored, and may not have so many more.")
+        self.used = used
+
+
 class Files:
     """The noun `file` of State."""
 
@@ -171,11 +179,19 @@ class Files:
 
     async def create(self, file: FileRecord) -> None:
         """Make the file visible to its tenant; a repeat changes nothing."""
-        await self._scripts.run("create_file", json.dumps(file.to_fields()), "")
+        await self._scripts.run("create_file", json.dumps(file.to_fields()), "", "")
 
-    async def keep(self, file: FileRecord) -> bool:
-        """`create` for reserved objects. Returns False if the reservation has expired."""
-        return bool(await self._scripts.run("create_file", json.dumps(file.to_fields()), "1"))
+    async def keep(self, file: FileRecord, *, max_bytes: int | None = None) -> bool:
+        """`create` for reserved objects. Returns False if the reservation has expired.
+
+        Raises StoredBytesError if the tenant would have more than `max_bytes` in its files.
+        """
+        limit = "" if max_bytes is None else max_bytes
+        fields = json.dumps(file.to_fields())
+        outcome: str = await self._scripts.run("create_file", fields, "1", limit)
+        if outcome.isdigit():
+            raise StoredBytesError(int(outcome))
+        return outcome == "ok"
 
     async def get(self, tenant: str, file_id: str) -> FileRecord:
         """The tenant's file. Raises NotFoundError, also for another tenant's file."""
@@ -188,6 +204,10 @@ class Files:
         """Delete the file, and its object once no live batch reads it. Raises NotFoundError."""
         if not await self._scripts.run("delete_file", tenant, file_id):
             raise NotFoundError(f"No such File object: {file_id}", param="id")
+
+    async def stored_bytes(self, tenant: str) -> int:
+        """The bytes of the tenant's files, and of the parts of its pending uploads."""
+        return max(0, int(await self._redis.hget(f"{self._namespace}stored", tenant) or 0))
 
     async def set_etag(self, file_id: str, etag: str) -> None:
         """Note that the file's object was written again, if the file still exists."""

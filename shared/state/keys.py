@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from shared import ids
 from shared.errors import NotFoundError
+from shared.retention import DAY_SECONDS
+from shared.scopes import ALL_SCOPES, Scope, scopes_of
 from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Rate, RateStatus
@@ -26,18 +29,29 @@ class KeyRecord(NamedTuple):
     #: The first characters of the key.
     prefix: str
     created_at: int
-    #: Accurate to ten minutes; None before its first call.
-    used_at: int | None
+    #: None for never.
+    expires_at: int | None
+    scopes: tuple[Scope, ...]
+    #: The day of its last call (UTC), as in `2026-11-22`; None before its first one.
+    last_used: str | None
     revoked_at: int | None
 
 
 class Admission(NamedTuple):
-    """The tenant of a call and its rate limit status."""
+    """The tenant of a call, what its key may be used for, and its rate limit status."""
 
     tenant: str
+    key_id: str
+    scopes: tuple[Scope, ...]
     rate_status: RateStatus
     #: The batch that was asked for, if it exists.
     batch: BatchRecord | None
+
+
+class Expired(NamedTuple):
+    """The key of a call was valid until then (Unix seconds)."""
+
+    at: int
 
 
 class Keys:
@@ -49,14 +63,24 @@ class Keys:
         self._namespace = namespace
 
     async def add(
-        self, tenant: str, key: str, *, name: str = "", created_at: int | None = None
+        self,
+        tenant: str,
+        key: str,
+        *,
+        name: str = "",
+        created_at: int | None = None,
+        expires_at: int | None = None,
+        scopes: Sequence[Scope] = ALL_SCOPES,
     ) -> str:
         """Let `key` act for `tenant` and return the key's id. A known key is not changed."""
         digest = ids.api_key_digest(key)
         key_id = ids.api_key_id(digest)
         fields = ["tenant", tenant, "name", name, "prefix", shown_prefix(key)]
+        fields += ["scopes", " ".join(scopes)]
         if created_at is not None:
             fields += ["created_at", str(created_at)]
+        if expires_at is not None:
+            fields += ["expires_at", str(expires_at)]
         await self._scripts.run("add_key", key_id, digest, *fields)
         return key_id
 
@@ -75,20 +99,27 @@ class Keys:
 
     async def admit(
         self, key: str, rates: Sequence[Rate], *, batch_id: str = ""
-    ) -> Admission | None:
+    ) -> Admission | Expired | None:
         """Identify the tenant of a call, and count the call if all `rates` allow it.
 
         The same round trip reads the batch that the call is about, whichever tenant owns it.
         Returns None for an unknown or revoked key. Raises TransientError during a rebuild.
         """
-        arguments = [part for rate in rates for part in (rate.name, *rate.arguments)]
+        arguments = [part for rate in rates for part in (rate.name, rate.setting, *rate.arguments)]
         digest = ids.api_key_digest(key)
         found = await self._scripts.run("admit", digest, batch_id, *arguments)
         if not found:
             return None
-        tenant, place, wait, left, reset, flat = found
-        batch = BatchRecord.from_flat(flat) if flat else None
-        return Admission(tenant, RateStatus(rates[place - 1], wait, left, reset), batch)
+        if len(found) == 1:
+            return Expired(int(found[0]))
+        tenant, scopes, (place, calls, wait, left, reset), flat = found
+        return Admission(
+            tenant,
+            ids.api_key_id(digest),
+            _scopes(scopes),
+            RateStatus(rates[place - 1]._replace(calls=calls), wait, left, reset),
+            BatchRecord.from_flat(flat) if flat else None,
+        )
 
     async def get(self, key: str) -> KeyRecord:
         """The record of a key. Raises NotFoundError."""
@@ -107,8 +138,17 @@ class Keys:
         """The digest of the key with this id. Raises NotFoundError."""
         digest: str | None = await self._redis.hget(f"{self._namespace}keys", key_id)
         if digest is None:
-            raise NotFoundError(f"No API key found with id '{key_id}'.")
+            raise _no_key(key_id)
         return digest
+
+    async def change(self, key_id: str, *, expires_at: int | None, scopes: Sequence[Scope]) -> None:
+        """Set when the key expires (Unix seconds; None for never) and what it may be used for.
+
+        Raises NotFoundError.
+        """
+        expires = "" if expires_at is None else expires_at
+        if not await self._scripts.run("change_key", key_id, expires, " ".join(scopes)):
+            raise _no_key(key_id)
 
     async def revoke(self, key_id: str, *, at: int | None = None) -> bool:
         """Refuse the key from now on. Returns False if it was revoked already.
@@ -142,9 +182,24 @@ def _record(key_id: str, fields: Mapping[str, str]) -> KeyRecord:
         name=fields["name"],
         prefix=fields["prefix"],
         created_at=int(fields["created_at"]),
-        used_at=int(fields["used_at"]) if "used_at" in fields else None,
+        expires_at=int(fields["expires_at"]) if "expires_at" in fields else None,
+        scopes=_scopes(fields.get("scopes", "")),
+        last_used=_day(int(fields["used_day"])) if "used_day" in fields else None,
         revoked_at=int(fields["revoked_at"]) if "revoked_at" in fields else None,
     )
+
+
+def _scopes(text: str) -> tuple[Scope, ...]:
+    """The scopes of a stored key; a key without any was created before there were some."""
+    return scopes_of(text.split()) if text else ALL_SCOPES
+
+
+def _day(number: int) -> str:
+    return datetime.fromtimestamp(number * DAY_SECONDS, UTC).date().isoformat()
+
+
+def _no_key(key_id: str) -> NotFoundError:
+    return NotFoundError(f"No API key found with id '{key_id}'.")
 
 
 def shown_prefix(key: str) -> str:

@@ -10,6 +10,8 @@ from shared.errors import BatchyardError
 from shared.state.scripts import Scripts, pairs
 
 QuotaKind = Literal["requests", "tokens"]
+#: What may keep a tenant from creating a batch, besides the rate of new ones.
+NewBatchLimit = Literal["requests", "tokens", "stored_bytes", "engine_deaths"]
 
 _MICROSECONDS = 1_000_000
 
@@ -20,6 +22,8 @@ class Rate(NamedTuple):
     name: str
     calls: int
     seconds: int
+    #: The tenant's setting that takes the place of `calls`.
+    setting: str = ""
 
     @property
     def arguments(self) -> tuple[int, int]:
@@ -58,12 +62,16 @@ class Quota(NamedTuple):
 
 
 class QueueFullError(BatchyardError):
-    """The batch would exceed its tenant's quota; `number` is the index of its model."""
+    """The batch would exceed its tenant's quota, of which `used` is in use.
 
-    def __init__(self, queue: QuotaKind, number: int = 0) -> None:
+    `number` is the index of its model.
+    """
+
+    def __init__(self, queue: QuotaKind, number: int = 0, *, used: int = 0) -> None:
         super().__init__(f"The batch would exceed its tenant's quota of {queue}.")
         self.queue: QuotaKind = queue
         self.number = number
+        self.used = used
 
 
 class KnownBatch(NamedTuple):
@@ -72,11 +80,21 @@ class KnownBatch(NamedTuple):
     fingerprint: str
 
 
+class Exhausted(NamedTuple):
+    """A limit that is reached, and what is used of it. For tokens: of the model with the least."""
+
+    limit: NewBatchLimit
+    used: int
+    #: Until the same may work again; None if that does not depend on time.
+    wait_seconds: int | None = None
+
+
 class NewBatchParams(NamedTuple):
     """A new batch and the limits that apply to it.
 
     `requests` is how many requests the tenant's running batches may hold, and `tokens` how many
-    prompt tokens of each model that could run the batch.
+    prompt tokens of each model that could run the batch. `bytes` are those that the batch brings.
+    None is no limit.
     """
 
     tenant: str
@@ -84,6 +102,9 @@ class NewBatchParams(NamedTuple):
     rate: Rate
     requests: int
     tokens: Mapping[str, int]
+    bytes: int = 0
+    stored_bytes: int | None = None
+    engine_deaths: int | None = None
 
     @property
     def arguments(self) -> list[str | int]:
@@ -91,8 +112,11 @@ class NewBatchParams(NamedTuple):
         return [
             self.tenant,
             self.batch_id,
+            self.bytes,
             *self.rate.arguments,
             self.requests,
+            "" if self.stored_bytes is None else self.stored_bytes,
+            "" if self.engine_deaths is None else self.engine_deaths,
             *pairs(self.tokens),
         ]
 
@@ -103,18 +127,18 @@ class Limits:
     def __init__(self, scripts: Scripts) -> None:
         self._scripts = scripts
 
-    async def reserve(self, params: NewBatchParams) -> KnownBatch | QuotaKind | RateStatus | None:
+    async def reserve(self, params: NewBatchParams) -> KnownBatch | Exhausted | RateStatus | None:
         """Count a new batch. Returns None if it may be created.
 
-        Otherwise returns the exhausted quota (for tokens: that of every model that could run the
-        batch), or the rate limit and how long the tenant has to wait. An existing batch is not
+        Otherwise returns the limit that is reached (for tokens: that of every model that could run
+        the batch), or the rate and how long the tenant has to wait. An existing batch is not
         counted.
         """
         return _outcome(params, await self._scripts.run("reserve_batch", *params.arguments))
 
     async def reserve_all(
         self, batches: Sequence[NewBatchParams]
-    ) -> list[KnownBatch | QuotaKind | RateStatus | None]:
+    ) -> list[KnownBatch | Exhausted | RateStatus | None]:
         """`reserve` for each of them, in one round trip."""
         answers = await self._scripts.run_all("reserve_batch", (one.arguments for one in batches))
         return [_outcome(*pair) for pair in zip(batches, answers, strict=True)]
@@ -122,15 +146,15 @@ class Limits:
 
 def _outcome(
     params: NewBatchParams, answer: list[Any]
-) -> KnownBatch | QuotaKind | RateStatus | None:
+) -> KnownBatch | Exhausted | RateStatus | None:
     match answer:
         case ["known", fingerprint]:
             return KnownBatch(fingerprint)
         case ["wait", wait, reset]:
             return RateStatus(params.rate, wait, 0, reset)
-        case ["requests"]:
-            return "requests"
-        case ["tokens"]:
-            return "tokens"
+        case ["engine_deaths", used, wait_seconds]:
+            return Exhausted("engine_deaths", used, wait_seconds)
+        case ["requests" | "tokens" | "stored_bytes" as limit, used]:
+            return Exhausted(limit, used)
         case _:
             return None

@@ -4,7 +4,7 @@ Everything here may be repeated. Newer data in Redis is kept.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -19,6 +19,8 @@ from shared.state.files import FileRecord
 from shared.state.lanes import Lanes
 from shared.state.scripts import Scripts, pairs
 from shared.state.slices import pending_key
+from shared.state.tenants import Tenants
+from shared.tenants import TenantSettings
 
 Restored = Literal["made", "mended", "ended"]
 #: Slices written in one command.
@@ -211,6 +213,14 @@ class Restore:
     async def key(self, key_id: str, digest: str, fields: Mapping[str, str | int]) -> bool:
         """Create an API key. Returns False if Redis had it. A revocation on either side counts."""
         return bool(await self._scripts.run("restore_key", key_id, digest, *pairs(fields)))
+
+    async def tenants(
+        self, settings: Mapping[str, TenantSettings], *, kept: Collection[str]
+    ) -> None:
+        """Set what operators have set for tenants, and forget all others but those of `kept`."""
+        tenants = Tenants(self._redis, self._scripts, self._namespace)
+        for tenant in {*await tenants.all(), *settings} - set(kept):
+            await tenants.put(tenant, settings.get(tenant, TenantSettings()))
 
     async def webhook(self, tenant: str, endpoint_id: str, fields: Mapping[str, str]) -> bool:
         """Create a webhook endpoint. Returns False if Redis had it."""

@@ -20,7 +20,15 @@ end
 """
 #: These are not refused. Some only repeat what is in S3 already, where the rebuild finds it or has
 #: nothing to say about it; the others know what to do during a rebuild.
-_NEVER_REFUSED = {"accept", "add_key", "revoke_key", "lease", "take_progress"}
+_NEVER_REFUSED = {
+    "accept",
+    "add_key",
+    "close_streams",
+    "lease",
+    "renew_streams",
+    "revoke_key",
+    "take_progress",
+}
 
 
 class Scripts:

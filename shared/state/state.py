@@ -31,6 +31,8 @@ from shared.state.remakes import Remakes
 from shared.state.restore import Restore
 from shared.state.scripts import Scripts, pairs
 from shared.state.slices import Slices
+from shared.state.streams import Streams
+from shared.state.tenants import Tenants
 from shared.state.uploads import Uploads
 from shared.state.watch import Watch
 from shared.state.webhook_deliveries import WebhookDeliveries
@@ -82,6 +84,8 @@ class State:
         self.files = Files(self._redis, scripts, namespace)
         self.uploads = Uploads(self._redis, scripts, namespace)
         self.keys = Keys(self._redis, scripts, namespace)
+        self.tenants = Tenants(self._redis, scripts, namespace)
+        self.streams = Streams(scripts)
         self.limits = Limits(scripts)
         self.outbox = Outbox(self._redis, namespace)
         self.events = Events(self._redis, scripts, namespace)
@@ -127,10 +131,10 @@ class State:
             *pairs(fields or {}),
         )
         match outcome.split():
-            case ["requests"]:
-                raise QueueFullError("requests")
-            case ["tokens", place]:
-                raise QueueFullError("tokens", int(place) - 1)
+            case ["requests", used]:
+                raise QueueFullError("requests", used=int(used))
+            case ["tokens", used, place]:
+                raise QueueFullError("tokens", int(place) - 1, used=int(used))
             case _:
                 return self._judge(batch_id, event, outcome)
 

@@ -99,12 +99,18 @@ class Uploads:
         )
 
     async def add_part(
-        self, upload_id: str, part: PartRecord, *, max_bytes: int, max_parts: int
+        self,
+        upload_id: str,
+        part: PartRecord,
+        *,
+        max_bytes: int,
+        max_parts: int,
+        tenant_bytes: int | None = None,
     ) -> str:
         """Record a part whose object is written. A repeat changes nothing.
 
-        Returns "ok", "full" if the parts would exceed a maximum, "missing", or the status of an
-        upload that has ended.
+        Returns "ok", "full" if the parts would exceed a maximum, "too_much" if the tenant would
+        have more than `tenant_bytes`, "missing", or the status of an upload that has ended.
         """
         return await self._scripts.run(
             "add_part",
@@ -114,6 +120,7 @@ class Uploads:
             part.size,
             max_bytes,
             max_parts,
+            "" if tenant_bytes is None else tenant_bytes,
         )
 
     async def parts(self, upload_id: str, part_ids: Sequence[str]) -> list[PartRecord | None]:

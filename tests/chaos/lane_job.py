@@ -126,6 +126,7 @@ class MadeUpEngines(LaneEngines):
                 rows_per_engine_call=self._settings.rows_per_engine_call,
                 max_batch_deaths=self._settings.engine_deaths_per_batch,
                 max_lane_deaths=self._settings.lane_engine_deaths,
+                max_tenant_deaths=self._settings.max_engine_deaths_per_day,
             )
         return self._suspect_runners[engine]
 

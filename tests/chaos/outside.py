@@ -28,7 +28,7 @@ class AtWork:
 
         The fleet must be whole.
         """
-        said, _ = await self._process.communicate()
+        said, _ = await self._process.communicate(b"")
         if not said:
             self.violations.append(Violation("outsider_silent", "the outsider", "see its log"))
             return

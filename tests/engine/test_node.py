@@ -1,19 +1,15 @@
 """The death of a machine with an engine: here, of all processes of one of Ray's nodes."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from shared.catalog import Lane
 from tests.engine.calls import Call, tiny_catalog
 from tests.engine.conftest import a_ray
+from tests.engine.machines import ANNEX, a_machine
 from tests.eventually import eventually
 from worker.engine_errors import EngineGoneError
 
@@ -25,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-LANE = Lane("tiny", "annex")
+LANE = Lane("tiny", ANNEX)
 SEATS, ROWS = 4, 200
 
 
@@ -40,7 +36,7 @@ async def test_after_the_death_of_a_machine_only_rows_without_an_answer_run_agai
 ) -> None:
     from worker.engine_deployment import ensure_engine
 
-    catalog = tiny_catalog(tmp_path, LANE, {"CPU": 1, "annex": 1}, seats=SEATS)
+    catalog = tiny_catalog(tmp_path, LANE, {"CPU": 1, ANNEX: 1}, seats=SEATS)
     with a_machine(ray):
         engine = ensure_engine(catalog, LANE)
         first = Call(engine, "batch", [16] * ROWS)
@@ -55,25 +51,3 @@ async def test_after_the_death_of_a_machine_only_rows_without_an_answer_run_agai
         answers = await second.end()
 
     assert len(answers) == ROWS - answered
-
-
-@contextmanager
-def a_machine(ray: Any) -> Iterator[None]:
-    """One more machine in the cluster, on which the lane runs; it dies at the end."""
-    program = str(Path(sys.executable).parent / "ray")
-    address = ray.get_runtime_context().gcs_address
-    node = subprocess.Popen(
-        [program, "start", f"--address={address}", "--num-cpus=4", '--resources={"annex": 1}',
-         "--block"],
-        env=os.environ | {"RAY_AUTH_MODE": "token"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        yield
-    finally:
-        machine = psutil.Process(node.pid)
-        for process in (machine, *machine.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        node.wait()

@@ -1,10 +1,12 @@
 """S3 fails for some objects only: their messages are answered, and delay no others."""
 
 import json
+import os
 import secrets
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from shared.catalog import Catalog
 from shared.errors import TransientError
 from shared.input_places import InputPlaces
 from shared.lifecycle import Status
+from shared.monitoring.trail import Trail
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
@@ -129,6 +132,7 @@ async def senders(
         ),
         quota=NewBatchQuota(Catalog.model_validate(yaml.safe_load(CATALOG)), 100_000, 1000, 1000),
         replay=Replay(state, bus, EventMessages(storage=storage)),
+        trail=Trail(Path(os.devnull)),
     )
 
     async def take(message: AbstractIncomingMessage) -> None:

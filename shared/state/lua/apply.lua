@@ -3,8 +3,7 @@
 -- ARGV: batch id, event, max enqueued requests, max enqueued prompt tokens of each of the batch's
 -- models (0 for no limit), number and time of its event ('' for the next number and now), field and
 -- value pairs
--- Returns what `transition` does; or 'requests', or 'tokens' with the model's position (from 1), for
--- the quota that the batch would exceed.
+-- Returns what `transition` does; or the quota that the batch would exceed, as `exceeded_quota` does.
 local id, event, fields = ARGV[1], ARGV[2], {}
 for i = 7, #ARGV do fields[#fields + 1] = ARGV[i] end
 local is_start = event == 'input_accepted'

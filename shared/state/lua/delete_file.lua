@@ -1,7 +1,8 @@
+-- needs: stored
 -- Deletes a file's record. Its object goes when no live batch reads it. ARGV: tenant, file id
 -- Returns 1, or 0 if the tenant has no such file.
 local key, index = ns .. 'file:' .. ARGV[2], ns .. 'files:' .. ARGV[1]
-local values = redis.call('HMGET', key, 'tenant', 'key', 'owned')
+local values = redis.call('HMGET', key, 'tenant', 'key', 'owned', 'bytes')
 if values[1] ~= ARGV[1] then return 0 end
 redis.call('DEL', key)
 -- A listing whose cursor is this file continues from its place.
@@ -11,6 +12,7 @@ if score then
 end
 redis.call('ZREM', index, ARGV[2])
 redis.call('ZREM', ns .. 'expiring', ARGV[2])
+add_stored(ARGV[1], -counted_bytes(values[3], values[2], values[4]))
 if values[3] == '1' then
   if redis.call('SCARD', ns .. 'readers:' .. ARGV[2]) == 0 then
     redis.call('ZADD', ns .. 'garbage', now, values[2])

@@ -1,4 +1,4 @@
--- needs: upload, file
+-- needs: upload, file, stored
 -- Ends a pending upload.
 -- ARGV: upload id, 'completed', 'cancelled' or 'expired', file (JSON or ''), fingerprint of its parts
 -- Returns the upload's status now, 'missing', or 'swept' when the file's objects are gone.
@@ -21,6 +21,9 @@ if target == 'completed' then
   redis.call('HSET', key, 'file_id', file.id, 'fingerprint', ARGV[4])
 end
 redis.call('HSET', key, 'status', target)
+-- A file has each of its parts once, so the tenant has no more than before.
+local values = redis.call('HMGET', key, 'tenant', 'stored')
+add_stored(values[1], -tonumber(values[2] or 0))
 redis.call('ZREM', ns .. 'uploads', id)
 redis.call('UNLINK', ns .. 'upload_parts:' .. id)
 redis.call('ZADD', ns .. 'garbage', int(now), 'uploads/' .. id .. '/')

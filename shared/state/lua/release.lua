@@ -1,9 +1,10 @@
--- needs: lifecycle, engine, give_back
+-- needs: lifecycle, deaths, engine, give_back
 -- Gives a claimed slice back unrun.
 -- ARGV: lane, batch id, index, epoch, strikes to add, reason, strike ranges of its rows and the
 -- engine's last words (JSON; '' for nothing new), at how many deaths in a row the lane fails (0 if no
 -- death is to be counted), '1' if the engine had given results, why the engine cannot start ('' if it
--- can), the part with the rows that were answered (JSON; '' for nothing new)
+-- can), the part with the rows that were answered (JSON; '' for nothing new), '1' if only rows of the
+-- batch's tenant were in the engine when it died
 -- Returns 1, or 0 when the claim already belonged to another job.
 local lane, id, index, epoch, strikes, reason = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local strike_ranges, max_deaths, had_results = ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
@@ -12,6 +13,7 @@ local engine_failure, kept = ARGV[10], ARGV[11]
 local function count_death()
   local job = lane_key(lane, 'job')
   redis.call('HINCRBY', batch_key(id), 'engine_deaths', 1)
+  if ARGV[12] == '1' then count_tenants_death(redis.call('HGET', batch_key(id), 'tenant')) end
   if had_results then redis.call('HDEL', job, 'deaths') end
   local deaths = redis.call('HINCRBY', job, 'deaths', 1)
   if deaths >= max_deaths then

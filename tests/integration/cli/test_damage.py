@@ -31,6 +31,7 @@ from shared.ledger.manifests import manifest_key, to_manifest
 from shared.ledger.packs import read_manifest
 from shared.ledger.plans import plan_key
 from shared.ledger.quarantine import QUARANTINE
+from shared.ledger.tenants import change_tenant, tenant_key
 from shared.ledger.webhook_endpoints import save_webhook, webhook_key
 from shared.lifecycle import FINAL, Event
 from shared.state import State
@@ -73,6 +74,12 @@ class Case(NamedTuple):
 async def _api_key(yards: Yards, name: str) -> tuple[str, str]:
     key = await create_key(yards.state, yards.storage, TENANT, name=name)
     return key_record_key(ids.api_key_id(ids.api_key_digest(key))), ""
+
+
+async def _tenant(yards: Yards, name: str) -> tuple[str, str]:
+    tenant = name.lower()
+    await change_tenant(yards.state, yards.storage, tenant, {"event_streams": 3})
+    return tenant_key(tenant), ""
 
 
 async def _webhook(yards: Yards, name: str) -> tuple[str, str]:
@@ -164,6 +171,7 @@ def _plain(prefix: str, *, name_by_number: bool = False) -> Callable[[Yards, str
 
 CASES: Mapping[Kind, Case] = {
     Kind.API_KEY: Case(_api_key),
+    Kind.TENANT: Case(_tenant),
     Kind.WEBHOOK_ENDPOINT: Case(_webhook),
     # The bytes themselves are compared when they are read.
     Kind.FILE: Case(

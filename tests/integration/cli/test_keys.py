@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from cli import servers
 from cli.__main__ import app
 from cli.fleet.credentials import read_credentials
 from shared.errors import BatchyardError, InvalidInputError, NotFoundError, SetupError
-from shared.state import Rate, State
+from shared.state import Admission, Rate, State
 from tests.servers import S3
 
 T = TypeVar("T")
@@ -53,13 +54,14 @@ def test_a_key_is_made_shown_once_used_listed_and_revoked(run_dir: Path) -> None
     after = _ask(run_dir, lambda state: state.keys.admit(key, [_MINUTE]))
     [late] = _json("list", "--tenant", "acme", run_dir=run_dir)
 
-    assert before is not None
+    assert isinstance(before, Admission)
     assert before.tenant == "acme"
     assert after is None
     assert (listed["id"], listed["tenant"], listed["name"]) == (key_id, "acme", "nightly job")
     assert key.startswith(listed["prefix"])
     assert key not in json.dumps(listed)
-    assert listed["used_at"] >= listed["created_at"]
+    assert listed["last_used"] is not None
+    assert (listed["expires_at"], listed["scopes"]) == (None, ["read", "submit", "admin"])
     assert (listed["revoked_at"], late["revoked_at"] is not None) == (None, True)
     assert revoked == {"id": key_id, "revoked": True, "was_revoked": False}
     assert _json("revoke", key_id, run_dir=run_dir)["was_revoked"]
@@ -80,6 +82,38 @@ def test_people_read_the_same_as_programs(run_dir: Path) -> None:
     assert "already" in _run("revoke", key_id, run_dir=run_dir).stdout
 
 
+def test_a_key_is_changed_and_the_trail_has_each_act(run_dir: Path) -> None:
+    trail = run_dir / "trail.jsonl"
+    trail.unlink(missing_ok=True)
+    made = _json(
+        "create", "--tenant", "acme", "--expires", "90d", "--scope", "read", run_dir=run_dir
+    )
+    key_id = made["id"]
+
+    changed = _json("set", key_id, "--scope", "submit", "--scope", "read", run_dir=run_dir)
+    never = _json("set", key_id, "--expires", "never", run_dir=run_dir)
+    dated = _json("set", key_id, "--expires", "2100-01-01", run_dir=run_dir)
+    _json("revoke", key_id, run_dir=run_dir)
+    with pytest.raises(NotFoundError):
+        _json("revoke", "key_none", run_dir=run_dir)
+
+    days = (made["expires_at"] - time.time()) / 86_400
+    assert 89.9 < days <= 90
+    assert (made["scopes"], changed["scopes"]) == (["read"], ["read", "submit"])
+    assert changed["expires_at"] == made["expires_at"]
+    assert (never["expires_at"], dated["expires_at"]) == (None, 4_102_444_800)
+    assert never["scopes"] == ["read", "submit"]
+    lines = [json.loads(line) for line in trail.read_text().splitlines()]
+    assert [(line["act"], line["result"], line.get("object")) for line in lines] == [
+        ("key.created", "done", key_id),
+        *[("key.changed", "done", key_id)] * 3,
+        ("key.revoked", "done", key_id),
+        ("key.revoked", "refused", "key_none"),
+    ]
+    assert lines[0]["tenant"] == "acme"
+    assert made["key"] not in trail.read_text()
+
+
 def test_the_url_goes_before_the_folder(run_dir: Path, tmp_path: Path) -> None:
     url = _url(run_dir)
 
@@ -94,6 +128,11 @@ def test_the_url_goes_before_the_folder(run_dir: Path, tmp_path: Path) -> None:
         (["create", "--tenant", "No Spaces"], InvalidInputError, "--tenant No Spaces"),
         (["create", "--tenant", "acme", "--name", "a\nb"], InvalidInputError, "--name"),
         (["revoke", "key_none"], NotFoundError, "key_none"),
+        (["set", "key_none", "--scope", "read"], NotFoundError, "key_none"),
+        (["set", "key_none"], InvalidInputError, "Nothing to set"),
+        (["set", "key_none", "--scope", "write"], InvalidInputError, "--scope write"),
+        (["set", "key_none", "--expires", "soon"], InvalidInputError, "--expires soon"),
+        (["set", "key_none", "--expires", "2020-01-01"], InvalidInputError, "has passed"),
         (["list", "--redis-url", "localhost"], SetupError, "not a Redis URL"),
         (["list", "--redis-url", "redis://127.0.0.1:1/0"], SetupError, "does not answer"),
     ],

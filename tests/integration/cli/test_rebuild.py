@@ -30,17 +30,20 @@ from shared.input.request_lines import split
 from shared.ledger.changes import save_changes
 from shared.ledger.commits import Commit, cancel, create_commit, fail
 from shared.ledger.copies import copies_prefix
-from shared.ledger.keys import create_key, revoke_key
+from shared.ledger.keys import change_key, create_key, revoke_key
 from shared.ledger.manifests import manifest_key
 from shared.ledger.packs import PackedBatch, pack, pack_prefix, placed, read_manifest
+from shared.ledger.tenants import change_tenant, tenant_key
 from shared.ledger.webhook_endpoints import remove_webhook, save_webhook
 from shared.lifecycle import FINAL, Event, Status
+from shared.scopes import Scope
 from shared.slices import Claim, Part, SliceUsage
 from shared.state import BatchRecord, FileRecord, Rate, State
 from shared.state.state import NAMESPACE
 from shared.storage import Storage, Stored
 from shared.submission.accept import accept
-from shared.submission.admission import NewBatchQuota
+from shared.submission.admission import NewBatchCall, NewBatchQuota
+from shared.tenants import EVERY_TENANT, TenantSettings
 from tests.batches import JOB
 from tests.chaos.points import REBUILD_POINTS
 from tests.eventually import eventually
@@ -493,7 +496,7 @@ async def test_what_a_client_asks_for_meanwhile_is_refused_rather_than_undone(
         "list": lambda: state.batches.page(TENANT, after=None, limit=1),
         # Many in one round trip are refused in other words.
         "reserve": lambda: NewBatchQuota(yards.catalog, 9, 9, 9).reserve_all(
-            state, [(TENANT, "batch_new", "/v1/chat/completions")]
+            state, [NewBatchCall(TENANT, "batch_new", "/v1/chat/completions")]
         ),
     }
 
@@ -747,11 +750,19 @@ async def test_keys_and_endpoints_come_back_and_what_was_revoked_or_deleted_does
     good_key, bad_key = [await create_key(state, storage, TENANT, name="n") for _ in range(2)]
     await _endpoint(yards, "we_kept")
     await _endpoint(yards, "we_deleted")
+    await change_tenant(state, storage, TENANT, {"event_streams": 3, "models": ("m",)})
+    await change_tenant(state, storage, "globex", {"event_streams": 4})
     copy = _copy(redis_server, tmp_path)
     await revoke_key(state, storage, ids.api_key_id(ids.api_key_digest(bad_key)))
     await remove_webhook(storage, TENANT, "we_deleted")
     await state.webhooks.delete(TENANT, "we_deleted")
-    late_key = await create_key(state, storage, TENANT)
+    late_key = await create_key(state, storage, TENANT, scopes=(Scope.READ,))
+    good_id = ids.api_key_id(ids.api_key_digest(good_key))
+    in_2100 = 4_102_444_800
+    await change_key(state, storage, good_id, expires_at=in_2100, scopes=(Scope.SUBMIT,))
+    await change_tenant(state, storage, TENANT, {"weight": 2.0}, ("models",))
+    await storage.remove([tenant_key("globex")])
+    await change_tenant(state, storage, EVERY_TENANT, {"event_streams": 5})
     records, fields = await state.keys.all(), await state.webhooks.fields("we_kept")
 
     for lose in (lambda: _put_back(redis_server, copy, tmp_path), None):
@@ -767,9 +778,37 @@ async def test_keys_and_endpoints_come_back_and_what_was_revoked_or_deleted_does
             TENANT,
         ]
         assert await state.keys.all() == records
+        assert await state.tenants.all() == {
+            TENANT: TenantSettings(event_streams=3, weight=2.0),
+            EVERY_TENANT: TenantSettings(event_streams=5),
+        }
         assert await state.webhooks.fields("we_kept") == fields
         [only], _ = await state.webhooks.page(TENANT, after=None, limit=10)
         assert only.id == "we_kept"
+
+
+async def test_stored_bytes_are_counted_again(
+    yards: Yards, redis_server: servers.Redis, tmp_path: Path
+) -> None:
+    deleted = await yards.upload("file-deleted", lines(1))
+    await yards.complete("ended")
+    copy = _copy(redis_server, tmp_path)
+    await yards.storage.remove([deleted.record_key])
+    await yards.state.files.delete(TENANT, deleted.id)
+    await yards.start("running", 4)
+    [packed] = await pack_up(yards, "packed")
+    stored = await yards.state.files.stored_bytes(TENANT)
+    assert packed
+    assert stored == sum(file.bytes for file in (await _files(yards.state)).values())
+
+    for lose in (lambda: _put_back(redis_server, copy, tmp_path), None):
+        if lose is None:
+            await empty(redis_server)
+        else:
+            lose()
+        await _rebuild(yards)
+
+        assert await yards.state.files.stored_bytes(TENANT) == stored
 
 
 async def _endpoint(yards: Yards, endpoint_id: str) -> None:

@@ -3,11 +3,13 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import secrets
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,6 +45,7 @@ from shared.errors import NotFoundError
 from shared.input_places import InputPlaces
 from shared.ledger.manifests import manifest_key
 from shared.lifecycle import Event, Status
+from shared.monitoring.trail import Trail
 from shared.state import BatchRecord, FileRecord, State
 from shared.storage import Storage
 from shared.submission.accept import accept
@@ -1175,6 +1178,47 @@ async def test_a_message_in_hand_goes_back_when_the_dispatcher_dies(
     await state.close()
 
 
+async def test_each_message_that_changes_something_is_a_line_of_the_trail(
+    door: Door, state: State, storage: Storage, bus: Bus, tmp_path: Path
+) -> None:
+    trail = tmp_path / "trail.jsonl"
+    await bus.consume(door.serve(_intake(state, storage, bus, trail=trail)))
+    made = await door.send(_body(custom_id=_SECRET), message_id="m-1")
+    await door.settle(1)
+    for count, (message_id, batch_id) in enumerate((("m-2", made), ("m-3", _SECRET)), start=2):
+        body = json.dumps({"schema": "batch.cancel/1", "batch_id": batch_id}).encode()
+        key = f"cancel.v1.{door.tenant}"
+        await door.send(body, key=key, type=CANCEL, message_id=message_id)
+        await door.settle(count)
+    refused = await door.send(_body(endpoint=_SECRET), message_id="m-4")
+    await door.settle(4)
+
+    text = await asyncio.to_thread(trail.read_text)
+    lines = [json.loads(line) for line in text.splitlines()]
+
+    of_all = {"door": "bus", "tenant": door.tenant}
+    assert [{name: line[name] for name in line if name != "at"} for line in lines] == [
+        {**of_all, "act": "batch.created", "result": "done", "object": made, "request_id": "m-1"},
+        {**of_all, "act": "batch.cancelled", "result": "done", "object": made, "request_id": "m-2"},
+        {
+            **of_all,
+            "act": "batch.cancelled",
+            "result": "refused",
+            "why": "schema_invalid",
+            "request_id": "m-3",
+        },
+        {
+            **of_all,
+            "act": "batch.created",
+            "result": "refused",
+            "object": refused,
+            "why": "schema_invalid",
+            "request_id": "m-4",
+        },
+    ]
+    assert _SECRET not in text
+
+
 def _intake(
     state: State,
     storage: Storage,
@@ -1184,6 +1228,7 @@ def _intake(
     batches_per_hour: int = 1000,
     max_bytes: int = 1_000_000,
     places: dict[str, list[str]] | None = None,
+    trail: Path | None = None,
 ) -> Intake:
     return Intake(
         state,
@@ -1199,6 +1244,7 @@ def _intake(
         ),
         quota=NewBatchQuota(_CATALOG, batches_per_hour, 1000, 1000),
         replay=Replay(state, bus, EventMessages(storage=storage)),
+        trail=Trail(trail or Path(os.devnull)),
     )
 
 

@@ -266,8 +266,8 @@ async def test_a_full_queue_of_requests_fails_the_batch_and_says_so(
             "code": "request_limit_exceeded",
             "line": None,
             "message": "Enqueued request limit reached for m in organization acme. Limit: 10 "
-            "enqueued requests. Please try again once some in_progress batches have been "
-            "completed.",
+            "enqueued requests. Used: 7. Please try again once some in_progress batches have been "
+            "completed. This batch has 4.",
             "param": None,
         }
     ]
@@ -294,9 +294,11 @@ async def test_a_models_own_limit_of_tokens_goes_before_the_setting(
     assert list(statuses.values()) == ["in_progress", "failed", "in_progress", "failed"]
     [problem] = _problems((await state.batches.get(waiting)).fields)
     assert problem["code"] == "token_limit_exceeded"
-    assert problem["message"] == (
-        "Enqueued token limit reached for few in organization acme. Limit: 1,000 enqueued tokens. "
-        "Please try again once some in_progress batches have been completed."
+    assert re.fullmatch(
+        r"Enqueued token limit reached for few in organization acme\. "
+        r"Limit: 1,000 enqueued tokens\. Used: 6\d\d\. Please try again once some in_progress "
+        r"batches have been completed\. This batch has 6\d\d\.",
+        problem["message"],
     )
     [problem] = _problems((await state.batches.get(large)).fields)
     assert re.search(r"completed\. This batch alone has 10,\d{3}\.$", problem["message"])

@@ -1,9 +1,11 @@
 import asyncio
 import json
+import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import aio_pika
@@ -24,6 +26,7 @@ from shared.bus.replays import REPLAY, REPLAYED
 from shared.catalog import Catalog
 from shared.input_places import InputPlaces
 from shared.lifecycle import Event
+from shared.monitoring.trail import Trail
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
@@ -117,6 +120,7 @@ async def acme(
         ),
         quota=NewBatchQuota(_CATALOG, 1000, 1000, 1000),
         replay=Replay(state, service, EventMessages()),
+        trail=Trail(Path(os.devnull)),
     )
     async with _queue(rabbitmq) as (channel, queue):
         late = Late(channel, queue)

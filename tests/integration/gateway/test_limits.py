@@ -86,7 +86,7 @@ async def test_gateways_share_the_calls_of_a_tenant(
     assert (error["type"], error["code"]) == ("requests", "rate_limit_exceeded")
     assert error["message"].startswith(
         f"Rate limit reached for organization {acme.tenant} on requests per min (RPM): "
-        "Limit 12. Please try again in "
+        "Limit 12, Used 12. Please try again in "
     )
     assert beside.status_code == 200
 
@@ -118,7 +118,7 @@ async def test_new_batches_are_limited_by_the_hour_and_repeats_are_not(
     assert len({answer.json()["id"] for answer in made}) == 2
     headers = refused.value.response.headers
     assert (refused.value.code, refused.value.type) == ("rate_limit_exceeded", "requests")
-    assert "batches per hour: Limit 2." in refused.value.message
+    assert "batches per hour: Limit 2, Used 2." in refused.value.message
     # The wait is half an hour, so no client should retry by itself.
     assert (headers["retry-after"], headers["x-should-retry"]) == ("60", "false")
     assert headers["x-ratelimit-limit-requests"] == "2"
@@ -166,8 +166,8 @@ async def test_nothing_is_taken_for_a_queue_that_is_full(
     assert refused.headers["retry-after"] == "60"
     assert refused.json()["error"] == {
         "message": f"Enqueued {queue} limit reached{model} in organization {acme.tenant}. "
-        f"Limit: {limit} enqueued {queue}s. Please try again once some in_progress batches have "
-        "been completed.",
+        f"Limit: {limit} enqueued {queue}s. Used: {limit}. Please try again once some in_progress "
+        "batches have been completed.",
         "type": f"{queue}s",
         "param": None,
         "code": f"{queue}_limit_exceeded",

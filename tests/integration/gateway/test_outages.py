@@ -230,7 +230,7 @@ async def test_what_is_missing_because_redis_is_made_again_is_asked_for_once_mor
     path, key_id = "/v1/batches/batch_1", ids.api_key_id(ids.api_key_digest(acme.key))
 
     async def is_admitted() -> bool:
-        return (await gateway_state.keys.find(key_id)).used_at is not None
+        return (await gateway_state.keys.find(key_id)).last_used is not None
 
     async def body() -> AsyncIterator[bytes]:
         yield b'{"priority": '

@@ -17,6 +17,7 @@ from shared.ordering.work import Work
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
+from shared.tenants import TenantSettings
 from tests.batches import JOB, claim, claim_suspects
 from tests.chaos.engine import KILL
 from tests.eventually import eventually
@@ -143,6 +144,7 @@ async def lane(state: State, storage: Storage, tmp_path: Path) -> Lane:
             rows_per_engine_call=16,
             max_batch_deaths=16,
             max_lane_deaths=12,
+            max_tenant_deaths=200,
         ),
     )
 
@@ -211,6 +213,41 @@ async def test_from_so_many_deaths_of_a_batch_on_nothing_of_it_is_tried_alone(la
     assert len(lost) + len(await lane.rows(batch_id, "output")) == 80
     record = await lane.yard.state.batches.get(batch_id)
     assert record.status is Status.COMPLETED
+
+
+async def test_a_death_counts_for_a_tenant_if_only_its_rows_were_in_the_engine(lane: Lane) -> None:
+    await lane.batch(30, deadly=[7], tenant="acme")
+    await lane.batch(5, tenant="globex")
+
+    await lane.run()
+
+    used = [await lane.yard.state.tenants.usage(tenant, ()) for tenant in ("acme", "globex")]
+    assert lane.engine.deaths == 4
+    # Once among all rows, once among those that were in the engine then, and twice alone.
+    assert 2 <= used[0].engine_deaths <= 3
+    assert used[1].engine_deaths == 0
+
+
+async def test_at_a_tenants_limit_its_rows_with_strikes_are_given_up_and_others_are_tried(
+    lane: Lane,
+) -> None:
+    await lane.yard.state.tenants.put("acme", TenantSettings(engine_deaths_per_day=2))
+    first = await lane.batch(3, deadly=[1], tenant="acme")
+    await lane.run()
+    deaths = lane.engine.deaths
+    second = await lane.batch(3, deadly=[1], tenant="acme")
+    await lane.run()
+    spent = lane.engine.deaths
+    other = await lane.batch(3, deadly=[1], tenant="globex")
+    await lane.run()
+
+    assert "row-1" in await lane.rows(first, "error")
+    # The first death is of rows that nobody suspected yet.
+    assert (deaths <= 4, spent - deaths, lane.engine.deaths - spent) == (True, 1, 4)
+    assert "row-1" in await lane.rows(second, "error")
+    assert await lane.yard.state.batches.exists(other)
+    usage = await lane.yard.state.tenants.usage("acme", ())
+    assert usage.engine_deaths in (2, 3)
 
 
 async def test_a_slice_that_was_not_in_the_engine_gets_no_strike(lane: Lane) -> None:

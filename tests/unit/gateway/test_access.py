@@ -5,12 +5,13 @@ from structlog.testing import capture_logs
 
 from gateway import errors
 from gateway.access import Access
+from shared.monitoring.trail import Trail
 
 
 @pytest.fixture
 def app() -> FastAPI:
     app = FastAPI()
-    app.add_middleware(Access)
+    app.add_middleware(Access, trail=Trail(None))
     errors.install(app)
 
     @app.get("/broken/{part}")

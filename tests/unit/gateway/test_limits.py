@@ -1,10 +1,11 @@
 import pytest
 
-from gateway.limits import call_rates, limit_headers, queue_full, too_many_calls
+from gateway.limit_errors import limit_headers, limit_reached, too_many_calls
+from gateway.limits import call_rates
 from gateway.settings import GatewaySettings
 from shared.catalog import Catalog
 from shared.state import Rate, RateStatus
-from shared.submission.admission import FullQueue, NewBatchQuota
+from shared.submission.admission import NewBatchQuota, Reached, batches_rate
 
 _RATE = Rate("requests", 100, 60)
 _CATALOG = Catalog.model_validate(
@@ -29,9 +30,10 @@ def test_calls_about_files_count_twice(path: str, names: list[str]) -> None:
 def test_the_limits_are_openais_unless_set_otherwise() -> None:
     _, files = call_rates("/v1/files", _settings())
 
-    assert files == Rate("files", 1_000, 60)
-    assert _batch_rate() == Rate("batches", 2_000, 3600)
-    assert _batch_rate(batches_per_hour=7).calls == 7
+    assert files == Rate("files", 1_000, 60, "file_requests_per_minute")
+    quota = NewBatchQuota.of(_settings(batches_per_hour=7), _CATALOG)
+    assert _settings().batches_per_hour == 2_000
+    assert batches_rate(quota.batches_per_hour)[:3] == ("batches", 7, 3600)
 
 
 def test_the_headers_are_openais() -> None:
@@ -55,13 +57,9 @@ def test_a_call_too_many_is_told_what_ran_out_and_when_it_comes_back(name: str, 
 
 
 def test_a_full_queue_names_no_time_to_wait() -> None:
-    error = queue_full("acme", FullQueue("tokens", "m", 5))
+    error = limit_reached("acme", Reached("tokens", "m", 5, 5))
 
     assert (error.kind, error.code, error.wait_seconds) == ("tokens", "token_limit_exceeded", None)
-
-
-def _batch_rate(**changes: int) -> Rate:
-    return NewBatchQuota.of(_settings(**changes), _CATALOG).rate
 
 
 def _settings(**changes: int) -> GatewaySettings:

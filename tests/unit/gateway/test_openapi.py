@@ -220,7 +220,7 @@ def test_what_a_route_says_is_kept_and_completed(settings: GatewaySettings) -> N
 
     operation = document["paths"]["/v1/things/{thing_id}"]["post"]
     answers = operation["responses"]
-    assert set(answers) == {"200", "400", "401", "404", "409", "413", "429", "500", "503"}
+    assert set(answers) == {"200", "400", "401", "403", "404", "409", "413", "429", "500", "503"}
     assert operation["requestBody"]["content"]["application/json"]["example"] == {
         "end": {"anchor": "created_at", "seconds": 3600}
     }

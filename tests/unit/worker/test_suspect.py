@@ -1,4 +1,7 @@
 import json
+from typing import Any
+
+import pytest
 
 from shared.slices import Claim, Slice, Stop, StrikeRange
 from worker.outcomes import Outcome
@@ -6,7 +9,7 @@ from worker.strikes import MAX_STRIKES
 from worker.suspect import Suspect
 
 
-def _suspect(*ranges: StrikeRange, engine_deaths: int = 0) -> Suspect:
+def _suspect(*ranges: StrikeRange, engine_deaths: int = 0, **of_tenant: Any) -> Suspect:
     claim = Claim(
         lane="m@gpu",
         batch_id="batch_" + "ab" * 16,
@@ -22,9 +25,10 @@ def _suspect(*ranges: StrikeRange, engine_deaths: int = 0) -> Suspect:
         strike_ranges=ranges,
         last_words="It died.",
         engine_deaths=engine_deaths,
+        **of_tenant,
     )
     lines = [json.dumps({"custom_id": f"row-{row}"}).encode() for row in range(4)]
-    return Suspect(claim, b"\n".join(lines), b"", max_deaths=16)
+    return Suspect(claim, b"\n".join(lines), b"", max_deaths=16, max_tenant_deaths=20)
 
 
 def test_a_row_with_too_many_strikes_has_its_error_before_anything_runs() -> None:
@@ -38,6 +42,33 @@ def test_of_a_batch_that_killed_too_many_engines_every_row_with_a_strike_has_its
     suspect = _suspect(StrikeRange(1, 3, 1), engine_deaths=16)
 
     assert [suspect.needs(row) for row in range(4)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("of_tenant", "is_given_up"),
+    [
+        ({"tenant_deaths": 19}, False),
+        ({"tenant_deaths": 20}, True),
+        ({"tenant_deaths": 20, "tenant_death_limit": 21}, False),
+        ({"tenant_deaths": 2, "tenant_death_limit": 2}, True),
+        ({"tenant_death_limit": 0}, True),
+    ],
+)
+def test_of_a_tenant_that_killed_too_many_engines_today_rows_with_strikes_have_their_error(
+    of_tenant: dict[str, int], is_given_up: bool
+) -> None:
+    suspect = _suspect(StrikeRange(1, 3, 1), **of_tenant)
+
+    assert [suspect.needs(row) for row in range(4)] == [
+        True,
+        not is_given_up,
+        not is_given_up,
+        True,
+    ]
+    if is_given_up:
+        [_, (_, error), *_] = suspect.results  # type: ignore[misc]  # the second has one
+        assert b"as may in a day: " in error
+        assert b"midnight UTC" in error
 
 
 def test_a_slice_that_is_done_names_its_dead_rows() -> None:

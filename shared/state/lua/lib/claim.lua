@@ -1,4 +1,4 @@
--- needs: slice, served
+-- needs: deaths, slice, served, tenant
 
 -- A slice of a lane's list, with everything that a run needs from its batch; nil if the slice should
 -- no longer run.
@@ -33,5 +33,6 @@ local function grant_claim(lane, job, lease_ms, list, found, has_begun)
     tonumber(batch[9] or 0), tonumber(batch[10] or 0), tonumber(batch[11] or 0),
     tonumber(batch[12] or 0), tonumber(batch[13] or 0), found.batch_rows,
     redis.call('HGET', ns .. 'kept:' .. id, index) or '',
-    redis.call('SCARD', ns .. 'inflight:' .. id) == left}
+    redis.call('SCARD', ns .. 'inflight:' .. id) == left, weight_of(batch[7]),
+    deaths_today(batch[7]), limit_of(batch[7], 'engine_deaths_per_day', -1)}
 end

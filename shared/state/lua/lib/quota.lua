@@ -22,8 +22,9 @@ local function count_in_queue(id, sign)
   end
 end
 
--- Which quota of its tenant a batch would exceed if it started with these fields: 'requests', or
--- 'tokens' with the model's position (from 1); nil if none. A limit of 0 means no limit.
+-- Which quota of its tenant a batch would exceed if it started with these fields, and what is used of
+-- it: 'requests', or 'tokens' with the model's position (from 1); nil if none. A limit of 0 means no
+-- limit.
 local function exceeded_quota(id, fields, max_requests, max_tokens)
   local new = {}
   for i = 1, #fields, 2 do new[fields[i]] = fields[i + 1] end
@@ -32,9 +33,11 @@ local function exceeded_quota(id, fields, max_requests, max_tokens)
   for i = 1, math.max(#models, 1) do
     local requests, tokens = queue_size(tenant, models[i] or '')
     if i == 1 and max_requests > 0 and requests + tonumber(new.queued_requests or new.total or 0) > max_requests then
-      return 'requests'
+      return 'requests ' .. int(requests)
     end
     local limit = tonumber(limits[i] or 0)
-    if limit > 0 and tokens + tonumber(shares[i] or 0) > limit then return 'tokens ' .. i end
+    if limit > 0 and tokens + tonumber(shares[i] or 0) > limit then
+      return 'tokens ' .. int(tokens) .. ' ' .. i
+    end
   end
 end

@@ -1,11 +1,15 @@
 import asyncio
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from redis.asyncio import Redis
 
+from cli import servers
 from shared import ids
 from shared.errors import NotFoundError
-from shared.state import Rate, State
+from shared.scopes import ALL_SCOPES, Scope
+from shared.state import Admission, Expired, Rate, State
 from tests.batches import contents, validating
 
 EVERY = Rate("requests", 1000, 60)
@@ -17,7 +21,7 @@ async def test_a_key_stands_for_its_tenant(state: State) -> None:
     admission = await state.keys.admit(key, [EVERY])
 
     assert await state.keys.tenant(key) == "acme"
-    assert admission is not None
+    assert isinstance(admission, Admission)
     assert admission.tenant == "acme"
 
 
@@ -75,7 +79,8 @@ async def test_keys_are_listed_with_what_is_known_of_them(state: State) -> None:
 
     assert {one.id for one in listed} == {record.id, short}
     assert record in listed
-    assert (record.name, record.used_at, record.revoked_at) == ("nightly", None, None)
+    assert (record.name, record.last_used, record.revoked_at) == ("nightly", None, None)
+    assert (record.expires_at, record.scopes) == (None, ALL_SCOPES)
     assert record.prefix == key[:17]
     assert {one.prefix for one in listed} == {record.prefix, ""}
     assert {one.tenant for one in await state.keys.all()} == {"acme", "globex"}
@@ -83,23 +88,73 @@ async def test_keys_are_listed_with_what_is_known_of_them(state: State) -> None:
         await state.keys.get("sk-none")
 
 
-async def test_the_last_use_of_a_key_is_noted_to_ten_minutes(
-    state: State, redis: Redis, namespace: str
+async def test_the_day_of_a_keys_last_use_is_written_once_a_day(
+    redis_server: servers.Redis,
 ) -> None:
+    state = State(redis_server.url)
+    redis: Redis[str] = Redis.from_url(redis_server.url, decode_responses=True)
     key = await state.keys.create("acme")
-    field = f"{namespace}key:{ids.api_key_digest(key)}"
+    field = f"{{batchyard}}:key:{ids.api_key_digest(key)}"
 
     await state.keys.admit(key, [EVERY])
-    first = (await state.keys.get(key)).used_at
-    assert first is not None
-    await redis.hset(field, "used_at", first - 300)
+    first = (await state.keys.get(key)).last_used
+    size = (await redis.info("persistence"))["aof_current_size"]
+    for _ in range(3):
+        await state.keys.admit(key, [EVERY])
+    size_after = (await redis.info("persistence"))["aof_current_size"]
+    await redis.hset(field, "used_day", 20_000)
+    long_ago = (await state.keys.get(key)).last_used
     await state.keys.admit(key, [EVERY])
-    second = (await state.keys.get(key)).used_at
-    await redis.hset(field, "used_at", first - 601)
-    await state.keys.admit(key, [EVERY])
+    again = (await state.keys.get(key)).last_used
+    await redis.aclose()
+    await state.close()
 
-    assert second == first - 300
-    assert ((await state.keys.get(key)).used_at or 0) >= first
+    today = datetime.now(UTC).date()
+    assert first in {today.isoformat(), (today - timedelta(days=1)).isoformat()}
+    assert size_after == size
+    assert long_ago == "2024-10-04"
+    assert again is not None
+    assert again >= str(first)
+
+
+async def test_a_key_is_refused_from_the_second_on_in_which_it_expires(state: State) -> None:
+    now = int(time.time())
+    past = await state.keys.add("acme", "sk-past", expires_at=now - 1)
+    await state.keys.add("acme", "sk-future", expires_at=now + 3600)
+
+    expired = await state.keys.admit("sk-past", [EVERY])
+    valid = await state.keys.admit("sk-future", [EVERY])
+    await state.keys.change(past, expires_at=None, scopes=ALL_SCOPES)
+    again = await state.keys.admit("sk-past", [EVERY])
+
+    assert expired == Expired(now - 1)
+    assert isinstance(valid, Admission)
+    assert isinstance(again, Admission)
+    assert (await state.keys.find(past)).expires_at is None
+
+
+async def test_a_key_has_the_scopes_that_it_was_given_last(state: State) -> None:
+    key_id = await state.keys.add("acme", "sk-few", scopes=(Scope.READ,))
+
+    before = await state.keys.admit("sk-few", [EVERY])
+    await state.keys.change(key_id, expires_at=None, scopes=(Scope.READ, Scope.SUBMIT))
+    after = await state.keys.admit("sk-few", [EVERY])
+
+    assert isinstance(before, Admission)
+    assert isinstance(after, Admission)
+    assert (before.key_id, before.scopes) == (key_id, (Scope.READ,))
+    assert after.scopes == (Scope.READ, Scope.SUBMIT)
+    with pytest.raises(NotFoundError, match="key_none"):
+        await state.keys.change("key_none", expires_at=None, scopes=ALL_SCOPES)
+
+
+async def test_a_key_from_before_there_were_scopes_has_them_all(
+    state: State, redis: "Redis[str]", namespace: str
+) -> None:
+    key_id = await state.keys.add("acme", "sk-old")
+    await redis.hdel(f"{namespace}key:{ids.api_key_digest('sk-old')}", "scopes")
+
+    assert (await state.keys.find(key_id)).scopes == ALL_SCOPES
 
 
 async def test_of_a_call_at_once_with_a_revocation_no_key_is_left(
@@ -123,9 +178,12 @@ async def test_a_batch_is_read_on_the_way(state: State) -> None:
     missed = await state.keys.admit(key, [EVERY], batch_id="batch_none")
     admissions = [await state.keys.admit(key, [once], batch_id=batch_id) for _ in range(2)]
 
-    assert found is not None
-    assert missed is not None
+    assert isinstance(found, Admission)
+    assert isinstance(missed, Admission)
     # The caller checks whose it is.
     assert (found.tenant, found.batch) == ("acme", await state.batches.get(batch_id))
     assert missed.batch is None
-    assert [one is not None and one.batch is not None for one in admissions] == [True, False]
+    assert [isinstance(one, Admission) and one.batch is not None for one in admissions] == [
+        True,
+        False,
+    ]

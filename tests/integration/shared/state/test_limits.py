@@ -14,7 +14,17 @@ from redis.asyncio import Redis
 from cli import servers
 from shared.errors import InvalidTransitionError
 from shared.lifecycle import FINAL, TRANSITIONS, Event, Status
-from shared.state import KnownBatch, NewBatchParams, QueueFullError, Quota, Rate, RateStatus, State
+from shared.state import (
+    Admission,
+    Exhausted,
+    KnownBatch,
+    NewBatchParams,
+    QueueFullError,
+    Quota,
+    Rate,
+    RateStatus,
+    State,
+)
 from tests.batches import new_slice, validating
 
 HOUR = Rate("requests", 5, 3600)
@@ -128,8 +138,8 @@ async def test_a_batch_that_would_find_its_queue_full_is_refused(state: State) -
     await _start(state, rows=10, tokens=500, model="m")
 
     for requests, tokens, outcome in (
-        (10, {"m": 1000}, "requests"),
-        (11, {"m": 500}, "tokens"),
+        (10, {"m": 1000}, Exhausted("requests", 10)),
+        (11, {"m": 500}, Exhausted("tokens", 500)),
         (11, {"m": 500, "other": 500}, None),
         (11, {}, None),
     ):
@@ -159,7 +169,7 @@ async def test_a_batch_starts_only_with_room_for_all_of_it(
     with pytest.raises(QueueFullError) as refused:
         await _accept(state, batch_id, rows=20, tokens=600, model="m", quota=quota)
 
-    assert refused.value.queue == queue
+    assert (refused.value.queue, refused.value.used) == (queue, {"requests": 10}.get(queue, 400))
     assert (await state.batches.get(batch_id)).status is Status.VALIDATING
     assert "plan" not in (await state.batches.get(batch_id)).fields
     assert await held() == (10, 400)
@@ -275,7 +285,7 @@ async def test_a_batch_that_failed_before_it_ran_held_nothing(state: State, held
 
 async def _call(state: State, key: str, *rates: Rate) -> RateStatus:
     admission = await state.keys.admit(key, rates)
-    assert admission is not None
+    assert isinstance(admission, Admission)
     return admission.rate_status
 
 

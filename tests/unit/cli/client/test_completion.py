@@ -35,4 +35,4 @@ def test_commands_and_their_options_are_completed() -> None:
     assert {"ls", "check", "get", "rm"} == set(completed("batchyard files ", 2))
     assert "--partial" in completed("batchyard fetch --p", 2)
     # An operator's command, which is imported for this.
-    assert {"create", "list", "revoke"} == set(completed("batchyard keys ", 2))
+    assert {"create", "list", "revoke", "set"} == set(completed("batchyard keys ", 2))

@@ -19,7 +19,7 @@ def _line(path: str, body: dict[str, Any]) -> bytes:
 
 def _is_plain(path: str, body: dict[str, Any]) -> bool:
     try:
-        plain_decoder(path, "m").decode(_line(path, body))
+        plain_decoder(path, "m", 512).decode(_line(path, body))
     except msgspec.DecodeError:
         return False
     return True

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.openai.limits import go_duration, queue_code, queue_text, rate_text
+from shared.openai.limits import Amount, amount_code, amount_text, go_duration, rate_text
 
 
 @pytest.mark.parametrize(
@@ -29,24 +29,43 @@ def test_a_time_is_never_written_as_shorter_than_it_is(seconds: float) -> None:
 
 
 def test_a_full_queue_is_explained_in_openais_words() -> None:
-    assert queue_code("tokens") == "token_limit_exceeded"
-    assert queue_text("tokens", tenant="acme", model="m", limit=90_000) == (
+    assert amount_code("tokens") == "token_limit_exceeded"
+    assert amount_text("tokens", tenant="acme", model="m", limit=90_000, used=89_000) == (
         "Enqueued token limit reached for m in organization acme. Limit: 90,000 enqueued tokens. "
-        "Please try again once some in_progress batches have been completed."
+        "Used: 89,000. Please try again once some in_progress batches have been completed."
     )
-    assert queue_code("requests") == "request_limit_exceeded"
-    assert queue_text("requests", tenant="acme", model=None, limit=1_000_000) == (
+    assert amount_code("requests") == "request_limit_exceeded"
+    assert amount_text("requests", tenant="acme", limit=1_000_000, used=1_000_000) == (
         "Enqueued request limit reached in organization acme. Limit: 1,000,000 enqueued requests. "
-        "Please try again once some in_progress batches have been completed."
+        "Used: 1,000,000. Please try again once some in_progress batches have been completed."
     )
+
+
+@pytest.mark.parametrize(
+    ("amount", "said", "advice"),
+    [
+        ("stored_bytes", "Storage limit", "delete files"),
+        ("event_streams", "Event stream limit", "close a stream"),
+        ("engine_deaths", "Engine death limit", "engine_died"),
+    ],
+)
+def test_a_limit_says_which_it_is_its_value_what_is_used_and_what_to_do(
+    amount: Amount, said: str, advice: str
+) -> None:
+    text = amount_text(amount, tenant="acme", limit=12_345, used=54_321)
+
+    assert text.startswith(f"{said} reached in organization acme. Limit: 12,345 ")
+    assert "Used: 54,321." in text
+    assert advice in text
+    assert amount_code(amount).endswith("_limit_exceeded")
 
 
 def test_a_rate_names_its_limit_and_when_to_come_back() -> None:
     text = rate_text(tenant="acme", what="batches per hour", limit=2000, wait_seconds=1.8)
 
     assert text == (
-        "Rate limit reached for organization acme on batches per hour: Limit 2,000. "
-        "Please try again in 1.8s."
+        "Rate limit reached for organization acme on batches per hour: Limit 2,000, "
+        "Used 2,000. Please try again in 1.8s."
     )
 
 

@@ -1,0 +1,88 @@
+"""Counts the event streams that each tenant has open, in all gateways together.
+
+Each stream is counted for a while and renewed as long as it is open, so those of a gateway that
+died are not counted for long.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import structlog
+
+from gateway.limit_errors import limit_reached
+from shared.errors import TransientError
+from shared.state import State, Stream
+from shared.submission.admission import Reached
+from shared.tasks import end
+
+log = structlog.get_logger()
+
+#: A stream that nobody renews is counted for so long.
+_COUNTED_SECONDS = 60.0
+_RENEW_SECONDS = 20.0
+
+
+class OpenStreams:
+    """The event streams of this process."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._open: set[Stream] = set()
+        self._closed: set[Stream] = set()
+        self._renewing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def take(self, tenant: str, *, limit: int) -> Stream:
+        """A place for one more stream of the tenant. Raises LimitError if it has `limit` of them.
+
+        The place is free again after a while unless `counted` begins.
+        """
+        stream = Stream(tenant, secrets.token_hex(8))
+        used = await self._state.streams.open(stream, limit=limit, seconds=_COUNTED_SECONDS)
+        if used is not None:
+            raise limit_reached(tenant, Reached("event_streams", None, limit, used))
+        return stream
+
+    async def counted(
+        self, stream: Stream, frames: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[bytes, None]:
+        """The frames. The stream is counted until they end, or nobody wants more of them."""
+        self._open.add(stream)
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew())
+        try:
+            async with aclosing(frames):
+                async for frame in frames:
+                    yield frame
+        finally:
+            self._open.discard(stream)
+            self._closed.add(stream)
+            # In a task, because whoever reads the stream may be cancelled; one for all, because
+            # thousands may end at once.
+            if self._closing is None or self._closing.done():
+                self._closing = asyncio.create_task(self._close())
+
+    async def end(self) -> None:
+        """Count none of them any more."""
+        if self._closing is not None:
+            await self._closing
+        if self._renewing is not None:
+            await end(self._renewing)
+
+    async def _renew(self) -> None:
+        while self._open:
+            await asyncio.sleep(_RENEW_SECONDS)
+            try:
+                await self._state.streams.renew(self._open, seconds=_COUNTED_SECONDS)
+            except TransientError as error:
+                log.warning("streams.not_renewed", reason=str(error))
+
+    async def _close(self) -> None:
+        while self._closed:
+            streams, self._closed = self._closed, set()
+            try:
+                await self._state.streams.close(streams)
+            except TransientError as error:
+                log.warning("streams.still_counted", reason=str(error))

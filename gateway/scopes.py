@@ -1,0 +1,13 @@
+"""Which scope of a key each call needs. Pure."""
+
+from shared.scopes import Scope
+
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+_WEBHOOKS = "/v1/webhook_"
+
+
+def needed_scope(method: str, path: str) -> Scope:
+    """The scope that a key must have for this call."""
+    if method in _READS:
+        return Scope.READ
+    return Scope.ADMIN if path.startswith(_WEBHOOKS) else Scope.SUBMIT

@@ -1,0 +1,33 @@
+"""What an API key may be used for. Pure."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from shared.errors import InvalidInputError
+
+
+class Scope(StrEnum):
+    """A kind of calls that a key may be allowed to make."""
+
+    #: Reading everything that the tenant has: batches, events, results, files, models, limits.
+    READ = "read"
+    #: Uploading and deleting files; creating, changing, pausing and cancelling batches.
+    SUBMIT = "submit"
+    #: Changing webhook endpoints, which send the tenant's events elsewhere.
+    ADMIN = "admin"
+
+
+#: What a key may do of which nobody said otherwise.
+ALL_SCOPES = tuple(Scope)
+
+
+def scopes_of(names: Iterable[str]) -> tuple[Scope, ...]:
+    """These scopes in their usual order, each once. Raises InvalidInputError."""
+    wanted = set(names)
+    if unknown := sorted(wanted - set(ALL_SCOPES)):
+        raise InvalidInputError(
+            f"--scope {unknown[0]}: there is no such scope. Choose from {', '.join(ALL_SCOPES)}."
+        )
+    if not wanted:
+        raise InvalidInputError(f"Name at least one scope: {', '.join(ALL_SCOPES)}.")
+    return tuple(scope for scope in ALL_SCOPES if scope in wanted)

@@ -1,0 +1,11 @@
+-- Counts an event stream among those that a tenant has open, until it is closed or nobody renews it.
+-- ARGV: tenant, stream, max streams, milliseconds
+-- Returns {1 if it may be opened or else 0, how many are open}.
+local key = ns .. 'streams:' .. ARGV[1]
+redis.set_repl(redis.REPL_NONE)
+redis.call('ZREMRANGEBYSCORE', key, '-inf', int(now_ms))
+local open = redis.call('ZCARD', key)
+if open >= tonumber(ARGV[3]) then return {0, open} end
+redis.call('ZADD', key, int(now_ms + tonumber(ARGV[4])), ARGV[2])
+redis.call('PEXPIRE', key, ARGV[4])
+return {1, open + 1}

@@ -1,0 +1,92 @@
+import pytest
+from fastapi.routing import APIRoute
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import (
+    batch_controls,
+    batches,
+    events,
+    explain,
+    files,
+    models,
+    results,
+    retry,
+    tenant_limits,
+    uploads,
+    webhook_deliveries,
+    webhooks,
+)
+from gateway.acts import ACTS, object_of
+from gateway.scopes import needed_scope
+from shared import ids
+from shared.scopes import Scope
+
+_MODULES = (
+    batch_controls,
+    batches,
+    events,
+    explain,
+    files,
+    models,
+    results,
+    retry,
+    tenant_limits,
+    uploads,
+    webhook_deliveries,
+    webhooks,
+)
+_CALLS = {
+    (method, f"/v1{route.path}")
+    for module in _MODULES
+    for route in module.router.routes
+    if isinstance(route, APIRoute)
+    for method in route.methods
+}
+#: The calls that change nothing and give away the contents of files.
+_CONTENTS = {("GET", "/v1/files/{file_id}/content"), ("GET", "/v1/batches/{batch_id}/results")}
+
+
+def test_each_call_that_changes_something_or_reads_contents_is_an_act() -> None:
+    changes = {call for call in _CALLS if call[0] != "GET"}
+
+    assert changes | _CONTENTS == set(ACTS)
+    assert len(set(ACTS.values())) == len(ACTS)
+
+
+def test_each_call_needs_the_scope_of_what_it_does() -> None:
+    scopes = {call: needed_scope(*call) for call in _CALLS}
+
+    assert {call for call, scope in scopes.items() if scope is Scope.READ} == {
+        call for call in _CALLS if call[0] == "GET"
+    }
+    assert {call[1].split("/")[2] for call, scope in scopes.items() if scope is Scope.ADMIN} == {
+        "webhook_endpoints"
+    }
+    assert {call[1].split("/")[2] for call, scope in scopes.items() if scope is Scope.SUBMIT} == {
+        "batches",
+        "files",
+        "uploads",
+    }
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        ids.batch_id("acme", "m"),
+        ids.new_file_id(),
+        ids.input_file_id("batch"),
+        ids.new_upload_id(),
+        ids.new_webhook_endpoint_id(),
+        ids.new_webhook_test_id(),
+        ids.api_key_id(ids.api_key_digest("sk-x")),
+    ],
+)
+def test_an_id_of_ours_in_a_path_is_the_object(made: str) -> None:
+    assert object_of({"batch_id": made, "other": "x"}) == made
+
+
+@given(st.text())
+def test_what_a_client_makes_up_is_never_told(text: str) -> None:
+    assert object_of({"batch_id": text}) in (None, text if ids.is_id(text) else None)
+    assert object_of({"batch_id": f"batch_{text} secret"}) is None
