@@ -169,6 +169,7 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
         silence_seconds=settings.lane_job_silence_seconds,
         attempts=settings.lane_job_attempts,
         given_weights=settings.tenant_weights,
+        engine_deaths_per_day=settings.max_engine_deaths_per_day,
         entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
     )
     return Leader(

@@ -19,6 +19,7 @@ from dispatcher.lost_inputs import fail_lost_inputs
 from dispatcher.ready_list import LaneNow, exhausted, ready_list, slices_per_batch
 from shared import crash
 from shared.errors import TransientError
+from shared.settings import ENGINE_DEATHS_PER_DAY
 from shared.slices import ReadySlice
 from shared.state import JobRecord, State
 from shared.storage import Storage
@@ -47,9 +48,14 @@ class LaneKeeper:
         silence_seconds: float,
         attempts: int,
         given_weights: Mapping[str, float] | None = None,
+        engine_deaths_per_day: int = ENGINE_DEATHS_PER_DAY,
         entrypoint: str = ENTRYPOINT,
     ) -> None:
-        """`given_weights` are those of tenants for which no other is set."""
+        """`given_weights` are those of tenants for which no other is set.
+
+        `engine_deaths_per_day` is how many engines may die of a tenant's requests in a day, where
+        nothing else is set, before the rest of them waits for the next day.
+        """
         self._state = state
         self._storage = storage
         self._cluster = cluster
@@ -57,6 +63,7 @@ class LaneKeeper:
         self._silence_seconds = silence_seconds
         self._attempts = attempts
         self._given_weights = given_weights or {}
+        self._engine_deaths_per_day = engine_deaths_per_day
         #: None before scripts know them.
         self._weights: Mapping[str, float] | None = None
         self._entrypoint = entrypoint
@@ -64,14 +71,17 @@ class LaneKeeper:
         self._idle: set[str] = set()
         self._looked_at: defaultdict[str, float] = defaultdict(float)
         self._fed: dict[str, Feeding] = {}
+        #: Tenants whose slices wait, and those of each lane when it was last fed.
+        self._held: frozenset[str] = frozenset()
+        self._held_at_last: dict[str, frozenset[str]] = {}
 
     def begin(self) -> None:
         """Begin a term as leader: Redis may have been emptied or changed by others before it."""
         self._weights = None
 
-    async def weigh(self) -> None:
-        """Let the shares that scripts count know the tenants' weights, if they have changed."""
-        await self._state.tenants.look()
+    async def look_at_tenants(self) -> None:
+        """Learn whose slices wait, and let the shares that scripts count know changed weights."""
+        self._held = await self._state.tenants.spent(self._engine_deaths_per_day)
         found = weights(self._state.tenants.own(), self._given_weights)
         if found != self._weights:
             await self._state.lanes.set_weights(found)
@@ -80,22 +90,24 @@ class LaneKeeper:
     async def feed(self, lane: str) -> None:
         """Keep ready what the lane job can take, in the order that is right now."""
         backlog = await self._state.lanes.backlog(lane)
-        if not backlog.batches:
+        held = self._held
+        if not backlog.batches and not (held and backlog.ready):
             return
         began = time.monotonic()
         last = self._fed.get(lane)
-        if last is not None and last.is_enough(backlog, began):
+        are_same_held = held == self._held_at_last.get(lane, held)
+        if last is not None and are_same_held and last.is_enough(backlog, began):
             return
         job = await self._state.lanes.job(lane)
         served = await self._state.lanes.served(lane)
-        now = LaneNow(served, self._weights or {}, job.token_rate)
+        now = LaneNow(served, self._weights or {}, job.token_rate, held)
         rows = max(job.rows_wanted, self._ready_rows)
         is_partial = last is not None and last.is_resting(backlog, began)
         slices, chosen = await self._choose(
             lane,
             now,
             rows=rows,
-            depth=slices_per_batch(_NEWS if is_partial else backlog.batches),
+            depth=slices_per_batch(_NEWS if is_partial else max(1, backlog.batches)),
             newest=_NEWS if is_partial else None,
         )
         ended = time.monotonic()
@@ -104,6 +116,7 @@ class LaneKeeper:
         else:
             fed = Feeding(ended, ended - began, backlog, len(chosen))
         self._fed[lane] = fed
+        self._held_at_last[lane] = held
         before = [slice_.member for slice_ in slices if slice_.is_ready]
         if (after := [slice_.member for slice_ in chosen]) != before:
             returned = sorted(set(before) - set(after))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from shared.ordering.deadlines import Deadline, urgent
@@ -25,12 +26,15 @@ class LaneNow(NamedTuple):
     weights: Mapping[str, float]
     #: Predicted tokens that the lane commits in a second; 0 if nobody knows.
     tokens_per_second: float
+    #: Tenants whose slices wait: too many engines have died of their requests today.
+    held: AbstractSet[str] = frozenset()
 
 
 def ready_list(
     slices: Sequence[ReadySlice], lane: LaneNow, *, now: float, rows: int
 ) -> list[ReadySlice]:
     """The slices to keep ready, the first to run first, until they hold `rows` rows."""
+    slices = [slice_ for slice_ in slices if slice_.tenant not in lane.held]
     by_member = {(slice_.batch_id, slice_.index): slice_ for slice_ in slices}
     line = Line(
         Shares(lane.served),

@@ -69,7 +69,7 @@ class Rounds:
             await self._planner.plan(batch_id)
 
     async def _round(self) -> None:
-        await self._lanes.weigh()
+        await self._lanes.look_at_tenants()
         for batch_id in await self._state.batches.in_status(Status.VALIDATING):
             self._duties.start(batch_id, self.plan, nullcontext())
         for status in (Status.FINALIZING, Status.CANCELLING):

@@ -23,6 +23,7 @@ from gateway.lane_position import (
     unplanned,
 )
 from gateway.route_docs import addition
+from shared.lifecycle import Status
 from shared.ordering.load import load_of
 from shared.slices import ReleaseReason
 from shared.state import BatchRecord, JobRecord
@@ -60,7 +61,8 @@ async def explain_batch(batch: OwnBatch, services: Use) -> Explanation:
     is_open = first.is_open
     spills = "".join(map(spill_summary, positions))
     prediction = all_predicted(positions, now=now)
-    explanation = _explanation(batch, all_wait_for(positions, now=now), look.claimed, spills)
+    waiting = await _held(services, batch) or all_wait_for(positions, now=now)
+    explanation = _explanation(batch, waiting, look.claimed, spills)
     return explanation.model_copy(
         update={
             "slices": SliceCounts(
@@ -79,6 +81,19 @@ async def explain_batch(batch: OwnBatch, services: Use) -> Explanation:
             "retried_slices": look.retried,
             "retries": [_slice_try(one) for one in look.retries],
         }
+    )
+
+
+async def _held(services: Services, batch: BatchRecord) -> Waiting | None:
+    """That the batch waits for the next day, if engines have died of its tenant's requests."""
+    limit = services.settings.max_engine_deaths_per_day
+    is_open = batch.status is Status.IN_PROGRESS
+    if not is_open or batch.tenant not in await services.state.tenants.spent(limit):
+        return None
+    return Waiting(
+        code="engine_deaths",
+        message="As many engines have died of your requests today as may in a day. What has not "
+        "begun waits until midnight UTC, or for your operator to raise the limit.",
     )
 
 

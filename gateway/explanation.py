@@ -16,6 +16,7 @@ Code = Literal[
     "no_room",
     "engine_starting",
     "engine_failed",
+    "engine_deaths",
     "others",
     "finalizing",
     "cancelling",

@@ -31,7 +31,7 @@ _MAX_VERDICTS = 10_000
 #: Of a processor, for what holds up all rows each time: converting, and one step.
 _CONVERT_SECONDS, _STEP_SECONDS = 0.5, 0.05
 #: A trial that is not over after so many times its limit is given up, as on a machine without time.
-_PATIENCE = 100
+_PATIENCE = 30
 _READ_BYTES = 65_536
 #: What the process needs of the environment, which may hold secrets.
 _VARIABLES = ("HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV")
@@ -132,6 +132,8 @@ class GrammarGate:
             "text": grammar.text,
             "seconds": self._limits.grammar_seconds,
             "bytes": self._limits.grammar_bytes,
+            "convert": _CONVERT_SECONDS,
+            "step": _STEP_SECONDS,
         }
         try:
             process.stdin.write(json.dumps(asked).encode() + b"\n")

@@ -2,9 +2,10 @@
 
 `python -m worker.grammar_trial` reads JSON lines and writes JSON lines. The first line is
 `{"tokenizer"}`, xgrammar's own description of the model's tokenizer; each further one is
-`{"id", "kind", "text", "seconds", "bytes"}`. Answers have the `id` and what was measured, in
-seconds of one processor: `convert`, `compile` and the longest `step`. For a grammar that exceeds
-`seconds` or `bytes`, or that breaks the compiler, there is only `{"id", "died": true}`.
+`{"id", "kind", "text", "seconds", "bytes", "convert", "step"}`. Answers have the `id` and what was
+measured, in seconds of one processor: `convert`, `compile` and the longest `step`; a trial ends
+early with what exceeds its limit. For a grammar that exceeds `seconds` in all or `bytes`, or that
+breaks the compiler, there is only `{"id", "died": true}`.
 
 It has one thread, and forks for each grammar: what explodes is ended by the kernel, and the next
 one finds everything loaded.
@@ -99,7 +100,7 @@ def _try(tokenizer: Any, asked: dict[str, Any]) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _limit(asked["seconds"], asked["bytes"])
     try:
-        answer = _measured(tokenizer, asked["kind"], asked["text"])
+        answer = _measured(tokenizer, asked)
     except MemoryError:
         os._exit(1)
     except Exception as error:  # noqa: BLE001  # what a foreign compiler raises is its verdict
@@ -121,7 +122,7 @@ def _limit(seconds: float, size: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _measured(tokenizer: Any, kind: str, text: str) -> dict[str, float]:
+def _measured(tokenizer: Any, asked: dict[str, Any]) -> dict[str, float]:
     import xgrammar
 
     began = time.process_time()
@@ -131,8 +132,10 @@ def _measured(tokenizer: Any, kind: str, text: str) -> dict[str, float]:
         "ebnf": xgrammar.Grammar.from_ebnf,
         "structural_tag": xgrammar.Grammar.from_structural_tag,
     }
-    grammar = convert[kind](text)
+    grammar = convert[asked["kind"]](asked["text"])
     converted = time.process_time()
+    if converted - began > asked["convert"]:
+        return {"convert": converted - began}
     # One thread: the limit is for all threads together.
     compiler = xgrammar.GrammarCompiler(tokenizer, max_threads=1, cache_enabled=False)
     compiled = compiler.compile_grammar(grammar)
@@ -140,12 +143,12 @@ def _measured(tokenizer: Any, kind: str, text: str) -> dict[str, float]:
     return {
         "convert": converted - began,
         "compile": done - converted,
-        "step": _longest_step(compiled, tokenizer.vocab_size),
+        "step": _longest_step(compiled, tokenizer.vocab_size, limit=asked["step"]),
     }
 
 
-def _longest_step(compiled: Any, vocabulary: int) -> float:
-    """Write an answer of random tokens, as the engine would step by step."""
+def _longest_step(compiled: Any, vocabulary: int, *, limit: float) -> float:
+    """Write an answer of random tokens, as the engine would step by step, up to a step too long."""
     import xgrammar
 
     matcher = xgrammar.GrammarMatcher(compiled)
@@ -155,6 +158,8 @@ def _longest_step(compiled: Any, vocabulary: int) -> float:
         began = time.process_time()
         matcher.fill_next_token_bitmask(mask)
         longest = max(longest, time.process_time() - began)
+        if longest > limit:
+            break
         token = _any_token(mask, vocabulary, choose)
         if token is None or not matcher.accept_token(token) or matcher.is_terminated():
             break

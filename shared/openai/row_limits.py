@@ -32,7 +32,7 @@ class RowLimits(BaseModel):
     #: Schemas, grammars, regular expressions and choices together, as JSON.
     schema_bytes: int = Field(default=131_072, ge=0)
     #: Of a processor, for compiling any one of them.
-    grammar_seconds: float = Field(default=5.0, gt=0)
+    grammar_seconds: float = Field(default=30.0, gt=0)
     #: Of memory, for the same.
     grammar_bytes: int = Field(default=1024 * 1024 * 1024, ge=1024 * 1024)
     #: Of one answer's JSON.

@@ -70,6 +70,19 @@ class Tenants:
         await self.look()
         return self.of(tenant)
 
+    async def spent(self, engine_deaths_per_day: int) -> frozenset[str]:
+        """The tenants of whose requests as many engines have died today as may.
+
+        `engine_deaths_per_day` is how many may where nothing is set. Raises TransientError.
+        """
+        await self.look()
+        deaths = await self._redis.hgetall(_deaths_key(self._namespace))
+        usual = TenantSettings(engine_deaths_per_day=engine_deaths_per_day)
+        limits = {tenant: self.of(tenant).over(usual).engine_deaths_per_day for tenant in deaths}
+        return frozenset(
+            tenant for tenant in deaths if int(deaths[tenant]) >= (limits[tenant] or 0)
+        )
+
     async def all(self) -> dict[str, TenantSettings]:
         """What is set, by tenant, and for every tenant under EVERY_TENANT."""
         found = await self._redis.hgetall(f"{self._namespace}tenants")
@@ -90,7 +103,7 @@ class Tenants:
             pipe.hgetall(f"{ns}enqueued:{tenant}")
             pipe.hget(f"{ns}stored", tenant)
             pipe.zrange(f"{ns}streams:{tenant}", 0, -1, withscores=True)
-            pipe.hget(f"{ns}engine-deaths:{int(time.time()) // DAY_SECONDS}", tenant)
+            pipe.hget(_deaths_key(ns), tenant)
             pipe.zcard(f"{ns}webhooks:{tenant}")
             (seconds, micros), marks, queue, stored, streams, deaths, hooks = await pipe.execute()
         now = seconds * 1_000_000 + micros
@@ -107,6 +120,11 @@ class Tenants:
             engine_deaths=int(deaths or 0),
             webhook_endpoints=hooks,
         )
+
+
+def _deaths_key(namespace: str) -> str:
+    """Where the deaths of this day are counted, which begins at midnight UTC."""
+    return f"{namespace}engine-deaths:{int(time.time()) // DAY_SECONDS}"
 
 
 def _used(rate: Rate, mark: str | None, now: int) -> int:

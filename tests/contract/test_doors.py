@@ -12,8 +12,20 @@ import pytest
 
 from shared.bus import topology
 from shared.bus.messages import SUBMIT
-from tests.contract.conftest import CHAT, FINAL, Caller, ServiceYard, calling, row, rows
+from shared.tenants import TenantSettings
+from tests.contract.conftest import (
+    CHAT,
+    FINAL,
+    OTHER_MODEL,
+    Caller,
+    ServiceYard,
+    batch_params,
+    calling,
+    row,
+    rows,
+)
 from tests.contract.engine import REFUSE
+from tests.eventually import wait_until
 from tests.servers import storage_of
 
 _GOOD = rows("one", "zwei ü", REFUSE, "four \u2028 \"'")
@@ -45,6 +57,62 @@ def test_a_batch_is_the_same_by_both_doors(form: str, content: bytes, both: Call
     assert [json.loads(line) for line in _content(both, by_bus["input_file_id"])] == [
         json.loads(line) for line in content.splitlines()
     ]
+
+
+@pytest.mark.parametrize("form", ["inline", "s3", "file"])
+def test_a_model_that_a_tenant_may_not_use_is_unknown_by_both_doors(
+    form: str, both: Caller
+) -> None:
+    _set(both, TenantSettings(models=(OTHER_MODEL,)))
+    try:
+        # Until the dispatcher knows.
+        wait_until(lambda: both.run(rows("one"))["status"] == "failed", 60)
+        by_http = both.run(rows("one", "two"))
+        reply = asyncio.run(_submit(both, _input(both, form, rows("one", "two"))))
+        by_bus = both.until(reply["batch"]["id"], *FINAL)
+        listed = [model.id for model in both.openai.models.list()]
+    finally:
+        _set(both, TenantSettings())
+
+    assert listed == [OTHER_MODEL]
+    assert [problem["code"] for problem in by_http["errors"]["data"]] == ["model_not_found"] * 2
+    assert by_bus["errors"] == by_http["errors"]
+
+
+def test_a_limit_that_is_reached_is_told_in_the_same_words_by_both_doors(both: Caller) -> None:
+    file_id = both.upload(rows("one"))
+    _set(both, TenantSettings(stored_bytes=1))
+    try:
+        wait_until(lambda: _create(both, file_id) == 429, 60)
+        refused = both.http.post("/v1/batches", json=batch_params(file_id))
+        replies: list[dict[str, Any]] = []
+
+        def is_refused() -> bool:
+            replies.append(asyncio.run(_submit(both, {"kind": "file", "file_id": file_id})))
+            return bool(replies[-1]["status"] == "rejected")
+
+        wait_until(is_refused, 60)
+    finally:
+        _set(both, TenantSettings())
+
+    error = refused.json()["error"]
+    assert error["code"] == "storage_limit_exceeded"
+    assert "Limit: 1 bytes of files and uploads. Used: " in error["message"]
+    assert replies[-1]["error"]["code"] == "quota_exceeded"
+    # Results that came meanwhile count too.
+    assert _without_digits(replies[-1]["error"]["message"]) == _without_digits(error["message"])
+
+
+def _set(caller: Caller, settings: TenantSettings) -> None:
+    caller.yard.on_state(lambda state: state.tenants.put(caller.tenant, settings))
+
+
+def _create(caller: Caller, file_id: str) -> int:
+    return caller.http.post("/v1/batches", json=batch_params(file_id)).status_code
+
+
+def _without_digits(text: str) -> str:
+    return "".join(sign for sign in text if not sign.isdigit() and sign != ",")
 
 
 def _input(caller: Caller, form: str, content: bytes) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shared.openai.media import MediaLimits
+from shared.openai.media import MediaLimits, MediaRules, media_refusal
 from worker.media_connector import register_media_connector
 from worker.row_rules import MEDIA_CONNECTOR
 
@@ -114,6 +114,45 @@ async def test_a_video_is_judged_by_what_it_says_of_itself(
     assert prepare(good) == good
     with pytest.raises(VLLMValidationError, match=words):
         prepare(VideoSourceMetadata(frames, 10.0, seconds))
+
+
+def test_every_kind_of_part_that_vllm_reads_is_known() -> None:
+    from vllm.entrypoints.chat_utils import MM_PARSER_MAP
+
+    texts = {"text", "thinking", "input_text", "output_text", "refusal", "tool_reference"}
+    media = {"image_url", "input_image", "audio_url", "input_audio", "video_url"}
+    own = {"image_embeds", "audio_embeds", "video_embeds", "prompt_embeds", "image_pil"}
+    assert MM_PARSER_MAP.keys() == texts | media | own
+
+    for kind in media:
+        name = "image_url" if kind == "input_image" else kind
+        part = {"type": kind, name: {"url": "http://127.0.0.1/", "data": "AAAA", "format": "wav"}}
+        body = {"messages": [{"role": "user", "content": [part]}]}
+        assert media_refusal(body, MediaRules(limits=MediaLimits(items=0))) is not None
+    for kind in own:
+        body = {"messages": [{"role": "user", "content": [{"type": kind, kind: "AAAA"}]}]}
+        assert media_refusal(body, MediaRules()) is not None
+
+
+def test_nothing_but_the_loader_of_media_calls_out_for_a_request() -> None:
+    """Who else uses vLLM's HTTP client, or makes a loader of its own, has to be looked at."""
+    import vllm
+
+    root = Path(vllm.__file__).parent
+    found = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if "global_http_connection" in (text := path.read_text()) or " MediaConnector(" in text
+    }
+
+    assert found == {
+        "connections.py",
+        "multimodal/media/connector.py",
+        # Without a server: files of examples, `vllm run-batch`, and helpers for callers' own code.
+        "assets/base.py",
+        "entrypoints/launchers/run_batch.py",
+        "multimodal/utils.py",
+    }
 
 
 def _image(width: int, height: int) -> bytes:

@@ -222,6 +222,40 @@ async def test_a_tenant_of_whose_requests_engines_died_creates_no_more_batches_t
     assert "Limit: 2 engines in a day that died of your requests. Used: 2." in reason.message
 
 
+async def test_what_such_a_tenant_has_ready_waits_until_it_may_have_more(
+    yard: BatchYard, state: State, redis: "Redis[str]", namespace: str
+) -> None:
+    keeper = LaneKeeper(
+        state,
+        yard.storage,
+        None,  # type: ignore[arg-type]  # no lane job is looked after
+        ready_rows=99,
+        silence_seconds=9,
+        attempts=9,
+    )
+    await state.tenants.put("acme", TenantSettings(engine_deaths_per_day=2))
+    mine, others = await yard.plan(lines(6)), await yard.plan(lines(3), tenant="globex")
+    await keeper.feed("m@gpu")
+    before = await state.lanes.ready_count("m@gpu")
+    deaths = f"{namespace}engine-deaths:{int(time.time()) // DAY_SECONDS}"
+    await redis.hset(deaths, mapping={"acme": 2, "globex": 2})
+
+    async def is_fed(slices: int) -> bool:
+        await keeper.look_at_tenants()
+        await keeper.feed("m@gpu")
+        return await state.lanes.ready_count("m@gpu") == slices
+
+    await eventually(lambda: is_fed(1))
+    ready = await state.lanes.candidates("m@gpu", slices_per_batch=9)
+    await state.tenants.put("acme", TenantSettings(engine_deaths_per_day=3))
+    await eventually(lambda: is_fed(3))
+
+    assert before == 3
+    assert {one.batch_id for one in ready if one.is_ready} == {others}
+    # What waits is still there.
+    assert len([one for one in ready if one.batch_id == mine]) == 2
+
+
 async def test_the_death_of_an_engine_counts_for_the_tenant_whose_rows_were_alone_in_it(
     state: State,
 ) -> None:

@@ -47,6 +47,14 @@ def test_a_small_batch_goes_before_the_rest_of_a_large_one_that_runs() -> None:
     assert ordered(*large, slice_of("small"))[0] == "small:0"
 
 
+def test_slices_of_a_tenant_that_is_held_wait_and_others_go_on() -> None:
+    slices = [slice_of("held"), slice_of("other", tenant="globex")]
+    lane = LaneNow({}, {}, 0.0, frozenset({"acme"}))
+
+    assert [one.member for one in ready_list(slices, lane, now=NOW, rows=99)] == ["other:0"]
+    assert exhausted(slices, slices[1:], depth=1)[0] == ["other"]
+
+
 def test_a_batch_whose_rows_hardly_fit_before_its_deadline_goes_first() -> None:
     """A slice of 10 rows has 1,000 tokens, so 1,000 rows take 1,000 seconds."""
     late = slice_of("late", 7, expires_at=int(NOW) + 1100, priority=0, rows_left=1000)

@@ -24,6 +24,7 @@ CLAIM = Claim(
     tenant="acme",
     priority=7,
     batch_rows=50,
+    weight=2.5,
 )
 
 
@@ -38,6 +39,6 @@ def test_each_row_brings_its_own_beginning_kind_and_limit() -> None:
     assert (limited.max_output, unlimited.max_output, unknown.max_output) == (5, inf, inf)
     assert 0 != limited.kind != unlimited.kind != 0
     assert (unknown.prefix, unknown.kind) == ((), 0)
-    assert {(work.priority, work.tokens, work.batch_rows) for work in works(CLAIM, lines)} == {
-        (7, 10, 50)
-    }
+    assert {
+        (work.priority, work.tokens, work.batch_rows, work.weight) for work in works(CLAIM, lines)
+    } == {(7, 10, 50, 2.5)}
