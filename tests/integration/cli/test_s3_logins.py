@@ -190,7 +190,7 @@ _FORBIDDEN_TO_LANE_JOBS: dict[str, Act] = {
 
 
 async def test_a_lane_job_reads_inputs_and_writes_parts_that_the_dispatcher_can_read(
-    lane_login: Minio, service: S3
+    lane_login: Minio, service: S3, run_dir: Path
 ) -> None:
     assert [_get(key)(lane_login) for key in _READ_BY_LANE_JOBS] == [b"{}"] * 4
     _put(_PART, b"a part")(lane_login)
@@ -199,7 +199,8 @@ async def test_a_lane_job_reads_inputs_and_writes_parts_that_the_dispatcher_can_
     storage = Storage(*service, BUCKET)
     assert await storage.get(_PART) == b"a part"
     await storage.remove([_PART])
-    own = Storage(service.endpoint, *_keys_of(lane_login), BUCKET)
+    made = read_credentials(run_dir)
+    own = Storage(service.endpoint, made.lane_s3_access_key, made.lane_s3_secret_key, BUCKET)
     # What it asks if an object fails: whether S3 answers at all.
     await own.check_reads()
     own.close()
@@ -289,11 +290,6 @@ async def _result(service: S3, key: str, tenant: str) -> None:
 def _made(*arguments: str, run_dir: Path) -> dict[str, str]:
     made: dict[str, str] = json.loads(_run(*arguments, "--json", run_dir=run_dir).stdout)
     return made
-
-
-def _keys_of(client: Minio) -> tuple[str, str]:
-    keys = client._provider.retrieve()  # noqa: SLF001  # the client shows them nowhere else
-    return keys.access_key, keys.secret_key
 
 
 def _client(login: dict[str, str]) -> Minio:
