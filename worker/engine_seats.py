@@ -13,9 +13,12 @@ from typing import NamedTuple
 #: While a spare seat is in use, prompts of no more tokens than this begin at a time besides. A step
 #: with many prompts takes several times as long as one without.
 QUIET_PROMPT_TOKENS = 1024
-#: So many steps full of prompts are inside at a time: two that vLLM computes or has scheduled, and
-#: one more. The rest of a crowd that comes at once would only delay whatever comes next.
-STEPS_OF_PROMPTS = 3
+#: Prompts of so many steps are inside at a time. The rest of a crowd that comes at once would only
+#: delay whatever comes next; while the next prompts are on their way, vLLM generates.
+STEPS_OF_PROMPTS = 1
+#: The same where rows take one step. vLLM computes one while the next one is scheduled, and one
+#: more waits, so that it never idles.
+STEPS_OF_VECTORS = 3
 
 
 class Capacity(NamedTuple):
@@ -158,7 +161,8 @@ class Seats:
         """How many tokens the prompts may have that are inside and have not begun."""
         if self._spare_seated:
             return QUIET_PROMPT_TOKENS
-        return STEPS_OF_PROMPTS * self._capacity.step_tokens or math.inf
+        steps = STEPS_OF_VECTORS if self._capacity.is_one_step else STEPS_OF_PROMPTS
+        return steps * self._capacity.step_tokens or math.inf
 
 
 def _first(queue: list[tuple[int, str]], waiting: dict[str, Sequence]) -> Sequence | None:

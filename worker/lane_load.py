@@ -99,6 +99,16 @@ class LaneLoad:
         flowing = (claim.batch_id for wave in self._waves for claim in self._flowing(wave))
         return {id_ for id_, count in rows.items() if 2 * count >= self.rows_at_once}.union(flowing)
 
+    def lasting_waves(self) -> int:
+        """How many waves have more left than the engine needs while the next wave starts.
+
+        Waves that began together end together: neither may wait for the other's end.
+        """
+        return sum(
+            sum(claim.slice.rows for claim in wave if _key(claim) in self._held) > self.rows_at_once
+            for wave in self._waves
+        )
+
     def wave_rows(self, rate: float) -> int:
         """How many rows keep the engine busy until the wave after this one has started."""
         return int(max(4 * self.rows_at_once, rate * self._wave_seconds))

@@ -25,6 +25,8 @@ log = structlog.get_logger()
 _PAUSE_SECONDS = 1.0
 #: While one wave works, the next one starts, so that the engine never idles.
 _MAX_WAVES = 2
+#: Among them are waves that are almost done.
+_MAX_EXECUTIONS = 4
 _MAX_SLICES = 100
 
 
@@ -130,7 +132,7 @@ class LaneWork:
 
     async def _start_wave(self, engine: Lane, rate: float) -> int:
         """Start the next wave before the running one drains."""
-        if len(self._waves) >= _MAX_WAVES:
+        if self._load.lasting_waves() >= _MAX_WAVES or len(self._waves) >= _MAX_EXECUTIONS:
             return 0
         # Fewer rows would be done before the execution has started, and a small batch, too.
         claims = await self._claim(

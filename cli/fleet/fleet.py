@@ -138,6 +138,7 @@ class Fleet:
         while True:
             time.sleep(0.5)
             for child in self.children():
+                child.bound_log()
                 if child.is_alive():
                     continue
                 self._report(f"restarted  {child.name}: it ended with {child.exit_code}")

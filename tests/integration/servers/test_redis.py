@@ -2,6 +2,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 from redis.backoff import NoBackoff
@@ -48,6 +49,15 @@ def server(tmp_path: Path) -> Iterator[Redis]:
 def test_the_url_lets_in(server: Redis) -> None:
     with redis.Redis.from_url(server.url) as client:
         assert client.ping()
+
+
+def test_it_refuses_writes_before_it_fills_the_machine(server: Redis) -> None:
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        bound = int(client.config_get("maxmemory")["maxmemory"])
+        policy = client.config_get("maxmemory-policy")["maxmemory-policy"]
+
+    assert 1024**3 <= bound < psutil.virtual_memory().total
+    assert policy == "noeviction"
 
 
 @pytest.mark.parametrize("password", ["wrong", None])

@@ -1,9 +1,11 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.engine_seats import (
     QUIET_PROMPT_TOKENS,
     STEPS_OF_PROMPTS,
+    STEPS_OF_VECTORS,
     Capacity,
     Seats,
     Sequence,
@@ -114,14 +116,16 @@ def test_few_prompts_begin_at_a_time_while_a_small_batch_runs() -> None:
     assert seated(seats) == ["3"]
 
 
-def test_a_crowd_begins_step_by_step() -> None:
-    seats = Seats(CAPACITY._replace(kv_tokens=0, step_tokens=100))
+@pytest.mark.parametrize("is_one_step", [False, True])
+def test_a_crowd_begins_step_by_step(is_one_step: bool) -> None:
+    seats = Seats(CAPACITY._replace(kv_tokens=0, step_tokens=100, is_one_step=is_one_step))
+    steps = STEPS_OF_VECTORS if is_one_step else STEPS_OF_PROMPTS
     for number in range(5):
         seats.ask(sequence(f"{number}", rank=number, prompt=100))
 
-    assert seated(seats) == ["0", "1", "2"][:STEPS_OF_PROMPTS]
-    seats.note(None, [StepOutput("0", 1, is_last=False)])
-    assert seated(seats) == ["3"]
+    assert seated(seats) == [f"{number}" for number in range(steps)]
+    seats.note(None, [StepOutput("0", 1, is_last=is_one_step)])
+    assert seated(seats) == [f"{steps}"]
 
 
 def test_a_prompt_that_takes_many_steps_begins_alone() -> None:

@@ -109,6 +109,21 @@ def test_a_batch_has_its_turn_in_a_wave_from_the_first_slice_that_it_settles() -
     assert load.have_turns() == {"batch_1"}
 
 
+def test_waves_that_are_almost_done_let_the_next_ones_start() -> None:
+    load = _load()
+    waves = [[_claim(index, 256, batch) for index in range(3)] for batch in ("batch_1", "batch_2")]
+    for wave in waves:
+        load.hold(wave)
+        load.begin_wave(wave)
+    assert load.lasting_waves() == 2
+
+    for wave in waves:
+        load.drop(wave[0])
+    assert load.lasting_waves() == 2
+    load.drop(waves[0][1])
+    assert load.lasting_waves() == 1
+
+
 def test_a_wave_fills_its_time_and_never_less_than_four_engines() -> None:
     load = _load(rows_at_once=100)
 
