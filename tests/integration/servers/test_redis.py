@@ -157,7 +157,7 @@ async def test_a_lane_job_may_read_what_is_set_for_tenants_and_count_their_engin
     [claim] = await lane_job.claims.take(LANE, JOB, lease_seconds=30, slices=1, rows=99, begun=True)
     await lane_job.claims.release(claim, strikes=1, max_deaths=9, is_tenants_own=True)
     usage = await full.tenants.usage("acme", ())
-    with pytest.raises(redis.exceptions.ResponseError, match="can.t access"):
+    with pytest.raises(redis.exceptions.ResponseError, match=r"can.t access"):
         await lane_job.tenants.put("acme", TenantSettings())
 
     assert (claim.weight, claim.tenant_deaths, claim.tenant_death_limit) == (2.0, 0, 3)
