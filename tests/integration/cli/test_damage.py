@@ -19,6 +19,7 @@ from cli.__main__ import app
 from cli.client.exit_codes import ExitCode
 from dispatcher.finaliser import Finaliser
 from dispatcher.forgetting import forget_ended
+from dispatcher.lost_inputs import fail_lost_inputs
 from dispatcher.reaper import Reaper
 from shared import ids
 from shared.catalog_file import load_catalog
@@ -438,6 +439,9 @@ async def run_all(yards: Yards, batch_ids: list[str]) -> None:
             if record.status == "in_progress":
                 for claim in await yards.yard.claim(batch_id):
                     await _answer(yards, claim)
+                for lane in record.lanes:
+                    # The dispatcher's part of it.
+                    await fail_lost_inputs(yards.state, yards.storage, lane)
             await yards.yard.finaliser.finish(batch_id)
         record = await yards.state.batches.get(batch_id)
         assert record.status in FINAL
