@@ -8,6 +8,7 @@ import stamina
 import typer
 
 from cli.options import HERE, AsJson, RedisUrl, RunDir
+from cli.trail import told
 from shared.errors import NotFoundError, SetupError
 from shared.state import State
 
@@ -30,9 +31,11 @@ def run(
     """
     from cli.fleet.running import redis_url as find_redis
 
-    outcome = asyncio.run(_remake(find_redis(run_dir, redis_url), batch, timeout_seconds))
-    if outcome.startswith("not possible"):
-        raise NotFoundError(f"{batch}: {outcome}")
+    redis = find_redis(run_dir, redis_url)
+    with told(run_dir, "results.remake", about=batch):
+        outcome = asyncio.run(_remake(redis, batch, timeout_seconds))
+        if outcome.startswith("not possible"):
+            raise NotFoundError(f"{batch}: {outcome}")
     typer.echo(json.dumps({"batch": batch, "outcome": outcome}) if as_json else outcome)
 
 

@@ -15,6 +15,7 @@ from dispatcher.election import Election
 from dispatcher.finaliser import Finaliser
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
+from dispatcher.job_records import JobRecords
 from dispatcher.lanes import ENTRYPOINT, LaneKeeper
 from dispatcher.leader import Leader
 from dispatcher.memory import memory_limit, messages_within
@@ -188,6 +189,7 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
             attempts=settings.webhook_attempts,
             attempts_per_endpoint=settings.webhook_attempts_per_endpoint,
         ),
+        job_records=JobRecords(services.cluster),
     )
 
 

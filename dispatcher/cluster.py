@@ -63,6 +63,23 @@ class Cluster:
         if answer.status_code != httpx.codes.NOT_FOUND:
             self._checked(answer)
 
+    async def over(self, *, seconds: float, now: float) -> list[str]:
+        """Ids of lanes' jobs that ended more than `seconds` ago."""
+        jobs: Any = self._checked(await self._call("GET", "/"))
+        return [
+            job["submission_id"]
+            for job in jobs
+            if "lane" in (job.get("metadata") or {})
+            and JobStatus(job["status"]).is_over
+            and (job.get("end_time") or now * 1000) < (now - seconds) * 1000
+        ]
+
+    async def forget(self, job: str) -> None:
+        """Have Ray delete its record of a job that is over. It is no error if there is none."""
+        answer = await self._call("DELETE", f"/{job}")
+        if answer.status_code != httpx.codes.NOT_FOUND:
+            self._checked(answer)
+
     async def message(self, job: str) -> str:
         """Ray's message about how the job ended, with the end of the job's output."""
         answer = await self._call("GET", f"/{job}")

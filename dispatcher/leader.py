@@ -3,6 +3,7 @@
 import asyncio
 
 from dispatcher.duties import repeat
+from dispatcher.job_records import JobRecords
 from dispatcher.reaper import Reaper
 from dispatcher.rounds import Rounds
 from dispatcher.webhooks import Deliverer
@@ -14,17 +15,26 @@ class Leader:
     """Does the duties while it leads."""
 
     def __init__(
-        self, *, rounds: Rounds, windows: Windows, reaper: Reaper, deliverer: Deliverer
+        self,
+        *,
+        rounds: Rounds,
+        windows: Windows,
+        reaper: Reaper,
+        deliverer: Deliverer,
+        job_records: JobRecords | None = None,
     ) -> None:
+        """Without `job_records`, Ray keeps them."""
         self._rounds = rounds
         self._windows = windows
         self._reaper = reaper
         self._deliverer = deliverer
+        self._job_records = job_records
         #: Whether the duties are under way.
         self.leads = False
 
     async def lead(self) -> None:
         """Do all duties until cancelled. Raises TransientError when Redis is lost."""
+        ray = [] if self._job_records is None else [self._job_records.forget]
         duties = [
             asyncio.create_task(duty)
             for duty in (
@@ -37,6 +47,7 @@ class Leader:
                 repeat(self._reaper.sweep, every_seconds=5),
                 repeat(self._reaper.forget, every_seconds=60),
                 repeat(self._reaper.sweep_abandoned, every_seconds=3600),
+                *(repeat(duty, every_seconds=3600) for duty in ray),
             )
         ]
         self.leads = True

@@ -35,8 +35,9 @@ from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.entrance import Entrance, Guest, WithdrawnError
-from worker.grammar_gate import GrammarGate, tokenizer_description
+from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
 from worker.grammars import grammars
+from worker.leftovers import logs_of_ray, sweep_leftovers
 from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
@@ -84,6 +85,7 @@ class BatchServer(LLMServer):
             # There is nothing to download, and the task that looks would import vLLM first.
             config.get_or_create_callback().ctx.run_init_node = False
         skip_telemetry()
+        sweep_leftovers(logs_of_ray())
         try:
             with collector_paused():
                 await super().start()  # type: ignore[no-untyped-call]  # Ray's
@@ -216,7 +218,7 @@ class BatchServer(LLMServer):
 
     async def _refused(self, url: str, body: Any, tenant: str) -> Result | None:
         found = refused(self._rules, url, body)
-        if found is None and isinstance(body, dict):
+        if found is None and isinstance(body, dict) and needs_trials(self._client.vllm_config):
             return await self._grammars.refused(tenant, grammars(body))
         return found
 

@@ -49,6 +49,12 @@ def tokenizer_description(vllm_config: Any) -> str:
     return backend.compiler.compile_builtin_json_grammar().tokenizer_info.serialize_json()
 
 
+def needs_trials(vllm_config: Any) -> bool:
+    """Whether vLLM's compiler of grammars leaves them without limits of its own."""
+    backend: str = vllm_config.structured_outputs_config.backend
+    return backend != "guidance"
+
+
 class GrammarGate:
     """Belongs to the event loop of the replica. One trial of each tenant runs at a time."""
 

@@ -34,6 +34,14 @@ _CLOSED = {
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
 }
+#: What Ray writes about itself and its processes, for each of them.
+_ROTATION = {"RAY_ROTATION_MAX_BYTES": str(16 * 1024**2), "RAY_ROTATION_BACKUP_COUNT": "2"}
+#: What compilers keep for the next start, by the variable that says where.
+_CACHES = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+    "TRITON_CACHE_DIR": "triton",
+}
 _PORTS = (
     "port",
     "node-manager-port",
@@ -62,9 +70,14 @@ class RayNode:
         # short path that leads there.
         digest = hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:8]
         self._short = Path(tempfile.gettempdir()) / f"batchyard-{digest}"
+        caches = run_dir.resolve() / "caches"
         self.environment = {
+            **{name: str(caches / folder) for name, folder in _CACHES.items()},
             **environment,
             **_CLOSED,
+            **_ROTATION,
+            # vLLM and others leave files there; they go with Ray.
+            "TMPDIR": str(self._short / "tmp"),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": token,
             "RAY_ADDRESS": f"127.0.0.1:{self._port('port')}",
@@ -90,6 +103,7 @@ class RayNode:
         shutil.rmtree(self._private, ignore_errors=True)
         make_private_directory(self._private)
         self._files.mkdir()
+        (self._private / "scratch").mkdir()
         self._make_short_path()
         self._link_logs()
         self._wait_for_ports()
@@ -118,6 +132,7 @@ class RayNode:
             latest.unlink()
             latest.symlink_to(session)
         shutil.rmtree(self._short, ignore_errors=True)
+        shutil.rmtree(self._private / "scratch", ignore_errors=True)
         for entry in self._files.glob("session_*/*"):
             if entry.name != "logs" and entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
@@ -135,6 +150,7 @@ class RayNode:
                 f"{self._short} belongs to another user. Delete it, or set TMPDIR."
             ) from error
         (self._short / "ray").symlink_to(self._files.resolve())
+        (self._short / "tmp").symlink_to((self._private / "scratch").resolve())
 
     def _link_logs(self) -> None:
         if self.logs.is_symlink():

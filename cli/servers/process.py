@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -19,6 +20,9 @@ from shared.errors import SetupError
 
 #: The mark: every child carries its run directory under this name in its environment.
 RUN_DIR_VARIABLE = "BATCHYARD_RUN_DIR"
+
+#: Of a log and as much of its older part, what stays on disk.
+MAX_LOG_BYTES = 64 * 1024**2
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.01
@@ -134,6 +138,18 @@ class Child:
             return
         _kill_session(pid, self._mark)
         self._pid_file.unlink(missing_ok=True)
+
+    def bound_log(self, max_bytes: int = MAX_LOG_BYTES) -> None:
+        """Move a log that has grown too large to `<name>.log.1`, in place of an older one.
+
+        The program goes on writing to the same file, at its new end.
+        """
+        if not self.log_file.exists() or self.log_file.stat().st_size <= max_bytes:
+            return
+        shutil.copyfile(self.log_file, old := self.log_file.with_suffix(".log.1"))
+        old.chmod(0o600)
+        # What was written since the copy is lost.
+        os.truncate(self.log_file, 0)
 
     def tail_of_log(self, lines: int = 20) -> str:
         """The last lines of what the program printed, this run and earlier ones."""

@@ -4,6 +4,8 @@ import socket
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
+
 from cli.servers.ports import Ports
 from cli.servers.process import (
     Child,
@@ -29,10 +31,14 @@ aof-load-truncated yes
 auto-aof-rewrite-min-size 64mb
 save ""
 stop-writes-on-bgsave-error yes
+# At this limit it refuses writes; without one it would fill the machine.
+maxmemory {max_memory_bytes}
 maxmemory-policy noeviction
 # A process title overwrites the environment, which has the mark of leftovers.
 set-proc-title no
 """
+#: Its share of the machine's memory is a quarter, and at least this.
+_MIN_MEMORY_BYTES = 1024**3
 
 
 class Redis:
@@ -79,7 +85,10 @@ class Redis:
             self._ports.require_free("redis")
         make_private_directory(self._directory)
         configuration = _CONFIGURATION.format(
-            port=self._port, directory=self._directory.resolve(), password=self._password
+            port=self._port,
+            directory=self._directory.resolve(),
+            password=self._password,
+            max_memory_bytes=max(_MIN_MEMORY_BYTES, psutil.virtual_memory().total // 4),
         )
         if self._lane_password is not None:
             rules = lane_rules(NAMESPACE)

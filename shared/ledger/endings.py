@@ -4,10 +4,22 @@ import json
 from collections.abc import Sequence
 
 from shared.ledger.commits import Assembled, Commit, commit_key
-from shared.lifecycle import Event, Status
+from shared.lifecycle import TRANSITIONS, Event, Status
 from shared.state import BatchRecord, FileRecord
 from shared.state.batches import Pin
 from shared.storage import Stored
+
+#: The fields that an end writes into the record.
+_OF_ENDS = {
+    "completed",
+    "failed",
+    "errors",
+    "first_error",
+    "output_file_id",
+    "output_object",
+    "error_file_id",
+    "error_object",
+}
 
 
 def ending_event(record: BatchRecord) -> Event:
@@ -63,6 +75,45 @@ def new_commit(
         garbage_later=[*_overtaken(record), *([parts] if has_garbage and keep_parts else [])],
         **pin._asdict(),
     )
+
+
+def commit_of(record: BatchRecord, event: Event, files: Sequence[FileRecord]) -> Commit:
+    """The commit of a batch that has ended by `event`, from its record and its files."""
+    row = TRANSITIONS[event]
+    fields = {name: text for name, text in record.fields.items() if name in _OF_ENDS}
+    before = {name: text for name, text in record.fields.items() if name not in _OF_ENDS}
+    at = int(before.pop(f"{row.target}_at"))
+    own = {fields.get("output_file_id"), fields.get("error_file_id")}
+    return Commit(
+        batch_id=record.id,
+        event=event,
+        record={**before, "status": min(row.sources)},
+        sequence=record.number("sequence"),
+        at_ms=at * 1000,
+        fields=fields,
+        output=_assembled(record, "output"),
+        error=_assembled(record, "error"),
+        files=[file.to_fields() for file in files if file.id in own],
+    )
+
+
+def event_of(record: BatchRecord) -> Event:
+    """The event by which a batch has ended."""
+    if record.status is not Status.FAILED:
+        return next(one for one, row in TRANSITIONS.items() if row.target is record.status)
+    if "plan" not in record.fields:
+        return Event.INPUT_REJECTED
+    is_lost = '"input_changed"' in record.fields.get("errors", "")
+    return Event.INPUT_LOST if is_lost else Event.LANE_FAILED
+
+
+def _assembled(record: BatchRecord, kind: str) -> Assembled | None:
+    if (text := record.fields.get(f"{kind}_object")) is None:
+        return None
+    place = json.loads(text)
+    del place["bucket"]
+    rows = record.number("completed" if kind == "output" else "failed")
+    return Assembled(**place, rows=rows, file_id=record.fields[f"{kind}_file_id"])
 
 
 def _file(

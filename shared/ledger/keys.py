@@ -116,6 +116,12 @@ async def revoke_key(state: State, storage: Storage, key_id: str) -> bool:
     return await state.keys.revoke(key_id, at=kept.revoked_at)
 
 
+async def save_key(state: State, storage: Storage, key_id: str) -> None:
+    """Write the key's record again, as Redis has it. Raises NotFoundError."""
+    kept = _kept(await state.keys.find(key_id), await state.keys.digest(key_id))
+    await storage.put(key_record_key(key_id), encoded(kept))
+
+
 def read_key(key: str, body: bytes) -> StoredKey:
     """The API key whose record has this S3 key and these bytes. Raises BrokenObjectError."""
     kept = decoded(key, body, StoredKey)

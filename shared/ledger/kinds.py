@@ -51,6 +51,8 @@ _KEYS: Mapping[Kind, str] = {
     Kind.PROBE: r"probes/.+",
     Kind.QUARANTINE: r"quarantine/.+",
 }
+#: What a fleet's keys begin with. Other objects in the bucket are not its own.
+PREFIXES = tuple(sorted({f"{pattern.partition('/')[0]}/" for pattern in _KEYS.values()}))
 
 
 def kind_of(key: str) -> Kind | None:

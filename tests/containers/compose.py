@@ -76,6 +76,7 @@ def _service(name: str, service: dict[str, Any], compose: Compose) -> Iterator[s
         yield f"{name}: nobody knows whether it is well"
     if service.get("restart") != "unless-stopped":
         yield f"{name}: not started again"
+    yield from _bounded(name, service)
     yield from _volumes(name, service, compose)
     yield from _closed(name, service)
     if "shm_size" in service and not 0 < _object_store(service) < _bytes(service["shm_size"]):
@@ -88,6 +89,13 @@ def _service(name: str, service: dict[str, Any], compose: Compose) -> Iterator[s
     yield from _secrets(name, service)
     if "build" in service and not (ROOT / service["build"]["dockerfile"]).is_file():
         yield f"{name}: there is no {service['build']['dockerfile']}"
+
+
+def _bounded(name: str, service: dict[str, Any]) -> Iterator[str]:
+    if not re.fullmatch(r"(\$\{\w+:-)?\d+[mg]\}?", str(service.get("mem_limit", ""))):
+        yield f"{name}: its memory is not limited"
+    if not {"max-size", "max-file"} <= service.get("logging", {}).get("options", {}).keys():
+        yield f"{name}: its log grows for ever"
 
 
 def _object_store(service: dict[str, Any]) -> int:

@@ -94,6 +94,14 @@ PLANTED: dict[str, tuple[Callable[[Compose], object], str]] = {
         lambda c: c["services"]["gateway"]["build"].update(dockerfile="gateway/dockerfile"),
         "there is no gateway/dockerfile",
     ),
+    "memory without a limit": (
+        lambda c: c["services"]["worker"].pop("mem_limit"),
+        "worker: its memory is not limited",
+    ),
+    "a log without a limit": (
+        lambda c: c["services"]["gateway"].update(logging={"driver": "json-file"}),
+        "gateway: its log grows for ever",
+    ),
     "a service that stays dead": (
         lambda c: c["services"]["dispatcher"].pop("restart"),
         "dispatcher: not started again",
@@ -206,6 +214,14 @@ def test_a_misspelt_variable_is_found(fleet: Compose) -> None:
         "dispatcher: nobody reads BATCHYARD_RAY_ADRESS",
         "dispatcher: nobody sets BATCHYARD_RAY_ADDRESS",
     ]
+
+
+def test_redis_refuses_writes_before_its_container_is_out_of_memory(fleet: Compose) -> None:
+    redis = compose.interpolated(fleet, compose_variables())["services"]["redis"]
+
+    assert '--maxmemory "$REDIS_MAXMEMORY"' in redis["entrypoint"][-1]
+    bound, limit = redis["environment"]["REDIS_MAXMEMORY"], redis["mem_limit"]
+    assert int(bound.removesuffix("mb")) <= 0.6 * 1024 * int(limit.removesuffix("g"))
 
 
 def test_a_login_in_the_environment_of_an_engine_is_found(fleet: Compose) -> None:

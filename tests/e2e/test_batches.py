@@ -1,6 +1,7 @@
 """One batch through every real part, over HTTP and the bus."""
 
 import asyncio
+import base64
 import hashlib
 import io
 import json
@@ -17,6 +18,11 @@ from tests.conftest import minio_client
 from tests.e2e.conftest import RunningFleet, chat_lines, embedding_lines, request_lines
 from tests.eventually import eventually
 from tests.servers import S3
+
+#: The smallest picture.
+_DOT = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+)
 
 
 def test_chat_results_come_back_complete_and_in_input_order(
@@ -116,6 +122,35 @@ def test_cancelling_stops_the_rows_and_keeps_what_is_finished(
     assert ended.request_counts.completed == len(finished) > 0
     assert {"batch_cancelled"} == {result["error"]["code"] for result in unrun}
     assert 2000 == len({result["custom_id"] for result in (*finished, *unrun)})
+
+
+async def test_media_that_a_request_names_are_fetched_with_the_lane_jobs_own_login(
+    warm_chat: RunningFleet,
+) -> None:
+    """The model sees no pictures, so that the engine's own words show that it got one."""
+    await warm_chat.storage().put("inbox/demo/dot.png", _DOT)
+    urls = [f"s3://batchyard/inbox/demo/{name}" for name in ("dot.png", "none.png")]
+    urls.append("s3://batchyard/inbox/globex/dot.png")
+    bodies: list[dict[str, Any]] = [
+        {
+            "model": CHAT_MODEL,
+            "messages": [
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
+            ],
+        }
+        for url in urls
+    ]
+
+    batch = warm_chat.wait(
+        warm_chat.submit(request_lines("/v1/chat/completions", bodies), "/v1/chat/completions")
+    )
+
+    here, missing, foreign = (
+        result["response"]["body"]["error"]["message"] for result in warm_chat.errors(batch)
+    )
+    assert "multimodal" in here
+    assert "no such object" in missing
+    assert "under s3://batchyard/inbox/demo/" in foreign
 
 
 async def test_a_message_with_an_object_in_s3_runs_and_is_announced(

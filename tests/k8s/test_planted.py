@@ -435,7 +435,7 @@ def test_a_planted_error_is_found_by_the_operators_schemas(fleet: Fleet, plant: 
 @pytest.mark.parametrize(
     ("policy", "flow"),
     [
-        ("redis", ("ray-h100", "redis", 6379)),
+        ("redis", ("ray-head", "redis", 6379)),
         ("dispatcher", ("dispatcher", "ray-head", 8265)),
         ("names", ("gateway", "dns", 53)),
         ("outside", ("ray-l4", "internet", 443)),

@@ -19,6 +19,7 @@ from cli.__main__ import app
 from cli.client.exit_codes import ExitCode
 from dispatcher.finaliser import Finaliser
 from dispatcher.forgetting import forget_ended
+from dispatcher.lost_inputs import fail_lost_inputs
 from dispatcher.reaper import Reaper
 from shared import ids
 from shared.catalog_file import load_catalog
@@ -52,8 +53,8 @@ from worker.outcomes import Outcome, SliceResult
 from worker.rows import nothing
 from worker.slice_io import fetch, settle
 
-_DAMAGES = ("flipped", "cut", "gone")
-_WHOLE = "whole"
+DAMAGES = ("flipped", "cut", "gone")
+WHOLE = "whole"
 
 
 class Case(NamedTuple):
@@ -161,7 +162,7 @@ async def _commit(yards: Yards, name: str) -> tuple[str, str]:
 
 def _plain(prefix: str, *, name_by_number: bool = False) -> Callable[[Yards, str], Any]:
     async def make(yards: Yards, name: str) -> tuple[str, str]:
-        number = [*_DAMAGES, _WHOLE].index(name)
+        number = [*DAMAGES, WHOLE].index(name)
         key = f"{prefix}{number:06d}" if name_by_number else f"{prefix}{name}"
         await yards.storage.put(key, b"anything")
         return key, ""
@@ -176,9 +177,9 @@ CASES: Mapping[Kind, Case] = {
     # The bytes themselves are compared when they are read.
     Kind.FILE: Case(
         _file,
-        dict.fromkeys(_DAMAGES, "validating"),
+        dict.fromkeys(DAMAGES, "validating"),
         named=("flipped", "cut", "gone"),
-        ends=dict.fromkeys(_DAMAGES, "failed"),
+        ends=dict.fromkeys(DAMAGES, "failed"),
     ),
     Kind.FILE_RECORD: Case(_file_record),
     Kind.DELETION: Case(_deletion, named=()),
@@ -190,23 +191,23 @@ CASES: Mapping[Kind, Case] = {
         _pack,
         {"flipped": "in_progress", "cut": None, "gone": None},
         named_again=("flipped",),
-        ends=dict.fromkeys(_DAMAGES, "failed"),
+        ends=dict.fromkeys(DAMAGES, "failed"),
     ),
-    Kind.PLAN: Case(_plan, dict.fromkeys(_DAMAGES, "validating"), named=("flipped", "cut", "gone")),
-    Kind.COPY: Case(_copy, dict.fromkeys(_DAMAGES, "in_progress"), named=()),
+    Kind.PLAN: Case(_plan, dict.fromkeys(DAMAGES, "validating"), named=("flipped", "cut", "gone")),
+    Kind.COPY: Case(_copy, dict.fromkeys(DAMAGES, "in_progress"), named=()),
     Kind.CANCELLATION: Case(
         _cancellation,
         {"flipped": "cancelling", "cut": "cancelling", "gone": "in_progress"},
-        ends=dict.fromkeys((*_DAMAGES, _WHOLE), "cancelled"),
+        ends=dict.fromkeys((*DAMAGES, WHOLE), "cancelled"),
     ),
     # All rows were on that lane.
     Kind.LANE_FAILURE: Case(
         _lane_failure,
-        {"flipped": "finalizing", "cut": "finalizing", "gone": "in_progress", _WHOLE: "finalizing"},
+        {"flipped": "finalizing", "cut": "finalizing", "gone": "in_progress", WHOLE: "finalizing"},
     ),
     # The bytes themselves are compared when the results are put together.
-    Kind.PART: Case(_part, dict.fromkeys(_DAMAGES, "in_progress"), named=("cut",)),
-    Kind.RESULT: Case(_result, dict.fromkeys(_DAMAGES, "completed"), named=()),
+    Kind.PART: Case(_part, dict.fromkeys(DAMAGES, "in_progress"), named=("cut",)),
+    Kind.RESULT: Case(_result, dict.fromkeys(DAMAGES, "completed"), named=()),
     # Without a commit, the batch has not ended for all that S3 knows.
     Kind.COMMIT: Case(_commit, {"flipped": "completed", "cut": "completed", "gone": "finalizing"}),
     Kind.UPLOAD_PART: Case(_plain("uploads/x/"), named=()),
@@ -240,7 +241,7 @@ class Made(NamedTuple):
     body: bytes | None
 
 
-async def _damage(storage: Storage, key: str, damage: str) -> bytes | None:
+async def damage_object(storage: Storage, key: str, damage: str) -> bytes | None:
     body, label = await storage.get(key), await storage.label(key)
     match damage:
         case "gone":
@@ -256,14 +257,14 @@ async def _damage(storage: Storage, key: str, damage: str) -> bytes | None:
     return body
 
 
-async def _make(yards: Yards, kind: Kind) -> list[Made]:
+async def make_all(yards: Yards, kind: Kind) -> list[Made]:
     made = []
-    for damage in (*_DAMAGES, _WHOLE):
+    for damage in (*DAMAGES, WHOLE):
         key, batch_id = await CASES[kind].make(yards, damage)
         assert kind_of(key) is kind
         body = None
-        if damage != _WHOLE:
-            body = await _damage(yards.storage, key, damage)
+        if damage != WHOLE:
+            body = await damage_object(yards.storage, key, damage)
         made.append(Made(damage, key, batch_id, body))
     return made
 
@@ -310,10 +311,10 @@ async def test_a_rebuild_names_the_damage_sets_it_aside_and_finishes_with_the_re
     case = CASES[kind]
     neighbours = await Neighbours.make(yards)
     before = await neighbours.look(yards)
-    made = await _make(yards, kind)
+    made = await make_all(yards, kind)
     whole = await yards.record(made[-1].batch_id) if made[-1].batch_id else {}
     await empty(redis_server)
-    _name(monkeypatch, redis_server, s3, yards.storage)
+    name_fleet(monkeypatch, redis_server, s3, yards.storage)
 
     code, told = await _rebuild()
 
@@ -328,7 +329,7 @@ async def test_a_rebuild_names_the_damage_sets_it_aside_and_finishes_with_the_re
             assert moved.startswith(QUARANTINE)
             assert await yards.storage.get(moved) == one.body
         if one.batch_id:
-            wanted = {_WHOLE: whole["status"], **case.statuses}[one.damage]
+            wanted = {WHOLE: whole["status"], **case.statuses}[one.damage]
             assert await _status(yards, one.batch_id) == wanted
     # Nobody is refused any more, and the next rebuild finds nothing new.
     await yards.state.restore.raise_if_under_way()
@@ -336,7 +337,10 @@ async def test_a_rebuild_names_the_damage_sets_it_aside_and_finishes_with_the_re
     if kind is not Kind.FILE:
         again = {one.key for one in made if one.damage in case.named_again}
         assert {one["key"] for one in told["damaged_objects"]} == again
-    await _run_all(yards, [neighbours.running, *(one.batch_id for one in made if one.batch_id)])
+    await run_all(yards, [neighbours.running, *(one.batch_id for one in made if one.batch_id)])
+    if kind is Kind.PACK:
+        errors = (await yards.state.batches.get(made[0].batch_id)).fields["errors"]
+        assert json.loads(errors)[0]["code"] == "input_changed"
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -345,7 +349,7 @@ async def test_a_fleet_at_work_fails_at_most_what_the_damage_is_in(
 ) -> None:
     neighbours = await Neighbours.make(yards)
     before = await neighbours.look(yards)
-    made = await _make(yards, kind)
+    made = await make_all(yards, kind)
     batch_ids = [one.batch_id for one in made if one.batch_id]
     # What was claimed comes back, as from a lane job that has ended.
     for claim in yards.claims:
@@ -363,7 +367,7 @@ async def test_a_fleet_at_work_fails_at_most_what_the_damage_is_in(
     await Reaper(yards.state, yards.storage).sweep()
     await forget_ended(yards.state, yards.storage, seconds=-1)
     assert (await neighbours.look(yards))[2:] == before[2:]
-    await _run_all(yards, [neighbours.running, *batch_ids])
+    await run_all(yards, [neighbours.running, *batch_ids])
 
     for one in made:
         if one.batch_id:
@@ -384,7 +388,7 @@ async def test_of_a_pack_with_a_damaged_line_the_other_batches_go_on(
     flipped = body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
     await yards.storage.put(key, flipped if damage == "flipped" else body[:last_line])
     await empty(redis_server)
-    _name(monkeypatch, redis_server, s3, yards.storage)
+    name_fleet(monkeypatch, redis_server, s3, yards.storage)
 
     code, told = await _rebuild()
 
@@ -395,7 +399,7 @@ async def test_of_a_pack_with_a_damaged_line_the_other_batches_go_on(
     assert await yards.storage.stat(key)
     statuses = [await _status(yards, batch_id) for batch_id in batch_ids]
     assert sorted(map(str, statuses)) == ["None", "in_progress", "in_progress"]
-    await _run_all(yards, batch_ids)
+    await run_all(yards, batch_ids)
 
 
 async def test_a_damaged_pack_stops_nobody_from_forgetting_other_batches(yards: Yards) -> None:
@@ -407,7 +411,7 @@ async def test_a_damaged_pack_stops_nobody_from_forgetting_other_batches(yards: 
             with suppress(NotFoundError):
                 await yards.state.files.delete(TENANT, file_id)
     key = (await yards.state.batches.get(ended[0])).fields["key"]
-    await _damage(yards.storage, key, "cut")
+    await damage_object(yards.storage, key, "cut")
     await yards.storage.remove([(await yards.state.batches.get(other[0])).fields["key"]])
 
     await forget_ended(yards.state, yards.storage, seconds=-1)
@@ -423,7 +427,7 @@ async def _status(yards: Yards, batch_id: str) -> str | None:
         return None
 
 
-async def _run_all(yards: Yards, batch_ids: list[str]) -> None:
+async def run_all(yards: Yards, batch_ids: list[str]) -> None:
     """Whatever is still known comes to an end, and has each row once."""
     for batch_id in batch_ids:
         if await _status(yards, batch_id) is None:
@@ -435,6 +439,9 @@ async def _run_all(yards: Yards, batch_ids: list[str]) -> None:
             if record.status == "in_progress":
                 for claim in await yards.yard.claim(batch_id):
                     await _answer(yards, claim)
+                for lane in record.lanes:
+                    # The dispatcher's part of it.
+                    await fail_lost_inputs(yards.state, yards.storage, lane)
             await yards.yard.finaliser.finish(batch_id)
         record = await yards.state.batches.get(batch_id)
         assert record.status in FINAL
@@ -468,7 +475,9 @@ async def _is_there(yards: Yards, file_id: str) -> bool:
     return True
 
 
-def _name(monkeypatch: pytest.MonkeyPatch, redis: servers.Redis, s3: S3, storage: Storage) -> None:
+def name_fleet(
+    monkeypatch: pytest.MonkeyPatch, redis: servers.Redis, s3: S3, storage: Storage
+) -> None:
     environment = {
         "REDIS_URL": redis.url,
         "S3_ENDPOINT": s3.endpoint,

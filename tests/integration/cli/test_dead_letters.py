@@ -109,6 +109,12 @@ def test_a_replay_is_the_original_message_and_its_sender(broker_dir: Path, servi
     [letter] = _json("ls", run_dir=broker_dir)
 
     assert _json("replay", letter["id"], run_dir=broker_dir) == {"replayed": [letter["id"]]}
+    [*_, told] = map(json.loads, (broker_dir / "trail.jsonl").read_text().splitlines())
+    assert (told["act"], told["object"], told["tenant"]) == (
+        "dead_letter.replayed",
+        letter["id"],
+        TENANT,
+    )
 
     [message] = act(service, take(topology.SUBMIT_QUEUE))
     user, properties, headers = replayed(message.headers)

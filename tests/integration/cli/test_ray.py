@@ -32,10 +32,17 @@ def test_logs_of_jobs_lie_in_the_run_directory_and_stay_there(tmp_path: Path) ->
         assert log.resolve().is_relative_to(run_dir.resolve())
         assert "hello" in node.job_log("said-by-the-job")
         assert len(_short_paths_to(run_dir)) == 1
+        scratch = Path(node.environment["TMPDIR"])
+        assert scratch.resolve() == (run_dir / "ray" / "scratch").resolve()
+        # A socket's path has 107 bytes at most, and programs add names of their own.
+        assert len(str(scratch)) < 60
+        for name in ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            assert Path(node.environment[name]).is_relative_to(run_dir)
     finally:
         node.stop()
 
     assert "hello" in log.read_text()
+    assert not (run_dir / "ray" / "scratch").exists()
     assert _short_paths_to(run_dir) == []
     assert [path for path in run_dir.rglob("*") if path.is_socket()] == []
     # Ray lets every user write into the folder that it is given.

@@ -14,8 +14,10 @@ from typer.testing import CliRunner, Result
 
 from cli.__main__ import app
 from cli.fleet.credentials import read_credentials
+from cli.s3_logins.bucket import apply_own_policy
 from cli.servers import CephS3, missing
 from shared.errors import BatchyardError, InvalidInputError, NotFoundError, SetupError
+from shared.settings import DEFAULT_TENANT_PREFIX
 from shared.storage import Storage
 from tests.conftest import minio_client
 from tests.servers import S3, absent
@@ -36,7 +38,12 @@ def service(run_dir: Path) -> Iterator[S3]:
     if missing(("ceph",)):
         absent("Ceph's programs", "PATH")
     made = read_credentials(run_dir)
-    server = CephS3(run_dir / "s3", made.s3_access_key, made.s3_secret_key)
+    server = CephS3(
+        run_dir / "s3",
+        made.s3_access_key,
+        made.s3_secret_key,
+        lane_keys=(made.lane_s3_access_key, made.lane_s3_secret_key),
+    )
     try:
         server.start()
         yield S3(server.endpoint, made.s3_access_key, made.s3_secret_key)
@@ -140,6 +147,74 @@ async def test_a_login_can_do_nothing_else(service: S3, logins: dict[str, Minio]
 
     with pytest.raises(S3Error, match="AccessDenied"):
         act(logins["acme"])
+
+
+@pytest.fixture
+async def lane_login(run_dir: Path, service: S3) -> Minio:
+    """The login of lane jobs, with the policy that the start of a fleet sets."""
+    made = read_credentials(run_dir)
+    storage = Storage(*service, BUCKET)
+    await storage.prepare()
+    for key in _OF_OTHERS:
+        await storage.put(key, b"{}")
+    server = CephS3(run_dir / "s3", made.s3_access_key, made.s3_secret_key)
+    await apply_own_policy(server, storage, DEFAULT_TENANT_PREFIX)
+    storage.close()
+    return minio_client(S3(service.endpoint, made.lane_s3_access_key, made.lane_s3_secret_key))
+
+
+_PART = "batches/batch_1/parts/000000-1.jsonl"
+_READ_BY_LANE_JOBS = ("files/acme/file-1", "packs/1", "inbox/acme/x", "batches/batch_1/copies/1")
+_OF_OTHERS = (
+    *_READ_BY_LANE_JOBS,
+    "keys/key_1.json",
+    "webhooks/we_1.json",
+    "batches/batch_1/plan.json",
+    "batches/batch_1/completed/output.jsonl",
+)
+_FORBIDDEN_TO_LANE_JOBS: dict[str, Act] = {
+    "read keys": _get("keys/key_1.json"),
+    "read signing secrets": _get("webhooks/we_1.json"),
+    "read a plan": _get("batches/batch_1/plan.json"),
+    "read a result": _get("batches/batch_1/completed/output.jsonl"),
+    "read what is not there": _get("files/acme/file-none"),
+    "write a result": _put("batches/batch_1/completed/output.jsonl"),
+    "write a commit": _put("batches/batch_1/commit-completed.json"),
+    "write an input": _put("files/acme/file-1"),
+    "write a key": _put("keys/key_2.json"),
+    "delete a part": lambda client: client.remove_object(BUCKET, _PART),
+    "list everything": lambda client: list(client.list_objects(BUCKET, recursive=True)),
+    "make a bucket": lambda client: client.make_bucket("buckets-of-lanes"),
+    "replace the policy": lambda client: client.delete_bucket_policy(BUCKET),
+}
+
+
+async def test_a_lane_job_reads_inputs_and_writes_parts_that_the_dispatcher_can_read(
+    lane_login: Minio, service: S3, run_dir: Path
+) -> None:
+    assert [_get(key)(lane_login) for key in _READ_BY_LANE_JOBS] == [b"{}"] * 4
+    _put(_PART, b"a part")(lane_login)
+    assert _get(_PART)(lane_login) == b"a part"
+
+    storage = Storage(*service, BUCKET)
+    assert await storage.get(_PART) == b"a part"
+    await storage.remove([_PART])
+    made = read_credentials(run_dir)
+    own = Storage(service.endpoint, made.lane_s3_access_key, made.lane_s3_secret_key, BUCKET)
+    # What it asks if an object fails: whether S3 answers at all.
+    await own.check_reads()
+    own.close()
+    storage.close()
+
+
+@pytest.mark.parametrize(
+    "act", _FORBIDDEN_TO_LANE_JOBS.values(), ids=_FORBIDDEN_TO_LANE_JOBS.keys()
+)
+async def test_a_lane_job_can_do_nothing_else(lane_login: Minio, act: Act) -> None:
+    _put(_PART)(lane_login)
+
+    with pytest.raises(S3Error, match="AccessDenied"):
+        act(lane_login)
 
 
 def test_new_keys_replace_the_old_ones_and_others_keep_theirs(

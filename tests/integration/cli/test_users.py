@@ -148,6 +148,8 @@ def test_connections_and_channels_are_bounded_and_the_broker_says_so(
 
 
 def test_a_user_is_listed_renewed_and_removed(broker_dir: Path, acme: str) -> None:
+    trail = broker_dir / "trail.jsonl"
+    trail.unlink(missing_ok=True)
     made = json.loads(_run("create", "--tenant", "late", "--json", run_dir=broker_dir).stdout)
     listed = json.loads(_run("list", "--json", run_dir=broker_dir).stdout)
     renewed = json.loads(_run("renew", "late", "--json", run_dir=broker_dir).stdout)
@@ -159,6 +161,11 @@ def test_a_user_is_listed_renewed_and_removed(broker_dir: Path, acme: str) -> No
     assert _run("delete", "late", run_dir=broker_dir).stdout == "deleted  late\n"
     with pytest.raises(AMQPError):
         act(renewed["url"])
+    lines = [json.loads(line) for line in trail.read_text().splitlines()]
+    assert [(line["act"], line["tenant"], line["result"]) for line in lines] == [
+        (f"user.{verb}", "late", "done") for verb in ("created", "renewed", "deleted")
+    ]
+    assert made["password"] not in trail.read_text()
 
 
 def test_printed_definitions_make_the_same_user(broker_dir: Path, acme: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from cli.fleet.ray import RayNode
 from cli.servers import free_port
 from dispatcher.cluster import Cluster, JobStatus
+from dispatcher.job_records import JobRecords
 from shared.errors import TransientError
 from tests.eventually import eventually
 
@@ -50,6 +51,29 @@ async def test_a_job_is_submitted_once_and_stopped(cluster: Cluster) -> None:
     await cluster.stop(job)
     await cluster.submit(job, _FOREVER, metadata={})
     assert await cluster.status(job) is JobStatus.STOPPED
+
+
+async def test_records_of_lane_jobs_that_are_over_are_deleted_and_no_others(
+    cluster: Cluster,
+) -> None:
+    over, running, foreign = _job(), _job(), _job()
+    await cluster.submit(over, "true", metadata={"lane": "m@gpu"})
+    await cluster.submit(running, _FOREVER, metadata={"lane": "m@gpu"})
+    await cluster.submit(foreign, "true", metadata={})
+    for job in (over, foreign):
+        await eventually(lambda job=job: _is(cluster, job, JobStatus.SUCCEEDED))  # type: ignore[misc]  # bound now
+    await eventually(lambda: _is(cluster, running, JobStatus.RUNNING))
+
+    await JobRecords(cluster, kept_seconds=3600).forget()
+    assert await cluster.status(over) is JobStatus.SUCCEEDED
+    await JobRecords(cluster, kept_seconds=-1).forget()
+
+    assert await cluster.status(over) is None
+    assert await cluster.status(running) is JobStatus.RUNNING
+    assert await cluster.status(foreign) is JobStatus.SUCCEEDED
+    # It is no error if another dispatcher was faster.
+    await cluster.forget(over)
+    await cluster.stop(running)
 
 
 async def test_a_job_that_was_never_submitted_is_unknown(cluster: Cluster) -> None:

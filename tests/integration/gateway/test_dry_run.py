@@ -113,6 +113,28 @@ async def test_what_the_engine_would_refuse_is_reported_with_its_line_and_field(
     assert (found["rows"], found["tokens"]["output"]) == (3, 5)
 
 
+async def test_media_may_come_from_the_tenants_own_places_in_s3(
+    acme: Caller, bucket: Storage
+) -> None:
+    places = {
+        "own": f"inbox/{acme.tenant}/a.png",
+        "another's": "inbox/globex/a.png",
+        "ours": "batches/x",
+    }
+    lines = [
+        _line(name, messages=[{"role": "user", "content": [_image(f"s3://{bucket.bucket}/{key}")]}])
+        for name, key in places.items()
+    ]
+    file_id = await _upload(acme, *lines)
+
+    found = (await _dry_run(acme, file_id)).json()
+
+    assert [(bad["line"], bad["param"]) for bad in found["refused"]["data"]] == [
+        (2, "body.messages.0.content.0.image_url"),
+        (3, "body.messages.0.content.0.image_url"),
+    ]
+
+
 async def test_bad_lines_are_those_of_the_batch_and_cost_no_batch(acme: Caller) -> None:
     file_id = await _upload(acme, _line("a"), b"{", _line("a"), _line("b", model="nobody"))
 
@@ -284,3 +306,7 @@ def _line(custom_id: str, words: int = 1, *, model: str = "counted", **changes: 
     }
     request = {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}
     return json.dumps(request).encode()
+
+
+def _image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}

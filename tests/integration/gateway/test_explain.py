@@ -47,6 +47,22 @@ async def test_a_new_batch_waits_for_its_plan(acme: Caller, gateway_state: State
     assert (await _explained(acme, batch_id))["waits_for"]["code"] == "cancelling"
 
 
+async def test_what_is_held_back_because_engines_died_says_so(
+    acme: Caller, gateway_state: State, lane: str, behind: "Redis[str]"
+) -> None:
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, lane=lane)
+    day = int(time.time()) // 86_400
+    before = await _explained(acme, batch_id)
+
+    await behind.hset(f"{{batchyard}}:engine-deaths:{day}", acme.tenant, "200")
+    found = await _explained(acme, batch_id)
+
+    assert before["waits_for"]["code"] != "engine_deaths"
+    assert found["waits_for"]["code"] == "engine_deaths"
+    assert "until midnight UTC" in found["waits_for"]["message"]
+    assert found["summary"].startswith("As many engines have died of your requests today")
+
+
 async def test_it_says_how_far_the_lanes_start_has_come(
     acme: Caller, gateway_state: State, lane: str
 ) -> None:

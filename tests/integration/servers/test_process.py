@@ -211,3 +211,36 @@ def test_a_run_directory_has_one_user_at_a_time(tmp_path: Path) -> None:
 
     with sole_user_of(tmp_path):
         pass
+
+
+def test_a_log_that_grows_is_moved_aside_once_and_written_on(tmp_path: Path) -> None:
+    script = "import sys, time\nwhile True: print('x' * 999, flush=True); time.sleep(0.001)"
+    child = Child("chatty", [sys.executable, "-c", script], tmp_path)
+    child.start()
+    old = tmp_path / "chatty.log.1"
+    try:
+        for _ in range(2):
+            wait_until(lambda: child.log_file.stat().st_size > 50_000)
+            child.bound_log(50_000)
+            assert child.log_file.stat().st_size < 50_000
+        wait_until(lambda: child.log_file.stat().st_size > 0)
+    finally:
+        child.kill()
+
+    assert old.stat().st_size > 50_000
+    assert old.stat().st_mode & 0o077 == 0
+    assert child.log_file.read_text().startswith("x")
+    assert sorted(path.name for path in tmp_path.glob("chatty.log*")) == [
+        "chatty.log",
+        "chatty.log.1",
+    ]
+
+
+def test_a_small_log_stays(tmp_path: Path) -> None:
+    child = Child("quiet", ["true"], tmp_path)
+    child.bound_log()
+    child.log_file.write_text("a line\n")
+
+    child.bound_log()
+
+    assert child.log_file.read_text() == "a line\n"

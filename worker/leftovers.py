@@ -1,0 +1,41 @@
+"""Removes what processes of Ray and vLLM leave behind on this node; nothing else does."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+#: Longer than an operator looks for the log of a process that ended.
+_KEPT_SECONDS = 3 * 86_400.0
+#: Logs of single processes: each job, and each process of a wave, has its own.
+_LOGS = ("job-driver-*.log", "worker-*.out*", "worker-*.err*", "python-core-worker-*.log*")
+#: Where processes of an engine meet, by name of a file in the folder for temporary ones.
+_MEETINGS = ("vllm_dist_*",)
+
+
+def sweep_leftovers(logs: Path | None = None, *, now: float | None = None) -> int:
+    """Remove old logs from Ray's folder `logs` and old files of vLLM; returns how many."""
+    before = (time.time() if now is None else now) - _KEPT_SECONDS
+    removed = 0
+    for path in (*_found(Path(tempfile.gettempdir()), _MEETINGS), *_found(logs, _LOGS)):
+        # Another process may be faster, and other users' files are theirs.
+        with suppress(OSError):
+            if path.is_file() and path.stat().st_mtime < before:
+                path.unlink()
+                removed += 1
+    return removed
+
+
+def logs_of_ray() -> Path | None:
+    """The folder with the logs of this node's Ray; None where this process has none."""
+    from ray._private.worker import global_worker  # Ray tells it nowhere else
+
+    node = global_worker.node
+    return None if node is None else Path(node.get_logs_dir_path())
+
+
+def _found(folder: Path | None, patterns: tuple[str, ...]) -> Iterator[Path]:
+    if folder is not None:
+        for pattern in patterns:
+            yield from folder.glob(pattern)
