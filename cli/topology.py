@@ -10,8 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from shared.bus import topology
-from shared.bus.topology import TENANT_QUEUES, Bounds, User
+from shared.bus.topology import MAX_MESSAGE_BYTES, TENANT_QUEUES, Bounds, User
 from shared.errors import SetupError
+
+#: No definitions set it.
+_MESSAGE_SIZE = f"setting   max_message_size = {MAX_MESSAGE_BYTES}, in rabbitmq.conf"
 
 
 def run(
@@ -71,7 +74,7 @@ def run(
     if definitions:
         typer.echo(json.dumps(made, indent=2))
         return
-    for line in (*_lines(made), *_limits(users)):
+    for line in (*_lines(made), *_limits(users), _MESSAGE_SIZE):
         typer.echo(line)
 
 

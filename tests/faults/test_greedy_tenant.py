@@ -29,8 +29,8 @@ _ROOT = Path(__file__).parents[2]
 _GREEDY = "greedy"
 #: It has a machine of its own: what it computes itself is not taken from the servers.
 _ELSEWHERE = 'echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 19 "$@"'
-#: Round trips of the other tenant, before it and meanwhile.
-_BEFORE = 40
+#: Round trips of the other tenant before it, and as many after it.
+_WITHOUT = 40
 #: The others may be slower by so much, whatever a round trip takes: the clock of a busy machine.
 _NOISE_SECONDS = 0.05
 _WORDS = {
@@ -59,7 +59,7 @@ async def _endure(yard: BrokerYard, *, seconds: float) -> dict[str, Any]:
     user = User(_GREEDY, secrets.token_urlsafe(16), tenant=True)
     yard.rabbitmq.import_definitions(logins([user]))
     async with _replies(yard) as (channel, replies):
-        before = [await _round_trip(channel, replies) for _ in range(_BEFORE)]
+        without = [await _round_trip(channel, replies) for _ in range(_WITHOUT)]
         attack = await asyncio.create_subprocess_exec(
             "bash", "-c", _ELSEWHERE, "bash", sys.executable, "-m", "tests.faults.greedy",
             yard.rabbitmq.url(user), _GREEDY, str(seconds),
@@ -72,9 +72,11 @@ async def _endure(yard: BrokerYard, *, seconds: float) -> dict[str, Any]:
             await asyncio.sleep(0)
         assert attack.stdout is not None
         report = json.loads(await attack.stdout.read())
+        # Again, because the machine may have become busier by itself.
+        without += [await _round_trip(channel, replies) for _ in range(_WITHOUT)]
     held = await _held(yard.rabbitmq)
     figures = {
-        "before_ms": round(1000 * statistics.median(before), 1),
+        "without_ms": round(1000 * statistics.median(without), 1),
         "meanwhile_ms": round(1000 * statistics.median(meanwhile), 1),
         "round_trips": len(meanwhile),
         **report,
@@ -83,7 +85,7 @@ async def _endure(yard: BrokerYard, *, seconds: float) -> dict[str, Any]:
 
     assert {what: words for what, words in _WORDS.items() if words not in _said(report, what)} == {}
     assert report["done"].get("queues", 0) == report["done"].get("exchanges", 0) == 0
-    assert figures["meanwhile_ms"] < 2 * figures["before_ms"] + 1000 * _NOISE_SECONDS, figures
+    assert figures["meanwhile_ms"] < 2 * figures["without_ms"] + 1000 * _NOISE_SECONDS, figures
     assert held <= 2 * topology.TENANT_QUEUE_MAX_BYTES
     return figures
 

@@ -338,6 +338,9 @@ async def test_a_rebuild_names_the_damage_sets_it_aside_and_finishes_with_the_re
         again = {one.key for one in made if one.damage in case.named_again}
         assert {one["key"] for one in told["damaged_objects"]} == again
     await run_all(yards, [neighbours.running, *(one.batch_id for one in made if one.batch_id)])
+    if kind is Kind.PACK:
+        errors = (await yards.state.batches.get(made[0].batch_id)).fields["errors"]
+        assert json.loads(errors)[0]["code"] == "input_changed"
 
 
 @pytest.mark.parametrize("kind", Kind)

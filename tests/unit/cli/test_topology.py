@@ -70,6 +70,7 @@ def test_bounds_of_tenants_are_in_the_text_as_commands() -> None:
     assert json.loads(shlex.split(words)[2]) == Bounds().limits()
     assert re.search(r"queue +sub\.acme\.orders ", text)
     assert f'"max-length-bytes": {topology.TENANT_QUEUE_MAX_BYTES}' in text
+    assert f"max_message_size = {topology.MAX_MESSAGE_BYTES}," in text
 
 
 @pytest.mark.parametrize(
