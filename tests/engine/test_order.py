@@ -127,27 +127,26 @@ async def test_no_tenant_can_tell_by_the_time_what_another_has_sent(engine: str)
             await call.end()
         return perf_counter() - began
 
-    def faster(some: list[float], others: list[float]) -> float:
-        """Of all pairs, the part in which the first one is faster; a half if nothing differs."""
-        return sum(a < b for a in some for b in others) / (len(some) * len(others))
-
-    victims: list[float] = []
-    fresh: list[float] = []
-    own: list[float] = []
-    # In turns, so that the machine's moods are the same for all.
-    for number in range(24):
+    async def turn(number: int) -> tuple[float, float, float]:
+        """What a spy waits for prompts of the victim, for new ones, and for the same once more."""
         known, unknown = (
             [f"{number} {word} {row} " + "is what was said, " * 120 for row in range(SEATS)]
             for word in ("known", "unknown")
         )
         await seconds("victim", known)
-        victims.append(await seconds("spy", known))
-        fresh.append(await seconds("spy", unknown))
-        own.append(await seconds("spy", unknown))
+        return (
+            await seconds("spy", known), await seconds("spy", unknown),
+            await seconds("spy", unknown),
+        )  # fmt: skip
 
-    # Who has sent a prompt himself can tell: the times would show it.
-    assert faster(own, fresh) > 0.8
-    assert 0.25 < faster(victims, fresh) < 0.75
+    for round_ in range(5):
+        turns = [await turn(24 * round_ + number) for number in range(24)]
+        # Who has sent a prompt himself can tell. On a machine that does other work, nobody can.
+        if sum(own < fresh for _, fresh, own in turns) >= 20:
+            break
+    else:
+        pytest.fail("The times do not even show what the spy itself has sent.")
+    assert 6 < sum(victims < fresh for victims, fresh, _ in turns) < 18
 
 
 async def test_a_grammar_that_explodes_holds_up_nobody_else(engine: str) -> None:
