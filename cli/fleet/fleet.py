@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from cli.fleet.servers import Addresses, OwnServers, Servers, service_user
 from cli.s3_logins.bucket import apply_own_policy
 from cli.servers import Child, Ports
 from cli.servers.process import make_private_directory, wait_ready
-from cli.trail import TRAIL_FILE
+from cli.trail import TRAIL_FILE, told
+from shared import ids
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
 from shared.ledger.keys import add_key
@@ -225,7 +227,12 @@ class Fleet:
         if self.servers.ceph is not None:
             prefix = environment.get("BATCHYARD_TENANT_PREFIX", DEFAULT_TENANT_PREFIX)
             await apply_own_policy(self.servers.ceph, storage, prefix)
-        await add_key(state, storage, TENANT, self.credentials.api_key, name="batchyard up")
+        key = self.credentials.api_key
+        key_id = ids.api_key_id(ids.api_key_digest(key))
+        is_known = key_id in {record.id for record in await state.keys.all(TENANT)}
+        telling = told(self.run_dir, "key.created", tenant=TENANT, about=key_id)
+        with nullcontext() if is_known else telling:
+            await add_key(state, storage, TENANT, key, name="batchyard up")
         storage.close()
         await state.close()
 

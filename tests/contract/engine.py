@@ -20,8 +20,9 @@ from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
 from tests.eventually import wait_until
-from worker.rows import assemble
-from worker.slice_io import fetch
+from worker.outcomes import Outcome, SliceResult
+from worker.rows import assemble, nothing
+from worker.slice_io import fetch, settle
 
 _PAUSE_SECONDS = 0.02
 #: Longer than any test, so that claims need no renewing.
@@ -94,7 +95,9 @@ class ScriptedEngine:
 
     async def _run_slice(self, state: State, storage: Storage, claim: Claim) -> None:
         fetched = await fetch(storage, claim)
-        assert isinstance(fetched.lines, bytes)
+        if isinstance(fetched.lines, Outcome):
+            await settle(state, storage, claim, SliceResult(fetched.lines, nothing()))
+            return
         lines = split(fetched.lines)
         results = await asyncio.gather(*(self._answer(state, claim, line) for line in lines))
         body = assemble(claim.batch_id, claim.slice, lines, results)

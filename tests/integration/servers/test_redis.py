@@ -10,7 +10,10 @@ from redis.retry import Retry
 
 from cli.servers import Ports, Redis
 from shared.errors import SetupError
+from shared.state import State
 from shared.state.state import NAMESPACE
+from shared.tenants import TenantSettings
+from tests.batches import JOB, LANE, feed, in_progress
 
 pytestmark = pytest.mark.usefixtures("needs_redis")
 
@@ -139,3 +142,25 @@ def test_a_password_that_would_break_the_configuration_is_refused(
 ) -> None:
     with pytest.raises(SetupError, match="password"):
         Redis(tmp_path, password)
+
+
+async def test_a_lane_job_may_read_what_is_set_for_tenants_and_count_their_engines_deaths(
+    server: Redis,
+) -> None:
+    full, lane_job = State(server.url), State(server.lane_url)
+    await full.tenants.put("acme", TenantSettings(engine_deaths_per_day=3))
+    await full.lanes.set_weights({"acme": 2.0})
+    batch_id = await in_progress(full, slices=1)
+    await feed(full, batch_id, slices=1)
+    await full.lanes.open_job(LANE, "", JOB)
+
+    [claim] = await lane_job.claims.take(LANE, JOB, lease_seconds=30, slices=1, rows=99, begun=True)
+    await lane_job.claims.release(claim, strikes=1, max_deaths=9, is_tenants_own=True)
+    usage = await full.tenants.usage("acme", ())
+    with pytest.raises(redis.exceptions.ResponseError, match=r"can.t access"):
+        await lane_job.tenants.put("acme", TenantSettings())
+
+    assert (claim.weight, claim.tenant_deaths, claim.tenant_death_limit) == (2.0, 0, 3)
+    assert usage.engine_deaths == 1
+    await full.close()
+    await lane_job.close()

@@ -14,6 +14,7 @@ from shared.state.claims import SupersededError
 from tests.batches import (
     JOB,
     LANE,
+    ROWS_A_SLICE,
     accept_input,
     claim,
     claim_suspects,
@@ -869,3 +870,65 @@ async def test_what_is_kept_of_a_closing_batch_becomes_its_parts_once_nothing_is
     record = await state.batches.get(one.batch_id)
     assert (record.number("completed"), record.number("slices_committed")) == (3, 1)
     assert [(0, 0)] == await state.slices.commits(one.batch_id, 0)
+
+
+async def test_a_broken_part_of_a_mixed_batch_runs_again_on_its_lane_alone(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    batch_id = await in_progress(state, lane="m@gpu n@gpu")
+    claims = []
+    for lane in ("m@gpu", "n@gpu"):
+        await feed(state, batch_id, lane=lane)
+        claims += await claim(state, lane=lane)
+    for one in claims:
+        await state.claims.commit(one, part(one))
+    broken = (await state.slices.parts(batch_id))[1]
+
+    assert await state.claims.drop_part(batch_id, 1, broken) == "again"
+
+    record = await state.batches.get(batch_id)
+    assert (record.status, record.number("completed")) == (Status.IN_PROGRESS, ROWS_A_SLICE)
+    assert [record.number(f"slices_left:{lane}") for lane in ("m@gpu", "n@gpu")] == [0, 1]
+    for kind in ("active", "waiting"):
+        lists = [
+            await redis.zrange(f"{namespace}lane:{lane}:{kind}", 0, -1)
+            for lane in ("m@gpu", "n@gpu")
+        ]
+        assert lists == [[], [batch_id]], kind
+    await feed(state, batch_id, lane="n@gpu")
+    [again] = await claim(state, lane="n@gpu")
+    assert (again.index, again.epoch) == (1, 2)
+
+
+async def test_a_broken_part_of_a_lane_that_was_given_up_is_given_up_too(state: State) -> None:
+    batch_id = await in_progress(state, lane="m@gpu n@gpu")
+    await feed(state, batch_id, lane="m@gpu")
+    [one] = await claim(state, lane="m@gpu")
+    await state.claims.commit(one, part(one))
+    await state.fail_lane("m@gpu", batch_id, "no", {})
+    broken = (await state.slices.parts(batch_id))[0]
+
+    assert await state.claims.drop_part(batch_id, 0, broken) == "lost"
+
+    record = await state.batches.get(batch_id)
+    assert (record.number("given_up"), record.number("completed")) == (ROWS_A_SLICE, 0)
+
+
+async def test_a_tenants_queue_counts_a_batch_that_runs_again(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    [one, other] = await claimed(state)
+    queued = {"queued_model": "m", "prompt_tokens": 7}
+    await redis.hset(f"{namespace}batch:{one.batch_id}", mapping=queued)
+    for each in (one, other):
+        await state.claims.commit(each, part(each))
+    left = await redis.hgetall(f"{namespace}enqueued:acme")
+    broken = (await state.slices.parts(one.batch_id))[0]
+
+    await state.claims.drop_part(one.batch_id, 0, broken)
+
+    assert left == {}
+    assert await redis.hgetall(f"{namespace}enqueued:acme") == {
+        "requests": str(2 * ROWS_A_SLICE),
+        "tokens:m": "7",
+    }

@@ -61,6 +61,7 @@ class _Batch:
     slices: list[_Slice]
     status: Status = Status.IN_PROGRESS
     is_paused: bool = False
+    is_closed: bool = False
     completed: int = 0
     failed: int = 0
     deaths: int = 0
@@ -80,7 +81,7 @@ class _Batch:
         return [
             slice_
             for slice_ in self.slices
-            if slice_.lane == lane and slice_.place not in ("committed", "given up")
+            if slice_.lane == lane and slice_.place not in ("committed", "given up", "lost")
         ]
 
     @property
@@ -249,6 +250,30 @@ class _Machine(RuleBasedStateMachine):
 
         assert outcome == expected
 
+    @precondition(lambda self: self._committed())
+    @rule(data=st.data())
+    def lose_part(self, data: st.DataObject) -> None:
+        """The bytes of a committed part are found to be wrong."""
+        batch_id, index = data.draw(st.sampled_from(self._committed()))
+        batch = self._batches[batch_id]
+        slice_ = batch.slices[index]
+        committed = self._run(self._state.slices.parts(batch_id))[index]
+        if batch.status in FINAL:
+            expected = "changed"
+        else:
+            batch.completed -= ROWS_A_SLICE - slice_.failed
+            batch.failed -= slice_.failed
+            is_given_up = slice_.lane in batch.lost_lanes
+            is_closing = batch.is_closed or batch.status is Status.CANCELLING
+            expected = "lost" if is_given_up or is_closing else "again"
+            slice_.place = "given up" if is_given_up else "lost" if is_closing else "pending"
+            if expected == "again" and batch.status is Status.FINALIZING:
+                batch.move_to(Status.IN_PROGRESS)
+
+        for outcome in (expected, "changed"):
+            dropped = self._run(self._state.claims.drop_part(batch_id, index, committed))
+            assert dropped == outcome
+
     @precondition(lambda self: self._claims)
     @rule(data=st.data(), strikes=st.integers(0, 1))
     def release(self, data: st.DataObject, strikes: int) -> None:
@@ -341,11 +366,13 @@ class _Machine(RuleBasedStateMachine):
         is_legal = batch.status is Status.IN_PROGRESS or (
             event is Event.CANCEL_REQUESTED and batch.status is Status.FINALIZING
         )
+        fields = {"window_closed": 1} if event is Event.WINDOW_CLOSED else {}
         if batch.status is target:
-            assert not self._run(self._state.apply(batch_id, event))
+            assert not self._run(self._state.apply(batch_id, event, fields))
         elif is_legal:
-            assert self._run(self._state.apply(batch_id, event))
+            assert self._run(self._state.apply(batch_id, event, fields))
             batch.move_to(target)
+            batch.is_closed |= event is Event.WINDOW_CLOSED
         else:
             with pytest.raises(InvalidTransitionError):
                 self._run(self._state.apply(batch_id, event))
@@ -448,7 +475,7 @@ class _Machine(RuleBasedStateMachine):
         sequences = [int(entry.fields["sequence"]) for entry in own]
         assert sequences == sorted(set(sequences))
         assert sum(types[f"batch.{status}"] for status in FINAL) == (batch.status in FINAL)
-        expected = Counter({**batch.events, "batch.accepted": 1, "batch.in_progress": 1})
+        expected = batch.events + Counter({"batch.accepted": 1, "batch.in_progress": 1})
         # Progress is never among them.
         assert +expected == types
 
@@ -479,6 +506,14 @@ class _Machine(RuleBasedStateMachine):
             for batch_id, batch in self._batches.items()
             for index, slice_ in enumerate(batch.slices)
             if slice_.is_inflight and lane in (None, slice_.lane)
+        ]
+
+    def _committed(self) -> list[tuple[str, int]]:
+        return [
+            (batch_id, index)
+            for batch_id, batch in self._batches.items()
+            for index, slice_ in enumerate(batch.slices)
+            if slice_.place == "committed"
         ]
 
     def _give_back(self, batch_id: str, index: int) -> None:
