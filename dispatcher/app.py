@@ -238,6 +238,7 @@ async def _connected(settings: DispatcherSettings) -> AsyncIterator[Services]:
         sender = Sender(guard, timeout_seconds=settings.webhook_timeout_seconds)
         stack.push_async_callback(sender.close)
         await bucket.prepare()
+        await bucket.make_readable()
         if settings.tag_results:
             await bucket.require_tags()
         await bus.connect(declares=settings.declare_topology)

@@ -47,7 +47,7 @@ def _run_lane(lane_name: str, job: str, digest: str, unknown: list[str]) -> NoRe
     from worker.catalog import wait_for_catalog
     from worker.connections import read_settings
     from worker.job import run_lane_job
-    from worker.leftovers import logs_of_ray, sweep_leftovers
+    from worker.leftovers import logs_of_ray, sweep_regularly
     from worker.wave import prepare_ray_data
 
     settings = read_settings()
@@ -57,7 +57,7 @@ def _run_lane(lane_name: str, job: str, digest: str, unknown: list[str]) -> NoRe
     wait_for_catalog(settings.catalog, digest)
     ray.init(address="auto", logging_level=logging.WARNING, log_to_driver=False)
     prepare_ray_data()
-    sweep_leftovers(logs_of_ray())
+    sweep_regularly(logs_of_ray())
     run_lane_job(settings, lane_name, job)
 
 

@@ -1,6 +1,7 @@
 """Removes what processes of Ray and vLLM leave behind on this node; nothing else does."""
 
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +26,22 @@ def sweep_leftovers(logs: Path | None = None, *, now: float | None = None) -> in
                 path.unlink()
                 removed += 1
     return removed
+
+
+def sweep_regularly(logs: Path | None, *, every_seconds: float = 3600.0) -> threading.Event:
+    """`sweep_leftovers` now and again and again, in a thread that ends with the process.
+
+    It ends before if the event that is returned is set.
+    """
+    ended = threading.Event()
+
+    def sweep() -> None:
+        while not ended.is_set():
+            sweep_leftovers(logs)
+            ended.wait(every_seconds)
+
+    threading.Thread(target=sweep, daemon=True, name="leftovers").start()
+    return ended
 
 
 def logs_of_ray() -> Path | None:

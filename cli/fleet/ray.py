@@ -72,8 +72,9 @@ class RayNode:
         self._short = Path(tempfile.gettempdir()) / f"batchyard-{digest}"
         caches = run_dir.resolve() / "caches"
         self.environment = {
-            **{name: str(caches / folder) for name, folder in _CACHES.items()},
             **environment,
+            # PyTorch writes its own default into the environment of whoever imports it.
+            **{name: str(caches / folder) for name, folder in _CACHES.items()},
             **_CLOSED,
             **_ROTATION,
             # vLLM and others leave files there; they go with Ray.

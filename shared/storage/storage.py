@@ -100,7 +100,6 @@ class Storage:
                 f"{error} Check BATCHYARD_S3_ACCESS_KEY, BATCHYARD_S3_SECRET_KEY and what that "
                 f"login may do with the bucket '{self.bucket}'."
             ) from error
-        await self.create(READABLE, b"1")
         probe = f"{PROBES}{secrets.token_hex(8)}"
         first = await self.create(probe, b"1")
         second = await self.create(probe, b"2")
@@ -111,6 +110,10 @@ class Storage:
                 "(If-None-Match: *), so results could be overwritten. Use a server that answers "
                 "412, such as Ceph RGW, MinIO or AWS."
             )
+
+    async def make_readable(self) -> None:
+        """Make the object that `check_reads` asks for, for logins that may not list the bucket."""
+        await self.create(READABLE, b"1")
 
     async def ping(self) -> None:
         """Raise TransientError if the server does not answer."""

@@ -97,8 +97,9 @@ class ChaosFleet:
         self._service = User("batchyard", secrets.token_urlsafe(16), tenant=False)
         self._users = {
             name: User(name, secrets.token_urlsafe(16), tenant=True, bounds=UNBOUNDED)
-            for name in (*TENANTS, OUTSIDER)
+            for name in TENANTS
         }
+        self._users[OUTSIDER] = User(OUTSIDER, secrets.token_urlsafe(16), tenant=True)
         self.redis = Redis(run_dir / "redis", secrets.token_urlsafe(16), secrets.token_urlsafe(16))
         self.rabbitmq = RabbitMQ(run_dir / "rabbitmq", [self._service, *self._users.values()])
         keys = secrets.token_hex(10).upper(), secrets.token_urlsafe(30)
@@ -498,7 +499,7 @@ class ChaosFleet:
 
     def are_queues_registered(self) -> bool:
         """Whether RabbitMQ would know its queues and event bindings after a kill."""
-        outsiders = f"sub.{OUTSIDER}.outsider"
+        outsiders = f"sub.{OUTSIDER}.main"
         bound = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions()), outsiders]
         replied = [queue for _, queue in reply_queues()]
         return are_registered(self.run_dir, *bound, *replied) and are_bound(self.run_dir, *bound)

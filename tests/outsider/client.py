@@ -165,7 +165,7 @@ class Outsider:
             content_type="application/json",
             delivery_mode=2,
             user_id=tenant,
-            reply_to=f"reply.{tenant}.outsider",
+            reply_to=f"reply.{tenant}.main",
         )
         async with asyncio.timeout(_CALL_SECONDS):
             connection = await aio_pika.connect(self._door.amqp_url, timeout=5)
@@ -215,8 +215,8 @@ class Outsider:
                     return answer
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    # A subscriber as docs/bus-events.md has it: a durable quorum queue, declared and bound each
-    # time, and an ack after its own commit.
+    # A subscriber as docs/bus-events.md has it: on the queue that a tenant is given, which it binds
+    # each time that it connects, and with an ack after its own commit.
 
     async def _keep_listening(self, listening: asyncio.Event) -> None:
         while True:
@@ -232,21 +232,11 @@ class Outsider:
             channel = await connection.channel()
             channel.close_callbacks.add(lambda *_: lost.set())
             await channel.set_qos(prefetch_count=100, timeout=_CALL_SECONDS)
-            events = await channel.declare_queue(
-                f"sub.{tenant}.outsider",
-                durable=True,
-                arguments={"x-queue-type": "quorum"},
-                timeout=_CALL_SECONDS,
-            )
+            events = await channel.get_queue(f"sub.{tenant}.main")
             exchange = await channel.get_exchange("batch.events", ensure=False)
             await events.bind(exchange, f"batch.*.{tenant}.*", timeout=_CALL_SECONDS)
             await events.consume(self._take_event, timeout=_CALL_SECONDS)
-            replies = await channel.declare_queue(
-                f"reply.{tenant}.outsider",
-                durable=True,
-                arguments={"x-queue-type": "quorum", "x-expires": 86_400_000},
-                timeout=_CALL_SECONDS,
-            )
+            replies = await channel.get_queue(f"reply.{tenant}.main")
             await replies.consume(self._take_reply, timeout=_CALL_SECONDS)
             listening.set()
             while not lost.is_set() and await _is_heard(channel, events.name):

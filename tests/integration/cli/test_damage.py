@@ -432,16 +432,15 @@ async def run_all(yards: Yards, batch_ids: list[str]) -> None:
     for batch_id in batch_ids:
         if await _status(yards, batch_id) is None:
             continue
-        # Whoever claims gets slices of others too.
-        for _ in range(10):
+        # Whoever claims gets slices of others too, and on a busy machine claims run out.
+        for _ in range(100):
+            if await _status(yards, batch_id) in FINAL:
+                break
             await yards.yard.planner.plan(batch_id)
             record = await yards.state.batches.get(batch_id)
             if record.status == "in_progress":
                 for claim in await yards.yard.claim(batch_id):
                     await _answer(yards, claim)
-                for lane in record.lanes:
-                    # The dispatcher's part of it.
-                    await fail_lost_inputs(yards.state, yards.storage, lane)
             await yards.yard.finaliser.finish(batch_id)
         record = await yards.state.batches.get(batch_id)
         assert record.status in FINAL
@@ -461,7 +460,13 @@ async def run_all(yards: Yards, batch_ids: list[str]) -> None:
 async def _answer(yards: Yards, claim: Any) -> None:
     fetched = await fetch(yards.storage, claim)
     if isinstance(fetched.lines, Outcome):
-        await settle(yards.state, yards.storage, claim, SliceResult(fetched.lines, nothing()))
+        result = SliceResult(fetched.lines, nothing())
+        settling = asyncio.create_task(settle(yards.state, yards.storage, claim, result))
+        while not settling.done():
+            # The dispatcher's part of it, for which the lane job waits.
+            await fail_lost_inputs(yards.state, yards.storage, claim.lane)
+            await asyncio.wait({settling}, timeout=0.05)
+        await settling
         return
     await yards.yard.commit(claim, [good(f"{row}") for row in claim.slice.row_numbers])
 

@@ -155,6 +155,7 @@ async def lane_login(run_dir: Path, service: S3) -> Minio:
     made = read_credentials(run_dir)
     storage = Storage(*service, BUCKET)
     await storage.prepare()
+    await storage.make_readable()
     for key in _OF_OTHERS:
         await storage.put(key, b"{}")
     server = CephS3(run_dir / "s3", made.s3_access_key, made.s3_secret_key)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.leftovers import sweep_leftovers
+from tests.eventually import wait_until
+from worker.leftovers import sweep_leftovers, sweep_regularly
 
 _DAY = 86_400.0
 
@@ -35,6 +36,22 @@ def test_old_logs_and_old_meeting_places_go_and_all_else_stays(
     assert not [path for path in old if path.exists()]
     assert [path for path in kept if not path.exists()] == []
     assert sweep_leftovers(logs) == sweep_leftovers(None) == 0
+
+
+def test_a_lane_job_that_lives_for_weeks_sweeps_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    ended = sweep_regularly(logs, every_seconds=0.01)
+
+    try:
+        for number in range(2):
+            old = _file(logs / f"worker-{number}.out", days=9)
+            wait_until(lambda old=old: not old.exists())  # type: ignore[misc]  # bound now
+    finally:
+        ended.set()
 
 
 def test_what_cannot_be_removed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

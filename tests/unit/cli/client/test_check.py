@@ -58,3 +58,15 @@ def test_each_refused_request_has_its_line_and_field(tmp_path: Path) -> None:
 
     [refused] = json.loads(ended.stdout)["refused"]
     assert (refused["line"], refused["param"]) == (2, "body.max_tokens")
+
+
+def test_media_in_s3_are_for_a_server_to_judge(tmp_path: Path) -> None:
+    lines = [
+        _line(url, messages=[{"role": "user", "content": [{"image_url": url}]}])
+        for url in ("s3://bucket/inbox/acme/a.png", "ftp://host/a.png")
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+
+    ended = CliRunner().invoke(app, ["check", str(tmp_path)])
+
+    assert [refused["line"] for refused in json.loads(ended.stdout)["refused"]] == [2]
