@@ -453,7 +453,7 @@ async def test_a_ray_that_hangs_holds_up_neither_planning_nor_feeding_nor_finish
         await cluster.close()
 
 
-async def test_a_batch_that_cannot_be_finished_stops_no_other_and_is_not_tried_in_a_hurry(
+async def test_a_batch_that_lost_a_part_stops_no_other_and_waits_to_run_again(
     state: State, storage: Storage, catalog: Catalog, yard: BatchYard, feeder: LaneKeeper
 ) -> None:
     broken, whole = await yard.plan(lines(3)), await yard.plan(lines(3))
@@ -468,7 +468,7 @@ async def test_a_batch_that_cannot_be_finished_stops_no_other_and_is_not_tried_i
         return (await state.batches.get(whole)).status is Status.COMPLETED
 
     await eventually(is_completed)
-    assert (await state.batches.get(broken)).status is Status.FINALIZING
+    assert (await state.batches.get(broken)).status is Status.IN_PROGRESS
     await end(leading, patience_seconds=5)
 
 
