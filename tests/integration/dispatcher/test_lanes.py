@@ -467,8 +467,11 @@ async def test_a_batch_that_lost_a_part_stops_no_other_and_waits_to_run_again(
     async def is_completed() -> bool:
         return (await state.batches.get(whole)).status is Status.COMPLETED
 
+    async def waits_again() -> bool:
+        return (await state.batches.get(broken)).status is Status.IN_PROGRESS
+
     await eventually(is_completed)
-    assert (await state.batches.get(broken)).status is Status.IN_PROGRESS
+    await eventually(waits_again)
     await end(leading, patience_seconds=5)
 
 
