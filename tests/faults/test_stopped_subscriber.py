@@ -55,7 +55,7 @@ async def _stop_for(yard: BrokerYard, *, events: int, overflow: str) -> dict[str
     run, limit = secrets.token_hex(4), int(events * _KEPT)
     policy = json.dumps({"max-length": limit, "overflow": overflow})
     name = f"sub.{TENANT.name}.stopped-{run}"
-    few = ("--apply-to", "queues", "few-events", f"^{name}$", policy)
+    few = ("--priority", "9", "--apply-to", "queues", "few-events", f"^{name}$", policy)
     yard.rabbitmq.ctl("set_policy", *few)
     broker = psutil.Process(yard.rabbitmq.child.pid)
     try:

@@ -73,7 +73,16 @@ def _of_batch(seen: Seen, answer: Answer, given_up: list[str]) -> Iterator[Lie]:
         yield Lie("wrong_end", batch_id, f"{seen.end['status']}, not {sorted(allowed)}")
         return
     yield from _of_files(batch_id, seen)
-    yield from _of_lines(batch_id, seen, answer, given_up)
+    if not _was_cancelled_unread(seen):
+        yield from _of_lines(batch_id, seen, answer, given_up)
+
+
+def _was_cancelled_unread(seen: Seen) -> bool:
+    """Whether it was cancelled while it was validating: nobody has counted its rows then."""
+    assert seen.end is not None
+    counts = seen.end["request_counts"]
+    is_unread = "in_progress" not in seen.statuses and not any(counts.values()) and not seen.files
+    return seen.end["status"] == "cancelled" and is_unread
 
 
 def _of_files(batch_id: str, seen: Seen) -> Iterator[Lie]:

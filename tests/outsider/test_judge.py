@@ -148,6 +148,28 @@ def test_a_cancelled_batch_may_have_rows_that_did_not_run() -> None:
     assert lies(notes, _answer) == []
 
 
+def test_a_batch_that_was_cancelled_while_it_was_validating_has_no_rows() -> None:
+    notes = _notes()
+    [seen] = notes.batches
+    seen.files, seen.file_objects, seen.cancel_status = {}, {}, 200
+    said = {
+        "status": "cancelled",
+        "request_counts": {"total": 0, "completed": 0, "failed": 0},
+        "output_file_id": None,
+        "error_file_id": None,
+    }
+    assert seen.end is not None
+    seen.end.update(said)
+    notes.events[1]["data"].update(said)
+    notes.events[1]["type"] = "batch.cancelled"
+
+    seen.statuses = ["validating", "in_progress", "cancelled"]
+    assert {lie.kind for lie in lies(notes, _answer)} == {"row_missing", "wrong_counts"}
+    seen.statuses = ["validating", "cancelling", "cancelled"]
+
+    assert lies(notes, _answer) == []
+
+
 def test_few_rows_may_be_given_up_where_engines_are_killed_and_not_many() -> None:
     def lies_of(rows: int) -> set[str]:
         notes = _notes()
