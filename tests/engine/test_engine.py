@@ -169,7 +169,7 @@ RANKING_CASES = {
     "pooled": ("/pooling", {"model": "tiny-judge", "input": "a train"}),
     "pooled in base64": ("/pooling", {"model": "tiny-judge", "input": ["a", "b"],
                                       "encoding_format": "base64"}),
-    "pooled otherwise": ("/pooling", {"model": "tiny-judge", "input": "a", "task": "embed"}),
+    "pooled by name": ("/pooling", {"model": "tiny-judge", "input": "a", "task": "classify"}),
     "embeddings of a judge": embedding(model="tiny-judge", input="x"),
     "an unknown judge": score(model="nobody", queries="a", documents="b"),
 }  # fmt: skip
