@@ -22,6 +22,7 @@ from shared.openai.endpoints import ENDPOINTS
 from shared.ordering.work import Work
 from worker.answers import Answers
 from worker.collector import collector_paused
+from worker.engine_bounds import refuse_killers
 from worker.engine_core import attend
 from worker.engine_endpoints import require_endpoints
 from worker.engine_errors import (
@@ -111,6 +112,7 @@ class BatchServer(LLMServer):
         self._is_hung = False
         self._progress = Progress(float(os.environ[HANG_SECONDS_VARIABLE]))
         attend(self._client.engine_core, self._entrance, self._progress)
+        refuse_killers(self._client)
         lighten(self._client)
         self._watching = asyncio.create_task(self._kill_when_hung())
 

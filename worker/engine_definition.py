@@ -8,6 +8,7 @@ from ray.serve.llm import LLMConfig, ModelLoadingConfig, build_llm_deployment
 from ray.serve.schema import LoggingConfig
 
 from shared.catalog import Catalog, Lane, Model, Pool
+from worker.cache_salt import EVERYONE
 from worker.engine import (
     HANG_SECONDS_VARIABLE,
     SPARE_KV_VARIABLE,
@@ -75,6 +76,7 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
         "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
         # What an answer says of the cache is what its tenant is not charged for.
         "enable_prompt_tokens_details": True,
+        **_media_cache(model),
         **model.engine,
         "max_num_seqs": model.seats + spare_seats(model),
         # Each row has a rank of the engine's queue.
@@ -92,6 +94,11 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
             LoRAModulePath(name=name, path=path) for name, path in model.lora.items()
         ]
     return arguments
+
+
+def _media_cache(model: Model) -> dict[str, Any]:
+    """What vLLM has read of media it keeps for whoever sends the same, which times would tell."""
+    return {} if EVERYONE in model.share_prefixes else {"mm_processor_cache_gb": 0}
 
 
 def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
