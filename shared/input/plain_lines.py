@@ -120,7 +120,7 @@ def _other_fields(endpoint: Endpoint) -> Iterator[tuple[str, Any, Any]]:
     for name in sorted(unread - {"stream", endpoint.body.exempting}):
         yield name, msgspec.Raw, msgspec.Raw()
     for name, field in fields.items():
-        if name in ("model", endpoint.content, *endpoint.body.closed):
+        if name in ("model", "stream", endpoint.content, *endpoint.body.closed):
             continue
         if name in endpoint.output_limits:
             yield name, _COUNT | None, None
