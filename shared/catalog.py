@@ -5,6 +5,7 @@ Knows nothing of Ray or vLLM.
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -140,6 +141,12 @@ class Model(_Strict):
     def seats(self) -> int:
         """How many rows one replica computes at once."""
         return int(self.engine.get("max_num_seqs", DEFAULT_SEATS))
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs one replica has; 1 where it runs on a processor."""
+        ways = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        return math.prod(_positive(self.engine.get(way)) or 1 for way in ways)
 
     @property
     def row_rules(self) -> RowRules:
