@@ -84,6 +84,8 @@ def size(count: int) -> str:
 
 def duration(seconds: float) -> str:
     """Two units at most: 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
+    if 0 < seconds < 1:
+        return "less than 1 s"
     whole = max(0, round(seconds))
     if whole < _MINUTE:
         return f"{whole} s"

@@ -19,7 +19,7 @@ from shared.slices import ReleaseReason
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.2, "0 s"),
+        (0.2, "less than 1 s"),
         (59, "59 s"),
         (60, "1 min"),
         (200, "3 min 20 s"),
