@@ -1,4 +1,4 @@
-"""How fast a batch runs and how long it will take, out of the marks of its pace. Does no I/O."""
+"""How fast a batch runs and how long it will take, out of the marks of its pace."""
 
 from collections.abc import Sequence
 from itertools import pairwise

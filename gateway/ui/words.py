@@ -106,11 +106,6 @@ def duration_range(low: float, high: float) -> str:
     return f"about {first}" if first == second else f"{first} to {second}"
 
 
-def ago(at: float, now: float) -> str:
-    """How long ago, roughly."""
-    return "just now" if now - at < 5 else f"{_rough(now - at)} ago"  # noqa: PLR2004  # seconds that nobody counts
-
-
 def when(at: float) -> str:
     """A date and time in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

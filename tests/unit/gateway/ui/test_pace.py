@@ -20,8 +20,8 @@ def steady(*, seconds: int, rows: int = 10) -> list[Mark]:
 def test_a_steady_pace_has_one_rate_and_an_exact_end() -> None:
     marks = steady(seconds=400)
 
-    assert rates(marks, 1400) == (pytest.approx(10), pytest.approx(50))
-    assert seconds_left(marks, 5000, 1400) == (pytest.approx(100), pytest.approx(100))
+    assert rates(marks, 1400) == pytest.approx((10, 50))
+    assert seconds_left(marks, 5000, 1400) == pytest.approx((100, 100))
 
 
 def test_a_pace_that_changes_gives_a_range() -> None:
