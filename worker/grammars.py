@@ -33,52 +33,52 @@ class Grammar(NamedTuple):
 def grammars(body: Mapping[str, Any]) -> Iterator[Grammar]:
     """The constraints of a request of any endpoint; none for nearly every request."""
     yield from _of_format("response_format", body.get("response_format"))
-    text = body.get("text")
-    if isinstance(text, dict):
-        yield from _of_format("text", text.get("format"))
+    for name in ("text", "output_config"):
+        if isinstance(holder := body.get(name), dict):
+            yield from _of_format(name, holder.get("format"))
     outputs = body.get("structured_outputs")
     if isinstance(outputs, dict):
         yield from _of_outputs(outputs)
     functions = list(_functions(body.get("tools")))
-    for function in functions:
-        yield Grammar("tools", "json", json.dumps(function["parameters"]))
+    for _, schema in functions:
+        yield Grammar("tools", "json", json.dumps(schema))
     # One that has to be called is a schema of all together, which costs more than each.
     if len(functions) > 1:
         yield Grammar("tools", "json", json.dumps(_any_call(functions)))
 
 
-def _functions(tools: Any) -> Iterator[Mapping[str, Any]]:
-    """The functions with parameters, also those inside namespaces."""
+def _functions(tools: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """Names and schemas of the functions, also of those inside namespaces."""
     for tool in tools if isinstance(tools, list) else ():
         if not isinstance(tool, dict):
             continue
-        # Chat completions have the function in a field of its own, responses have it at hand.
+        # Chat completions have the function in a field of its own, the others have it at hand.
         function = tool.get("function", tool)
-        if isinstance(function, dict) and isinstance(function.get("parameters"), dict):
-            yield function
+        if isinstance(function, dict):
+            for name in ("parameters", "input_schema"):
+                if isinstance(function.get(name), dict):
+                    yield function.get("name"), function[name]
         yield from _functions(tool.get("tools"))
 
 
-def _any_call(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _any_call(functions: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[str, Any]:
     """The schema that vLLM makes of a request that has to call one of its functions."""
     calls = [
         {
             "properties": {
-                "name": {"type": "string", "enum": [function.get("name")]},
-                "parameters": {
-                    name: value for name, value in function["parameters"].items() if name != "$defs"
-                },
+                "name": {"type": "string", "enum": [name]},
+                "parameters": {key: value for key, value in schema.items() if key != "$defs"},
             },
             "required": ["name", "parameters"],
         }
-        for function in functions
+        for name, schema in functions
     ]
-    schema = {"type": "array", "minItems": 1, "items": {"type": "object", "anyOf": calls}}
-    found = [function["parameters"].get("$defs") for function in functions]
+    found = [schema.get("$defs") for _, schema in functions]
     definitions = {
-        name: one for some in found if isinstance(some, dict) for name, one in some.items()
+        key: one for some in found if isinstance(some, dict) for key, one in some.items()
     }
-    return {**schema, "$defs": definitions} if definitions else schema
+    whole = {"type": "array", "minItems": 1, "items": {"type": "object", "anyOf": calls}}
+    return {**whole, "$defs": definitions} if definitions else whole
 
 
 def _rewritten(schema: str) -> str:
