@@ -25,11 +25,12 @@ from shared.openai.shapes import BatchError, BatchErrors
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
 from shared.tenant_rules import TenantRules
+from shared.tenant_slots import TenantSlots
 
 #: Up to this size, every row of an input is tokenized; larger inputs are sampled.
 _COUNTED_BYTES = 8 * 1024 * 1024
-#: Dry runs at a time: each may read and tokenize for seconds.
-_MAX_AT_ONCE = 2
+#: Dry runs at a time, and those of one tenant: each may read and tokenize for seconds.
+_AT_ONCE, _PER_TENANT = 2, 1
 
 
 class DryRun(BaseModel):
@@ -89,7 +90,7 @@ class DryRuns:
         self._limits = limits
         self._mixed_batches = mixed_batches
         self._rules = TenantRules(catalog, places)
-        self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._slots = TenantSlots(_AT_ONCE, per_tenant=_PER_TENANT)
         self._counters: dict[str, asyncio.Task[Counter]] = {}
 
     async def run(self, file: FileRecord, *, endpoint: str, completion_window: str) -> DryRun:
@@ -98,7 +99,7 @@ class DryRuns:
         check = self._check(endpoint, file.tenant)
         tally = Tally(every=1 + file.bytes // _COUNTED_BYTES)
         errors = None
-        async with self._slots:
+        async with self._slots.taken(file.tenant):
             try:
                 await self._read(file, check, tally)
             except NotFoundError as error:
