@@ -142,7 +142,7 @@ def build_dispatcher(
         trail=Trail(settings.trail_file),
         planner=planner,
     )
-    leader = _build_leader(settings, services, planner)
+    leader = _build_leader(settings, catalog, services, planner)
     lease = state.lease("dispatcher", holder, seconds=settings.lease_seconds)
     return Dispatcher(
         intake=intake,
@@ -152,7 +152,9 @@ def build_dispatcher(
     )
 
 
-def _build_leader(settings: DispatcherSettings, services: Services, planner: Planner) -> Leader:
+def _build_leader(
+    settings: DispatcherSettings, catalog: Catalog, services: Services, planner: Planner
+) -> Leader:
     state, storage = services.state, services.storage
     finaliser = Finaliser(
         state,
@@ -171,6 +173,7 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
         given_weights=settings.tenant_weights,
         engine_deaths_per_day=settings.max_engine_deaths_per_day,
         entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
+        live_lanes=catalog.live_lanes(),
     )
     return Leader(
         rounds=Rounds(

@@ -19,6 +19,7 @@ from gateway import (
     explain,
     files,
     health,
+    live,
     metrics,
     models,
     openapi,
@@ -32,6 +33,9 @@ from gateway import (
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
+from gateway.live_client import LiveClient
+from gateway.live_doors import LiveDoors
+from gateway.live_request import LiveModels
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
 from gateway.upload_memory import UploadMemory
@@ -73,7 +77,9 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         guard = Guard(settings.webhook_networks)
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
         app.state.watchers = watchers
-        open_streams = OpenStreams(state)
+        open_streams = OpenStreams(state.streams)
+        live_calls = OpenStreams(state.live_calls.open)
+        live_client = LiveClient()
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
             relaying = asyncio.create_task(_relay(state, bus, settings).run())
@@ -102,6 +108,10 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                     ),
                     watchers,
                     open_streams,
+                    live_calls,
+                    LiveModels.of(catalog),
+                    LiveDoors(state),
+                    live_client,
                     UploadMemory(settings.upload_memory_bytes),
                 )
             }
@@ -111,6 +121,8 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             guard.close()
             await watchers.end()
             await open_streams.end()
+            await live_calls.end()
+            await live_client.close()
             await bus.close()
             storage.close()
             await state.close()
@@ -135,6 +147,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         retry,
         batch_controls,
         explain,
+        live,
         models,
         tenant_limits,
         webhooks,

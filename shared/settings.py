@@ -62,6 +62,18 @@ class TenantDefaults(BaseSettings):
     max_event_streams: int = Field(
         default=1_000, ge=0, description="event streams that a tenant has open at once"
     )
+    live_requests_per_minute: int = Field(
+        default=10_000, ge=1, description="live calls of a tenant in a minute"
+    )
+    live_tokens_per_minute: int = Field(
+        default=10_000_000,
+        ge=1,
+        description="tokens of a tenant's live calls in a minute: of prompts, as far as their "
+        "length tells, and the most that answers may have",
+    )
+    max_live_calls: int = Field(
+        default=1_000, ge=0, description="live calls that a tenant makes at once"
+    )
     max_engine_deaths_per_day: int = Field(
         default=ENGINE_DEATHS_PER_DAY,
         ge=0,
@@ -87,6 +99,9 @@ class TenantDefaults(BaseSettings):
             enqueued_tokens=self.max_enqueued_tokens,
             stored_bytes=self.max_stored_bytes,
             event_streams=self.max_event_streams,
+            live_requests_per_minute=self.live_requests_per_minute,
+            live_tokens_per_minute=self.live_tokens_per_minute,
+            live_calls=self.max_live_calls,
             engine_deaths_per_day=self.max_engine_deaths_per_day,
             webhook_endpoints=self.max_webhook_endpoints,
             custom_id_characters=self.max_custom_id_characters,

@@ -30,6 +30,7 @@ class Usage(NamedTuple):
     enqueued_tokens: Mapping[str, int]
     stored_bytes: int
     event_streams: int
+    live_calls: int
     engine_deaths: int
     webhook_endpoints: int
 
@@ -103,9 +104,11 @@ class Tenants:
             pipe.hgetall(f"{ns}enqueued:{tenant}")
             pipe.hget(f"{ns}stored", tenant)
             pipe.zrange(f"{ns}streams:{tenant}", 0, -1, withscores=True)
+            pipe.zrange(f"{ns}live-calls:{tenant}", 0, -1, withscores=True)
             pipe.hget(_deaths_key(ns), tenant)
             pipe.zcard(f"{ns}webhooks:{tenant}")
-            (seconds, micros), marks, queue, stored, streams, deaths, hooks = await pipe.execute()
+            found = await pipe.execute()
+        (seconds, micros), marks, queue, stored, streams, calls, deaths, hooks = found
         now = seconds * 1_000_000 + micros
         return Usage(
             calls={
@@ -117,6 +120,7 @@ class Tenants:
             },
             stored_bytes=max(0, int(stored or 0)),
             event_streams=sum(ends > now / 1000 for _, ends in streams),
+            live_calls=sum(ends > now / 1000 for _, ends in calls),
             engine_deaths=int(deaths or 0),
             webhook_endpoints=hooks,
         )
