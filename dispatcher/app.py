@@ -12,6 +12,7 @@ import structlog
 from dispatcher import health
 from dispatcher.cluster import Cluster
 from dispatcher.election import Election
+from dispatcher.engine_watch import EngineWatch
 from dispatcher.finaliser import Finaliser
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
@@ -193,6 +194,7 @@ def _build_leader(
             attempts_per_endpoint=settings.webhook_attempts_per_endpoint,
         ),
         job_records=JobRecords(services.cluster),
+        engine_watch=EngineWatch(state, services.cluster, catalog),
     )
 
 

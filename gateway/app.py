@@ -12,6 +12,7 @@ import structlog
 from fastapi import FastAPI
 
 from gateway import (
+    admin,
     batch_controls,
     batches,
     errors,
@@ -147,13 +148,14 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         retry,
         batch_controls,
         explain,
-        live,
         models,
         tenant_limits,
         webhooks,
         webhook_deliveries,
+        admin,
     ):
         app.include_router(module.router, prefix="/v1")
+    app.include_router(live.router)
     app.include_router(health.router)
     app.add_middleware(Access, trail=Trail(settings.trail_file))
     if settings.metrics_token is not None:

@@ -66,11 +66,13 @@ async def answer_live(request: Request, tenant: Tenant, services: Use) -> Respon
 
 for _endpoint in ENDPOINTS.values():
     router.add_api_route(
-        _endpoint.path.removeprefix("/v1"),
+        _endpoint.path,
         answer_live,
         methods=["POST"],
         name=operation_name(_endpoint),
         response_model=None,
+        # vLLM has some of them under other paths besides, which clients of others know.
+        include_in_schema=_endpoint.path.startswith("/v1/"),
         openapi_extra=live_docs(_endpoint),
     )
 

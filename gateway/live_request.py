@@ -99,6 +99,10 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _require_good(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any]) -> None:
+    if not endpoint.has_content(body):
+        raise InvalidInputError(
+            f"you must provide a {endpoint.content} parameter", param=endpoint.content
+        )
     found = model.rules.refusal(endpoint.path, body)
     if found is None and isinstance(read := read_body(endpoint.body, body), Refusal):
         found = read
@@ -109,8 +113,8 @@ def _require_good(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any])
 
 def _tokens(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any]) -> int:
     """Of the prompt, as far as its length tells, and the most that the answers may have."""
-    prompt = body.get(endpoint.content)
-    length = len(prompt) if isinstance(prompt, str) else len(json.dumps(prompt))
+    contents = [body[name] for form in endpoint.forms for name in form if name in body]
+    length = sum(len(one) if isinstance(one, str) else len(json.dumps(one)) for one in contents)
     answer = 0
     if endpoint.has_output:
         given = (body.get(name) for name in endpoint.output_limits)

@@ -20,7 +20,9 @@ from worker.live_door import LiveDoor
 #: What a prompt says to be answered with three events, to wait after the first one, to break after
 #: it, to break without any, or to be refused.
 HELLO, WAIT, BREAK, DIE, REFUSE = "hello", "wait", "break", "die", "refuse"
-EVENTS = [b'data: {"choices": [{"index": 0, "delta": {"content": "%d"}}]}\n\n' % n for n in range(3)]
+EVENTS = [
+    b'data: {"choices": [{"index": 0, "delta": {"content": "%d"}}]}\n\n' % n for n in range(3)
+]
 DONE = b"data: [DONE]\n\n"
 
 

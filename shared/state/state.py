@@ -19,6 +19,7 @@ from shared.state.client import BoundedRetry, Client, translated
 from shared.state.controls import Controls
 from shared.state.dead_rows import DeadRows
 from shared.state.doors import Doors
+from shared.state.engines import Engines
 from shared.state.events import Events
 from shared.state.files import Files
 from shared.state.keys import Keys
@@ -84,6 +85,7 @@ class State:
         self.controls = Controls(scripts)
         self.positions = Positions(self._redis, namespace)
         self.lanes = Lanes(self._redis, scripts, namespace)
+        self.engines = Engines(self._redis, scripts, namespace)
         self.files = Files(self._redis, scripts, namespace)
         self.uploads = Uploads(self._redis, scripts, namespace)
         self.keys = Keys(self._redis, scripts, namespace)

@@ -60,9 +60,7 @@ async def test_a_stream_comes_as_the_engine_writes_it(acme: Caller, start: Start
     assert {"x-ratelimit-limit-requests", "x-ratelimit-remaining-tokens"} <= answer.headers.keys()
 
 
-async def test_tenants_have_salts_of_their_own(
-    acme: Caller, globex: Caller, start: Start
-) -> None:
+async def test_tenants_have_salts_of_their_own(acme: Caller, globex: Caller, start: Start) -> None:
     replica = await start("salts")
 
     for caller in (acme, acme, globex):
