@@ -18,7 +18,7 @@ from gateway.hang_ups import unless_gone
 from gateway.limit_errors import limit_reached, token_headers, too_many_calls
 from gateway.live_answers import EVENTS, JSON, envelope, error_event
 from gateway.live_client import Answer, BrokenAnswerError, Handed, ShutError
-from gateway.live_docs import live_docs, operation_name
+from gateway.live_docs import ANSWERS, live_docs, operation_name
 from gateway.live_request import LiveRequest
 from gateway.open_streams import COUNTED_SECONDS
 from shared.cache_salt import cache_salt
@@ -73,6 +73,7 @@ for _endpoint in ENDPOINTS.values():
         response_model=None,
         # vLLM has some of them under other paths besides, which clients of others know.
         include_in_schema=_endpoint.path.startswith("/v1/"),
+        responses=ANSWERS,
         openapi_extra=live_docs(_endpoint),
     )
 

@@ -162,7 +162,7 @@ async def test_a_call_waits_for_an_engine_that_starts(acme: Caller, start: Start
 async def test_what_cannot_run_is_refused_with_its_place(
     acme: Caller, changes: dict[str, object], status: int, param: str, code: str | None
 ) -> None:
-    answer = await acme.http.post(CHAT, json=body(**changes))
+    answer = await acme.http.post(CHAT, json=body() | changes)
 
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (status, param, code)
