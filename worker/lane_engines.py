@@ -47,11 +47,14 @@ class LaneEngines:
         self._watch = BatchWatch(state)
         self._slice_runners: dict[Lane, SliceRunner] = {}
         self._suspect_runners: dict[Lane, SuspectRunner] = {}
+        self._deploying = asyncio.Lock()
         self._plain_clients: dict[Lane, EngineClient] = {}
 
     async def ensure(self, engine: Lane) -> None:
         """Deploy the engine unless it is deployed. Raises EngineFailedError."""
-        await asyncio.to_thread(ensure_engine, self._catalog, engine)
+        # Whoever comes second finds that it is: a deployment takes seconds of a core.
+        async with self._deploying:
+            await asyncio.to_thread(ensure_engine, self._catalog, engine)
 
     async def doors(self, engine: Lane) -> list[Door]:
         """Where the engine's replicas take live calls. Raises TransientError."""
