@@ -39,6 +39,8 @@ from gateway.live_doors import LiveDoors
 from gateway.live_request import LiveModels
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
+from gateway.ui import routes as ui
+from gateway.ui.feed import Feed
 from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
@@ -77,7 +79,8 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         bus = Bus(settings.amqp_url.get_secret_value())
         guard = Guard(settings.webhook_networks)
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
-        app.state.watchers = watchers
+        feed = Feed(state, heartbeat_seconds=settings.heartbeat_seconds)
+        app.state.streams = (watchers, feed)
         open_streams = OpenStreams(state.streams)
         live_calls = OpenStreams(state.live_calls.open)
         live_client = LiveClient()
@@ -114,6 +117,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                     LiveDoors(state),
                     live_client,
                     UploadMemory(settings.upload_memory_bytes),
+                    feed,
                 )
             }
             # A lease that cannot be released ends by itself.
@@ -121,6 +125,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         finally:
             guard.close()
             await watchers.end()
+            await feed.end()
             await open_streams.end()
             await live_calls.end()
             await live_client.close()
@@ -157,6 +162,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         app.include_router(module.router, prefix="/v1")
     app.include_router(live.router)
     app.include_router(health.router)
+    app.include_router(ui.router, include_in_schema=False)
     app.add_middleware(Access, trail=Trail(settings.trail_file))
     if settings.metrics_token is not None:
         calls = Calls()
@@ -169,8 +175,8 @@ def build_app(settings: GatewaySettings) -> FastAPI:
 
 def end_streams(app: FastAPI) -> None:
     """End the event streams, which would otherwise last as long as their batches."""
-    if (watchers := getattr(app.state, "watchers", None)) is not None:
-        watchers.close()
+    for streams in getattr(app.state, "streams", ()):
+        streams.close()
 
 
 async def _connect(state: State, storage: Storage, bus: Bus, *, declares: bool) -> None:

@@ -12,6 +12,7 @@ from gateway.live_doors import LiveDoors
 from gateway.live_request import LiveModels
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
+from gateway.ui.feed import Feed
 from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
@@ -44,6 +45,7 @@ class Services:
     live_doors: LiveDoors
     live_client: LiveClient
     upload_memory: UploadMemory
+    feed: Feed
 
 
 # Async, because FastAPI runs other functions in a thread.
