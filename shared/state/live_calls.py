@@ -41,7 +41,7 @@ class LiveCalls:
         """
         rate = Rate("live-tokens", limits.tokens_per_minute, _MINUTE, "live_tokens_per_minute")
         outcome, *found = await self._scripts.run(
-            "begin_live_call", *call, int(seconds * 1000), *limits, tokens
+            "begin_live_call", *call, int(seconds * 1000), tokens, limits.calls, *rate.arguments
         )
         if outcome == "calls":
             return TooManyCalls(*found)
