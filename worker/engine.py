@@ -20,6 +20,7 @@ import structlog
 from shared.doors import Door
 from shared.errors import SetupError
 from shared.openai.endpoints import ENDPOINTS
+from shared.openai.row_rules import wants_stream
 from shared.ordering.work import Work
 from worker.answers import Answers
 from worker.collector import collector_paused
@@ -214,16 +215,16 @@ class BatchServer(LLMServer):
                 status=404,
                 param="url",
             )
-        if (refusal_of_body := await self._refused(url, body, work.tenant)) is not None:
-            return refusal_of_body
-        if isinstance(body, dict):
-            body = self._rules.bounded(url, body)
-        if isinstance(body, dict) and body.get("stream"):
+        if isinstance(body, dict) and wants_stream(ENDPOINTS[url], body):
             return refusal(
                 "Streaming is not supported in the Batch API. Leave out `stream`.",
                 param="body.stream",
                 code="streaming_unsupported",
             )
+        if (refusal_of_body := await self._refused(url, body, work.tenant)) is not None:
+            return refusal_of_body
+        if isinstance(body, dict):
+            body = self._rules.bounded(url, body)
         if not (isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()):
             request_id = None  # it would not be a valid header
         async with self._entrance.entered(work) as guest:

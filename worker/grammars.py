@@ -26,18 +26,21 @@ class Grammar(NamedTuple):
 def grammars(body: Mapping[str, Any]) -> Iterator[Grammar]:
     """The constraints of a request of any endpoint; none for nearly every request."""
     yield from _of_format("response_format", body.get("response_format"))
-    text = body.get("text")
-    if isinstance(text, dict):
-        yield from _of_format("text", text.get("format"))
+    for name in ("text", "output_config"):
+        if isinstance(holder := body.get(name), dict):
+            yield from _of_format(name, holder.get("format"))
     outputs = body.get("structured_outputs")
     if isinstance(outputs, dict):
         yield from _of_outputs(outputs)
     tools = body.get("tools")
     for tool in tools if isinstance(tools, list) else ():
-        # Chat completions have the function in a field of its own, responses have it at hand.
+        # Chat completions have the function in a field of its own, the others have it at hand.
         function = tool.get("function", tool) if isinstance(tool, dict) else None
-        if isinstance(function, dict) and isinstance(function.get("parameters"), dict):
-            yield Grammar("tools", "json", json.dumps(function["parameters"]))
+        if not isinstance(function, dict):
+            continue
+        for name in ("parameters", "input_schema"):
+            if isinstance(function.get(name), dict):
+                yield Grammar("tools", "json", json.dumps(function[name]))
 
 
 def _of_format(param: str, form: Any) -> Iterator[Grammar]:

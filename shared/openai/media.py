@@ -17,9 +17,9 @@ from shared.openai.endpoints import CONTENTS
 
 S3_SCHEME = "s3://"
 #: Fields of a part that hold a URL, or an object with one.
-_URLS = frozenset({"audio_url", "file_url", "image_url", "video_url"})
+_URLS = frozenset({"audio_url", "file_url", "image_url", "source", "video_url"})
 #: Fields of a part that hold an object with base64.
-_DATA = frozenset({"input_audio"})
+_DATA = frozenset({"input_audio", "source"})
 #: Parts that hold the engine's own objects instead of media, and the name under which the engine
 #: keeps a part for whoever asks for that name.
 _CLOSED = frozenset(
@@ -84,7 +84,7 @@ def media_of(body: Mapping[str, Any]) -> Iterator[Medium]:
         if isinstance(value, dict):
             if isinstance(value.get("url"), str):
                 yield Medium(place, value["url"], value, "url")
-        elif isinstance(value, str):
+        elif isinstance(value, str) and name != "source":
             yield Medium(place, value, holder, name)
 
 
@@ -186,7 +186,8 @@ def _fields(body: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, 
         place, name, value, holder = found
         if isinstance(name, str):
             yield place, name, value, holder
-        if isinstance(value, list | dict) and name not in _CALLS:
+        is_call = name in _CALLS or (name == "input" and holder.get("type") == "tool_use")
+        if isinstance(value, list | dict) and not is_call:
             levels.append(_inside(place, value))
 
 

@@ -12,7 +12,7 @@ from shared.openai.endpoints import Endpoint
 
 #: Of OpenAI's own API, the most answers and the most inputs of one request.
 MAX_ANSWERS, MAX_INPUTS = 128, 2048
-_STOPS = ("stop", "stop_token_ids", "bad_words")
+_STOPS = ("stop", "stop_sequences", "stop_token_ids", "bad_words")
 
 
 class RowLimits(BaseModel):
@@ -114,8 +114,9 @@ def _constraints(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in ("response_format", "structured_outputs"):
         if isinstance(body.get(name), dict):
             yield name, body[name]
-    text = body.get("text")
-    if isinstance(text, dict) and isinstance(text.get("format"), dict):
-        yield "text", text["format"]
+    for name in ("text", "output_config"):
+        holder = body.get(name)
+        if isinstance(holder, dict) and isinstance(holder.get("format"), dict):
+            yield name, holder["format"]
     if isinstance(tools := body.get("tools"), list):
         yield "tools", tools

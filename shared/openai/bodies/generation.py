@@ -108,6 +108,7 @@ class _GenerateBody(Body):
     allowed_token_ids: list[int] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    stream: bool | None = False
     stream_options: Object | None = None
     thinking_token_budget: Annotated[int, Field(ge=-1), BeforeValidator(_budget)] | None = None
     session_id: str | None = None

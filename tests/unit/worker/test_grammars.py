@@ -46,6 +46,11 @@ _TEXT = json.dumps(_SCHEMA)
             {"tools": [{"type": "function", "name": "f", "parameters": _SCHEMA}]},
             [("tools", "json", _TEXT)],
         ),
+        ({"tools": [{"name": "f", "input_schema": _SCHEMA}]}, [("tools", "json", _TEXT)]),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": _SCHEMA}}},
+            [("output_config", "json", _TEXT)],
+        ),
     ],
 )
 def test_all_that_the_engine_compiles_is_found(
