@@ -103,7 +103,7 @@ def _require_good(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any])
         raise InvalidInputError(
             f"you must provide a {endpoint.content} parameter", param=endpoint.content
         )
-    found = model.rules.refusal(endpoint.path, body)
+    found = model.rules.refusal(endpoint.path, body, is_live=True)
     if found is None and isinstance(read := read_body(endpoint.body, body), Refusal):
         found = read
     if found is not None:

@@ -124,7 +124,7 @@ class BatchServer(LLMServer):
         self._progress = Progress(float(os.environ[HANG_SECONDS_VARIABLE]))
         attend(self._client.engine_core, self._entrance, self._progress)
         lighten(self._client)
-        self._live = LiveCalls(self._client, app, self._entrance, self._rules, self._refused)
+        self._live = LiveCalls(self._client, app, self._entrance, self._rules, self._refused_live)
         self._door = await _opened_door(LiveDoor(self._live))
         self._watching = asyncio.create_task(self._kill_when_hung())
 
@@ -240,8 +240,13 @@ class BatchServer(LLMServer):
                 self._entrance.learn(guest, usage_of(answer[1]))
             return result
 
-    async def _refused(self, url: str, body: Any, tenant: str) -> Result | None:
-        found = refused(self._rules, url, body)
+    async def _refused_live(self, url: str, body: Any, tenant: str) -> Result | None:
+        return await self._refused(url, body, tenant, is_live=True)
+
+    async def _refused(
+        self, url: str, body: Any, tenant: str, *, is_live: bool = False
+    ) -> Result | None:
+        found = refused(self._rules, url, body, is_live=is_live)
         if found is None and isinstance(body, dict) and needs_trials(self._client.vllm_config):
             return await self._grammars.refused(tenant, grammars(body))
         return found
