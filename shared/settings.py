@@ -17,6 +17,7 @@ NINETY_DAYS = 7_776_000
 ENGINE_DEATHS_PER_DAY = 200
 #: Where in our bucket a tenant puts the inputs that its messages name.
 DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
+_TENANT_PREFIX = r"^[^*?$]*\{tenant\}/[^*?$]*$"
 #: A bucket and a prefix in it. The slash at its end keeps `acme/` from meaning `acme-2/` as well.
 InputPlace = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(.*/)?$")]
 
@@ -131,8 +132,10 @@ class StoreSettings(BaseSettings):
     log_level: str = Field(default="INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`")
     tenant_prefix: str = Field(
         default=DEFAULT_TENANT_PREFIX,
+        # Without the name, or the slash behind it, tenants would read each other's objects.
+        pattern=_TENANT_PREFIX,
         description="the prefix of objects in Batchyard's bucket that a tenant may name as inputs "
-        "and as media; set the same for all processes",
+        "and as media, with `{tenant}/` in it; set the same for all processes",
     )
     input_places: dict[str, tuple[InputPlace, ...]] = Field(
         default={},

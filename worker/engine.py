@@ -24,6 +24,7 @@ from shared.openai.row_rules import wants_stream
 from shared.ordering.work import Work
 from worker.answers import Answers
 from worker.collector import collector_paused
+from worker.engine_bounds import refuse_killers
 from worker.engine_core import attend
 from worker.engine_endpoints import require_endpoints
 from worker.engine_errors import (
@@ -123,6 +124,7 @@ class BatchServer(LLMServer):
         self._is_hung = False
         self._progress = Progress(float(os.environ[HANG_SECONDS_VARIABLE]))
         attend(self._client.engine_core, self._entrance, self._progress)
+        refuse_killers(self._client)
         lighten(self._client)
         self._live = LiveCalls(self._client, app, self._entrance, self._rules, self._refused_live)
         self._door = await _opened_door(LiveDoor(self._live))

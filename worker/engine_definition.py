@@ -7,6 +7,7 @@ from ray import serve
 from ray.serve.llm import LLMConfig, ModelLoadingConfig, build_llm_deployment
 from ray.serve.schema import LoggingConfig
 
+from shared.cache_salt import EVERYONE
 from shared.catalog import Catalog, Lane, Model, Pool
 from worker.engine import (
     HANG_SECONDS_VARIABLE,
@@ -82,6 +83,7 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
         "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
         # What an answer says of the cache is what its tenant is not charged for.
         "enable_prompt_tokens_details": True,
+        **_media_cache(model),
         **model.engine,
         "max_num_seqs": model.seats + spare_seats(model) + live_seats(model),
         # Each row has a rank of the engine's queue.
@@ -109,6 +111,11 @@ def _live_environment(model: Model) -> dict[str, str]:
         LIVE_SEATS_VARIABLE: str(live_seats(model)),
         LIVE_PORTS_VARIABLE: f"{first}-{last}",
     }
+
+
+def _media_cache(model: Model) -> dict[str, Any]:
+    """What vLLM has read of media it keeps for whoever sends the same, which times would tell."""
+    return {} if EVERYONE in model.share_prefixes else {"mm_processor_cache_gb": 0}
 
 
 def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
