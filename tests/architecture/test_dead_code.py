@@ -45,6 +45,8 @@ _USED_ELSEWHERE = {
     "log_message": "http.server",
     "estimate_inmemory_data_size": "Ray Data",
     "get_read_tasks": "Ray Data",
+    "seekable": "Arrow, and Python's own readers",
+    "readinto": "Python's own readers",
     "job_log": "tests, to say why a lane job died",
     "kill_gateway": "tests that kill S3",
     "restart_gateway": "tests that kill S3",
