@@ -49,6 +49,8 @@ _USED_ELSEWHERE = {
     "get_read_tasks": "Ray Data",
     "seekable": "Arrow, and Python's own readers",
     "readinto": "Python's own readers",
+    "record_autoscaling_stats": "Ray Serve",
+    "capture_signals": "uvicorn",
     "job_log": "tests, to say why a lane job died",
     "make_tiny_classifier": "tests of engines",
     "kill_gateway": "tests that kill S3",
