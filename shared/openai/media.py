@@ -176,7 +176,7 @@ def _bytes_in(url: str) -> int:
 def _fields(body: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
     """Each field inside the request's conversation: its place, name, value and holder."""
     # What else stands beside a conversation is text for its template.
-    names = _CONVERSATIONS if "messages" in body else sorted(CONTENTS)
+    names = _CONVERSATIONS if body.get("messages") else sorted(CONTENTS)
     # One iterator for each level, because a line may hold millions of values.
     levels = [_inside(name, body.get(name)) for name in names]
     while levels:

@@ -38,12 +38,14 @@ class RowRules(BaseModel):
         known = [limit for limit in (self.limits.max_tokens, self.context) if limit is not None]
         return min(known, default=None)
 
-    def refusal(self, path: str, body: Mapping[str, Any]) -> Refusal | None:
-        """Why a request to this endpoint may not run; None if it may."""
+    def refusal(
+        self, path: str, body: Mapping[str, Any], *, is_live: bool = False
+    ) -> Refusal | None:
+        """Why a request to this endpoint may not run; None if it may. Live calls may stream."""
         endpoint = ENDPOINTS[path]
         return (
             self._unknown_field(endpoint, body)
-            or _streaming(endpoint, body)
+            or (None if is_live else _streaming(endpoint, body))
             or self.limits.refusal(endpoint, body)
             or media_refusal(body, self.media, extra_fields=self.extra_fields)
         )

@@ -45,6 +45,12 @@ _ITEM = {"role": "user", "content": [{"type": "input_image", "image_url": _URL}]
         (EMBEDDINGS, {"messages": [_chat(_IMAGE)["messages"]]}, "messages.0.0.content.0.image_url"),
         (EMBEDDINGS, {"input": _chat(_IMAGE)["messages"]}, "input.0.content.0.image_url"),
         (RESPONSES, {"input": [_ITEM]}, "input.0.content.0.image_url"),
+        # An empty field says nothing, and hides nothing.
+        (
+            RERANK,
+            {"messages": [], "query": "q", "documents": [{"content": [_IMAGE]}]},
+            "documents.0.content.0.image_url",
+        ),
         (
             MESSAGES,
             {**_chat({"type": "image", "source": {"type": "url", "url": _URL}}), "max_tokens": 5},
