@@ -62,6 +62,8 @@ class Redis:
     @property
     def lane_url(self) -> str:
         """The address with the login of lane jobs in it."""
+        from shared.state.access import LANE_USER  # as in `launch`
+
         login = f"{LANE_USER}:{quote(self._lane_password or '', safe='')}"
         return f"redis://{login}@127.0.0.1:{self._port}/0"
 
