@@ -94,7 +94,7 @@ class Rounds:
                 self._duties.start(batch_id, self.finish, nullcontext())
         for batch_id in await self._state.remakes.waiting():
             self._duties.start(batch_id, self.remake, nullcontext())
-        for lane in await self._state.lanes.names():
+        for lane in sorted(self._lanes.always.union(await self._state.lanes.names())):
             await survive(partial(self._lanes.feed, lane), "feed", of=lane)
             # In the background, because Ray may not answer, and batches must continue.
             self._duties.start(lane, self._lanes.keep, nullcontext())

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from shared.cache_salt import CacheSalts
 from shared.catalog import Lane
 from tests.engine.calls import Call, tiny_catalog
 from tests.engine.conftest import a_ray
 from tests.eventually import eventually
-from worker.cache_salt import CacheSalts
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 

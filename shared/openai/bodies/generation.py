@@ -124,7 +124,7 @@ class _GenerateBody(Body):
             yield Refusal(
                 "min_tokens", f"Input should not be above the {limit} tokens of the limit"
             )
-        if raw.get("stream_options"):
+        if raw.get("stream_options") and not raw.get("stream"):
             yield Refusal("stream_options", "Input is only allowed together with 'stream'")
         yield from logit_bias_conflicts(self.logit_bias)
         if self.response_format is not None:
@@ -147,8 +147,6 @@ class ChatBody(_GenerateBody):
     closed: ClassVar[frozenset[str]] = _GenerateBody.closed | {"chat_template"}
     unread: ClassVar[frozenset[str]] = _GenerateBody.unread | {
         "audio",
-        "function_call",
-        "functions",
         "modalities",
         "moderation",
         "prediction",
