@@ -14,6 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from shared.architectures import tasks_of
+from shared.card_share import share_problems
 from shared.catalog import Catalog, Model, slug
 from shared.errors import SetupError
 from shared.openai.endpoints import Task
@@ -208,10 +209,7 @@ def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
         at = ("models", name)
         if entry.name != name:
             yield _Problem((*at, "name"), "leave it out: the key is the name")
-        for index, pool in enumerate(entry.pools):
-            if pool not in catalog.pools:
-                known = ", ".join(catalog.pools)
-                yield _Problem((*at, "pools", index), f"no pool `{pool}`; there are: {known}")
+        yield from _pool_problems(catalog, entry, at)
         for argument, reason in _closed_arguments(entry):
             yield _Problem((*at, "engine", argument), reason)
         for alias in entry.served_names:
@@ -234,6 +232,16 @@ def _closed_arguments(model: Model) -> Iterator[tuple[str, str]]:
                 "data parallel engines are not supported: Ray would reserve the GPUs of one copy "
                 "alone. Use `max_replicas`, which runs several engines",
             )
+
+
+def _pool_problems(catalog: Catalog, entry: Model, at: Where) -> Iterator[_Problem]:
+    for index, pool in enumerate(entry.pools):
+        if pool not in catalog.pools:
+            known = ", ".join(catalog.pools)
+            yield _Problem((*at, "pools", index), f"no pool `{pool}`; there are: {known}")
+            continue
+        for argument, reason in share_problems(catalog.pools[pool], entry.engine):
+            yield _Problem((*at, "engine", argument), f"on pool `{pool}`: {reason}")
 
 
 def _dotted(at: Where) -> str:
