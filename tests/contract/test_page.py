@@ -1,6 +1,7 @@
 """The page in a real Chromium: seen, read by a screen reader's rules, and steered by keyboard."""
 
 import json
+import secrets
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shared.scopes import Scope
 from tests.contract.conftest import Caller, batch_params, row, rows
 from tests.contract.engine import REFUSE, WAIT
 from tests.contract.installing import installed_for_node, untested
@@ -36,6 +38,10 @@ def test_a_person_steers_batches_in_a_browser(acme: Caller, chromium: str, tmp_p
     mixed = acme.run(
         rows("Is the sky blue?", REFUSE, "Why?"), metadata={"label": "org-wide survey"}
     )
+    operator = f"sk-batchyard-{secrets.token_hex(20)}"
+    acme.yard.on_state(
+        lambda state: state.keys.add("yard", operator, scopes=(Scope.OPERATOR, Scope.ADMIN))
+    )
     acme.create(rows(*[WAIT] * 6), metadata={"label": "nightly tags"})
 
     found = _steps(
@@ -45,6 +51,8 @@ def test_a_person_steers_batches_in_a_browser(acme: Caller, chromium: str, tmp_p
         chromium=chromium,
         pictures=str(_PICTURES),
         mixed=mixed["id"],
+        operator=operator,
+        tenant=acme.tenant,
         batch=batch_params(acme.upload(rows("hello", "you"))),
         held=str(tmp_path / "held.jsonl"),
         bad=str(tmp_path / "bad.jsonl"),
@@ -59,6 +67,7 @@ def test_a_person_steers_batches_in_a_browser(acme: Caller, chromium: str, tmp_p
     assert cookie["httpOnly"] and cookie["sameSite"] == "Lax" and cookie["value"] != acme.key
     assert found["appeared"] and found["cancelled"] and found["filtered"] == 1
     assert "Is the sky blue?" in found["results"]
+    assert "tiny@cpu" in found["fleet"]
     assert found["plain"] >= 3
     assert "Completed" in found["plainBatch"]
     assert found["signedOut"].endswith("/ui/sign-in?next=%2Fui%2Fbatches")

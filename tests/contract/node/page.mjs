@@ -116,6 +116,20 @@ await look(page, "not-found");
 const [lost] = found.complaints.splice(found.complaints.findIndex((text) => text.includes("404")), 1);
 found.lost = lost;
 
+// Operators see the fleet.
+const operator = await open();
+await operator.goto("/ui/sign-in");
+await operator.getByLabel("API key").fill(given.operator);
+await operator.keyboard.press("Enter");
+await operator.waitForURL("**/ui/fleet");
+found.fleet = await operator.locator("main").innerText();
+await look(operator, "fleet");
+await operator.getByRole("link", { name: "Tenants" }).click();
+await operator.locator(`#t-${given.tenant}`).waitFor(patience);
+await look(operator, "tenants");
+await operator.goto("/ui/fleet/dead-letters");
+await look(operator, "dead-letters");
+
 // The same on a phone, in the dark.
 const phone = await open({ viewport: { width: 390, height: 844 }, colorScheme: "dark", isMobile: true });
 await signIn(phone);
