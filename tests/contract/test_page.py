@@ -4,6 +4,7 @@ import json
 import secrets
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def test_a_person_steers_batches_in_a_browser(acme: Caller, chromium: str, tmp_p
     acme.yard.on_state(
         lambda state: state.keys.add("yard", operator, scopes=(Scope.OPERATOR, Scope.ADMIN))
     )
-    acme.create(rows(*[WAIT] * 6), metadata={"label": "nightly tags"})
+    paced = acme.create(rows(*[WAIT] * 400), metadata={"label": "nightly tags"})["id"]
+    acme.until(paced, "in_progress")
+    _pretend_pace(acme, paced)
 
     found = _steps(
         folder,
@@ -52,6 +55,7 @@ def test_a_person_steers_batches_in_a_browser(acme: Caller, chromium: str, tmp_p
         pictures=str(_PICTURES),
         mixed=mixed["id"],
         operator=operator,
+        paced=paced,
         tenant=acme.tenant,
         batch=batch_params(acme.upload(rows("hello", "you"))),
         held=str(tmp_path / "held.jsonl"),
@@ -60,6 +64,7 @@ def test_a_person_steers_batches_in_a_browser(acme: Caller, chromium: str, tmp_p
 
     acme.made.append(found["started"])
     assert found["violations"] == []
+    assert any(one.startswith("label ") for one in found["planted"])
     # The missing page, which was looked at on purpose, is the only complaint of the browser.
     assert found["complaints"] == []
     assert "404" in found["lost"]
@@ -73,6 +78,22 @@ def test_a_person_steers_batches_in_a_browser(acme: Caller, chromium: str, tmp_p
     assert found["signedOut"].endswith("/ui/sign-in?next=%2Fui%2Fbatches")
     assert acme.batch(found["started"])["metadata"] == {"label": "cancelled by keyboard"}
     assert all((_PICTURES / f"{name}.png").exists() for name in found["seen"])
+
+
+def _pretend_pace(caller: Caller, batch_id: str) -> None:
+    """Let the batch look as if it had run for ten minutes, for a picture of the plot."""
+    now, rows_done = time.time(), 0
+    marks = []
+    for second in range(0, 600, 3):
+        rows_done += 1 + (second // 100) % 2
+        marks.append(f"{int((now - 600 + second) * 1000)} {rows_done} {rows_done * 350}")
+    redis = caller.yard.redis
+    redis.delete(f"{{batchyard}}:pace:{batch_id}")
+    redis.rpush(f"{{batchyard}}:pace:{batch_id}", *marks)
+    changes = {"completed": rows_done, "input_tokens": 260 * rows_done}
+    redis.hset(
+        f"{{batchyard}}:batch:{batch_id}", mapping={**changes, "output_tokens": 90 * rows_done}
+    )
 
 
 def _steps(folder: Path, **given: object) -> dict[str, Any]:
