@@ -5,7 +5,6 @@ import contextlib
 import json
 import re
 import secrets
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -376,8 +375,8 @@ async def test_an_open_page_hears_of_each_change(
     assert "All requests have ended" in text
 
 
-async def test_a_thousand_pages_cost_one_reader(gateway: Gateway, gateway_state: State) -> None:
-    pages = 1000
+async def test_a_hundred_pages_cost_one_reader(gateway: Gateway, gateway_state: State) -> None:
+    pages = 100
     tenant = f"t{secrets.token_hex(4)}"
     key = await gateway_state.keys.create(tenant)
     batch_id = await in_progress(gateway_state, tenant=tenant)
@@ -386,21 +385,22 @@ async def test_a_thousand_pages_cost_one_reader(gateway: Gateway, gateway_state:
     async with (
         Redis.from_url(url, decode_responses=True) as redis,
         httpx.AsyncClient(base_url=gateway.url, timeout=120, limits=limits) as http,
+        contextlib.AsyncExitStack() as stack,
     ):
         await Browser(http).sign_in(key)
-        paths = [f"/ui/batches/{batch_id}/live", "/ui/batches/live", "/ui/events/live"]
-        async with contextlib.AsyncExitStack() as stack:
-            for path in paths:
-                await anext(await stack.enter_async_context(_following(http, path)))
-            few = await _calls_of_scripts_and_reads(redis)
-            for number in range(pages - len(paths)):
-                path = paths[number % len(paths)]
-                await anext(await stack.enter_async_context(_following(http, path)))
-            many = await _calls_of_scripts_and_reads(redis)
+        ways = [f"/ui/batches/{batch_id}/live", "/ui/batches/live", "/ui/events/live"]
 
-    # Within so many seconds, pages that read for themselves would make hundreds of calls more.
-    assert many <= few + 20
-    sys.stdout.write(f"calls to Redis in 3 s: {few} for 3 pages, {many} for {pages}\n")
+        async def open_page(way: str) -> None:
+            await anext(await stack.enter_async_context(_following(http, way)))
+
+        for way in ways:
+            await open_page(way)
+        few = await _commands(redis)
+        await asyncio.gather(*(open_page(ways[number % 3]) for number in range(pages - 3)))
+        many = await _commands(redis)
+
+    # Pages that read for themselves would make hundreds of calls more.
+    assert many <= few + 30
 
 
 async def test_pages_above_the_limit_of_streams_are_still_shown(
@@ -508,7 +508,7 @@ async def _limit_is(caller: Caller, limit: int) -> bool:
     return bool(answer["event_streams"]["limit"] == limit)
 
 
-async def _calls_of_scripts_and_reads(redis: "Redis[str]") -> int:
+async def _commands(redis: "Redis[str]") -> int:
     """How many commands Redis gets within three seconds."""
     before = (await redis.info("stats"))["total_commands_processed"]
     await asyncio.sleep(3)  # what is measured is the time in between
