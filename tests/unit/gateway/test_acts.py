@@ -63,6 +63,7 @@ _PAGE = {
         batch_page,
         batch_results,
         event_list,
+        fleet_page,
         new_batch,
         sign_in,
     )
