@@ -26,6 +26,7 @@ from gateway.ui import (
     batch_page,
     batch_results,
     event_list,
+    fleet_page,
     new_batch,
     sign_in,
 )

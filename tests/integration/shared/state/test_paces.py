@@ -4,6 +4,7 @@ from redis.asyncio import Redis
 
 from shared.lifecycle import Event
 from shared.retention import EVENT_HISTORY_SECONDS, MAX_PACE_MARKS, PROGRESS_MS
+from shared.slices import Claim
 from shared.state import State
 from tests.batches import claim, feed, in_progress, part, validating
 
@@ -39,7 +40,7 @@ async def test_the_marks_of_a_long_batch_are_thinned_and_keep_its_beginning_and_
     slices = MAX_PACE_MARKS + 50
     batch_id = await in_progress(state, slices=slices)
     await feed(state, batch_id, slices=slices)
-    claims = []
+    claims: list[Claim] = []
     while len(claims) < slices:
         claims += await claim(state, slices=100, rows=10_000)
     for one in claims[:-1]:
