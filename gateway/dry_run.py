@@ -140,7 +140,7 @@ class DryRuns:
         size = sum(source.size for source in pinned.sources)
         tally = Tally(every=1 + size // _COUNTED_BYTES)
         dataset = DatasetLines(self._storage, pinned, endpoint, self._max_dataset_rows)
-        async with self._slots:
+        async with self._slots.taken(tenant):
             await self._read(dataset.chunks(), check, tally)
         found = dataset.problems
         # As in a batch: the requests are only looked at if all rows could be rendered.
