@@ -30,11 +30,12 @@ from worker.engine_errors import (
     Result,
     Results,
 )
-from worker.engine_front import lighten
+from worker.engine_front import keep_environment, stop_statistics
 from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.entrance import Entrance, Guest, WithdrawnError
+from worker.fronts import FrontGoneError, Fronts
 from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
 from worker.grammars import grammars
 from worker.leftovers import logs_of_ray, sweep_leftovers
@@ -51,10 +52,12 @@ with collector_paused():
 log = structlog.get_logger()
 
 #: The environment variables that hold for a replica what vLLM's configuration does not say: the
-#: model's `hang_seconds`, how many of vLLM's seats are spare, and the same part of its KV cache.
+#: model's `hang_seconds`, how many of vLLM's seats are spare, the same part of its KV cache, and
+#: how many front processes there are.
 HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
 SPARE_SEATS_VARIABLE = "BATCHYARD_SPARE_SEATS"
 SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
+FRONTS_VARIABLE = "BATCHYARD_FRONTS"
 
 #: How often the engine's progress is checked, in seconds.
 _CHECK_SECONDS = 1.0
@@ -86,6 +89,9 @@ class BatchServer(LLMServer):
             config.get_or_create_callback().ctx.run_init_node = False
         skip_telemetry()
         sweep_leftovers(logs_of_ray())
+        count = int(os.environ[FRONTS_VARIABLE])
+        # They import vLLM while the model is loaded.
+        self._fronts = Fronts(count) if count > 1 else None
         try:
             with collector_paused():
                 await super().start()  # type: ignore[no-untyped-call]  # Ray's
@@ -109,11 +115,16 @@ class BatchServer(LLMServer):
         self._is_hung = False
         self._progress = Progress(float(os.environ[HANG_SECONDS_VARIABLE]))
         attend(self._client.engine_core, self._entrance, self._progress)
-        lighten(self._client)
+        keep_environment()
+        if self._fronts is not None:
+            await self._fronts.connect(self._client, engine._vllm_args)  # noqa: SLF001
+        # From here on, the core's outputs pass what stands before it.
+        stop_statistics(self._client)
         self._watching = asyncio.create_task(self._kill_when_hung())
 
     def _get_default_engine_class(self) -> type[Any]:
-        return adapted_engine_class(super()._get_default_engine_class())
+        fronts = 1 if self._fronts is None else self._fronts.count
+        return adapted_engine_class(super()._get_default_engine_class(), fronts=fronts)
 
     async def run_lines(
         self,
@@ -135,7 +146,9 @@ class BatchServer(LLMServer):
         async with aclosing(in_groups(runs, seconds=_GROUP_SECONDS)) as groups:
             async for group in groups:
                 # vLLM answers 500 for every row of a dead engine. Those are not results.
-                ended = [(position, result) for position, result in group if result is not None]
+                ended = [
+                    (position, result) for position, result in group if isinstance(result, tuple)
+                ]
                 results = [
                     (position, result)
                     for position, result in ended
@@ -146,6 +159,9 @@ class BatchServer(LLMServer):
                     yield results
                 if len(results) < len(ended):
                     raise self._death([one for one in sorted(left) if self._was_seated(rows[one])])
+                lost = [position for position, one in group if isinstance(one, FrontGoneError)]
+                if lost:
+                    raise EngineGoneError("the front died while it had these lines", lost)
 
     async def withdraw(self, batch_id: str) -> None:
         """Let no line of the batch enter vLLM that is not there yet."""
@@ -169,11 +185,13 @@ class BatchServer(LLMServer):
             return EngineHungError("the engine hung while these lines were in it", positions)
         return EngineGoneError("the engine died while these lines were in it", positions)
 
-    async def _answer(self, row: _Row, line: bytes, work: Work) -> Result | None:
+    async def _answer(self, row: _Row, line: bytes, work: Work) -> Result | FrontGoneError | None:
         try:
             return await self._answers.answer(row, lambda: self._run_line(row, line, work))
         except WithdrawnError:
             return None
+        except FrontGoneError as error:
+            return error
 
     async def _run_line(self, row: _Row, line: bytes, work: Work) -> Result:
         try:
@@ -206,7 +224,7 @@ class BatchServer(LLMServer):
         async with self._entrance.entered(work) as guest:
             self._guests[row] = guest
             try:
-                answer = await self._openai.answer(url, body, request_id)
+                answer = await (self._fronts or self._openai).answer(url, body, request_id)
                 result = bounded_result(self._rules, answer)
             finally:
                 # The row may run again already while this run of it is being cancelled.
@@ -224,7 +242,7 @@ class BatchServer(LLMServer):
 
     def _unfinished(self) -> int:
         count: int = self._client.output_processor.get_num_unfinished_requests()
-        return count
+        return count + (self._fronts.unfinished if self._fronts else 0)
 
     async def _kill_when_hung(self) -> None:
         """Kill an engine that hangs, so that its calls end and Ray starts another one."""
@@ -235,9 +253,12 @@ class BatchServer(LLMServer):
                 return
         log.error("engine.hung", seconds=self._progress.seconds, rows=self._unfinished())
         self._is_hung = True
+        # The fronts are not the reason, and whoever asks shall hear that the engine hung.
+        fronts = self._fronts.pids if self._fronts else set()
         for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+            if process.pid not in fronts:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         await asyncio.sleep(_DEATH_SECONDS)
         if not self._client.errored:
             os._exit(1)

@@ -5,10 +5,10 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from worker.embedding_answers import write_from_arrays
 from worker.engine_errors import Result
 from worker.engine_results import failure, from_http, success
 
@@ -104,16 +104,9 @@ def _handlers(state: Any) -> dict[str, _Handler]:
             CompletionRequest.model_validate, completion.create_completion
         )
     if embedding := getattr(state, "serving_embedding", None):
-        embedding.json_response_cls = _FastJSONResponse
+        write_from_arrays(embedding)
         found["/v1/embeddings"] = _Handler(TypeAdapter(EmbeddingRequest).validate_python, embedding)
     return found
-
-
-class _FastJSONResponse(JSONResponse):
-    """Encodes the same numbers fifteen times faster: a vector of 384 takes 13 µs, not 190."""
-
-    def render(self, content: Any) -> bytes:
-        return msgspec.json.encode(content)
 
 
 def _scope(url: str, headers: _Headers) -> dict[str, Any]:
