@@ -22,7 +22,7 @@ from cli.s3_options import S3Options, with_s3_options
 from cli.trail import told
 from shared.errors import InvalidInputError
 from shared.ledger.keys import change_key, create_key, revoke_key
-from shared.scopes import ALL_SCOPES, scopes_of
+from shared.scopes import DEFAULT_SCOPES, scopes_of
 from shared.state import KeyRecord, State
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, change and revoke API keys.")
@@ -39,7 +39,8 @@ Scopes = Annotated[
     list[str] | None,
     typer.Option(
         help="What the key may be used for; repeatable. `read`: reading everything of the tenant; "
-        "`submit`: files and batches; `admin`: webhook endpoints. Default: all of them."
+        "`submit`: files and batches; `admin`: webhook endpoints; `operator`: what the whole fleet "
+        "does, of all tenants. Default: all but `operator`."
     ),
 ]
 
@@ -75,7 +76,7 @@ def create(
     if len(name) > _MAX_NAME_CHARACTERS or not name.isprintable():
         raise InvalidInputError(f"--name: at most {_MAX_NAME_CHARACTERS} printable characters.")
     expires_at = None if expires is None else expiry(expires, now=datetime.now(UTC))
-    scopes = ALL_SCOPES if scope is None else scopes_of(scope)
+    scopes = DEFAULT_SCOPES if scope is None else scopes_of(scope)
 
     storage = s3.storage(run_dir)
 

@@ -12,6 +12,7 @@ import structlog
 from dispatcher import health
 from dispatcher.cluster import Cluster
 from dispatcher.election import Election
+from dispatcher.engine_watch import EngineWatch
 from dispatcher.finaliser import Finaliser
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
@@ -142,7 +143,7 @@ def build_dispatcher(
         trail=Trail(settings.trail_file),
         planner=planner,
     )
-    leader = _build_leader(settings, services, planner)
+    leader = _build_leader(settings, catalog, services, planner)
     lease = state.lease("dispatcher", holder, seconds=settings.lease_seconds)
     return Dispatcher(
         intake=intake,
@@ -152,7 +153,9 @@ def build_dispatcher(
     )
 
 
-def _build_leader(settings: DispatcherSettings, services: Services, planner: Planner) -> Leader:
+def _build_leader(
+    settings: DispatcherSettings, catalog: Catalog, services: Services, planner: Planner
+) -> Leader:
     state, storage = services.state, services.storage
     finaliser = Finaliser(
         state,
@@ -190,6 +193,7 @@ def _build_leader(settings: DispatcherSettings, services: Services, planner: Pla
             attempts_per_endpoint=settings.webhook_attempts_per_endpoint,
         ),
         job_records=JobRecords(services.cluster),
+        engine_watch=EngineWatch(state, services.cluster, catalog),
     )
 
 

@@ -1,4 +1,4 @@
-"""The Ray cluster as the dispatcher knows it: jobs, over Ray's HTTP API."""
+"""The Ray cluster as the dispatcher knows it: jobs and engines, over Ray's HTTP API."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -27,11 +27,11 @@ class JobStatus(StrEnum):
 
 
 class Cluster:
-    """Submits, watches and stops Ray jobs, under ids that the caller chooses."""
+    """Submits, watches and stops Ray jobs, under ids that the caller chooses; looks at engines."""
 
     def __init__(self, address: str, token: str) -> None:
         self._http = httpx.AsyncClient(
-            base_url=f"{address.rstrip('/')}/api/jobs",
+            base_url=f"{address.rstrip('/')}/api",
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=20,
         )
@@ -40,7 +40,7 @@ class Cluster:
         """Start a job. If one with this id exists already, it is left alone."""
         answer = await self._call(
             "POST",
-            "/",
+            "/jobs/",
             {
                 "submission_id": job,
                 "entrypoint": entrypoint,
@@ -52,20 +52,20 @@ class Cluster:
 
     async def status(self, job: str) -> JobStatus | None:
         """The job's status; None if Ray does not know it, or no longer."""
-        answer = await self._call("GET", f"/{job}")
+        answer = await self._call("GET", f"/jobs/{job}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         return JobStatus(self._checked(answer)["status"])
 
     async def stop(self, job: str) -> None:
         """Ask Ray to end the job. It is no error if the job has ended or is unknown."""
-        answer = await self._call("POST", f"/{job}/stop")
+        answer = await self._call("POST", f"/jobs/{job}/stop")
         if answer.status_code != httpx.codes.NOT_FOUND:
             self._checked(answer)
 
     async def over(self, *, seconds: float, now: float) -> list[str]:
         """Ids of lanes' jobs that ended more than `seconds` ago."""
-        jobs: Any = self._checked(await self._call("GET", "/"))
+        jobs: Any = self._checked(await self._call("GET", "/jobs/"))
         return [
             job["submission_id"]
             for job in jobs
@@ -76,16 +76,22 @@ class Cluster:
 
     async def forget(self, job: str) -> None:
         """Have Ray delete its record of a job that is over. It is no error if there is none."""
-        answer = await self._call("DELETE", f"/{job}")
+        answer = await self._call("DELETE", f"/jobs/{job}")
         if answer.status_code != httpx.codes.NOT_FOUND:
             self._checked(answer)
 
     async def message(self, job: str) -> str:
         """Ray's message about how the job ended, with the end of the job's output."""
-        answer = await self._call("GET", f"/{job}")
+        answer = await self._call("GET", f"/jobs/{job}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return "Ray does not know the job."
         return _shortened(str(self._checked(answer).get("message") or ""))
+
+    async def applications(self) -> dict[str, Any]:
+        """The applications of Ray Serve by name, as its REST API has them; none without Serve."""
+        found = self._checked(await self._call("GET", "/serve/applications/"))
+        applications: dict[str, Any] = found.get("applications") or {}
+        return applications
 
     async def ping(self) -> None:
         """Raise TransientError if Ray does not answer, or refuses our token."""

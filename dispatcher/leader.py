@@ -3,12 +3,16 @@
 import asyncio
 
 from dispatcher.duties import repeat
+from dispatcher.engine_watch import EngineWatch
 from dispatcher.job_records import JobRecords
 from dispatcher.reaper import Reaper
 from dispatcher.rounds import Rounds
 from dispatcher.webhooks import Deliverer
 from dispatcher.windows import Windows
 from shared.tasks import end
+
+#: How often Ray is asked about its engines, which bounds what is not known of their seconds.
+_LOOK_SECONDS = 2
 
 
 class Leader:
@@ -22,19 +26,22 @@ class Leader:
         reaper: Reaper,
         deliverer: Deliverer,
         job_records: JobRecords | None = None,
+        engine_watch: EngineWatch | None = None,
     ) -> None:
-        """Without `job_records`, Ray keeps them."""
+        """Without `job_records`, Ray keeps them; without `engine_watch`, nobody sees engines."""
         self._rounds = rounds
         self._windows = windows
         self._reaper = reaper
         self._deliverer = deliverer
         self._job_records = job_records
+        self._engine_watch = engine_watch
         #: Whether the duties are under way.
         self.leads = False
 
     async def lead(self) -> None:
         """Do all duties until cancelled. Raises TransientError when Redis is lost."""
         ray = [] if self._job_records is None else [self._job_records.forget]
+        engines = [] if self._engine_watch is None else [self._engine_watch.look]
         duties = [
             asyncio.create_task(duty)
             for duty in (
@@ -48,6 +55,7 @@ class Leader:
                 repeat(self._reaper.forget, every_seconds=60),
                 repeat(self._reaper.sweep_abandoned, every_seconds=3600),
                 *(repeat(duty, every_seconds=3600) for duty in ray),
+                *(repeat(duty, every_seconds=_LOOK_SECONDS) for duty in engines),
             )
         ]
         self.leads = True

@@ -12,6 +12,7 @@ import structlog
 from fastapi import FastAPI
 
 from gateway import (
+    admin,
     batch_controls,
     batches,
     errors,
@@ -139,6 +140,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         tenant_limits,
         webhooks,
         webhook_deliveries,
+        admin,
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(health.router)

@@ -7,9 +7,8 @@ from fastapi import APIRouter
 
 from gateway.auth import OwnBatch
 from gateway.dependencies import Services, Use
-from gateway.explanation import Explanation, SliceCounts, SliceTry, Waiting
+from gateway.explanation import Explanation, SliceCounts, SliceTry
 from gateway.lane_position import (
-    LaneJob,
     LanePosition,
     OwnAhead,
     ahead_of,
@@ -23,6 +22,8 @@ from gateway.lane_position import (
     unplanned,
 )
 from gateway.route_docs import addition
+from shared.engines import EngineRecord
+from shared.lane_waits import Waiting
 from shared.lifecycle import Status
 from shared.ordering.load import load_of
 from shared.slices import ReleaseReason
@@ -120,12 +121,19 @@ async def _look(
 ) -> tuple[LanePosition, BatchInLane]:
     state = services.state
     look = await state.positions.find(batch.id, lane, plan, lanes=batch.lanes, tenant=batch.tenant)
-    job, failure = await state.lanes.job(lane), await state.lanes.failure(lane)
-    return _position(batch, lane, look, job, failure), look
+    job, failure, engine = await asyncio.gather(
+        state.lanes.job(lane), state.lanes.failure(lane), state.engines.one(lane)
+    )
+    return _position(batch, lane, look, job, failure, engine), look
 
 
 def _position(
-    batch: BatchRecord, lane: str, look: BatchInLane, job: JobRecord, failure: str | None
+    batch: BatchRecord,
+    lane: str,
+    look: BatchInLane,
+    job: JobRecord,
+    failure: str | None,
+    engine: EngineRecord | None,
 ) -> LanePosition:
     done = batch.number("completed") + batch.number("failed")
     rows_left, running = batch.number("total") - done, look.claimed
@@ -150,10 +158,9 @@ def _position(
         own_rows=look.own_rows,
         others=load_of(look.other_rows),
         other_tenants=look.other_tenants,
-        job=LaneJob(
-            job.id, job.opened_at, job.beat_at, job.rate, job.runs_on, job.full, job.spills_at
-        ),
+        job=job.to_lane_job(),
         failure=failure,
+        engine=engine,
         had_engine_trouble=any(one.reason in _ENGINE_TROUBLE for one in look.retries),
         lane_failed=batch.fields.get(f"lane_failed:{lane}"),
     )

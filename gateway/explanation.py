@@ -4,34 +4,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shared.lane_waits import Waiting
 from shared.lifecycle import Status
 from shared.openai.shapes import BatchWarning, RequestCounts
 from shared.ordering.load import Load
 
-Code = Literal[
-    "planning",
-    "paused",
-    "lane_starting",
-    "lane_silent",
-    "no_room",
-    "engine_starting",
-    "engine_failed",
-    "engine_deaths",
-    "others",
-    "finalizing",
-    "cancelling",
-]
-
 
 class _Shape(BaseModel):
     model_config = ConfigDict(frozen=True)
-
-
-class Waiting(_Shape):
-    """What must happen before more of the batch runs."""
-
-    code: Code
-    message: str
 
 
 class SliceCounts(_Shape):

@@ -6,27 +6,13 @@ Pure. A position knows the load of other tenants only as a class, so no answer c
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gateway.explanation import AheadOf, Code, LaneNow, LaneShare, Predicted, Waiting
+from gateway.explanation import AheadOf, LaneNow, LaneShare, Predicted
+from shared.engines import EngineRecord
+from shared.lane_waits import Code, LaneJob, Waiting, waits_for_engine, waits_for_job
 from shared.lifecycle import FINAL, Status
 from shared.openai.shapes import BatchWarning
 from shared.ordering.load import Load, assumed_sharers, rounded_rate, typical_rows
 from shared.submission.warnings import deadline_at_risk
-
-#: A lane job reports every second.
-_SILENT_SECONDS = 15
-
-
-class LaneJob(NamedTuple):
-    """A lane's job; times are Unix seconds, 0 if it has not happened."""
-
-    id: str
-    opened_at: float
-    beat_at: float
-    rate: float
-    #: The pool whose engine runs the rows now, the full pools, and when the next pool is tried.
-    runs_on: str
-    full_pools: tuple[str, ...]
-    spills_at: float
 
 
 class OwnAhead(NamedTuple):
@@ -64,6 +50,8 @@ class LanePosition:
     job: LaneJob
     #: Why the lane's engine cannot start, if it cannot.
     failure: str | None
+    #: The lane's own engine as it was last seen; None if it is not deployed.
+    engine: EngineRecord | None
     #: Whether an engine died under the batch or could not be reached.
     had_engine_trouble: bool
     #: Why the batch lost this lane's rows, if it did.
@@ -215,36 +203,14 @@ def lane_share(position: LanePosition, *, now: float) -> LaneShare:
     )
 
 
-def _waits_to_run(position: LanePosition, now: float) -> Waiting:  # noqa: PLR0911  # one per reason
+def _waits_to_run(position: LanePosition, now: float) -> Waiting:
     job = position.job
-    if position.failure is not None:
-        return Waiting(
-            code="engine_failed", message=f"The lane's engine cannot start: {position.failure}"
-        )
-    if not job.id:
-        return Waiting(code="lane_starting", message="A lane job is about to be submitted.")
-    if not job.beat_at:
-        return Waiting(
-            code="lane_starting",
-            message=f"The lane job was submitted {now - job.opened_at:.0f} seconds ago and is "
-            "starting.",
-        )
-    if now - job.beat_at > _SILENT_SECONDS:
-        return Waiting(
-            code="lane_silent",
-            message=f"The lane job has not reported for {now - job.beat_at:.0f} seconds. It will "
-            "be replaced if it stays silent.",
-        )
+    if (waiting := waits_for_job(job, position.failure, now=now)) is not None:
+        return waiting
     if position.is_lane_busy:
         return Waiting(code="others", message=_others(position))
-    if job.full_pools and not job.runs_on:
-        return Waiting(code="no_room", message=_no_room(job, now))
-    if position.had_engine_trouble:
-        return Waiting(
-            code="engine_failed",
-            message="The lane's engine died or could not be reached, and is being restarted.",
-        )
-    return Waiting(code="engine_starting", message="The lane's engine is starting.")
+    trouble = position.had_engine_trouble
+    return waits_for_engine(job, position.engine, had_engine_trouble=trouble, now=now)
 
 
 def _others(position: LanePosition) -> str:
@@ -257,15 +223,6 @@ def _others(position: LanePosition) -> str:
     return (
         f"Other batches are running on the lane.{queue} Tenants share a lane by predicted tokens."
     )
-
-
-def _no_room(job: LaneJob, now: float) -> str:
-    pools = job.full_pools
-    full = f"Pool {pools[0]} has" if len(pools) == 1 else f"Pools {', '.join(pools)} have"
-    if not job.spills_at:
-        return f"{full} no room for the engine."
-    seconds = max(0.0, job.spills_at - now)
-    return f"{full} no room for the engine; the next pool is asked in {seconds:.0f} seconds."
 
 
 def _lane_fields(position: LanePosition) -> dict[str, Any]:

@@ -15,19 +15,21 @@ class Scope(StrEnum):
     SUBMIT = "submit"
     #: Changing webhook endpoints, which send the tenant's events elsewhere.
     ADMIN = "admin"
+    #: Reading what the whole fleet does, of all tenants: numbers and reasons, never contents.
+    OPERATOR = "operator"
 
 
-#: What a key may do of which nobody said otherwise.
-ALL_SCOPES = tuple(Scope)
+#: What a key may do of which nobody said otherwise. The work of others is never in it.
+DEFAULT_SCOPES = (Scope.READ, Scope.SUBMIT, Scope.ADMIN)
 
 
 def scopes_of(names: Iterable[str]) -> tuple[Scope, ...]:
     """These scopes in their usual order, each once. Raises InvalidInputError."""
     wanted = set(names)
-    if unknown := sorted(wanted - set(ALL_SCOPES)):
+    if unknown := sorted(wanted - set(Scope)):
         raise InvalidInputError(
-            f"--scope {unknown[0]}: there is no such scope. Choose from {', '.join(ALL_SCOPES)}."
+            f"--scope {unknown[0]}: there is no such scope. Choose from {', '.join(Scope)}."
         )
     if not wanted:
-        raise InvalidInputError(f"Name at least one scope: {', '.join(ALL_SCOPES)}.")
-    return tuple(scope for scope in ALL_SCOPES if scope in wanted)
+        raise InvalidInputError(f"Name at least one scope: {', '.join(Scope)}.")
+    return tuple(scope for scope in Scope if scope in wanted)

@@ -12,9 +12,10 @@ from ray.exceptions import RayTaskError
 from ray.serve.config import ProxyLocation
 
 from shared.catalog import Catalog, Lane
+from shared.engines import innermost_reason
 from worker.collector import collector_paused
 from worker.engine_errors import EngineFailedError
-from worker.engine_status import engine_failure, innermost_reason, is_deployed, stale_apps
+from worker.engine_status import engine_failure, is_deployed, stale_apps
 from worker.races import retry_lost
 
 

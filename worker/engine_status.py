@@ -3,18 +3,16 @@
 Every engine is one deployment in its own Serve application. Imports ray and nothing heavier.
 """
 
-import re
 from typing import NamedTuple
 
 from ray import serve
 from ray.serve.schema import ApplicationStatus
 
 from shared.catalog import Lane
+from shared.engines import innermost_reason
 
 #: The name of the one deployment in each application.
 DEPLOYMENT = "engine"
-
-_MAX_REASON_LENGTH = 1000
 
 
 def is_deployed(app_name: str) -> bool:
@@ -70,17 +68,3 @@ def engine_state(app_name: str) -> EngineState | None:
         running=count.get("RUNNING", 0),
         starting=sum(count.get(state, 0) for state in waiting),
     )
-
-
-def innermost_reason(message: str) -> str:
-    """The text of the innermost exception in a message of Ray's, without its traceback."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", message).strip()
-    frames = list(re.finditer(r"^\s+(?:File \"|\^+|\~).*$", plain, flags=re.MULTILINE))
-    if frames:
-        rest = plain[frames[-1].end() :]
-        first_line = re.search(r"^\S.*", rest, flags=re.MULTILINE | re.DOTALL)
-        plain = first_line[0] if first_line else plain
-    plain = re.sub(r"^(?:\w+\.)*\w*(?:Error|Exception): ", "", plain.strip())
-    # pydantic adds this for programmers.
-    plain = re.sub(r"\s*\[type=\w+, input_value=.*", "", plain, flags=re.DOTALL)
-    return plain if len(plain) <= _MAX_REASON_LENGTH else plain[:_MAX_REASON_LENGTH] + "…"

@@ -10,6 +10,7 @@ from cli.client import (
     completion,
     context_commands,
     file_commands,
+    fleet_commands,
     model_commands,
     run_commands,
 )
@@ -34,6 +35,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         batch_commands.retry,
     ),
     _OTHERS: (model_commands.models, completion.completion),
+    "The fleet, for operators": (fleet_commands.top, fleet_commands.lanes, fleet_commands.engines),
 }
 
 

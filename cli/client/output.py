@@ -3,7 +3,10 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Record = Mapping[str, Any]
 
@@ -45,12 +48,18 @@ def print_records(
         return
     # Only needed here, and slow to import.
     from rich.console import Console
+
+    Console(highlight=False).print(table_of(columns, map(to_row, records)))
+
+
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
+    """A table for rich, with the texts as they are."""
     from rich.table import Table
 
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for record in records:
-        table.add_row(*map(_plain, to_row(record)))
-    Console(highlight=False).print(table)
+    for row in rows:
+        table.add_row(*map(_plain, row))
+    return table
 
 
 def print_record(record: Record, to_text: Callable[[Record], str], *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from shared import ids
 from shared.errors import BrokenObjectError
 from shared.ledger.records import decoded, encoded
-from shared.scopes import ALL_SCOPES, Scope
+from shared.scopes import DEFAULT_SCOPES, Scope
 from shared.state import KeyRecord, State
 from shared.state.keys import shown_prefix
 from shared.storage import Storage
@@ -27,7 +27,7 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     #: None for never.
     expires_at: int | None = None
-    scopes: tuple[Scope, ...] = ALL_SCOPES
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES
     revoked_at: int | None = None
 
 
@@ -43,7 +43,7 @@ async def create_key(
     *,
     name: str = "",
     expires_at: int | None = None,
-    scopes: Sequence[Scope] = ALL_SCOPES,
+    scopes: Sequence[Scope] = DEFAULT_SCOPES,
 ) -> str:
     """Create an API key. It cannot be read again."""
     key = ids.new_api_key()
@@ -59,7 +59,7 @@ async def add_key(
     *,
     name: str = "",
     expires_at: int | None = None,
-    scopes: Sequence[Scope] = ALL_SCOPES,
+    scopes: Sequence[Scope] = DEFAULT_SCOPES,
 ) -> None:
     """Let `key` act for `tenant`. A known key is not changed, even if it is revoked."""
     digest = ids.api_key_digest(key)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from shared import ids
 from shared.errors import NotFoundError
 from shared.retention import DAY_SECONDS
-from shared.scopes import ALL_SCOPES, Scope, scopes_of
+from shared.scopes import DEFAULT_SCOPES, Scope, scopes_of
 from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.limits import Rate, RateStatus
@@ -70,7 +70,7 @@ class Keys:
         name: str = "",
         created_at: int | None = None,
         expires_at: int | None = None,
-        scopes: Sequence[Scope] = ALL_SCOPES,
+        scopes: Sequence[Scope] = DEFAULT_SCOPES,
     ) -> str:
         """Let `key` act for `tenant` and return the key's id. A known key is not changed."""
         digest = ids.api_key_digest(key)
@@ -191,7 +191,7 @@ def _record(key_id: str, fields: Mapping[str, str]) -> KeyRecord:
 
 def _scopes(text: str) -> tuple[Scope, ...]:
     """The scopes of a stored key; a key without any was created before there were some."""
-    return scopes_of(text.split()) if text else ALL_SCOPES
+    return scopes_of(text.split()) if text else DEFAULT_SCOPES
 
 
 def _day(number: int) -> str:

@@ -1,10 +1,11 @@
 """Lanes: their ready lists, and the lane job that each has while there is work."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from shared.lane_waits import LaneJob
 from shared.lifecycle import Status
 from shared.ordering.outlook import LaneOutlook, RowsLeft
 from shared.slices import ReadySlice, Slice, to_slice
@@ -29,6 +30,13 @@ class RowsAhead(NamedTuple):
 
     own: int
     others: int
+
+
+class TenantLoad(NamedTuple):
+    """What a tenant has on a lane: running batches, and their rows without a result."""
+
+    batches: int
+    rows_left: int
 
 
 class Backlog(NamedTuple):
@@ -64,6 +72,18 @@ class JobRecord(NamedTuple):
     tokens: int = 0
     token_rate: float = 0
 
+    def to_lane_job(self) -> LaneJob:
+        """What says why the lane waits."""
+        return LaneJob(
+            self.id,
+            self.opened_at,
+            self.beat_at,
+            self.rate,
+            self.runs_on,
+            self.full,
+            self.spills_at,
+        )
+
 
 class Lanes:
     """The noun `lane` of State."""
@@ -96,7 +116,15 @@ class Lanes:
 
     async def rows_ahead(self, lane: str, *, tenant: str) -> RowsAhead:
         """Count the rows of the lane's running batches that have no result yet."""
-        own, others, first = 0, 0, 0
+        loads = await self.loads(lane)
+        own = loads[tenant].rows_left if tenant in loads else 0
+        return RowsAhead(own, sum(load.rows_left for load in loads.values()) - own)
+
+    async def loads(self, lane: str) -> dict[str, TenantLoad]:
+        """What each tenant has on the lane; batches that are paused do not count."""
+        batches = Counter[str]()
+        rows = Counter[str]()
+        first = 0
         while ids := await self._redis.zrange(
             self._key(lane, "active"), first, first + _BATCHES - 1
         ):
@@ -105,12 +133,12 @@ class Lanes:
                     fields = ("tenant", *rows_left_fields(lane))
                     pipe.hmget(f"{self._namespace}batch:{batch_id}", *fields)
                 for owner, *row in await pipe.execute():
-                    if owner == tenant:
-                        own += rows_left(*row)
-                    else:
-                        others += rows_left(*row)
+                    # The batch may have been forgotten meanwhile.
+                    if owner is not None:
+                        batches[owner] += 1
+                        rows[owner] += rows_left(*row)
             first += len(ids)
-        return RowsAhead(own, others)
+        return {tenant: TenantLoad(batches[tenant], rows[tenant]) for tenant in batches}
 
     async def outlook(self, lane: str) -> LaneOutlook:
         """What a new batch has to expect of the lane: its rates, and its oldest batches."""

@@ -35,6 +35,7 @@ CONSTANTS: Mapping[str, int] = {
     "MAX_EVENTS": retention.MAX_EVENTS,
     "MAX_OLD_SECRETS": retention.MAX_OLD_SECRETS,
     "PROGRESS_MS": retention.PROGRESS_MS,
+    "SPENT_SECONDS": retention.SPENT_SECONDS,
 }
 
 _NEEDS = re.compile(r"-- needs: (.+)\n")

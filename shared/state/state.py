@@ -18,6 +18,7 @@ from shared.state.claims import Claims
 from shared.state.client import BoundedRetry, Client, translated
 from shared.state.controls import Controls
 from shared.state.dead_rows import DeadRows
+from shared.state.engines import Engines
 from shared.state.events import Events
 from shared.state.files import Files
 from shared.state.keys import Keys
@@ -82,6 +83,7 @@ class State:
         self.controls = Controls(scripts)
         self.positions = Positions(self._redis, namespace)
         self.lanes = Lanes(self._redis, scripts, namespace)
+        self.engines = Engines(self._redis, scripts, namespace)
         self.files = Files(self._redis, scripts, namespace)
         self.uploads = Uploads(self._redis, scripts, namespace)
         self.keys = Keys(self._redis, scripts, namespace)

@@ -34,6 +34,15 @@ class Usage(NamedTuple):
     webhook_endpoints: int
 
 
+class Holding(NamedTuple):
+    """What a tenant has in its queue, and in S3."""
+
+    requests: int
+    #: By model.
+    tokens: Mapping[str, int]
+    stored_bytes: int
+
+
 class Tenants:
     """The noun `tenant` of State."""
 
@@ -94,6 +103,30 @@ class Tenants:
         await self._scripts.run("set_tenant", tenant, text, secrets.token_hex(8))
         self._looked_at = -math.inf
 
+    async def known(self) -> set[str]:
+        """Every tenant that has a key, a file or a setting of its own."""
+        ns = self._namespace
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hkeys(f"{ns}tenants")
+            pipe.hkeys(f"{ns}stored")
+            pipe.hvals(f"{ns}keys")
+            set_, stored, digests = await pipe.execute()
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for digest in digests:
+                pipe.hget(f"{ns}key:{digest}", "tenant")
+            owners = await pipe.execute()
+        return {*set_, *stored, *filter(None, owners)} - {EVERY_TENANT}
+
+    async def held(self, tenants: Sequence[str]) -> dict[str, Holding]:
+        """What each of these tenants has now."""
+        ns = self._namespace
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for tenant in tenants:
+                pipe.hgetall(f"{ns}enqueued:{tenant}")
+                pipe.hget(f"{ns}stored", tenant)
+            answers = iter(await pipe.execute())
+        return {tenant: _holding(next(answers), next(answers)) for tenant in tenants}
+
     async def usage(self, tenant: str, rates: Sequence[Rate]) -> Usage:
         """What the tenant uses; the rates with the calls that it may make."""
         ns = self._namespace
@@ -107,19 +140,24 @@ class Tenants:
             pipe.zcard(f"{ns}webhooks:{tenant}")
             (seconds, micros), marks, queue, stored, streams, deaths, hooks = await pipe.execute()
         now = seconds * 1_000_000 + micros
+        held = _holding(queue, stored)
         return Usage(
             calls={
                 rate.name: _used(rate, mark, now) for rate, mark in zip(rates, marks, strict=True)
             },
-            enqueued_requests=int(queue.pop("requests", 0)),
-            enqueued_tokens={
-                field.removeprefix("tokens:"): int(count) for field, count in queue.items()
-            },
-            stored_bytes=max(0, int(stored or 0)),
+            enqueued_requests=held.requests,
+            enqueued_tokens=held.tokens,
+            stored_bytes=held.stored_bytes,
             event_streams=sum(ends > now / 1000 for _, ends in streams),
             engine_deaths=int(deaths or 0),
             webhook_endpoints=hooks,
         )
+
+
+def _holding(queue: Mapping[str, str], stored: str | None) -> Holding:
+    tokens = {name.removeprefix("tokens:"): int(count) for name, count in queue.items()}
+    requests = tokens.pop("requests", 0)
+    return Holding(requests, tokens, max(0, int(stored or 0)))
 
 
 def _deaths_key(namespace: str) -> str:

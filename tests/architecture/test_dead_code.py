@@ -46,6 +46,7 @@ _USED_ELSEWHERE = {
     "estimate_inmemory_data_size": "Ray Data",
     "get_read_tasks": "Ray Data",
     "job_log": "tests, to say why a lane job died",
+    "make_tiny_classifier": "tests of engines",
     "kill_gateway": "tests that kill S3",
     "restart_gateway": "tests that kill S3",
 }

@@ -113,6 +113,11 @@ def _run_lane_job(lane: str, job: str, environment: dict[str, str]) -> None:
     main(lane, job, environment)
 
 
+async def _no_applications(_: web.Request) -> web.Response:
+    """As Ray answers without Serve: the simulated engines are no deployments of it."""
+    return web.json_response({"applications": {}})
+
+
 async def serve(host: str, port: int, folder: Path) -> None:
     """Answer until killed."""
     jobs = Jobs(folder)
@@ -120,6 +125,7 @@ async def serve(host: str, port: int, folder: Path) -> None:
     app.router.add_post("/api/jobs/", jobs.submit)
     app.router.add_get("/api/jobs/{job}", jobs.status)
     app.router.add_post("/api/jobs/{job}/stop", jobs.stop)
+    app.router.add_get("/api/serve/applications/", _no_applications)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, host, port).start()

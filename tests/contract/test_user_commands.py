@@ -2,11 +2,13 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.client.uploads import PART_BYTES
+from shared.scopes import Scope
 from tests.contract.conftest import EMBEDDER, MODEL, Caller, custom_ids, row, rows
 from tests.contract.engine import REFUSE, WAIT
 from tests.contract.user_commands import Command, on_terminal, running_batch
@@ -347,3 +349,35 @@ def test_memory_stays_flat_for_files_of_any_size(acme: Caller, batchyard: Comman
     assert (small_run.code, large_run.code, download.code) == (0, 0, 0), large_run.err
     assert large_run.max_bytes - small_run.max_bytes < 16 * _MB
     assert download.max_bytes - small_run.max_bytes < 16 * _MB
+
+
+@pytest.fixture
+def operator(acme: Caller, tmp_path: Path) -> Command:
+    key = f"sk-operator-{acme.tenant}"
+    acme.yard.on_state(lambda state: state.keys.add("operators", key, scopes=(Scope.OPERATOR,)))
+    return Command(replace(acme, key=key), tmp_path)
+
+
+def test_an_operator_sees_the_work_of_all_tenants_and_a_tenant_does_not(
+    acme: Caller, batchyard: Command, operator: Command
+) -> None:
+    batch = acme.create(rows("a", WAIT))
+    running_batch(acme, done=1)
+
+    [fleet] = operator("top").records()
+    lanes = operator("lanes").records()
+    engines = operator("engines", "--json").records()
+    refused = batchyard("top")
+
+    tenants = {one["tenant"]: one for lane in lanes for one in lane["tenants"]}
+    assert tenants[acme.tenant]["rows_left"] >= 1
+    assert {lane["name"] for lane in lanes} == {lane["name"] for lane in fleet["lanes"]}
+    assert acme.tenant in {one["id"] for one in fleet["tenants"]}
+    assert {one["state"] for one in engines} == {"absent"}
+    assert refused.code == 2
+    assert "Missing scopes: operator" in refused.err
+    with on_terminal(operator, "top") as terminal:
+        terminal.until(acme.tenant)
+        terminal.press("\x03")
+        assert terminal.end() == 130
+    acme.yard.engine.release(batch["id"])

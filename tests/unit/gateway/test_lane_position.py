@@ -6,7 +6,6 @@ import pytest
 
 from gateway.explanation import Predicted
 from gateway.lane_position import (
-    LaneJob,
     LanePosition,
     OwnAhead,
     ahead_of,
@@ -16,6 +15,8 @@ from gateway.lane_position import (
     predicted,
     waits_for,
 )
+from shared.engines import EngineRecord, EngineState
+from shared.lane_waits import LaneJob
 from shared.lifecycle import Status
 
 NOW = 1_000.0
@@ -39,9 +40,14 @@ ALONE = LanePosition(
     other_tenants=0,
     job=JOB,
     failure=None,
+    engine=None,
     had_engine_trouble=False,
     lane_failed=None,
 )
+
+
+def _engine(reason: str, *, state: EngineState = "starting", seen_at: float = NOW) -> EngineRecord:
+    return EngineRecord(lane="m@h100", state=state, since=NOW, seen_at=seen_at, reason=reason)
 
 
 def test_a_tenant_that_is_alone_gets_the_whole_lane() -> None:
@@ -84,6 +90,10 @@ def test_nothing_is_predicted_without_a_rate_or_for_a_batch_that_may_not_run(
         (replace(ALONE, is_lane_busy=True), "others"),
         (replace(ALONE, job=JOB._replace(full_pools=("h100",))), "no_room"),
         (replace(ALONE, had_engine_trouble=True), "engine_failed"),
+        (replace(ALONE, engine=_engine("no such weights")), "engine_failed"),
+        (replace(ALONE, engine=_engine("no room", state="waiting")), "no_room"),
+        (replace(ALONE, engine=_engine("long ago", seen_at=NOW - 100)), "engine_starting"),
+        (replace(ALONE, engine=_engine("")), "engine_starting"),
         (ALONE, "engine_starting"),
         (replace(ALONE, is_paused=True), "paused"),
         (replace(ALONE, status=Status.CANCELLING), "cancelling"),

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from cli import servers
 from shared import ids
 from shared.errors import NotFoundError
-from shared.scopes import ALL_SCOPES, Scope
+from shared.scopes import DEFAULT_SCOPES, Scope
 from shared.state import Admission, Expired, Rate, State
 from tests.batches import contents, validating
 
@@ -80,7 +80,7 @@ async def test_keys_are_listed_with_what_is_known_of_them(state: State) -> None:
     assert {one.id for one in listed} == {record.id, short}
     assert record in listed
     assert (record.name, record.last_used, record.revoked_at) == ("nightly", None, None)
-    assert (record.expires_at, record.scopes) == (None, ALL_SCOPES)
+    assert (record.expires_at, record.scopes) == (None, DEFAULT_SCOPES)
     assert record.prefix == key[:17]
     assert {one.prefix for one in listed} == {record.prefix, ""}
     assert {one.tenant for one in await state.keys.all()} == {"acme", "globex"}
@@ -124,7 +124,7 @@ async def test_a_key_is_refused_from_the_second_on_in_which_it_expires(state: St
 
     expired = await state.keys.admit("sk-past", [EVERY])
     valid = await state.keys.admit("sk-future", [EVERY])
-    await state.keys.change(past, expires_at=None, scopes=ALL_SCOPES)
+    await state.keys.change(past, expires_at=None, scopes=DEFAULT_SCOPES)
     again = await state.keys.admit("sk-past", [EVERY])
 
     assert expired == Expired(now - 1)
@@ -145,7 +145,7 @@ async def test_a_key_has_the_scopes_that_it_was_given_last(state: State) -> None
     assert (before.key_id, before.scopes) == (key_id, (Scope.READ,))
     assert after.scopes == (Scope.READ, Scope.SUBMIT)
     with pytest.raises(NotFoundError, match="key_none"):
-        await state.keys.change("key_none", expires_at=None, scopes=ALL_SCOPES)
+        await state.keys.change("key_none", expires_at=None, scopes=DEFAULT_SCOPES)
 
 
 async def test_a_key_from_before_there_were_scopes_has_them_all(
@@ -154,7 +154,7 @@ async def test_a_key_from_before_there_were_scopes_has_them_all(
     key_id = await state.keys.add("acme", "sk-old")
     await redis.hdel(f"{namespace}key:{ids.api_key_digest('sk-old')}", "scopes")
 
-    assert (await state.keys.find(key_id)).scopes == ALL_SCOPES
+    assert (await state.keys.find(key_id)).scopes == DEFAULT_SCOPES
 
 
 async def test_of_a_call_at_once_with_a_revocation_no_key_is_left(

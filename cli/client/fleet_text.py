@@ -1,0 +1,74 @@
+"""How a fleet's lanes, engines and tenants are told in tables. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cli.client.words import bytes_text, duration_text, rate_text
+
+_Record = Mapping[str, Any]
+
+LANE_COLUMNS = ("LANE", "BATCHES", "ROWS LEFT", "RUNNING", "RATE", "TENANTS", "WAITS FOR")
+ENGINE_COLUMNS = ("ENGINE", "STATE", "FOR", "REPLICAS", "GPUS", "STARTS", "LAST START", "WHY")
+TENANT_COLUMNS = ("TENANT", "BATCHES", "ROWS LEFT", "QUEUED", "STORED", "LANES")
+_SHOWN_TENANTS = 3
+
+
+def lane_row(lane: _Record) -> tuple[str, ...]:
+    """A row of LANE_COLUMNS."""
+    rate = lane["rows_per_second"]
+    return (
+        lane["name"],
+        _count(lane["batches"]),
+        _count(lane["rows_left"]),
+        _count(lane["running_slices"]),
+        rate_text(rate) if rate and lane["batches"] else "-",
+        _tenants(lane["tenants"]),
+        lane["waits_for"]["message"] if lane["waits_for"] else "-",
+    )
+
+
+def engine_row(engine: _Record, now: float) -> tuple[str, ...]:
+    """A row of ENGINE_COLUMNS; `now` is in Unix seconds."""
+    replicas, seconds = engine["replicas"], engine["last_start_seconds"]
+    return (
+        engine["lane"],
+        engine["state"],
+        "-" if engine["since"] is None else duration_text(now - engine["since"]),
+        _count(len(replicas)),
+        _count(sum(engine["gpus"] for one in replicas if one["placed_at"] is not None)),
+        _count(engine["starts"]),
+        duration_text(seconds) if seconds else "-",
+        engine["reason"] or "-",
+    )
+
+
+def tenant_row(tenant: _Record) -> tuple[str, ...]:
+    """A row of TENANT_COLUMNS."""
+    return (
+        tenant["id"],
+        _count(tenant["batches"]),
+        _count(tenant["rows_left"]),
+        _count(tenant["enqueued_requests"]),
+        bytes_text(tenant["stored_bytes"]),
+        ", ".join(tenant["lanes"]) or "-",
+    )
+
+
+def summary(fleet: _Record) -> str:
+    """How many batches are in which status, in a line."""
+    live = [
+        f"{one['number']} {status.replace('_', ' ')}"
+        + (f" (oldest {duration_text(one['oldest_seconds'])})" if one["number"] else "")
+        for status, one in fleet["batches"].items()
+    ]
+    return ", ".join(live)
+
+
+def _tenants(tenants: list[_Record]) -> str:
+    names = [f"{one['tenant']} {one['rows_left']:,}" for one in tenants[:_SHOWN_TENANTS]]
+    more = len(tenants) - len(names)
+    return ", ".join([*names, *([f"and {more} more"] if more else [])]) or "-"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else "-"

@@ -1,0 +1,71 @@
+"""What is known of the fleet's engines: their replicas, why one does not run, and their seconds.
+
+Pure. The dispatcher asks Ray, and everybody else reads what it has recorded.
+"""
+
+import re
+from typing import Literal, NamedTuple
+
+import msgspec
+
+#: `waiting`: no machine of its pool has room for it. `asleep`: it is deployed, and starts with the
+#: next row.
+EngineState = Literal["asleep", "waiting", "starting", "running", "stopping", "failed"]
+ReplicaState = Literal["waiting", "starting", "running", "stopping"]
+
+_MAX_REASON_LENGTH = 1000
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """One process of an engine. Times are Unix seconds."""
+
+    id: str
+    state: ReplicaState
+    #: Since when it has its GPUs; None while it waits for room.
+    placed_at: float | None = None
+    #: When it was first seen running.
+    ready_at: float | None = None
+    #: The address of its machine.
+    machine: str = ""
+
+
+class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine, named by its own lane, as Ray knew it at `seen_at`. Times are Unix seconds."""
+
+    lane: str
+    state: EngineState
+    #: Since when it is in this state.
+    since: float
+    seen_at: float
+    #: Why it does not run; empty if nothing is wrong.
+    reason: str = ""
+    #: How many GPUs each replica has; 1 for a replica without any.
+    gpus: int = 1
+    replicas: tuple[Replica, ...] = ()
+    #: Starts that have ended in a running replica, and how long the last of them took.
+    starts: int = 0
+    last_start_seconds: float = 0.0
+
+
+class EngineSeconds(NamedTuple):
+    """GPU seconds of one engine, as they are added up: in microseconds."""
+
+    lane: str
+    #: From when its replicas had their GPUs until they ran.
+    starting: int
+    #: All of its replicas' time, starting included.
+    total: int
+
+
+def innermost_reason(message: str) -> str:
+    """The text of the innermost exception in a message of Ray's, without its traceback."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", message).strip()
+    frames = list(re.finditer(r"^\s+(?:File \"|\^+|\~).*$", plain, flags=re.MULTILINE))
+    if frames:
+        rest = plain[frames[-1].end() :]
+        first_line = re.search(r"^\S.*", rest, flags=re.MULTILINE | re.DOTALL)
+        plain = first_line[0] if first_line else plain
+    plain = re.sub(r"^(?:\w+\.)*\w*(?:Error|Exception): ", "", plain.strip())
+    # pydantic adds this for programmers.
+    plain = re.sub(r"\s*\[type=\w+, input_value=.*", "", plain, flags=re.DOTALL)
+    return plain if len(plain) <= _MAX_REASON_LENGTH else plain[:_MAX_REASON_LENGTH] + "…"

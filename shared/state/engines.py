@@ -1,0 +1,75 @@
+"""The engines as the leading dispatcher last saw them, and their GPU seconds by the day."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from shared.engines import EngineRecord, EngineSeconds
+from shared.state.client import Client
+from shared.state.scripts import Scripts
+
+#: The field that has the number of the last look; lanes have names.
+_LOOK = ""
+_STARTING, _TOTAL = "starting", "total"
+
+
+class Look(NamedTuple):
+    """What was recorded at one look, by the engine's own lane; `number` counts the looks."""
+
+    number: int
+    engines: Mapping[str, EngineRecord]
+
+
+class Engines:
+    """The noun `engine` of State."""
+
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._namespace = namespace
+
+    async def last(self) -> Look:
+        """The newest look; without engines if there was none."""
+        found = await self._redis.hgetall(f"{self._namespace}engines")
+        number = int(found.pop(_LOOK, 0))
+        return Look(
+            number,
+            {lane: msgspec.json.decode(text, type=EngineRecord) for lane, text in found.items()},
+        )
+
+    async def one(self, lane: str) -> EngineRecord | None:
+        """The engine of the lane; None if it is not deployed."""
+        text = await self._redis.hget(f"{self._namespace}engines", lane)
+        return None if text is None else msgspec.json.decode(text, type=EngineRecord)
+
+    async def look(
+        self,
+        before: int,
+        engines: Sequence[EngineRecord],
+        seconds: Sequence[EngineSeconds],
+        *,
+        day: int,
+    ) -> bool:
+        """Record a look, and add the seconds since the look with the number `before` to the day.
+
+        Days are counted from 1970. Returns False if that was not the last look.
+        """
+        records = {one.lane: msgspec.json.encode(one).decode() for one in engines}
+        added = [part for one in seconds for part in (one.lane, one.starting, one.total)]
+        done = await self._scripts.run("look_at_engines", before, day, json.dumps(records), *added)
+        return bool(done)
+
+    async def seconds(self, day: int) -> list[EngineSeconds]:
+        """The GPU seconds of each engine on that day."""
+        found = await self._redis.hgetall(f"{self._namespace}engine-seconds:{day}")
+        lanes = sorted({field.rpartition(" ")[0] for field in found})
+        return [
+            EngineSeconds(
+                lane,
+                int(found.get(f"{lane} {_STARTING}", 0)),
+                int(found.get(f"{lane} {_TOTAL}", 0)),
+            )
+            for lane in lanes
+        ]
