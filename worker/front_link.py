@@ -6,7 +6,7 @@ Messages of one moment travel together: each frame is a list of them, after its 
 import asyncio
 import struct
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
@@ -107,8 +107,8 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # of a stream, always
-        self._transport = transport
+        # uvloop's have another class.
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data

@@ -3,7 +3,6 @@
 python -m worker.front_server FD
 """
 
-import asyncio
 import gc
 import os
 import signal
@@ -12,6 +11,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+
+import uvloop
 
 from worker.collector import collector_paused
 from worker.front import Front
@@ -63,6 +64,11 @@ def serve(control: socket.socket) -> socket.socket | None:
         connection.close()
 
 
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a front inherits: nothing of Ray's, whose token opens the cluster."""
+    return {name: value for name, value in environment.items() if not name.startswith("RAY_")}
+
+
 def _started() -> tuple["subprocess.Popen[bytes]", socket.socket]:
     """The process, and what it takes connections from."""
     ours, theirs = socket.socketpair()
@@ -72,16 +78,15 @@ def _started() -> tuple["subprocess.Popen[bytes]", socket.socket]:
             command,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-            env=_environment(os.environ),
+            env=inherited(os.environ),
         )
     return process, ours
 
 
-def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a front inherits: nothing of Ray's, whose token opens the cluster."""
-    return {name: value for name, value in environment.items() if not name.startswith("RAY_")}
+async def _front(replica: socket.socket) -> None:
+    await Front().run(replica)
 
 
 if __name__ == "__main__":
     if (replica := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
-        asyncio.run(Front().run(replica))
+        uvloop.run(_front(replica))

@@ -2,6 +2,7 @@ import asyncio
 import socket
 from typing import Any
 
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,6 +63,10 @@ async def test_large_messages_arrive_in_their_order() -> None:
     await eventually(lambda: len(taken) == len(sent))
     assert taken == sent
     other.close()
+
+
+def test_the_loop_of_a_replica_is_uvloop_s() -> None:
+    uvloop.run(test_large_messages_arrive_in_their_order())
 
 
 async def test_either_end_hears_that_the_other_is_gone() -> None:
