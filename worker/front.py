@@ -73,10 +73,12 @@ async def _app(setup: SimpleNamespace, core: RemoteCore) -> Any:
     """The application of vLLM, as Ray's server makes it."""
     from starlette.datastructures import State
     from vllm.entrypoints.openai.api_server import build_app, init_app_state
+    from vllm.plugins import load_general_plugins
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.core_client import EngineCoreClient
     from vllm.v1.executor import Executor
 
+    load_general_plugins()
     rules = rules_from(os.environ)
     register_media_connector(rules.media.limits)
     # The constructor has no parameter for it.

@@ -18,9 +18,6 @@ row_number: ContextVar[int | None] = ContextVar("row_number", default=None)
 class RemoteCore:
     """Belongs to the event loop of the front."""
 
-    #: vLLM keeps statistics for these; a front has none.
-    engine_ranks_managed: Sequence[int] = ()
-
     def __init__(self, send: Callable[[Message], None], tasks: tuple[Any, ...]) -> None:
         """`tasks` are those that the core says that it supports."""
         from vllm.v1.engine import EngineCoreOutputs
