@@ -47,6 +47,7 @@ _WRITTEN = (
     "kept:*",
     "lane:*",
     "outbox:events",
+    "pace:*",
     "parts:*",
     "pending:*",
     "progress",
