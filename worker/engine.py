@@ -90,9 +90,8 @@ class BatchServer(LLMServer):
             config.get_or_create_callback().ctx.run_init_node = False
         skip_telemetry()
         sweep_leftovers(logs_of_ray())
-        count = int(os.environ[FRONTS_VARIABLE])
         # They import vLLM while the model is loaded.
-        self._fronts = Fronts(count) if count > 1 else None
+        self._fronts = Fronts(_fronts()) if _fronts() > 1 else None
         try:
             with collector_paused():
                 await super().start()  # type: ignore[no-untyped-call]  # Ray's
@@ -125,8 +124,7 @@ class BatchServer(LLMServer):
         self._watching = asyncio.create_task(self._kill_when_hung())
 
     def _get_default_engine_class(self) -> type[Any]:
-        fronts = 1 if self._fronts is None else self._fronts.count
-        return adapted_engine_class(super()._get_default_engine_class(), fronts=fronts)
+        return adapted_engine_class(super()._get_default_engine_class(), fronts=_fronts())
 
     async def run_lines(
         self,
@@ -268,6 +266,11 @@ class BatchServer(LLMServer):
 
 def _row(line: bytes, work: Work) -> _Row:
     return work.batch_id, work.number, hashlib.blake2b(line, digest_size=16).digest()
+
+
+def _fronts() -> int:
+    # An older version has deployed engines without it.
+    return int(os.environ.get(FRONTS_VARIABLE, "1"))
 
 
 def _capacity(vllm_config: Any) -> Capacity:
