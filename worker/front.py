@@ -13,6 +13,7 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
+from worker.engine_bounds import refuse_killers
 from worker.engine_front import keep_environment
 from worker.front_core import RemoteCore, row_number
 from worker.front_link import Answer, Cancel, Link, Message, Outputs, Ping, Pong, Ready, Row, Setup
@@ -90,6 +91,7 @@ async def _app(setup: SimpleNamespace, core: RemoteCore) -> Any:
         log_requests=False,
         log_stats=False,
     )
+    refuse_killers(client)
     keep_environment()
     state = State()
     await init_app_state(
