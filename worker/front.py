@@ -79,7 +79,7 @@ async def _app(setup: SimpleNamespace, core: RemoteCore) -> Any:
     from vllm.v1.engine.core_client import EngineCoreClient
     from vllm.v1.executor import Executor
 
-    load_general_plugins()
+    load_general_plugins()  # type: ignore[no-untyped-call]  # vLLM's
     rules = rules_from(os.environ)
     register_media_connector(rules.media.limits)
     # The constructor has no parameter for it.
