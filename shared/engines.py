@@ -55,6 +55,13 @@ class EngineSeconds(NamedTuple):
     starting: int
     #: All of its replicas' time, starting included.
     total: int
+    #: Of rows that have their result; scripts add it up as parts are committed.
+    rows: int = 0
+
+    @property
+    def idle(self) -> int:
+        """What is left: nothing was in the engine, or what was has no result."""
+        return max(0, self.total - self.starting - self.rows)
 
 
 def innermost_reason(message: str) -> str:

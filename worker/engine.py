@@ -103,6 +103,7 @@ class BatchServer(LLMServer):
             self._rules.limits, lambda: tokenizer_description(self._client.vllm_config)
         )
         self._entrance = Entrance(_capacity(self._client.vllm_config))
+        self._gpus = _gpus(self._client.vllm_config)
         self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         #: The rows that run.
         self._guests: dict[_Row, Guest] = {}
@@ -154,6 +155,10 @@ class BatchServer(LLMServer):
     async def complete(self, batch_id: str) -> None:
         """Know that no line of the batch comes after those that are here."""
         self._entrance.complete(batch_id)
+
+    async def uses(self) -> tuple[float, ...]:
+        """The seconds since the engine's start, as `engine_ledger.Uses` has them."""
+        return tuple(self._entrance.uses())
 
     async def unfinished(self) -> int:
         """How many sequences are in vLLM right now."""
@@ -214,7 +219,8 @@ class BatchServer(LLMServer):
                     del self._guests[row]
             if answer[0] == SUCCESS:
                 self._entrance.learn(guest, usage_of(answer[1]))
-            return result
+            seconds = self._gpus * self._entrance.settle(guest)
+            return result[0], result[1], round(1_000_000 * seconds)
 
     async def _refused(self, url: str, body: Any, tenant: str) -> Result | None:
         found = refused(self._rules, url, body)
@@ -261,6 +267,12 @@ def _capacity(vllm_config: Any) -> Capacity:
         is_one_step=is_one_step,
         step_tokens=cores * vllm_config.scheduler_config.max_num_batched_tokens,
     )
+
+
+def _gpus(vllm_config: Any) -> int:
+    """How many GPUs compute a step together; 1 on a processor."""
+    parallel = vllm_config.parallel_config
+    return int(parallel.world_size * parallel.data_parallel_size)
 
 
 def _last_child_error() -> str | None:

@@ -10,8 +10,9 @@ from typing import Protocol, Self
 from shared.errors import SetupError, TransientError
 from shared.ordering.work import Work
 
-#: One OpenAI answer: HTTP status, and the body as ASCII JSON on one line.
-Result = tuple[int, bytes]
+#: One OpenAI answer: HTTP status, and the body as ASCII JSON on one line. What an engine computed
+#: also has its GPU time in microseconds.
+Result = tuple[int, bytes] | tuple[int, bytes, int]
 #: Results that came at the same moment, each with the position of its line in the call.
 Results = Sequence[tuple[int, Result]]
 

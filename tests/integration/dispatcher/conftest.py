@@ -150,7 +150,7 @@ class BatchYard:
         assert isinstance(fetched.lines, bytes)
         body = assemble(claim.batch_id, claim.slice, split(fetched.lines), results)
         key = part_key(claim.batch_id, claim.index, claim.epoch)
-        part = new_part(key, body.output, body.error, body.usage)
+        part = new_part(key, body.output, body.error, body.usage, body.spent)
         label = part_label(part)
         stored = await self.storage.put_once(key, body.output + body.error, label=label)
         assert stored is not None

@@ -1,3 +1,4 @@
+-- needs: spent
 -- The numbers of a part, in the order of `SliceUsage`.
 local COUNTERS = {'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
   'reasoning_tokens'}
@@ -44,5 +45,6 @@ local function record_part(id, lane, lanes, index, part, usage)
     close_gap(id, rows)
   end
   count_for_lane(id, lane, lanes, rows)
+  count_spent(id, lane, cjson.decode(part), 1)
   return redis.call('HINCRBY', batch_key(id), 'slices_committed', 1)
 end
