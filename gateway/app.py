@@ -23,6 +23,7 @@ from gateway import (
     metrics,
     models,
     openapi,
+    organization,
     results,
     retry,
     tenant_limits,
@@ -141,6 +142,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         webhooks,
         webhook_deliveries,
         admin,
+        organization,
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(health.router)

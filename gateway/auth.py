@@ -9,7 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from gateway.dependencies import Services, Use
 from gateway.limit_errors import limit_headers, too_many_calls
 from gateway.limits import call_rates
-from gateway.scopes import needed_scope
+from gateway.scopes import may_call, needed_scope
 from shared.errors import AuthenticationError, NotFoundError, PermissionDeniedError
 from shared.state import Admission, BatchRecord, Expired
 
@@ -89,8 +89,9 @@ def _let_in(request: Request, admission: Admission) -> Admission:
     if admission.rate_status.wait:
         raise too_many_calls(admission.tenant, admission.rate_status)
     request.state.admitted = True
-    needed = needed_scope(request.method, request.scope["path"])
-    if needed not in admission.scopes:
+    request.state.scopes = admission.scopes
+    if not may_call(admission.scopes, request.method, request.scope["path"]):
+        needed = needed_scope(request.method, request.scope["path"])
         raise PermissionDeniedError(
             "You have insufficient permissions for this operation. Missing scopes: "
             f"{needed}. The key {admission.key_id} has: {', '.join(admission.scopes)}. Use another "

@@ -1,10 +1,20 @@
 """Which scope of a key each call needs. Pure."""
 
+from collections.abc import Collection
+
 from shared.scopes import Scope
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _WEBHOOKS = "/v1/webhook_"
 _FLEET = "/v1/admin/"
+#: A tenant reads its own here, and an operator what all have.
+_ORGANIZATION = "/v1/organization/"
+
+
+def may_call(scopes: Collection[Scope], method: str, path: str) -> bool:
+    """Whether a key with these scopes may make the call."""
+    sees_all = path.startswith(_ORGANIZATION) and Scope.OPERATOR in scopes
+    return sees_all or needed_scope(method, path) in scopes
 
 
 def needed_scope(method: str, path: str) -> Scope:

@@ -1,9 +1,10 @@
-"""GPU time that rows have cost, by the pool that it was spent on, and what it comes to. Pure."""
+"""GPU time that rows have cost, what it comes to, and what was used on a day. Pure."""
 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 #: GPU time in microseconds, by pool.
 Spent = Mapping[str, int]
@@ -14,6 +15,36 @@ Prices = Mapping[str, float]
 NOTHING: Spent = {}
 _NONE = "-"
 _HOUR = 3_600_000_000
+
+
+class GpuUse(NamedTuple):
+    """What a tenant has used of an engine, by the engine's own lane."""
+
+    tenant: str
+    lane: str
+    micros: int
+    #: By currency, in capital letters.
+    amounts: Mapping[str, float]
+
+
+class ModelUse(NamedTuple):
+    """Requests and tokens of a tenant; `model` is empty for batches with several."""
+
+    tenant: str
+    model: str
+    endpoint: str
+    requests: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class Day(NamedTuple):
+    """All that ended on one day; days are counted from 1970, in UTC."""
+
+    number: int
+    gpus: Sequence[GpuUse]
+    models: Sequence[ModelUse]
 
 
 def plus(*parts: Spent) -> Spent:

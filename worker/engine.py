@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from worker.answers import Answers
 from worker.collector import collector_paused
 from worker.engine_core import attend
 from worker.engine_errors import (
+    Answer,
     EngineGoneError,
     EngineHungError,
     EngineUnavailableError,
@@ -157,8 +159,8 @@ class BatchServer(LLMServer):
         self._entrance.complete(batch_id)
 
     async def uses(self) -> tuple[float, ...]:
-        """The seconds since the engine's start, as `engine_ledger.Uses` has them."""
-        return tuple(self._entrance.uses())
+        """The monotonic clock, and the engine's seconds up to then as `Uses` has them."""
+        return time.monotonic(), *self._entrance.uses()
 
     async def unfinished(self) -> int:
         """How many sequences are in vLLM right now."""
@@ -222,7 +224,7 @@ class BatchServer(LLMServer):
             seconds = self._gpus * self._entrance.settle(guest)
             return result[0], result[1], round(1_000_000 * seconds)
 
-    async def _refused(self, url: str, body: Any, tenant: str) -> Result | None:
+    async def _refused(self, url: str, body: Any, tenant: str) -> Answer | None:
         found = refused(self._rules, url, body)
         if found is None and isinstance(body, dict) and needs_trials(self._client.vllm_config):
             return await self._grammars.refused(tenant, grammars(body))

@@ -276,7 +276,7 @@ def _counts(
                 for index, (part, _) in parts.items()
             )
         )
-        counts |= {"spent": json.dumps(spent)} if spent else {}
+        counts |= {"spent": json.dumps(spent, separators=(",", ":"))} if spent else {}
     if reasons:
         counts |= {f"lane_failed:{lane}": reason for lane, reason in reasons.items()}
         counts |= {

@@ -38,6 +38,7 @@ _WRITTEN = (
     "doubts:*",
     "ending:*",
     "engine-deaths:*",
+    "engine-seconds:*",
     "enqueued:*",
     "epochs:*",
     "events:*",

@@ -183,3 +183,43 @@ async def test_a_grammar_that_explodes_holds_up_nobody_else(engine: str) -> None
     assert sorted(probes)[len(probes) // 2] < 5 * quiet[len(quiet) // 2] + 0.2
     assert max(probes) < 4
     assert form["choices"][0]["message"]["content"] in {"aye", "nay"}
+
+
+async def test_all_seconds_of_an_engine_are_those_of_its_rows_or_nobodys(engine: str) -> None:
+    began, *before = await _uses(engine)
+
+    rows = Call(engine, "paid", [60] * 12)
+    lost = Call(engine, "cancelled", [900])
+    await rows.end()
+    await lost.cancel()
+    await eventually(lambda: _nothing_runs(engine), timeout=60)
+    ended, *after = await _uses(engine)
+
+    wall = ended - began
+    of_rows, of_lost, of_live, idle = (b - a for a, b in zip(before, after, strict=True))
+    assert of_rows + of_lost + of_live + idle == pytest.approx(wall, rel=0.001)
+    assert rows.micros / 1e6 == pytest.approx(of_rows, rel=0.001)
+    assert of_lost > 0
+    assert of_live == 0
+    assert idle < wall / 2
+    # Rows of one length have had about the same.
+    most, least = max(_micros(rows)), min(_micros(rows))
+    assert most < 2 * least
+
+
+def _micros(call: Call) -> list[int]:
+    return [sum(more) for _, _, *more in call.results.values()]
+
+
+async def _uses(engine: str) -> list[float]:
+    from ray import serve
+
+    found = await serve.get_deployment_handle("engine", engine).uses.remote()
+    return list(found)
+
+
+async def _nothing_runs(engine: str) -> bool:
+    from ray import serve
+
+    count: int = await serve.get_deployment_handle("engine", engine).unfinished.remote()
+    return count == 0
