@@ -1,6 +1,7 @@
 """What a batch has cost: counted with its parts, and added to its day once, whatever happens."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from shared.slices import ReleaseReason
 from shared.spent import GpuUse, ModelUse
 from shared.state import State
 from tests.batches import claim, claimed, in_progress, part
-from tests.integration.dispatcher.conftest import MICROS, BatchYard, bad, good, lines
+from tests.integration.dispatcher.conftest import MICROS, BatchYard, a_planner, bad, good, lines
 
 LANE = "m@gpu"
 
@@ -124,3 +125,29 @@ async def test_a_part_that_is_taken_back_takes_its_cost_with_it(yard: BatchYard)
 async def _today(state: State) -> tuple[list[GpuUse], list[ModelUse]]:
     [day] = await state.spending.days([int(time.time()) // 86_400])
     return list(day.gpus), list(day.models)
+
+
+async def test_a_lane_learns_what_its_tokens_cost_and_how_well_it_predicts(
+    yard: BatchYard,
+) -> None:
+    first = await yard.plan(lines(4))
+    unknown = (await yard.state.lanes.cost(LANE)).micros_per_token
+    await yard.run(first, lambda _: good())
+    await yard.finaliser.finish(first)
+    learned = await yard.state.lanes.cost(LANE)
+    second = await _planned_later(yard, lines(8))
+    predicted = (await yard.state.batches.get(second)).number("predicted_micros")
+
+    # Rows that cost twice as much as those before.
+    await yard.run(second, lambda _: (*good()[:2], 2 * MICROS))  # type: ignore[index]  # an answer
+    await yard.finaliser.finish(second)
+
+    assert (unknown, learned.error) == (0, None)
+    assert predicted == pytest.approx(8 * MICROS, rel=0.01)
+    assert (await yard.state.lanes.cost(LANE)).error == pytest.approx(0.5, rel=0.01)
+
+
+async def _planned_later(yard: BatchYard, body: bytes) -> str:
+    """By a planner that reads the lane now."""
+    catalog = yard.planner._catalog  # noqa: SLF001  # the yard's own
+    return await replace(yard, planner=a_planner(yard.state, yard.storage, catalog)).plan(body)
