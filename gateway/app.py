@@ -146,7 +146,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(health.router)
-    app.add_middleware(Access, trail=Trail(settings.trail_file))
+    app.add_middleware(Access, trail=Trail(settings.trail_file), sample=settings.access_log_sample)
     if settings.metrics_token is not None:
         calls = Calls()
         app.include_router(metrics.router(calls, settings.metrics_token.get_secret_value()))

@@ -41,8 +41,6 @@ class CompletionsResult(_Shape):
     input_tokens: int
     input_cached_tokens: int
     output_tokens: int
-    input_audio_tokens: int = 0
-    output_audio_tokens: int = 0
     num_model_requests: int
     project_id: str | None = None
     user_id: str | None = None

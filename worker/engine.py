@@ -19,6 +19,7 @@ import psutil
 import structlog
 
 from shared.errors import SetupError
+from shared.monitoring.log import configure_own
 from shared.openai.endpoints import ENDPOINTS
 from shared.ordering.work import Work
 from worker.answers import Answers
@@ -58,6 +59,8 @@ HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
 SPARE_SEATS_VARIABLE = "BATCHYARD_SPARE_SEATS"
 SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
 
+#: An engine has few lines of its own, and none of the fleet's settings.
+_LOG_LEVEL = "INFO"
 #: How often the engine's progress is checked, in seconds.
 _CHECK_SECONDS = 1.0
 #: How long vLLM may take to notice that its processes are dead, in seconds.
@@ -79,6 +82,7 @@ class BatchServer(LLMServer):
 
     async def start(self) -> None:
         """Load the model. Ray's constructor calls this once."""
+        configure_own("engine", _LOG_LEVEL)
         config: Any = self._llm_config  # Ray's annotations allow None, which it never is
         source = Path(config.model_loading_config.model_source)
         if source.is_absolute():

@@ -165,6 +165,7 @@ async def _commit(
         return
     answer = await state.claims.commit(claim, part, announced=slice_events, dead=result.dead)
     crash.point("sink.committed")
+    log.debug("slice.committed", batch_id=claim.batch_id, index=claim.index, rows=part.rows)
     if answer != "ok":
         log.warning("commit.too_late", batch_id=claim.batch_id, index=claim.index, outcome=answer)
     elif result.dead:

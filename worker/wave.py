@@ -17,6 +17,7 @@ from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink
 
+from shared.monitoring import log
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.settings import open_storage
 from shared.slices import Claim, SliceUsage, StrikeRange
@@ -155,6 +156,7 @@ class SliceMapper:
         patience_seconds: float | None,
     ) -> None:
         self._settings = settings = read_settings()
+        log.configure_own("wave", settings.log_level)
         self._state, self._storage = open_state(settings), open_storage(settings)
         client = EngineClient(
             app_name,
