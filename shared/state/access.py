@@ -55,6 +55,7 @@ _WRITTEN = (
     "reasons:*",
     "status:*",
     "strikes:*",
+    "totals",
 )
 _READ = ("plan:*", "rebuilding", "tenants", "weights")
 _CHANNELS = ("bell:*", "watch:*")

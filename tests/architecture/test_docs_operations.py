@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shared.monitoring.metrics import Calls, fleet_exposition
+from shared.monitoring.fleet_metrics import fleet_exposition
+from shared.monitoring.metrics import Calls
 from tests.fleet_counts import COUNTS
 
 _ROOT = Path(__file__).parents[2]

@@ -1,3 +1,4 @@
+-- needs: totals
 -- GPU time: what a batch's parts have spent of it, and what a batch that ends adds to its day.
 
 -- Adds what a part has spent to its batch and to the day, by the lane of the engine that ran it. With
@@ -11,6 +12,7 @@ local function count_spent(id, lane, part, sign)
     local engine = string.match(lane, '^(.*)@') .. '@' .. pool
     spent[engine] = (spent[engine] or 0) + sign * tonumber(micros)
     redis.call('HINCRBY', today, engine .. ' rows', int(sign * tonumber(micros)))
+    add_total('gpu_rows', engine, '-', sign * tonumber(micros))
   end
   redis.call('EXPIRE', today, SPENT_SECONDS)
   redis.call('HSET', batch_key(id), 'spent', cjson.encode(spent))
