@@ -161,6 +161,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.target == "compose":
             write_env(given.output)
             print(f"written    {given.output}")
+            # Not an error: the fleet works, and MinIO needs a running server to make a login.
+            sys.stderr.write(
+                "batchyard: warning: lane jobs share the S3 login of gateway and dispatcher until "
+                "you make them one: docs/operations.md, 'Who holds which login'.\n"
+            )
         else:
             print(json.dumps(_list(_s3(given)), indent=2))
     except SetupError as error:

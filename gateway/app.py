@@ -36,6 +36,8 @@ from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
+from gateway.ui import routes as ui
+from gateway.ui.feed import Feed
 from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
@@ -74,7 +76,8 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         bus = Bus(settings.amqp_url.get_secret_value())
         guard = Guard(settings.webhook_networks)
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
-        app.state.watchers = watchers
+        feed = Feed(state, heartbeat_seconds=settings.heartbeat_seconds)
+        app.state.streams = (watchers, feed)
         open_streams = OpenStreams(state)
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
@@ -105,6 +108,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                     watchers,
                     open_streams,
                     UploadMemory(settings.upload_memory_bytes),
+                    feed,
                 )
             }
             # A lease that cannot be released ends by itself.
@@ -112,6 +116,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         finally:
             guard.close()
             await watchers.end()
+            await feed.end()
             await open_streams.end()
             await bus.close()
             storage.close()
@@ -146,6 +151,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(health.router)
+    app.include_router(ui.router, include_in_schema=False)
     app.add_middleware(Access, trail=Trail(settings.trail_file), sample=settings.access_log_sample)
     if settings.metrics_token is not None:
         calls = Calls()
@@ -158,8 +164,8 @@ def build_app(settings: GatewaySettings) -> FastAPI:
 
 def end_streams(app: FastAPI) -> None:
     """End the event streams, which would otherwise last as long as their batches."""
-    if (watchers := getattr(app.state, "watchers", None)) is not None:
-        watchers.close()
+    for streams in getattr(app.state, "streams", ()):
+        streams.close()
 
 
 async def _connect(state: State, storage: Storage, bus: Bus, *, declares: bool) -> None:

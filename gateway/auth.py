@@ -9,8 +9,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from gateway.dependencies import Services, Use
 from gateway.limit_errors import limit_headers, too_many_calls
 from gateway.limits import call_rates
-from gateway.scopes import may_call, needed_scope
+from gateway.scopes import needed_scope
 from shared.errors import AuthenticationError, NotFoundError, PermissionDeniedError
+from shared.scopes import Scope
 from shared.state import Admission, BatchRecord, Expired
 
 #: The ends of a shorter key would reveal too much of it.
@@ -66,23 +67,27 @@ async def _admit(
     key, path = credentials.credentials, request.scope["path"]
     rates = call_rates(path, services.settings)
     admission = await services.state.keys.admit(key, rates, batch_id=batch_id)
-    match admission:
-        case None:
-            raise AuthenticationError(
-                f"Incorrect API key provided: {masked(key)}.", code="invalid_api_key"
-            )
-        case Expired(at):
-            raise AuthenticationError(
-                f"The API key {masked(key)} expired at {_time_text(at)}. Use another key, or ask "
-                "your operator for one.",
-                code="expired_api_key",
-            )
-        case Admission():
-            return _let_in(request, admission)
+    has = admission.scopes if isinstance(admission, Admission) else ()
+    needed = needed_scope(request.method, path, has)
+    return let_in(request, admission, needed, shown=masked(key))
 
 
-def _let_in(request: Request, admission: Admission) -> Admission:
-    """The admission, if the tenant may call now and the key is for such a call."""
+def let_in(
+    request: Request, admission: Admission | Expired | None, needed: Scope, *, shown: str
+) -> Admission:
+    """The admission, if the tenant may call now and the key is for such a call.
+
+    `shown` stands for the key in errors. Raises AuthenticationError, PermissionDeniedError and
+    LimitError.
+    """
+    if admission is None:
+        raise AuthenticationError(f"Incorrect API key provided: {shown}.", code="invalid_api_key")
+    if isinstance(admission, Expired):
+        raise AuthenticationError(
+            f"The API key {shown} expired at {_time_text(admission.at)}. Use another key, or ask "
+            "your operator for one.",
+            code="expired_api_key",
+        )
     request.state.tenant = admission.tenant
     request.state.key_id = admission.key_id
     request.state.limit_headers = limit_headers(admission.rate_status)
@@ -90,8 +95,7 @@ def _let_in(request: Request, admission: Admission) -> Admission:
         raise too_many_calls(admission.tenant, admission.rate_status)
     request.state.admitted = True
     request.state.scopes = admission.scopes
-    if not may_call(admission.scopes, request.method, request.scope["path"]):
-        needed = needed_scope(request.method, request.scope["path"])
+    if needed not in admission.scopes:
         raise PermissionDeniedError(
             "You have insufficient permissions for this operation. Missing scopes: "
             f"{needed}. The key {admission.key_id} has: {', '.join(admission.scopes)}. Use another "

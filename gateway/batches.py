@@ -54,20 +54,35 @@ async def create_batch(
 
     With `dry_run` nothing is created; the answer says what would become of the batch.
     """
-    params, settings = await read_body(request, CreateBatch), services.settings
-    check(
-        params,
-        idempotency_key,
-        windows=settings.completion_windows,
-        limits=settings.metadata_limits,
-    )
+    params = await read_body(request, CreateBatch)
     if params.dry_run:
         request.state.dry_run = True
-        return await services.dry_runs.run(
-            await _input_file(services, tenant, params.input_file_id, "dry-run"),
-            endpoint=params.endpoint,
-            completion_window=params.completion_window,
-        )
+        return await try_batch(tenant, services, params, idempotency_key)
+    return await new_batch(request, tenant, services, params, idempotency_key)
+
+
+async def try_batch(
+    tenant: str, services: Services, params: CreateBatch, idempotency_key: str | None = None
+) -> DryRun:
+    """What would become of the batch."""
+    _check(services.settings, params, idempotency_key)
+    return await services.dry_runs.run(
+        await _input_file(services, tenant, params.input_file_id, "dry-run"),
+        endpoint=params.endpoint,
+        completion_window=params.completion_window,
+    )
+
+
+async def new_batch(
+    request: Request,
+    tenant: str,
+    services: Services,
+    params: CreateBatch,
+    idempotency_key: str | None = None,
+) -> Batch:
+    """Create the batch, or find it by its idempotency key."""
+    settings = services.settings
+    _check(settings, params, idempotency_key)
     # Without a key, every call creates a new batch, whose id derives from the call.
     key = idempotency_key or params.idempotency_key or request.state.request_id
     message_id = HTTP_KEY + key
@@ -137,6 +152,15 @@ async def cancel_batch(batch: OwnBatch, services: Use) -> Batch:
         if error.status != Status.CANCELLED:
             raise ConflictError(f"Cannot cancel a batch with status '{error.status}'.") from error
     return (await services.state.batches.get(batch.id)).to_openai()
+
+
+def _check(settings: GatewaySettings, params: CreateBatch, idempotency_key: str | None) -> None:
+    check(
+        params,
+        idempotency_key,
+        windows=settings.completion_windows,
+        limits=settings.metadata_limits,
+    )
 
 
 async def _with_key(services: Services, tenant: str, key: str) -> CursorPage[Batch]:

@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from gateway.dry_run import DryRuns
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
+from gateway.ui.feed import Feed
 from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
@@ -37,6 +38,7 @@ class Services:
     watchers: Watchers
     open_streams: OpenStreams
     upload_memory: UploadMemory
+    feed: Feed
 
 
 # Async, because FastAPI runs other functions in a thread.

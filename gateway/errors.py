@@ -17,6 +17,7 @@ from starlette.routing import Match
 from gateway.access import response_headers
 from gateway.fields import complaint
 from gateway.openapi_errors import BROKEN, BUSY, damaged
+from gateway.ui.error_page import error_page, is_for_people
 from shared.errors import (
     AuthenticationError,
     BatchyardError,
@@ -113,7 +114,7 @@ async def _respond(request: Request, error: Exception) -> Response:
         log.warning("http.unavailable", code="service_unavailable", reason=str(error))
     if isinstance(error, StorageRefusedError | BrokenObjectError):
         log.error("http.broke", code=type(error).__name__, reason=str(error))
-    return _response(answer(error))
+    return _shown(request, error, answer(error))
 
 
 async def _respond_to_routing(request: Request, error: Exception) -> Response:
@@ -121,9 +122,8 @@ async def _respond_to_routing(request: Request, error: Exception) -> Response:
         raise error
     match error.status_code:
         case HTTPStatus.NOT_FOUND:
-            return _response(
-                Answer(404, _body(f"Invalid URL ({request.method} {request.url.path})"))
-            )
+            what = Answer(404, _body(f"Invalid URL ({request.method} {request.url.path})"))
+            return _shown(request, error, what)
         case HTTPStatus.METHOD_NOT_ALLOWED:
             methods = _methods(request)
             body = _body(
@@ -140,7 +140,7 @@ async def _note_hang_up(_: Request, error: Exception) -> Response:  # noqa: ARG0
 
 async def _respond_to_bug(request: Request, error: Exception) -> Response:
     """Runs outside of all middleware, so it adds the headers of `Access` itself."""
-    response = _response(answer(error))
+    response = _shown(request, error, answer(error))
     response.headers.update(response_headers(request.scope))
     return response
 
@@ -156,6 +156,13 @@ def _methods(request: Request) -> list[str]:
 
 def _body(message: str, *, param: str | None = None, code: str | None = None) -> ErrorBody:
     return ErrorBody(message=message, type=_INVALID, param=param, code=code)
+
+
+def _shown(request: Request, error: Exception, what: Answer) -> Response:
+    """The envelope for programs, and a page for people."""
+    if is_for_people(request.scope["path"]):
+        return error_page(request, error, what.status, what.body.message)
+    return _response(what)
 
 
 def _response(what: Answer) -> Response:

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from gateway.auth import Tenant
 from gateway.dependencies import Use
+from shared.catalog import Catalog
 from shared.errors import NotFoundError
 from shared.openai.shapes import Model
 
@@ -26,7 +27,7 @@ async def list_models(tenant: Tenant, services: Use) -> Models:
     created = services.catalog_changed_at
     settings = await services.state.tenants.settings(tenant)
     names = filter(settings.may_use, services.catalog.served_names())
-    return Models(data=[Model(id=name, created=created) for name in names])
+    return Models(data=[_shape(services.catalog, name, created) for name in names])
 
 
 # A path, because names have slashes. Clients escape them; servers unescape them before routing.
@@ -40,4 +41,8 @@ async def retrieve_model(model: str, tenant: Tenant, services: Use) -> Model:
             param="model",
             code="model_not_found",
         )
-    return Model(id=model, created=services.catalog_changed_at)
+    return _shape(services.catalog, model, services.catalog_changed_at)
+
+
+def _shape(catalog: Catalog, name: str, created: int) -> Model:
+    return Model(id=name, created=created, endpoints=list(catalog.model(name).endpoints))

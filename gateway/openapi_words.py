@@ -81,7 +81,11 @@ OBJECTS: Mapping[str, Json] = {
         request_counts=RequestCounts(total=120, completed=120),
         metadata={"run": "nightly"},
     ).model_dump(mode="json"),
-    "Model": Model(id="support-chat", created=_CREATED_AT).model_dump(),
+    "Model": Model(
+        id="support-chat",
+        created=_CREATED_AT,
+        endpoints=["/v1/chat/completions", "/v1/completions", "/v1/responses"],
+    ).model_dump(),
     "Upload": UPLOAD,
     "UploadPart": UploadPart(
         id="part_5b0c7ad9f4be4b6d8d6f8f6c1d2e3a47",

@@ -11,15 +11,11 @@ _FLEET = "/v1/admin/"
 _ORGANIZATION = "/v1/organization/"
 
 
-def may_call(scopes: Collection[Scope], method: str, path: str) -> bool:
-    """Whether a key with these scopes may make the call."""
-    sees_all = path.startswith(_ORGANIZATION) and Scope.OPERATOR in scopes
-    return sees_all or needed_scope(method, path) in scopes
-
-
-def needed_scope(method: str, path: str) -> Scope:
-    """The scope that a key must have for this call."""
+def needed_scope(method: str, path: str, has: Collection[Scope] = ()) -> Scope:
+    """The scope that a key must have for this call; `has` are those that it has."""
     if path.startswith(_FLEET):
+        return Scope.OPERATOR
+    if path.startswith(_ORGANIZATION) and Scope.OPERATOR in has:
         return Scope.OPERATOR
     if method in _READS:
         return Scope.READ

@@ -73,6 +73,12 @@ class GatewaySettings(SharedSettings):
     grace_seconds: int = Field(
         default=30, ge=0, description="how long running calls may take at shutdown"
     )
+    session_seconds: int = Field(
+        default=43_200,
+        ge=60,
+        le=2_592_000,
+        description="how long somebody who signed in to the page at `/ui` stays signed in",
+    )
     metrics_token: SecretStr | None = Field(
         default=None,
         min_length=16,

@@ -71,7 +71,7 @@ class Counter:
         """How requests of this endpoint are counted."""
         if self._tokenizer is None:
             return "bytes"
-        if self._render is None and ENDPOINTS[endpoint].prompt != "texts":
+        if self._render is None and ENDPOINTS[endpoint].prompt in ("messages", "items"):
             return "tokenizer_without_template"
         return "tokenizer"
 
@@ -86,6 +86,9 @@ class Counter:
     def _count_body(self, endpoint: Endpoint, body: Mapping[str, Any]) -> Counted:
         if endpoint.prompt == "texts":
             found, is_whole = self._count_prompts(body.get(endpoint.content)), True
+        elif endpoint.prompt == "pairs":
+            # How the two sides of a pair are put together is the model's own.
+            found, is_whole = self._count_pairs(endpoint, body), False
         else:
             text, is_whole = self._conversation(endpoint, body)
             found = [self._count_text(text, special=False)]
@@ -118,6 +121,15 @@ class Counter:
             case _:
                 return []
 
+    def _count_pairs(self, endpoint: Endpoint, body: Mapping[str, Any]) -> list[tuple[int, int]]:
+        """The tokens of each pair, by the texts of its sides."""
+        form = next((form for form in endpoint.forms if set(form) <= body.keys()), ())
+        sides = [self._count_prompts(_texts_of(body[name])) for name in form]
+        pairs = max(map(len, sides), default=0)
+        # A side of one text is in each pair.
+        whole = [side * pairs if len(side) == 1 else side for side in sides]
+        return [(sum(total for total, _ in pair), 0) for pair in zip(*whole, strict=False)]
+
     def _count_text(self, text: str, *, special: bool) -> tuple[int, int]:
         """The text's tokens, and the fewest that they can be."""
         assert self._tokenizer is not None  # noqa: S101  # only asked when there is one
@@ -146,6 +158,16 @@ class Counter:
                 return text, is_whole
         texts = [message.get("content") or "" for message in messages]
         return "\n".join(text for text in texts if isinstance(text, str)), False
+
+
+def _texts_of(side: object) -> list[str]:
+    """The texts of one side of pairs; of one with media only its text."""
+    found = []
+    for one in side if isinstance(side, list) else [side]:
+        parts = one.get("content") if isinstance(one, dict) else [{"text": one}]
+        texts = [part.get("text") for part in parts or () if isinstance(part, dict)]
+        found.append(" ".join(text for text in texts if isinstance(text, str)))
+    return found
 
 
 def load_counter(model: Model) -> Counter:

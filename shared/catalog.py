@@ -20,8 +20,9 @@ from pydantic import (
     model_validator,
 )
 
+from shared.architectures import tasks_of
 from shared.errors import NotFoundError
-from shared.openai.endpoints import ENDPOINTS, Runner, endpoints_of
+from shared.openai.endpoints import ENDPOINTS, POOLING, Runner, Task, endpoints_of
 from shared.openai.media import MediaLimits, MediaRules
 from shared.openai.row_limits import MAX_ANSWERS, MAX_INPUTS, RowLimits
 from shared.openai.row_rules import RowRules
@@ -115,6 +116,7 @@ class Model(_Strict):
     source: str = ""
     revision: str | None = None
     pools: tuple[PoolName, ...] = Field(min_length=1)
+    tasks: tuple[Task, ...] = ()
     endpoints: tuple[EndpointPath, ...] = ()
     min_replicas: int = Field(default=0, ge=0)
     max_replicas: int = Field(default=1, ge=1)
@@ -136,7 +138,7 @@ class Model(_Strict):
 
     @property
     def runner(self) -> Runner:
-        return "pooling" if self.engine.get("runner") == "pooling" else "generate"
+        return "pooling" if any(task in POOLING for task in self.tasks) else "generate"
 
     @property
     def seats(self) -> int:
@@ -191,8 +193,10 @@ class Model(_Strict):
             )
         if len(set(self.pools)) < len(self.pools):
             raise ValueError("a pool is named twice")
+        if not self.tasks:
+            object.__setattr__(self, "tasks", tasks_of({}, self.engine))
         if not self.endpoints:
-            object.__setattr__(self, "endpoints", endpoints_of(self.runner))
+            object.__setattr__(self, "endpoints", endpoints_of(self.tasks))
         return self
 
 

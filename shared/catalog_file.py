@@ -5,6 +5,7 @@ arguments.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +13,10 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
+from shared.architectures import tasks_of
 from shared.catalog import Catalog, slug
 from shared.errors import SetupError
+from shared.openai.endpoints import Task
 
 #: Engine arguments that have a field of their own, or that the deployment decides.
 RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
@@ -47,7 +50,7 @@ def load_catalog(path: Path) -> Catalog:
     if not isinstance(raw, dict):
         raise CatalogError(f"{path}:1: the file is empty or not a mapping")
     try:
-        catalog = Catalog.model_validate(_with_resolved_paths(raw, path.parent))
+        catalog = Catalog.model_validate(_with_tasks(_with_resolved_paths(raw, path.parent)))
     except ValidationError as error:
         raise CatalogError("\n".join(_explain(path, marks, error))) from error
     if problems := list(_cross_checks(catalog)):
@@ -60,6 +63,22 @@ def load_catalog(path: Path) -> Catalog:
 def catalog_lines(path: Path) -> "Marks":
     """The line of each field, for callers that find problems of their own."""
     return _parse(path, path.read_text(encoding="utf-8"))[1]
+
+
+def tasks_in(folder: Path, engine: object) -> tuple[Task, ...] | None:
+    """What an engine with these arguments does with the model in the folder.
+
+    None if the folder has no `config.json` that can be read.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(config, dict):
+        return None
+    arguments = engine if isinstance(engine, dict) else {}
+    is_sentence_transformer = (folder / "modules.json").is_file()
+    return tasks_of(config, arguments, is_sentence_transformer=is_sentence_transformer)
 
 
 Where = tuple[str | int, ...]
@@ -145,6 +164,21 @@ def _with_resolved_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
             changed["lora"] = {adapter: resolved(where) for adapter, where in lora.items()}
         entries[name] = {**entry, **changed}
     return {**raw, "models": entries}
+
+
+def _with_tasks(raw: dict[str, Any]) -> dict[str, Any]:
+    """What each model does that says nothing of it, and whose folder is on this machine."""
+    models = raw.get("models")
+    if not isinstance(models, dict):
+        return raw
+    return {**raw, "models": {name: _with_task(entry) for name, entry in models.items()}}
+
+
+def _with_task(entry: Any) -> Any:
+    if not isinstance(entry, dict) or "tasks" in entry or not entry.get("source"):
+        return entry
+    tasks = tasks_in(Path(str(entry["source"])), entry.get("engine"))
+    return entry if tasks is None else {**entry, "tasks": tasks}
 
 
 def _explain(path: Path, marks: Marks, error: ValidationError) -> Iterator[str]:

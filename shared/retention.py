@@ -45,3 +45,5 @@ RECENT_BATCHES = 10
 DAY_SECONDS = 86_400
 #: The progress of a batch is published at most this often.
 PROGRESS_MS = 1000
+#: Marks of a batch's pace. Above that, every other one is dropped.
+MAX_PACE_MARKS = 400

@@ -1,5 +1,7 @@
 """Run the whole suite in three pytest processes side by side: one computes while others wait.
 
+Prints last what failed: whoever keeps only the end of a long output must see it.
+
     python -m tests [--checked] [arguments for each]
 
 One part holds what starts engines, one what speaks to whole fleets without engines, one the rest,
@@ -7,6 +9,7 @@ with `--checked` less what `make check` runs. Exits with the worst of their code
 """
 
 import asyncio
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,6 +23,10 @@ _CHECKED = ("architecture", "unit")
 _NICENESS = 5
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
 _NONE_COLLECTED = 5
+#: What is said again at the end: failures, and pytest's last line.
+_OUTCOME = re.compile(r"(FAILED|ERROR) tests/|=+ .*\bin \d+\.\d+s\b")
+#: Characters of a failure's line: assertions may print whole documents.
+_OUTCOME_CHARACTERS = 600
 
 
 def parts() -> Mapping[str, Sequence[str]]:
@@ -32,7 +39,9 @@ def parts() -> Mapping[str, Sequence[str]]:
     }
 
 
-async def _run(name: str, folders: Sequence[str], arguments: Sequence[str]) -> int:
+async def _run(
+    name: str, folders: Sequence[str], arguments: Sequence[str], outcome: list[str]
+) -> int:
     # Both parts would write to one cache.
     own = ("-o", f"cache_dir=.pytest_cache/{name}")
     process = await asyncio.create_subprocess_exec(
@@ -50,8 +59,11 @@ async def _run(name: str, folders: Sequence[str], arguments: Sequence[str]) -> i
         limit=2**24,
     )
     assert process.stdout is not None
-    async for line in process.stdout:
-        print(f"{name:7} | {line.decode(errors='replace').rstrip()}", flush=True)
+    async for raw in process.stdout:
+        line = raw.decode(errors="replace").rstrip()
+        print(f"{name:7} | {line}", flush=True)
+        if _OUTCOME.match(line):
+            outcome.append(f"{name:7} | {line[:_OUTCOME_CHARACTERS]}")
     return await process.wait()
 
 
@@ -60,12 +72,14 @@ async def _main(arguments: Sequence[str]) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
     left_out = [f"tests/{folder}" for folder in _CHECKED if "--checked" in arguments]
     arguments = [argument for argument in arguments if argument != "--checked"]
+    outcome: list[str] = []
     codes = await asyncio.gather(
         *(
-            _run(name, [folder for folder in folders if folder not in left_out], arguments)
+            _run(name, [folder for folder in folders if folder not in left_out], arguments, outcome)
             for name, folders in parts().items()
         )
     )
+    print("\n".join(["", "What failed, and how each part ended:", *sorted(outcome)]), flush=True)
     ran = [code for code in codes if code != _NONE_COLLECTED]
     return max(ran, default=_NONE_COLLECTED)
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 EMBEDDINGS, RESPONSES = "/v1/embeddings", "/v1/responses"
+SCORE, RERANK, CLASSIFY, POOLING = "/score", "/rerank", "/classify", "/pooling"
 _USER = {"role": "user", "content": "x"}
 _FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 _SCHEMA = {"name": "answer", "schema": {"type": "object"}}
@@ -17,6 +18,16 @@ GOOD: Mapping[str, dict[str, Any]] = {
     COMPLETIONS: {"model": "m", "prompt": "x"},
     EMBEDDINGS: {"model": "m", "input": "x"},
     RESPONSES: {"model": "m", "input": "x"},
+    SCORE: {"model": "m", "queries": "x", "documents": ["y", "z"]},
+    RERANK: {"model": "m", "query": "x", "documents": ["y", "z"]},
+    CLASSIFY: {"model": "m", "input": "x"},
+    POOLING: {"model": "m", "input": "x"},
+}
+#: Paths that vLLM has besides, for the same bodies.
+OTHER_PATHS: Mapping[str, str] = {
+    "/v1/score": SCORE,
+    "/v1/rerank": RERANK,
+    "/v2/rerank": RERANK,
 }
 #: Changes of a good body that the engine refuses, and the field that the refusal names.
 WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
@@ -121,6 +132,25 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     (RESPONSES, {"background": True, "store": False}, "background"),
     (RESPONSES, {"prompt": {"id": "x"}}, "prompt"),
     (RESPONSES, {"truncation": "middle"}, "truncation"),
+    (SCORE, {"queries": 5}, "queries"),
+    (SCORE, {"documents": ["y", 5]}, "documents"),
+    (SCORE, {"documents": {"text": "y"}}, "documents"),
+    (SCORE, {"documents": None}, "documents"),
+    (SCORE, {"use_activation": "perhaps"}, "use_activation"),
+    (SCORE, {"max_tokens_per_doc": 1.5}, "max_tokens_per_doc"),
+    (SCORE, {"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+    (RERANK, {"query": ["x"]}, "query"),
+    (RERANK, {"documents": [["y"]]}, "documents"),
+    (RERANK, {"top_n": -1}, "top_n"),
+    (RERANK, {"instruction": 5}, "instruction"),
+    (CLASSIFY, {"input": None}, "input"),
+    (CLASSIFY, {"input": ["a", 5]}, "input.0"),
+    (CLASSIFY, {"normalize": True}, "normalize"),
+    (CLASSIFY, {"padding": "left"}, "padding"),
+    (POOLING, {"input": [_USER]}, "input.0"),
+    (POOLING, {"task": "score"}, "task"),
+    (POOLING, {"dimensions": 5}, "dimensions"),
+    (POOLING, {"encoding_format": "binary"}, "encoding_format"),
 )
 #: Changes of a good body that the engine would accept and that are closed by default.
 CLOSED: tuple[tuple[str, dict[str, Any], str], ...] = (
@@ -144,6 +174,10 @@ CLOSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     (EMBEDDINGS, {"messages": [_USER], "chat_template": "x"}, "chat_template"),
     (RESPONSES, {"request_id": "x"}, "request_id"),
     (RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id"),
+    (SCORE, {"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs"),
+    (RERANK, {"priority": 1}, "priority"),
+    (CLASSIFY, {"messages": [_USER], "chat_template": "x"}, "chat_template"),
+    (POOLING, {"data": "http://10.0.0.1/picture.tiff"}, "data"),
 )
 #: What a request of the endpoint may say beside its content and its model, and many do.
 OPEN: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -157,6 +191,10 @@ OPEN: tuple[tuple[str, dict[str, Any]], ...] = (
     (EMBEDDINGS, {"dimensions": 8, "encoding_format": "base64", "user": "u"}),
     (EMBEDDINGS, {"messages": [_USER], "add_generation_prompt": True}),
     (RESPONSES, {"store": False, "metadata": {"a": "b"}, "include": [], "reasoning": {}}),
+    (SCORE, {"instruction": "x", "truncate_prompt_tokens": 9, "user": "u"}),
+    (RERANK, {"top_n": 1, "max_tokens_per_doc": 9, "use_activation": False}),
+    (CLASSIFY, {"messages": [_USER], "add_generation_prompt": True}),
+    (POOLING, {"task": "embed", "encoding_format": "base64"}),
 )
 #: Changes of a good body that look wrong and that the engine accepts.
 ODD: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -191,6 +229,14 @@ ODD: tuple[tuple[str, dict[str, Any]], ...] = (
     (RESPONSES, {"stop": "", "n": 0, "max_tokens": -1, "tools": []}),
     (RESPONSES, {"input": {}}),
     (RESPONSES, {"max_output_tokens": "5", "tool_choice": "auto"}),
+    (SCORE, {"queries": ["x"], "documents": []}),
+    (SCORE, {"documents": {"content": [{"type": "text", "text": "y"}]}}),
+    (SCORE, {"queries": 5, "text_1": "x", "text_2": "y"}),
+    (SCORE, {"items": ["y"], "documents": None}),
+    (RERANK, {"top_n": "1", "normalize": True}),
+    (CLASSIFY, {"input": [[1, 2], [3]], "padding": None}),
+    (CLASSIFY, {"input": 5, "messages": [_USER]}),
+    (POOLING, {"task": None, "dimensions": None}),
 )
 
 _numbers = st.sampled_from(

@@ -15,7 +15,9 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from shared.catalog import Catalog, Model
-from shared.catalog_file import CatalogError, Marks, catalog_lines, load_catalog
+from shared.catalog_file import CatalogError, Marks, catalog_lines, load_catalog, tasks_in
+from shared.openai.endpoints import Task, endpoints_of
+from worker.engine_endpoints import not_answered
 
 
 def check_catalog(path: Path) -> int:
@@ -36,6 +38,7 @@ def check_catalog(path: Path) -> int:
         for name, model in catalog.models.items()
         for argument, reason in _problems(model, known)
     ]
+    problems += _endpoint_problems(path, marks, catalog)
     print("\n".join(problems) or "ok")
     return 2 if problems else 0
 
@@ -51,6 +54,37 @@ def _pool_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
             messages = [problem["msg"] for problem in error.errors(include_url=False)]
             reason = "; ".join(messages).replace("Value error, ", "")
             yield f"{path}:{marks.line(('pools', name))}: pools.{name}: {reason}"
+
+
+def _endpoint_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
+    """What a model does not answer, as far as its files are on this machine."""
+    for name, model in catalog.models.items():
+        if (tasks := _tasks(model)) is None:
+            continue
+        answered = endpoints_of(tasks)
+        if missing := [one for one in model.endpoints if one not in answered]:
+            field = "tasks" if marks.has(("models", name, "tasks")) else "endpoints"
+            at = ("models", name, field)
+            yield f"{path}:{marks.line(at)}: models.{name}.{field}: " + not_answered(
+                missing, answered
+            )
+
+
+def _tasks(model: Model) -> tuple[Task, ...] | None:
+    """What the model does by its own files; None if they are not on this machine."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    folder = Path(model.source)
+    if not folder.is_dir():
+        try:
+            found = try_to_load_from_cache(model.source, "config.json", revision=model.revision)
+        except HFValidationError:
+            return None
+        if not isinstance(found, str):
+            return None
+        folder = Path(found).parent
+    return tasks_in(folder, model.engine)
 
 
 def _known_arguments() -> dict[str, list[Any]]:

@@ -25,6 +25,7 @@ from shared.ordering.work import Work
 from worker.answers import Answers
 from worker.collector import collector_paused
 from worker.engine_core import attend
+from worker.engine_endpoints import require_endpoints
 from worker.engine_errors import (
     Answer,
     EngineGoneError,
@@ -103,6 +104,7 @@ class BatchServer(LLMServer):
         engine: Any = self.engine
         self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
         self._openai = OpenAILayer(await engine.build_asgi_app())
+        require_endpoints(os.environ, self._openai.endpoints)
         self._rules = rules_from(os.environ)
         register_media_connector(self._rules.media.limits)
         self._grammars = GrammarGate(

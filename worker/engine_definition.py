@@ -14,6 +14,7 @@ from worker.engine import (
     SPARE_SEATS_VARIABLE,
     BatchServer,
 )
+from worker.engine_endpoints import endpoints_environment
 from worker.engine_sizes import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     ROWS_PER_ENGINE_CALL,
@@ -57,6 +58,7 @@ def llm_config(model: Model, pool: Pool) -> LLMConfig:
                 SPARE_SEATS_VARIABLE: str(spare_seats(model)),
                 SPARE_KV_VARIABLE: str(model.spare_kv),
                 **rules_environment(model),
+                **endpoints_environment(model),
                 **engine_environment(model, pool),
             }
         },

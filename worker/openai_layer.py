@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from shared.openai.endpoints import ENDPOINTS
 from worker.engine_errors import Answer
 from worker.engine_results import failure, from_http, success
 
@@ -24,6 +25,11 @@ class OpenAILayer:
     def __init__(self, app: Any) -> None:
         self._app = app
         self._handlers = _handlers(app.state)
+
+    @property
+    def endpoints(self) -> set[str]:
+        """The paths that this model's engine answers, as far as its app has them."""
+        return {getattr(route, "path", "") for route in self._app.routes} & ENDPOINTS.keys()
 
     async def answer(self, url: str, body: Any, request_id: str | None) -> Answer:
         """The engine's answer to a request; vLLM's words for one that it rejects."""
@@ -92,7 +98,10 @@ def _handlers(state: Any) -> dict[str, _Handler]:
     from pydantic import TypeAdapter
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest
     from vllm.entrypoints.pooling.embed.protocol import EmbeddingRequest
+    from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest
+    from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreRequest
 
     found: dict[str, _Handler] = {}
     if chat := getattr(state, "openai_serving_chat", None):
@@ -103,9 +112,19 @@ def _handlers(state: Any) -> dict[str, _Handler]:
         found["/v1/completions"] = _Handler(
             CompletionRequest.model_validate, completion.create_completion
         )
-    if embedding := getattr(state, "serving_embedding", None):
-        embedding.json_response_cls = _FastJSONResponse
-        found["/v1/embeddings"] = _Handler(TypeAdapter(EmbeddingRequest).validate_python, embedding)
+    pooling: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+        ("serving_embedding", EmbeddingRequest, ("/v1/embeddings",)),
+        ("serving_pooling", PoolingRequest, ("/pooling",)),
+        ("serving_classification", ClassificationRequest, ("/classify",)),
+        ("serving_scores", ScoreRequest, ("/v1/score", "/score")),
+        ("serving_scores", RerankRequest, ("/v1/rerank", "/v2/rerank", "/rerank")),
+    )
+    for name, request, paths in pooling:
+        if serving := getattr(state, name, None):
+            if hasattr(serving, "json_response_cls"):
+                serving.json_response_cls = _FastJSONResponse
+            handler = _Handler(TypeAdapter(request).validate_python, serving)
+            found |= dict.fromkeys(paths, handler)
     return found
 
 

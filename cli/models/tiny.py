@@ -1,11 +1,11 @@
-"""A tiny chat model with random weights: it talks nonsense along every code path of a real one."""
+"""Tiny models with random weights: they talk nonsense along every code path of real ones."""
 
 import inspect
 import keyword
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,36 +44,46 @@ CHAT_TEMPLATE = """\
 
 def make_tiny_chat_model(target: Path) -> Path:
     """Make the model in `target` unless it is there; the bytes are the same every time."""
-    if _is_complete(target):
+    return _made(target, VERSION, _write_weights)
+
+
+def make_tiny_classifier(target: Path, *, labels: tuple[str, ...] = ("relevance",)) -> Path:
+    """The same body with a head that sorts texts by these labels; one label makes a reranker."""
+    version = f"{VERSION} {' '.join(labels)}"
+    return _made(target, version, lambda folder: _write_classifier(folder, labels))
+
+
+def _made(target: Path, version: str, write_weights: Callable[[Path], None]) -> Path:
+    if _is_complete(target, version):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         _write_tokenizer(unfinished)
-        _write_weights(unfinished)
-        (unfinished / MARKER).write_text(VERSION, encoding="utf-8")
+        write_weights(unfinished)
+        (unfinished / MARKER).write_text(version, encoding="utf-8")
         # Engines may run as another user; the library makes weights readable by the owner only.
         for path in (unfinished, *unfinished.iterdir()):
             path.chmod(0o755 if path.is_dir() else 0o644)
-        _move_into_place(unfinished, target)
+        _move_into_place(unfinished, target, version)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return target
 
 
-def _is_complete(target: Path) -> bool:
+def _is_complete(target: Path, version: str) -> bool:
     marker = target / MARKER
-    return marker.is_file() and marker.read_text(encoding="utf-8") == VERSION
+    return marker.is_file() and marker.read_text(encoding="utf-8") == version
 
 
-def _move_into_place(made: Path, target: Path) -> None:
-    if target.exists() and not _is_complete(target):
+def _move_into_place(made: Path, target: Path, version: str) -> None:
+    if target.exists() and not _is_complete(target, version):
         shutil.rmtree(target)
     try:
         made.rename(target)
     except OSError:
         # Another process has made the same model in the meantime.
-        if not _is_complete(target):
+        if not _is_complete(target, version):
             raise
 
 
@@ -133,6 +143,20 @@ def _write_weights(folder: Path) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(20)
         model = Qwen2ForCausalLM(config)
+    save_weights(folder, model, torch.bfloat16)
+
+
+def _write_classifier(folder: Path, labels: tuple[str, ...]) -> None:
+    import torch
+    from transformers import Qwen2ForSequenceClassification
+
+    config = qwen2_config(width=128, layers=2, initializer_range=0.2, dtype="bfloat16")
+    config.architectures = ["Qwen2ForSequenceClassification"]
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: number for number, label in enumerate(labels)}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(21)
+        model = Qwen2ForSequenceClassification(config)
     save_weights(folder, model, torch.bfloat16)
 
 

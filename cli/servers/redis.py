@@ -1,10 +1,9 @@
 """A private Redis with passwords, which answers a write when it is on disk."""
 
+import os
 import socket
 from pathlib import Path
 from urllib.parse import quote
-
-import psutil
 
 from cli.servers.ports import Ports
 from cli.servers.process import (
@@ -88,7 +87,7 @@ class Redis:
             port=self._port,
             directory=self._directory.resolve(),
             password=self._password,
-            max_memory_bytes=max(_MIN_MEMORY_BYTES, psutil.virtual_memory().total // 4),
+            max_memory_bytes=max(_MIN_MEMORY_BYTES, _machine_bytes() // 4),
         )
         if self._lane_password is not None:
             rules = lane_rules(NAMESPACE)
@@ -124,6 +123,11 @@ class Redis:
                     return [answers.readline(), answers.readline()] == [b"+OK\r\n", b"+PONG\r\n"]
         except OSError:
             return False
+
+
+def _machine_bytes() -> int:
+    # Without psutil: this also runs in the image of a server, where nothing is installed.
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _require_usable(password: str) -> None:

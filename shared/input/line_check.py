@@ -9,16 +9,15 @@ import msgspec
 
 from shared.input.name_set import NameSet
 from shared.input.problems import DECODE_ERRORS, Problems, shortened
-from shared.openai.endpoints import ENDPOINTS
+from shared.openai.endpoints import CONTENTS, ENDPOINTS
 
-_CONTENTS = {endpoint.content for endpoint in ENDPOINTS.values()}
 #: What the check of any line looks at in a body, whatever it holds.
 _Body = msgspec.defstruct(
     "_Body",
     [
         ("model", Any, msgspec.UNSET),
         ("stream", Any, False),
-        *((name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in sorted(_CONTENTS)),
+        *((name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in sorted(CONTENTS)),
     ],
 )
 
@@ -79,15 +78,21 @@ class LineCheck:
                 "Chat Completions: Streaming is not supported in the Batch API.",
             )
         self._check_model(number, request.body.model, url)
-        content = ENDPOINTS[url].content if url in ENDPOINTS else None
-        if content and getattr(request.body, content) is msgspec.UNSET:
+        self._check_content(number, request.body, url)
+        return request
+
+    def _check_content(self, number: int, body: Any, url: str) -> None:
+        endpoint = ENDPOINTS.get(url)
+        if endpoint is None or not endpoint.is_openais:
+            return
+        given = {name for name in CONTENTS if getattr(body, name) is not msgspec.UNSET}
+        if not endpoint.has_content(given):
             self.problems.add(
                 "invalid_request",
                 number,
-                f"body.{content}",
-                f"{content.capitalize()} parameter is required.",
+                f"body.{endpoint.content}",
+                f"{endpoint.content.capitalize()} parameter is required.",
             )
-        return request
 
     def _check_model(self, number: int, model: object, url: str) -> None:
         if not isinstance(model, str) or not model:

@@ -71,6 +71,8 @@ _CONTENTS: dict[str, Any] = {
     "items": str,
     "texts": Annotated[str, msgspec.Meta(min_length=1)] | list[str],
 }
+#: Endpoints with plain lines. Pairs are counted in ways of their own.
+PLAIN_PATHS = frozenset(path for path, one in ENDPOINTS.items() if one.prompt in _CONTENTS)
 
 
 @lru_cache(maxsize=128)
@@ -114,7 +116,8 @@ def has_plain_constraint(body: Any) -> bool:
 
 def _other_fields(endpoint: Endpoint) -> Iterator[tuple[str, Any, Any]]:
     fields = endpoint.body.model_fields
-    for name in sorted(endpoint.body.unread - fields.keys() - {"stream", endpoint.body.exempting}):
+    unread = endpoint.body.unread - fields.keys()
+    for name in sorted(unread - {"stream", endpoint.body.exempting}):
         yield name, msgspec.Raw, msgspec.Raw()
     for name, field in fields.items():
         if name in ("model", endpoint.content, *endpoint.body.closed):

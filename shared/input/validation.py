@@ -15,6 +15,7 @@ import msgspec
 from shared.input.line_check import LineCheck
 from shared.input.plain_lines import (
     MAX_PLAIN_LIST,
+    PLAIN_PATHS,
     has_plain_constraint,
     plain_decoder,
 )
@@ -159,6 +160,7 @@ class InputCheck:
         """
         if (
             self._line_check.last is None
+            or self._line_check.last[0] not in PLAIN_PATHS
             or self._is_skipping
             or max(map(len, lines)) > self.limits.line_bytes
             or self.rows + len(lines) > self.limits.rows
@@ -272,10 +274,10 @@ class InputCheck:
                 min_tokens=min_tokens,
                 is_unending=is_unending,
             )
-        prompt_tokens = len(line) // BYTES_PER_TOKEN
+        prompt_tokens = (len(line) + _repeated_bytes(endpoint, raw or {})) // BYTES_PER_TOKEN
         self.prompt_tokens += prompt_tokens
         if endpoint.counts_inputs:
-            self.embedding_inputs += count_inputs((raw or {}).get(endpoint.content))
+            self.embedding_inputs += endpoint.prompts(raw or {})
         return Row(
             self._line_number,
             start,
@@ -289,6 +291,18 @@ class InputCheck:
             model,
             refusal,
         )
+
+
+def _repeated_bytes(endpoint: Endpoint, body: Mapping[str, Any]) -> int:
+    """What the engine reads again and again of a line, but for the first time."""
+    repeated = endpoint.repeated(body)
+    if repeated is None:
+        return 0
+    try:
+        size = len(json.dumps(repeated))
+    except RecursionError:
+        return 0  # the engine refuses it
+    return min(size * (endpoint.prompts(body) - 1), MAX_COUNT)
 
 
 def _body_of(line: bytes) -> dict[str, Any] | None:

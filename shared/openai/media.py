@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared.input_places import is_in
 from shared.openai.bodies import Refusal
+from shared.openai.endpoints import CONTENTS
 
 S3_SCHEME = "s3://"
 #: Fields of a part that hold a URL, or an object with one.
@@ -174,8 +175,10 @@ def _bytes_in(url: str) -> int:
 
 def _fields(body: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
     """Each field inside the request's conversation: its place, name, value and holder."""
+    # What else stands beside a conversation is text for its template.
+    names = _CONVERSATIONS if "messages" in body else sorted(CONTENTS)
     # One iterator for each level, because a line may hold millions of values.
-    levels = [_inside(name, body.get(name)) for name in _CONVERSATIONS]
+    levels = [_inside(name, body.get(name)) for name in names]
     while levels:
         if (found := next(levels[-1], None)) is None:
             levels.pop()

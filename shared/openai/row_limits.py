@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from shared.openai.bodies import Refusal
-from shared.openai.endpoints import Endpoint, count_inputs
+from shared.openai.endpoints import Endpoint
 
 #: Of OpenAI's own API, the most answers and the most inputs of one request.
 MAX_ANSWERS, MAX_INPUTS = 128, 2048
@@ -44,7 +44,7 @@ class RowLimits(BaseModel):
 
     def _refusals(self, endpoint: Endpoint, body: Mapping[str, Any]) -> Iterator[Refusal]:
         if (count := sequences(endpoint, body)) > self.sequences:
-            inputs = _inputs(endpoint, body)
+            inputs = endpoint.prompts(body)
             name = "n" if inputs <= self.sequences and endpoint.has_choices else endpoint.content
             if name == "n" and _answers(body) > int_of(body.get("n"), 1):
                 name = "best_of"
@@ -79,7 +79,7 @@ class RowLimits(BaseModel):
 
 def sequences(endpoint: Endpoint, body: Mapping[str, Any]) -> int:
     """How many sequences the engine computes for a request: its prompts times their answers."""
-    return _inputs(endpoint, body) * (_answers(body) if endpoint.has_choices else 1)
+    return endpoint.prompts(body) * (_answers(body) if endpoint.has_choices else 1)
 
 
 def int_of(value: object, default: int = 0) -> int:
@@ -90,13 +90,6 @@ def int_of(value: object, default: int = 0) -> int:
         return int(float(value)) if isinstance(value, str | float) else default
     except (ValueError, OverflowError):
         return default
-
-
-def _inputs(endpoint: Endpoint, body: Mapping[str, Any]) -> int:
-    if endpoint.prompt != "texts":
-        return 1
-    # The engine reads messages instead of the input where it has both.
-    return max(1, count_inputs(body.get(endpoint.content)), count_inputs(body.get("messages")))
 
 
 def _answers(body: Mapping[str, Any]) -> int:

@@ -177,6 +177,8 @@ class Model(_Shape):
     created: int
     object: Literal["model"] = "model"
     owned_by: str = "batchyard"
+    #: The endpoints whose requests it answers.
+    endpoints: list[str] = []
 
 
 class CursorPage(_Shape, Generic[T]):

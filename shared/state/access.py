@@ -48,6 +48,7 @@ _WRITTEN = (
     "kept:*",
     "lane:*",
     "outbox:events",
+    "pace:*",
     "parts:*",
     "pending:*",
     "progress",

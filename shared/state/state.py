@@ -26,11 +26,13 @@ from shared.state.lanes import Lanes
 from shared.state.leases import Lease
 from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.outbox import Outbox
+from shared.state.paces import Paces
 from shared.state.positions import Positions
 from shared.state.rebuild_notes import RebuildNotes
 from shared.state.remakes import Remakes
 from shared.state.restore import Restore
 from shared.state.scripts import Scripts, pairs
+from shared.state.sessions import Sessions
 from shared.state.slices import Slices
 from shared.state.spending import Spending
 from shared.state.streams import Streams
@@ -83,6 +85,8 @@ class State:
         self.claims = Claims(self._redis, scripts, namespace)
         self.controls = Controls(scripts)
         self.positions = Positions(self._redis, namespace)
+        self.paces = Paces(self._redis, namespace)
+        self.sessions = Sessions(self._redis, namespace)
         self.lanes = Lanes(self._redis, scripts, namespace)
         self.engines = Engines(self._redis, scripts, namespace)
         self.files = Files(self._redis, scripts, namespace)

@@ -49,8 +49,9 @@ def _written() -> str:
 
 
 def _fields() -> Iterator[str]:
-    for path, endpoint in ENDPOINTS.items():
-        yield f"| `{path}` | {_names(endpoint.fields)} | {_names(endpoint.body.closed)} |"
+    for body in dict.fromkeys(endpoint.body for endpoint in ENDPOINTS.values()):
+        paths = _names(path for path, endpoint in ENDPOINTS.items() if endpoint.body is body)
+        yield f"| {paths} | {_names(body.open_fields())} | {_names(body.closed)} |"
 
 
 def _names(fields: Iterable[str]) -> str:

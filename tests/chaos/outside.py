@@ -23,6 +23,18 @@ class AtWork:
         self.violations: list[Violation] = []
         self.counts: dict[str, int] = {}
 
+    def hold(self) -> None:
+        """Let it begin nothing until `go_on`."""
+        self._tell(b"hold\n")
+
+    def go_on(self) -> None:
+        """Let it begin batches again."""
+        self._tell(b"go on\n")
+
+    def _tell(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line)
+
     async def verdict(self) -> None:
         """Let it begin nothing more, wait for the end of what it has begun, and hear it.
 

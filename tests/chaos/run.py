@@ -24,7 +24,7 @@ from tests.chaos.evidence import collect, load, queue_lengths
 from tests.chaos.fleet import ChaosFleet
 from tests.chaos.journal import Journal
 from tests.chaos.letters import drop_letters
-from tests.chaos.outside import an_outsider
+from tests.chaos.outside import AtWork, an_outsider
 from tests.chaos.plan import (
     DISPATCHERS,
     GATEWAYS,
@@ -101,7 +101,8 @@ async def run(options: Options, report: Report) -> Outcome:
             missed: list[str] = []
             try:
                 if options.points:
-                    missed = await _pass_all_points(fleet, clients, work, options.points, report)
+                    everyone = clients, outsider, work
+                    missed = await _pass_all_points(fleet, *everyone, options.points, report)
                 if options.is_real:
                     missed += await _strike_ray(fleet, clients, work, options, report)
                 else:
@@ -140,6 +141,7 @@ async def run(options: Options, report: Report) -> Outcome:
 async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
     fleet: ChaosFleet,
     clients: Clients,
+    outsider: AtWork,
     work: "asyncio.Task[None]",
     times: int,
     report: Report,
@@ -166,8 +168,9 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
         left = {name for name in everywhere if deaths[name] < times}
         if not left:
             break
-        if left <= _IDLE:
+        if left <= _IDLE and clients.may_begin.is_set():
             clients.may_begin.clear()
+            outsider.hold()
         fleet.crash_lane_jobs_at(arming(LANE_JOB))
         await asyncio.sleep(_POLL_SECONDS)
         if (now := Counter(fleet.crashes())) != deaths:
@@ -185,6 +188,7 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
             if arming(name) and (is_stuck or not may_die):
                 await fleet.do(Fault(0, "kill", name))
     clients.may_begin.set()
+    outsider.go_on()
     report(f"{len(everywhere) - len(left)} of {len(everywhere)} crash points passed")
     fleet.arming = lambda process: ""
     (fleet.run_dir / "next-crash").unlink(missing_ok=True)

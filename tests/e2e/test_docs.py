@@ -14,4 +14,4 @@ def test_the_example_runs(
 ) -> None:
     assert warm_chat is warm_embeddings
 
-    assert_runs(example, warm_chat.environment, folder=tmp_path, timeout=120)
+    assert_runs(example, warm_chat.environment, folder=tmp_path, timeout=240)

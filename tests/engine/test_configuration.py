@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from cli.models.tiny import make_tiny_chat_model
+from cli.models.tiny import make_tiny_chat_model, make_tiny_classifier
 from shared.catalog import Model, Pool
+from shared.errors import SetupError
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
@@ -82,3 +83,40 @@ def test_a_model_that_is_not_there_is_left_to_vllm(tmp_path: Path) -> None:
     from worker.engine_start import register_model_classes
 
     register_model_classes(str(tmp_path / "nowhere"), {})
+
+
+def test_the_check_finds_a_reranker_that_the_catalog_takes_for_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from worker.check import check_catalog
+
+    make_tiny_classifier(tmp_path / "judge")
+    catalog = tmp_path / "catalog.yaml"
+    start = "pools: {cpu: {resources: {CPU: 1}}}\nmodels:\n  judge:\n    source: ./judge\n"
+
+    catalog.write_text(f"{start}    pools: [cpu]\n")
+    assert check_catalog(catalog) == 0
+    capsys.readouterr()
+
+    catalog.write_text(f"{start}    endpoints: [/v1/embeddings]\n    pools: [cpu]\n")
+    assert check_catalog(catalog) == 2
+    said = capsys.readouterr().out
+    assert f"{catalog}:5: models.judge.endpoints: this model does not answer /v1/embed" in said
+    assert "/rerank" in said
+
+    catalog.write_text(f"{start}    tasks: [embed]\n    pools: [cpu]\n")
+    assert check_catalog(catalog) == 2
+    assert f"{catalog}:5: models.judge.tasks" in capsys.readouterr().out
+
+
+def test_an_engine_that_lacks_a_promised_endpoint_does_not_start() -> None:
+    from worker.engine_endpoints import endpoints_environment, require_endpoints
+
+    environment = endpoints_environment(model(tasks=("embed",)))
+
+    require_endpoints(environment, ["/v1/embeddings", "/pooling", *_COMPARING])
+    with pytest.raises(SetupError, match="does not answer /v1/embeddings; it answers /classify"):
+        require_endpoints(environment, ["/classify", "/pooling", *_COMPARING])
+
+
+_COMPARING = ("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank")

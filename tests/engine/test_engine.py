@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from cli.models.minilm import minilm_path
-from cli.models.tiny import make_tiny_chat_model
+from cli.models.tiny import make_tiny_chat_model, make_tiny_classifier
 from shared.catalog import Catalog, Lane
 from tests.answers import answers
 from tests.engine.conftest import QUIET, a_ray
@@ -46,6 +46,7 @@ class Served(NamedTuple):
 
     chats: Answers
     embeddings: Answers
+    rankings: Answers
 
 
 HI = [{"role": "user", "content": "Tell me about trains, please."}]
@@ -129,6 +130,50 @@ CHAT_CASES = {
     "embeddings of a chat model": embedding(model="tiny-chat", input="x"),
 }  # fmt: skip
 
+
+def score(**fields: Any) -> tuple[str, dict[str, Any]]:
+    return "/score", {"model": "tiny-judge", **fields}
+
+
+def rerank(**fields: Any) -> tuple[str, dict[str, Any]]:
+    return "/rerank", {"model": "tiny-judge", "query": "trains", **fields}
+
+
+_FOUR = ["a train leaves", "reset my password", "", "é\u2028 trains"]
+RANKING_CASES = {
+    "one pair": score(queries="trains", documents="a train leaves"),
+    "one with many": score(text_1="trains", text_2=_FOUR[:2]),
+    "many with many": score(data_1=["a", "b"], data_2=["c", "d"]),
+    "many with fewer": score(data_1=["a", "b", "c"], data_2=["d", "e"]),
+    "items": score(queries="trains", items=["a train leaves"]),
+    "v1": ("/v1/score", score(queries="a", documents=["b"])[1]),
+    "without activation": score(queries="a", documents=["b"], use_activation=False),
+    "no documents": score(queries="a", documents=[]),
+    "one side": score(queries="a"),
+    "a long side": score(queries="a", documents="train " * 3000),
+    "a long side, cut": score(queries="a", documents="train " * 3000, truncate_prompt_tokens=64),
+    "with a picture": score(queries="a", documents={"content": [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}),
+    "in order": rerank(documents=_FOUR),
+    "the best two": rerank(documents=_FOUR, top_n=2),
+    "more than there are": rerank(documents=_FOUR, top_n=9),
+    "one document": rerank(documents="a train leaves"),
+    "v1 rerank": ("/v1/rerank", rerank(documents=_FOUR)[1]),
+    "v2 rerank": ("/v2/rerank", rerank(documents=_FOUR)[1]),
+    "no query": ("/rerank", {"model": "tiny-judge", "documents": _FOUR}),
+    "fewer than none": rerank(documents=_FOUR, top_n=-1),
+    "classes": ("/classify", {"model": "tiny-judge", "input": ["a train", "a password"]}),
+    "class of tokens": ("/classify", {"model": "tiny-judge", "input": [5, 6, 7]}),
+    "class of a chat": ("/classify", {"model": "tiny-judge", "messages": HI}),
+    "class of nothing": ("/classify", {"model": "tiny-judge"}),
+    "pooled": ("/pooling", {"model": "tiny-judge", "input": "a train"}),
+    "pooled in base64": ("/pooling", {"model": "tiny-judge", "input": ["a", "b"],
+                                      "encoding_format": "base64"}),
+    "pooled by name": ("/pooling", {"model": "tiny-judge", "input": "a", "task": "classify"}),
+    "embeddings of a judge": embedding(model="tiny-judge", input="x"),
+    "an unknown judge": score(model="nobody", queries="a", documents="b"),
+}  # fmt: skip
+
 EMBEDDING_CASES = {
     "one": embedding(input="reset my password"),
     "many": embedding(input=["reset my password", "forgot my login", "a train\u2028é"]),
@@ -138,6 +183,14 @@ EMBEDDING_CASES = {
     "wrong type": embedding(input={"a": 1}),
     "no input": embedding(),
     "unknown model": embedding(model="no-such-model", input="x"),
+    "a conversation": embedding(messages=HI),
+    "a score": ("/score", {"model": "org/mini", "queries": "login", "documents": ["a", "b"]}),
+    "a ranking": (
+        "/rerank",
+        {"model": "org/mini", "query": "login", "documents": ["password", "train"]},
+    ),
+    "pooled": ("/pooling", {"model": "org/mini", "input": "login"}),
+    "classes": ("/classify", {"model": "org/mini", "input": "login"}),
     "chat on an embedding model": chat(model="org/mini"),
 }
 
@@ -146,6 +199,7 @@ EMBEDDING_CASES = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     make_tiny_chat_model(folder / "tiny")
+    make_tiny_classifier(folder / "judge")
     _make_adapter(folder / "adapter")
     return folder
 
@@ -198,10 +252,18 @@ def catalog(folder: Path) -> Catalog:
                     "engine": {"runner": "pooling", "max_num_seqs": 32, "enforce_eager": True},
                     "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
                 },
+                "tiny-judge": {
+                    "source": str(folder / "judge"),
+                    "pools": ["cpu"],
+                    "tasks": ["rerank"],
+                    "engine": {"max_model_len": 1024, "max_num_seqs": 32, "enforce_eager": True,
+                               "dtype": "float32", "enable_prefix_caching": False},
+                    "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
+                },
                 "ghost": {"source": "/nowhere/ghost", "pools": ["cpu"]},
             },
         }
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +273,8 @@ def served(folder: Path) -> Served:
     with ThreadPoolExecutor(2) as threads:
         chats = threads.submit(_chat_answers, folder)
         embeddings = threads.submit(_embedding_answers)
-        return Served(chats.result(), embeddings.result())
+        rankings = threads.submit(_ranking_answers, folder)
+        return Served(chats.result(), embeddings.result(), rankings.result())
 
 
 def _chat_answers(folder: Path) -> Answers:
@@ -226,6 +289,12 @@ def _chat_answers(folder: Path) -> Answers:
 def _embedding_answers() -> Answers:
     with _vllm_serve(minilm_path(), "org/mini", "--runner=pooling") as url:
         return {name: _post(url, *case) for name, case in EMBEDDING_CASES.items()}
+
+
+def _ranking_answers(folder: Path) -> Answers:
+    flags = ["--max-model-len=1024", "--dtype=float32", "--no-enable-prefix-caching"]
+    with _vllm_serve(folder / "judge", "tiny-judge", *flags) as url:
+        return {name: _post(url, *case) for name, case in RANKING_CASES.items()}
 
 
 @contextmanager
@@ -308,6 +377,23 @@ def mini(ray: Any, catalog: Catalog) -> "Future[str]":
 
     def warm_up() -> str:
         asyncio.run(answers(EngineClient(name), [line(*EMBEDDING_CASES["one"])]))
+        return name
+
+    return _meanwhile(warm_up)
+
+
+@pytest.fixture(scope="module")
+def judge(ray: Any, mini: "Future[str]", catalog: Catalog) -> "Future[str]":
+    """The application of the engine that compares texts, once it has answered a first row."""
+    from worker.engine_client import EngineClient
+    from worker.engine_deployment import ensure_engine
+
+    assert ray.is_initialized()
+    name = ensure_engine(catalog, Lane("tiny-judge", "cpu"))
+
+    def warm_up() -> str:
+        mini.result()
+        asyncio.run(answers(EngineClient(name), [line(*RANKING_CASES["one pair"])]))
         return name
 
     return _meanwhile(warm_up)
@@ -598,3 +684,16 @@ async def test_embeddings_are_those_of_vllm_serve(mini: "Future[str]", served: S
 
     vector = served.embeddings["one"][1]["data"][0]["embedding"]
     assert len(vector) == 384
+
+
+async def test_scores_rankings_and_classes_are_those_of_vllm_serve(
+    judge: "Future[str]", served: Served
+) -> None:
+    name = await asyncio.wrap_future(judge)
+
+    await assert_same_answers(name, RANKING_CASES, served.rankings)
+
+    statuses = {name: status for name, (status, _) in served.rankings.items()}
+    fine = ("one with many", "in order", "classes", "class of a chat", "pooled", "items")
+    assert [statuses[name] for name in fine] == [200] * len(fine)
+    assert statuses["embeddings of a judge"] == 404

@@ -188,9 +188,13 @@ def environment(
 
 @pytest.fixture(scope="module")
 def processes(
-    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    environment: dict[str, str],
+    _mortal_rabbitmq: servers.RabbitMQ,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Process, Process]]:
     """They end with their tests: on its broker they would take other tests' messages."""
+    # What the module before left there is not for these.
+    asyncio.run(_purge(_mortal_rabbitmq, topology.SUBMIT_QUEUE, topology.DEAD_QUEUE))
     folder: Path = tmp_path_factory.mktemp("faults-logs")
     gateway = Process("gateway", environment, folder)
     dispatcher = Process("dispatcher", environment, folder)
@@ -203,6 +207,13 @@ def processes(
     finally:
         dispatcher.stop()
         gateway.stop()
+
+
+async def _purge(rabbitmq: servers.RabbitMQ, *queues: str) -> None:
+    async with await aio_pika.connect(rabbitmq.url(SERVICE)) as link:
+        channel = await link.channel()
+        for queue in queues:
+            await (await channel.get_queue(queue, ensure=False)).purge()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """`python -m tests.outsider DOOR.json`: at work until its input ends, and then the verdict.
 
+The line `hold` on its input lets it begin no batch until the line `go on`.
 Prints a JSON object with its `counts` and `lies`. Exit code 1 for any lie.
 """
 
@@ -21,7 +22,11 @@ async def main(wanted: dict[str, Any]) -> int:
     model, seed = wanted.pop("model"), wanted.pop("seed")
     outsider = Outsider(Door(**wanted), lambda key, row: request(key, row, model), seed=seed)
     async with outsider.at_work(_AT_ONCE):
-        await asyncio.to_thread(sys.stdin.read)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            if line == "hold\n":
+                outsider.may_begin.clear()
+            else:
+                outsider.may_begin.set()
     notes = outsider.notes
     found = lies(notes, answer)
     counts = {

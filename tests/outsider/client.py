@@ -52,6 +52,8 @@ class Outsider:
         self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.stopping = asyncio.Event()
+        self.may_begin = asyncio.Event()
+        self.may_begin.set()
         self.progress = 0
 
     @asynccontextmanager
@@ -69,6 +71,7 @@ class Outsider:
             lives = [asyncio.create_task(self._live()) for _ in range(at_once)]
             yield
             self.stopping.set()
+            self.may_begin.set()
             await self._wait(lives)
             async with asyncio.timeout(_STALL_SECONDS):
                 await self._look_around()
@@ -105,7 +108,10 @@ class Outsider:
         }
 
     async def _live(self) -> None:
-        while not self.stopping.is_set():
+        while True:
+            await self.may_begin.wait()
+            if self.stopping.is_set():
+                return
             number = len(self.notes.batches)
             door = "bus" if number % 2 else "http"
             key = f"{self._run}-{number}"

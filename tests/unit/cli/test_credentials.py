@@ -91,6 +91,14 @@ def test_the_s3_login_of_lane_jobs_is_one_of_its_own_or_a_warning(
     assert keys == ["all", "few"]
 
 
+def test_compose_says_that_lane_jobs_share_a_login(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compose", "--output", str(tmp_path / ".env")]) == 0
+
+    assert "lane jobs share the S3 login" in capsys.readouterr().err
+
+
 def _lane(printed: str) -> dict[str, str]:
     [found] = [
         one["stringData"]

@@ -1,5 +1,6 @@
 """The catalog: the meaning of a good file, and the error of each bad one."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from shared.catalog import Catalog, Lane, Model
 from shared.catalog_file import CatalogError, load_catalog
 from shared.errors import NotFoundError
-from shared.openai.endpoints import endpoints_of
+from shared.openai.endpoints import GENERATING, Task, endpoints_of
 from shared.openai.row_limits import RowLimits
 
 GOOD = """\
@@ -43,7 +44,7 @@ def test_fields_left_out_have_the_documented_defaults(tmp_path: Path) -> None:
     model = load(tmp_path).model("org/mini")
 
     assert model.source == "org/mini"
-    assert model.endpoints == endpoints_of("pooling")
+    assert model.endpoints == endpoints_of(["embed"])
     assert (model.min_replicas, model.max_replicas, model.idle_seconds) == (0, 1, 300)
     assert model.revision is None
     assert model.chat_template is None
@@ -85,7 +86,64 @@ def test_what_the_worker_sets_cannot_be_opened(field: str) -> None:
 def test_a_model_that_generates_has_every_endpoint_that_generates(tmp_path: Path) -> None:
     model = load(tmp_path).model("tiny-chat")
 
-    assert model.endpoints == endpoints_of("generate")
+    assert model.endpoints == endpoints_of(["generate"])
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "tasks"),
+    [
+        ({"architectures": ["Qwen2ForCausalLM"]}, {}, ("generate",)),
+        ({"architectures": ["Qwen2ForCausalLM"]}, {"runner": "pooling"}, ("embed",)),
+        ({"architectures": ["Qwen2ForCausalLM"]}, {"convert": "classify"}, ("classify",)),
+        ({"architectures": ["BertModel"]}, {}, ("embed",)),
+        (
+            {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}},
+            {"runner": "pooling"},
+            ("rerank",),
+        ),
+        ({"architectures": ["BertForSequenceClassification"]}, {}, ("classify",)),
+        ({"architectures": ["ModernBertForTokenClassification"]}, {}, ("token_classify",)),
+        ({"architectures": ["HF_ColBERT"]}, {}, ("token_embed",)),
+        ({"architectures": ["WhisperForConditionalGeneration"]}, {}, ("transcription",)),
+        ({"architectures": ["VoxtralForConditionalGeneration"]}, {}, ("generate", "transcription")),
+        (
+            {"architectures": ["Qwen3ForCausalLM"]},
+            {
+                "hf_overrides": {
+                    "architectures": ["Qwen3ForSequenceClassification"],
+                    "classifier_from_token": ["no", "yes"],
+                    "method": "from_2_way_softmax",
+                }
+            },
+            ("rerank",),
+        ),
+        (
+            {"architectures": ["BertModel"]},
+            {"pooler_config": {"task": "token_embed"}},
+            ("token_embed",),
+        ),
+    ],
+)
+def test_what_a_model_does_follows_from_its_files_and_its_engines_arguments(
+    tmp_path: Path, config: dict[str, Any], engine: dict[str, Any], tasks: tuple[Task, ...]
+) -> None:
+    (tmp_path / "weights/tiny").mkdir(parents=True)
+    (tmp_path / "weights/tiny/config.json").write_text(json.dumps(config))
+
+    text = GOOD.replace("{max_model_len: 1024}", json.dumps(engine))
+    model = load(tmp_path, text).model("tiny-chat")
+
+    assert model.tasks == tasks
+    assert model.endpoints == endpoints_of(tasks)
+    assert (model.runner == "generate") == any(task in GENERATING for task in tasks)
+
+
+def test_what_the_operator_says_of_a_model_counts_more_than_its_files(tmp_path: Path) -> None:
+    (tmp_path / "weights/tiny").mkdir(parents=True)
+    (tmp_path / "weights/tiny/config.json").write_text('{"architectures": ["BertModel"]}')
+    text = GOOD.replace("    pools: [cpu, h100]", "    pools: [cpu, h100]\n    tasks: [rerank]")
+
+    assert load(tmp_path, text).model("tiny-chat").tasks == ("rerank",)
 
 
 def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:

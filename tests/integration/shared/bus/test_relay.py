@@ -19,6 +19,7 @@ from shared.state import State
 from shared.state.outbox import Box
 from tests.batches import claimed, in_progress, part, validating
 from tests.eventually import eventually
+from tests.on_disk import are_bound
 from tests.servers import SERVICE
 
 _SUBMISSION = json.dumps({"type": "batch.ready.v1", "tenant": "acme", "batch_id": "batch_1"})
@@ -186,6 +187,8 @@ async def test_entries_stay_while_the_broker_is_down_and_then_all_go_in_order(
     bus = Bus(url)
     await bus.connect()
     async with _bound(url, "sub.batchyard.relay") as name:
+        run_dir = rabbitmq.child.log_file.parent
+        await eventually(lambda: are_bound(run_dir, name), 30)
         rabbitmq.kill()
         async with _running(_relay(state, bus, url)):
             made = [await in_progress(state) for _ in range(5)]

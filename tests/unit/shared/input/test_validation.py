@@ -458,7 +458,7 @@ def test_what_no_line_may_name_is_reported() -> None:
     found, rows = mixed(
         line("a", url="/v1/audio"),
         line("b", body={"model": "e", "messages": []}),
-        line("c", url="/v1/embeddings", body={"model": "e", "messages": []}),
+        line("c", url="/v1/embeddings", body={"model": "e", "prompt": "x"}),
         line("d", body={"model": "nobody", "messages": []}),
     )
 
