@@ -7,6 +7,7 @@ looks for it here: it must keep its name and its module.
 import asyncio
 import hashlib
 import json
+import math
 import os
 import re
 import time
@@ -280,7 +281,8 @@ def _capacity(vllm_config: Any) -> Capacity:
 def _gpus(vllm_config: Any) -> int:
     """How many GPUs compute a step together; 1 on a processor."""
     parallel = vllm_config.parallel_config
-    return int(parallel.world_size * parallel.data_parallel_size)
+    ways = (parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
+    return math.prod((*ways, parallel.data_parallel_size))
 
 
 def _last_child_error() -> str | None:

