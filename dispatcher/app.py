@@ -174,6 +174,7 @@ def _build_leader(
         given_weights=settings.tenant_weights,
         engine_deaths_per_day=settings.max_engine_deaths_per_day,
         entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
+        live_lanes=catalog.live_lanes(),
     )
     return Leader(
         rounds=Rounds(

@@ -20,6 +20,7 @@ from gateway import (
     explain,
     files,
     health,
+    live,
     metrics,
     models,
     openapi,
@@ -34,6 +35,9 @@ from gateway import (
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
+from gateway.live_client import LiveClient
+from gateway.live_doors import LiveDoors
+from gateway.live_request import LiveModels
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
 from gateway.ui import routes as ui
@@ -78,7 +82,9 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
         feed = Feed(state, heartbeat_seconds=settings.heartbeat_seconds)
         app.state.streams = (watchers, feed)
-        open_streams = OpenStreams(state)
+        open_streams = OpenStreams(state.streams)
+        live_calls = OpenStreams(state.live_calls.open)
+        live_client = LiveClient()
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
             relaying = asyncio.create_task(_relay(state, bus, settings).run())
@@ -107,6 +113,10 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                     ),
                     watchers,
                     open_streams,
+                    live_calls,
+                    LiveModels.of(catalog),
+                    LiveDoors(state),
+                    live_client,
                     UploadMemory(settings.upload_memory_bytes),
                     feed,
                 )
@@ -118,6 +128,8 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             await watchers.end()
             await feed.end()
             await open_streams.end()
+            await live_calls.end()
+            await live_client.close()
             await bus.close()
             storage.close()
             await state.close()
@@ -150,6 +162,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         organization,
     ):
         app.include_router(module.router, prefix="/v1")
+    app.include_router(live.router)
     app.include_router(health.router)
     app.include_router(ui.router, include_in_schema=False)
     app.add_middleware(Access, trail=Trail(settings.trail_file), sample=settings.access_log_sample)

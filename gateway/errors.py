@@ -16,6 +16,7 @@ from starlette.routing import Match
 
 from gateway.access import response_headers
 from gateway.fields import complaint
+from gateway.live_answers import COLD, DIED
 from gateway.openapi_errors import BROKEN, BUSY, damaged
 from gateway.ui.error_page import error_page, is_for_people
 from shared.errors import (
@@ -23,9 +24,11 @@ from shared.errors import (
     BatchyardError,
     BrokenObjectError,
     ConflictError,
+    EngineDiedError,
     InvalidInputError,
     InvalidTransitionError,
     LimitError,
+    NoEngineError,
     NotFoundError,
     PermissionDeniedError,
     TooLargeError,
@@ -61,7 +64,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _respond_to_bug)
 
 
-def answer(error: Exception) -> Answer:  # noqa: C901, PLR0911  # one case per class, as flat as a table
+def answer(error: Exception) -> Answer:  # noqa: C901, PLR0911, PLR0912  # one case per class, as flat as a table
     """The error that the caller sees for an exception."""
     match error:
         case RequestValidationError():
@@ -87,6 +90,12 @@ def answer(error: Exception) -> Answer:  # noqa: C901, PLR0911  # one case per c
         case BrokenObjectError():
             body = ErrorBody(message=damaged(error.reason), type=_SERVER, code="object_damaged")
             return Answer(500, body, {"x-should-retry": "false"})
+        case EngineDiedError():
+            body = ErrorBody(message=DIED, type=_SERVER, code="engine_died")
+            return Answer(500, body, {"x-should-retry": "false"})
+        case NoEngineError():
+            body = ErrorBody(message=COLD, type=_SERVER, code="engine_starting")
+            return Answer(503, body, {"retry-after": "10"})
         case TransientError():
             return Answer(503, ErrorBody(message=BUSY, type=_SERVER), {"retry-after": "5"})
         case _:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from shared.openai.endpoints import ENDPOINTS
 from shared.scopes import Scope
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -19,4 +20,6 @@ def needed_scope(method: str, path: str, has: Collection[Scope] = ()) -> Scope:
         return Scope.OPERATOR
     if method in _READS:
         return Scope.READ
+    if path in ENDPOINTS:
+        return Scope.LIVE
     return Scope.ADMIN if path.startswith(_WEBHOOKS) else Scope.SUBMIT

@@ -53,6 +53,7 @@ EndpointPath = Annotated[str, AfterValidator(_known_endpoint)]
 Domain = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)
 ]
+Port = Annotated[int, Field(ge=1, le=65_535)]
 TenantName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
 
 #: Fields of a body that the worker sets.
@@ -109,6 +110,23 @@ def _number_as_text(value: object) -> object:
     return str(value) if is_number else value
 
 
+class LiveCalls(_Strict):
+    """How a model takes live calls, besides rows of batches."""
+
+    #: How long a call may wait for an engine that has to start.
+    wait_seconds: float = Field(default=30, ge=0, le=600)
+    #: Of each engine, in addition to those of batches.
+    seats: int | None = Field(default=None, ge=1)
+    #: The first and the last of the ports of which each engine of a machine takes one.
+    ports: tuple[Port, Port] = (18_800, 18_899)
+
+    @model_validator(mode="after")
+    def _ports_are_a_range(self) -> Self:
+        if self.ports[0] > self.ports[1]:
+            raise ValueError(f"ports: {self.ports[0]} is above {self.ports[1]}")
+        return self
+
+
 class Model(_Strict):
     """One entry of `models`: where its weights are, where they may run, and how."""
 
@@ -133,6 +151,7 @@ class Model(_Strict):
     share_prefixes: tuple[TenantName, ...] = ()
     media_domains: tuple[Domain, ...] = ()
     media_limits: MediaLimits = MediaLimits()
+    live: LiveCalls | None = None
     engine: dict[str, Any] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 
@@ -272,6 +291,14 @@ class Catalog(_Strict):
     def lanes(self) -> tuple[Lane, ...]:
         return tuple(lane for name in self.models for lane in self.lanes_of(name))
 
+    def live_lanes(self) -> dict[str, bool]:
+        """The names of lanes that take live calls, and whether each always has an engine."""
+        return {
+            self.lane_of(model.name).name: model.min_replicas > 0
+            for model in self.models.values()
+            if model.live is not None
+        }
+
     def lane_named(self, name: str) -> Lane:
         for lane in self.lanes():
             if lane.name == name:
@@ -283,6 +310,11 @@ class Catalog(_Strict):
         entry = self.model(lane.model)
         not_its_own = {"pools", "endpoints", "max_enqueued_tokens", "spill_seconds"}
         what = entry.model_dump(mode="json", exclude=not_its_own)
+        if what["live"] is None:
+            # Nothing says that an engine takes none, so that older ones have the same digits.
+            del what["live"]
+        else:
+            del what["live"]["wait_seconds"]
         what["protocol"] = _ENGINE_PROTOCOL
         pool = self.pools[lane.pool]
         what["pool"] = pool.model_dump(mode="json", exclude={"price_per_hour"})

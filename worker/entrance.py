@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from collections.abc import Sequence as Sequence_
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -88,6 +88,18 @@ class Entrance:
             self._queue.leave(row, self._clock())
             self._admit_soon()
 
+    @contextmanager
+    def entered_live(self, tenant: str, cache_salt: str) -> Iterator[Guest]:
+        """Let what is called meanwhile be a live call: it goes before all rows of batches."""
+        work = Work("", 0, tenant, 0, 0.0, 0.0, 0.0, cache_salt=cache_salt)
+        guest = Guest(self._queue.enter_live(work), asyncio.current_task())
+        token = _guest.set(guest)
+        try:
+            yield guest
+        finally:
+            _guest.reset(token)
+            self.release(guest.sequences)
+
     async def seat(self, id_: str, *, prompt_tokens: int, max_tokens: int) -> QueuedRow | None:
         """Wait for a seat for a sequence of the row that the running task belongs to.
 
@@ -104,7 +116,15 @@ class Entrance:
         guest.sequences.add(id_)
         cached_tokens = max(0.0, row.work.tokens - row.charged)
         self._seats.ask(
-            Sequence(id_, rank, row.is_spare, prompt_tokens, output_tokens, cached_tokens)
+            Sequence(
+                id_,
+                rank,
+                row.is_spare,
+                prompt_tokens,
+                output_tokens,
+                cached_tokens,
+                row.is_live,
+            )
         )
         place = self._places[id_] = asyncio.get_running_loop().create_future()
         self._admit_soon()
@@ -113,7 +133,8 @@ class Entrance:
         finally:
             self._places.pop(id_, None)
         self._queue.seat(row)
-        self._enter(row, id_, round(max(0.0, prompt_tokens - cached_tokens)))
+        whose = None if row.is_live else row
+        self._enter(whose, id_, round(max(0.0, prompt_tokens - cached_tokens)))
         self._admit_soon()
         return row
 

@@ -17,6 +17,7 @@ from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink
 
+from shared.cache_salt import CacheSalts
 from shared.monitoring import log
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.settings import open_storage
@@ -25,7 +26,6 @@ from shared.spent import from_text, to_text
 from shared.state import State
 from shared.storage import Storage
 from worker.batch_watch import BatchWatch
-from worker.cache_salt import CacheSalts
 from worker.connections import open_state, read_settings, run_with_stores
 from worker.engine_client import EngineClient
 from worker.media_engine import with_media

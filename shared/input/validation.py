@@ -210,7 +210,7 @@ class InputCheck:
         assert self._line_check.last is not None  # noqa: S101  # plain lines are like the last one
         url, model = self._line_check.last
         limits, endpoint = self.rules.get(model, DEFAULT_RULES).limits, ENDPOINTS[url]
-        if limits.stop < MAX_PLAIN_LIST:
+        if min(limits.stop, limits.tokens) < MAX_PLAIN_LIST:
             return None
         if max(map(len, lines)) > limits.schema_bytes and any(
             has_plain_constraint(request.body) for request in requests

@@ -16,6 +16,8 @@ from shared.openai.row_limits import RowLimits, int_of
 
 #: Characters of a client's own name of a field that a refusal repeats.
 _MAX_NAME = 64
+#: What pydantic reads as true.
+_TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 
 
 class RowRules(BaseModel):
@@ -36,11 +38,14 @@ class RowRules(BaseModel):
         known = [limit for limit in (self.limits.max_tokens, self.context) if limit is not None]
         return min(known, default=None)
 
-    def refusal(self, path: str, body: Mapping[str, Any]) -> Refusal | None:
-        """Why a request to this endpoint may not run; None if it may."""
+    def refusal(
+        self, path: str, body: Mapping[str, Any], *, is_live: bool = False
+    ) -> Refusal | None:
+        """Why a request to this endpoint may not run; None if it may. Live calls may stream."""
         endpoint = ENDPOINTS[path]
         return (
             self._unknown_field(endpoint, body)
+            or (None if is_live else _streaming(endpoint, body))
             or self.limits.refusal(endpoint, body)
             or media_refusal(body, self.media, extra_fields=self.extra_fields)
         )
@@ -76,6 +81,20 @@ class RowRules(BaseModel):
                     "'chat_template' for this model",
                 )
         return None
+
+
+def wants_stream(endpoint: Endpoint, body: Mapping[str, Any]) -> bool:
+    """Whether the engine would stream the answer; it reads "yes" and 1 as true."""
+    value = body.get("stream")
+    if isinstance(value, str):
+        return endpoint.has_output and value.lower() in _TRUE
+    return endpoint.has_output and value in (True, 1)
+
+
+def _streaming(endpoint: Endpoint, body: Mapping[str, Any]) -> Refusal | None:
+    if wants_stream(endpoint, body):
+        return Refusal("stream", "Streaming is not supported in the Batch API. Leave it out")
+    return None
 
 
 #: The rules of a model for which the operator has set none.

@@ -47,6 +47,8 @@ _USED_ELSEWHERE = {
     "log_message": "http.server",
     "estimate_inmemory_data_size": "Ray Data",
     "get_read_tasks": "Ray Data",
+    "record_autoscaling_stats": "Ray Serve",
+    "capture_signals": "uvicorn",
     "job_log": "tests, to say why a lane job died",
     "make_tiny_classifier": "tests of engines",
     "kill_gateway": "tests that kill S3",
