@@ -110,6 +110,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                         ),
                         mixed_batches=settings.mixed_batches,
                         places=settings.places,
+                        max_dataset_rows=settings.max_dataset_rows,
                     ),
                     watchers,
                     open_streams,

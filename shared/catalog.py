@@ -102,6 +102,9 @@ class Pool(_Strict):
     def _asks_for_something(self) -> Self:
         if self.accelerator_type is None and not self.resources:
             raise ValueError("a pool needs an accelerator_type or resources")
+        gpus = self.resources.get("GPU", 1.0)
+        if gpus > 1 and not gpus.is_integer():
+            raise ValueError(f"GPU is {gpus:g}: it is a part of one GPU, or a number of whole ones")
         return self
 
 

@@ -14,7 +14,8 @@ import yaml
 from pydantic import ValidationError
 
 from shared.architectures import tasks_of
-from shared.catalog import Catalog, slug
+from shared.card_share import share_problems
+from shared.catalog import Catalog, Model, slug
 from shared.errors import SetupError
 from shared.openai.endpoints import Task
 
@@ -204,10 +205,7 @@ def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
         at = ("models", name)
         if entry.name != name:
             yield _Problem((*at, "name"), "leave it out: the key is the name")
-        for index, pool in enumerate(entry.pools):
-            if pool not in catalog.pools:
-                known = ", ".join(catalog.pools)
-                yield _Problem((*at, "pools", index), f"no pool `{pool}`; there are: {known}")
+        yield from _pool_problems(catalog, entry, at)
         for argument, instead in RESERVED_ENGINE_ARGUMENTS.items():
             if argument in entry.engine:
                 yield _Problem((*at, "engine", argument), f"may not be set here: {instead}")
@@ -218,6 +216,16 @@ def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
             served.setdefault(alias, name)
         if lanes.setdefault(slug(name), name) != name:
             yield _Problem(at, f"too like `{lanes[slug(name)]}`: both would be `{slug(name)}`")
+
+
+def _pool_problems(catalog: Catalog, entry: Model, at: Where) -> Iterator[_Problem]:
+    for index, pool in enumerate(entry.pools):
+        if pool not in catalog.pools:
+            known = ", ".join(catalog.pools)
+            yield _Problem((*at, "pools", index), f"no pool `{pool}`; there are: {known}")
+            continue
+        for argument, reason in share_problems(catalog.pools[pool], entry.engine):
+            yield _Problem((*at, "engine", argument), f"on pool `{pool}`: {reason}")
 
 
 def _dotted(at: Where) -> str:

@@ -185,6 +185,14 @@ class SharedSettings(StoreSettings, TenantDefaults):
         default=209_715_200, ge=1, description="size of a batch's input file"
     )
     max_rows_per_batch: int = Field(default=50_000, ge=1, description="requests of one batch")
+    max_dataset_rows: int = Field(
+        default=1_000_000, ge=1, description="requests of one batch over a dataset"
+    )
+    max_dataset_bytes: int = Field(
+        default=53_687_091_200,
+        ge=1,
+        description="size of all requests together that a dataset is rendered into",
+    )
     mixed_batches: bool = Field(
         default=False,
         description="let each line of an input name its own model and endpoint; set the same for "

@@ -67,6 +67,8 @@ log = structlog.get_logger()
 #: model's `hang_seconds`, how many of vLLM's seats are spare, and the same part of its KV cache.
 HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
 SPARE_SEATS_VARIABLE = "BATCHYARD_SPARE_SEATS"
+#: vLLM's own: which part of a GPU each worker has.
+SHARE_VARIABLE = "VLLM_RAY_PER_WORKER_GPUS"
 SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
 #: The same for live calls: how many of vLLM's seats are theirs alone, and the ports, `first-last`,
 #: of which the replica's door takes one. Neither is set where a model takes no live calls.
@@ -319,11 +321,13 @@ def _capacity(vllm_config: Any) -> Capacity:
     )
 
 
-def _gpus(vllm_config: Any) -> int:
-    """How many GPUs compute a step together; 1 on a processor."""
+def _gpus(vllm_config: Any) -> float:
+    """How many GPUs compute a step together, or which part of one; 1 on a processor."""
     parallel = vllm_config.parallel_config
     ways = (parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
-    return math.prod((*ways, parallel.data_parallel_size))
+    share = float(os.environ.get(SHARE_VARIABLE, "1"))
+    workers: int = math.prod((*ways, parallel.data_parallel_size))
+    return share * workers
 
 
 def _last_child_error() -> str | None:

@@ -8,11 +8,13 @@ from ray.serve.llm import LLMConfig, ModelLoadingConfig, build_llm_deployment
 from ray.serve.schema import LoggingConfig
 
 from shared.cache_salt import EVERYONE
+from shared.card_share import card_share, memory_share
 from shared.catalog import Catalog, Lane, Model, Pool
 from worker.engine import (
     HANG_SECONDS_VARIABLE,
     LIVE_PORTS_VARIABLE,
     LIVE_SEATS_VARIABLE,
+    SHARE_VARIABLE,
     SPARE_KV_VARIABLE,
     SPARE_SEATS_VARIABLE,
     BatchServer,
@@ -83,6 +85,7 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
         "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
         # What an answer says of the cache is what its tenant is not charged for.
         "enable_prompt_tokens_details": True,
+        **_memory(pool),
         **_media_cache(model),
         **model.engine,
         "max_num_seqs": model.seats + spare_seats(model) + live_seats(model),
@@ -121,7 +124,7 @@ def _media_cache(model: Model) -> dict[str, Any]:
 def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
     """The environment variables of the engine's processes. The catalog's `env` wins."""
     if not _runs_in_core_process(model, pool):
-        return dict(model.env)
+        return {**_share(pool), **model.env}
     return {
         # vLLM's CPU platform replaces the executor "uni" unless this is 0. `AsyncLLM`, which Ray
         # uses, starts its core process all the same.
@@ -130,6 +133,16 @@ def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
         "OMP_NUM_THREADS": str(max(1, int(pool.resources["CPU"]))),
         **model.env,
     }
+
+
+def _memory(pool: Pool) -> dict[str, float]:
+    return {} if card_share(pool) == 1 else {"gpu_memory_utilization": memory_share(pool)}
+
+
+def _share(pool: Pool) -> dict[str, str]:
+    # Ray sets it, too, but not in the environment of the process that places the workers.
+    share = card_share(pool)
+    return {} if share == 1 else {SHARE_VARIABLE: f"{share:g}"}
 
 
 def _runs_in_core_process(model: Model, pool: Pool) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import msgspec
-import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pyarrow as pa
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata

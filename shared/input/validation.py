@@ -56,6 +56,10 @@ class Limits(NamedTuple):
             return self
         return self._replace(custom_id_characters=custom_id_characters)
 
+    def of_dataset(self, rows: int) -> "Limits":
+        """The same for the input that a dataset was rendered into, which has limits of its own."""
+        return self._replace(rows=rows, embedding_inputs=max(rows, self.embedding_inputs))
+
 
 @dataclass
 class InputCheck:

@@ -47,6 +47,8 @@ _USED_ELSEWHERE = {
     "log_message": "http.server",
     "estimate_inmemory_data_size": "Ray Data",
     "get_read_tasks": "Ray Data",
+    "seekable": "Arrow, and Python's own readers",
+    "readinto": "Python's own readers",
     "record_autoscaling_stats": "Ray Serve",
     "capture_signals": "uvicorn",
     "job_log": "tests, to say why a lane job died",
