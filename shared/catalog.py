@@ -118,6 +118,10 @@ class LiveCalls(_Strict):
 
     #: How long a call may wait for an engine that has to start.
     wait_seconds: float = Field(default=30, ge=0, le=600)
+    #: What calls are to have while batches run beside them: until the first token, and from one
+    #: token to the next.
+    ttft_ms: float = Field(default=1000, gt=0)
+    tpot_ms: float = Field(default=100, gt=0)
     #: Of each engine, in addition to those of batches.
     seats: int | None = Field(default=None, ge=1)
     #: The first and the last of the ports of which each engine of a machine takes one.

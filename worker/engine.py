@@ -47,6 +47,7 @@ from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
 from worker.grammars import grammars
 from worker.leftovers import logs_of_ray, sweep_leftovers
 from worker.live_calls import LiveCalls
+from worker.live_control import Goals
 from worker.live_door import LiveDoor
 from worker.live_scaling import LIVE_CALLS_METRIC
 from worker.media_connector import register_media_connector
@@ -74,6 +75,8 @@ SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
 #: of which the replica's door takes one. Neither is set where a model takes no live calls.
 LIVE_SEATS_VARIABLE = "BATCHYARD_LIVE_SEATS"
 LIVE_PORTS_VARIABLE = "BATCHYARD_LIVE_PORTS"
+#: What live calls are to have, in milliseconds: until the first token, and from one to the next.
+LIVE_GOALS_VARIABLE = "BATCHYARD_LIVE_GOALS"
 
 #: An engine has few lines of its own, and none of the fleet's settings.
 _LOG_LEVEL = "INFO"
@@ -126,7 +129,7 @@ class BatchServer(LLMServer):
         self._grammars = GrammarGate(
             self._rules.limits, lambda: tokenizer_description(self._client.vllm_config)
         )
-        self._entrance = Entrance(_capacity(self._client.vllm_config))
+        self._entrance = Entrance(_capacity(self._client.vllm_config), goals=_goals())
         self._gpus = _gpus(self._client.vllm_config)
         self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         #: The rows that run.
@@ -301,6 +304,14 @@ async def _opened_door(door: LiveDoor) -> Door | None:
     replica = serve.get_replica_context().replica_id.unique_id
     host: str = get_node_ip_address()  # type: ignore[no-untyped-call]  # Ray's
     return await door.open(replica, host, (int(first), int(last)))
+
+
+def _goals() -> Goals | None:
+    """What live calls are to have; None if the model takes none."""
+    if not (given := os.environ.get(LIVE_GOALS_VARIABLE)):
+        return None
+    ttft, tpot = (float(milliseconds) / 1000 for milliseconds in given.split())
+    return Goals(ttft, tpot)
 
 
 def _capacity(vllm_config: Any) -> Capacity:

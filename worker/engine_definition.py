@@ -12,6 +12,7 @@ from shared.card_share import card_share, memory_share
 from shared.catalog import Catalog, Lane, Model, Pool
 from worker.engine import (
     HANG_SECONDS_VARIABLE,
+    LIVE_GOALS_VARIABLE,
     LIVE_PORTS_VARIABLE,
     LIVE_SEATS_VARIABLE,
     SHARE_VARIABLE,
@@ -113,6 +114,7 @@ def _live_environment(model: Model) -> dict[str, str]:
     return {
         LIVE_SEATS_VARIABLE: str(live_seats(model)),
         LIVE_PORTS_VARIABLE: f"{first}-{last}",
+        LIVE_GOALS_VARIABLE: f"{model.live.ttft_ms} {model.live.tpot_ms}",
     }
 
 

@@ -14,6 +14,7 @@ from shared.slices import SliceUsage
 from worker.engine_ledger import Computed, EngineLedger, TokenWeights, Uses
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
+from worker.live_control import Goals, LiveControl
 
 
 class WithdrawnError(BatchyardError):
@@ -42,7 +43,16 @@ _guest: ContextVar[Guest | None] = ContextVar("_guest", default=None)
 class Entrance:
     """Belongs to the event loop of the replica."""
 
-    def __init__(self, capacity: Capacity, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        capacity: Capacity,
+        clock: Callable[[], float] = time.time,
+        goals: Goals | None = None,
+    ) -> None:
+        """With `goals`, batches give way to live calls as far as these need it."""
+        self._control = None if goals is None else LiveControl(capacity.seats, goals)
+        #: When each sequence of a live call was last heard of, and whether it has a token.
+        self._heard: dict[str, tuple[float, bool]] = {}
         self._queue = EngineQueue(capacity)
         self._ledger = EngineLedger(TokenWeights(), time.monotonic())
         #: Of sequences that have no token yet: those of their prompts that have to be computed.
@@ -126,6 +136,9 @@ class Entrance:
                 row.is_live,
             )
         )
+        if row.is_live and self._control is not None:
+            self._heard[id_] = self._clock(), False
+            self._control.begin(id_, self._clock())
         place = self._places[id_] = asyncio.get_running_loop().create_future()
         self._admit_soon()
         try:
@@ -143,6 +156,7 @@ class Entrance:
         now = time.monotonic()
         for id_ in ids:
             self._seats.leave(id_)
+            self._forget(id_)
             self._leave(id_, now)
         self._admit_soon()
 
@@ -176,6 +190,8 @@ class Entrance:
         """The engine has ended a step."""
         now = time.monotonic()
         self._seats.note(kv_usage, outputs)
+        if self._heard:
+            self._learn_times(kv_usage, outputs)
         self._ledger.step(map(self._computed, outputs), now)
         for output in outputs:
             if output.is_last:
@@ -202,8 +218,35 @@ class Entrance:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._admit)
 
+    def _learn_times(self, kv_usage: float | None, steps: Iterable[StepOutput]) -> None:
+        assert self._control is not None  # noqa: S101  # only it has somebody heard
+        now = self._clock()
+        if kv_usage is not None:
+            self._control.note_kv(kv_usage)
+        for step in steps:
+            if step.id not in self._heard or not step.tokens:
+                continue
+            before, has_token = self._heard[step.id]
+            if has_token:
+                self._control.note_next((now - before) / step.tokens)
+            else:
+                self._control.note_first(now - before)
+            self._heard[step.id] = now, True
+            if step.is_last:
+                self._forget(step.id)
+
+    def _forget(self, id_: str) -> None:
+        if self._control is not None and self._heard.pop(id_, None) is not None:
+            self._control.end(id_, self._clock())
+
     def _admit(self) -> None:
         self._is_due = False
+        if self._control is not None:
+            now = self._clock()
+            self._seats.yield_to_live(
+                limit=self._control.limit(self._seats.of_batches, now),
+                reserve=self._control.reserve(now),
+            )
         for sequence in self._seats.give():
             _let_go(self._places.get(sequence.id))
         for row in self._queue.admit(self._clock()):
