@@ -174,7 +174,7 @@ class Model(_Strict):
     @property
     def gpus(self) -> int:
         """How many GPUs one replica has; 1 where it runs on a processor."""
-        ways = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        ways = ("tensor_parallel_size", "pipeline_parallel_size")
         return math.prod(_positive(self.engine.get(way)) or 1 for way in ways)
 
     @property

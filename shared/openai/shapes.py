@@ -170,6 +170,9 @@ class Batch(_Shape):
     cost: BatchCost | None = Field(default=None, exclude_if=lambda cost: cost is None)
 
 
+ModelState = Literal["cold", "starting", "warm"]
+
+
 class Model(_Shape):
     """A model that the catalog serves."""
 
@@ -179,6 +182,12 @@ class Model(_Shape):
     owned_by: str = "batchyard"
     #: The endpoints whose requests it answers.
     endpoints: list[str] = []
+    #: Whether it takes live calls, besides rows of batches.
+    live: bool = False
+    #: `warm` if a replica of its engine runs, `starting` if one is wanted, and otherwise `cold`.
+    state: ModelState = "cold"
+    #: How many of them run.
+    replicas: int = 0
 
 
 class CursorPage(_Shape, Generic[T]):

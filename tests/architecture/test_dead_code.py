@@ -41,6 +41,7 @@ _USED_ELSEWHERE = {
     "JOB_ENDED": "the scripts in Lua, which write the same words",
     "_watching": "nobody: a task lives for as long as something refers to it",
     "ignore_aliases": "PyYAML's dumper",
+    "collect": "Prometheus's client, which asks for the metrics",
     "on_start": "the parser of forms",
     "on_data_received": "the parser of forms",
     "on_finish": "the parser of forms",
