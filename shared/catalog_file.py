@@ -32,6 +32,10 @@ RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
 }
 
 
+#: The one thing that may be said of data parallelism: that there is none.
+_ONE_COPY = ("data_parallel_size", 1)
+
+
 class CatalogError(SetupError):
     """The catalog cannot be used. The text has each problem's file, line, field and reason."""
 
@@ -206,9 +210,8 @@ def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
         if entry.name != name:
             yield _Problem((*at, "name"), "leave it out: the key is the name")
         yield from _pool_problems(catalog, entry, at)
-        for argument, instead in RESERVED_ENGINE_ARGUMENTS.items():
-            if argument in entry.engine:
-                yield _Problem((*at, "engine", argument), f"may not be set here: {instead}")
+        for argument, reason in _closed_arguments(entry):
+            yield _Problem((*at, "engine", argument), reason)
         for alias in entry.served_names:
             if alias in served:
                 here = at if alias == name else (*at, "lora", alias)
@@ -216,6 +219,19 @@ def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
             served.setdefault(alias, name)
         if lanes.setdefault(slug(name), name) != name:
             yield _Problem(at, f"too like `{lanes[slug(name)]}`: both would be `{slug(name)}`")
+
+
+def _closed_arguments(model: Model) -> Iterator[tuple[str, str]]:
+    """Engine arguments that the catalog may not have, and why."""
+    for argument, value in model.engine.items():
+        if argument in RESERVED_ENGINE_ARGUMENTS:
+            yield argument, f"may not be set here: {RESERVED_ENGINE_ARGUMENTS[argument]}"
+        elif argument.startswith("data_parallel_") and (argument, value) != _ONE_COPY:
+            yield (
+                argument,
+                "data parallel engines are not supported: Ray would reserve the GPUs of one copy "
+                "alone. Use `max_replicas`, which runs several engines",
+            )
 
 
 def _pool_problems(catalog: Catalog, entry: Model, at: Where) -> Iterator[_Problem]:

@@ -284,6 +284,8 @@ def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
             "env.VLLM_CPU_KVCACHE_SPACE: Input should be a valid string",
         ),
         ("runner: pooling", "model: x", 16, "models.org/mini.engine.model: may not be set here"),
+        ("runner: pooling", "data_parallel_size: 2", 16, "data_parallel_size: data parallel eng"),
+        ("runner: pooling", "data_parallel_backend: ray", 16, "Use `max_replicas`"),
         ("engine: {runner", "min_replicas: 3\n    engine: {runner", 13, "min_replicas 3 is above"),
         ("org/mini:", "tiny-chat:", 13, "models.tiny-chat: written twice, first on line 7"),
         ("org/mini:", "org mini:", 13, "models.org mini: String should match"),
