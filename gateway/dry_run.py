@@ -14,7 +14,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.forecast import Forecast, LaneForecast, combined, lane_forecast
+from gateway.forecast import (
+    Forecast,
+    LaneForecast,
+    PredictedCost,
+    combined,
+    lane_forecast,
+    predicted_cost,
+)
 from gateway.tally import ContextLength, Tally, Tokens
 from gateway.tokens import Counter, load_counter
 from shared.catalog import Catalog
@@ -78,6 +85,9 @@ class DryRun(BaseModel):
     tokens: Tokens
     context_length: ContextLength
     forecast: Forecast | None
+    cost: PredictedCost | None = Field(
+        description="What it would cost. Null while its lanes have not run enough to know."
+    )
 
 
 class DryRuns:
@@ -175,6 +185,7 @@ class DryRuns:
             tokens=tally.tokens(),
             context_length=context,
             forecast=combined(forecasts),
+            cost=await self._cost(tally),
             **more,
         )
 
@@ -238,6 +249,19 @@ class DryRuns:
             others_ahead=ahead.others,
             rate=(await self._state.lanes.job(lane)).rate,
             now=time.time(),
+        )
+
+    async def _cost(self, tally: Tally) -> PredictedCost | None:
+        tokens: Count[str] = Count()
+        for model, count in tally.predicted_by_model.items():
+            tokens[self._catalog.lane_of(model).name] += count
+        known = {lane: await self._state.lanes.cost(lane) for lane in tokens}
+        return predicted_cost(
+            tokens,
+            {lane: cost.micros_per_token for lane, cost in known.items()},
+            [cost.error for cost in known.values()],
+            {name: pool.price_per_hour for name, pool in self._catalog.pools.items()},
+            self._catalog.currency,
         )
 
 

@@ -194,3 +194,35 @@ async def test_a_request_that_would_kill_a_runner_is_refused_by_the_name_of_its_
     await Call(engine, "few-words", [4], bad_words=words[:1]).end()
 
     assert error["error"]["param"] == "bad_words"
+
+
+async def test_all_seconds_of_an_engine_are_those_of_its_rows_or_nobodys(engine: str) -> None:
+    began, *before = await _uses(engine)
+
+    lost = Call(engine, "cancelled", [900])
+    rows = Call(engine, "paid", [60] * 12)
+    await rows.end()
+    await lost.cancel()
+    await eventually(lambda: _nothing_runs(engine), timeout=60)
+    ended, *after = await _uses(engine)
+
+    wall = ended - began
+    of_rows, of_lost, of_live, idle = (b - a for a, b in zip(before, after, strict=True))
+    assert of_rows + of_lost + of_live + idle == pytest.approx(wall, rel=0.001)
+    assert rows.micros / 1e6 == pytest.approx(of_rows, rel=0.001)
+    assert of_lost > 0
+    assert of_live == 0
+
+
+async def _uses(engine: str) -> list[float]:
+    from ray import serve
+
+    found = await serve.get_deployment_handle("engine", engine).uses.remote()
+    return list(found)
+
+
+async def _nothing_runs(engine: str) -> bool:
+    from ray import serve
+
+    count: int = await serve.get_deployment_handle("engine", engine).unfinished.remote()
+    return count == 0
