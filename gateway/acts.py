@@ -30,6 +30,7 @@ ACTS: Mapping[tuple[str, str], str] = {
     ("POST", "/ui/batches/{batch_id}/resume"): "batch.resumed",
     ("POST", "/ui/batches/{batch_id}/retry"): "batch.retried",
     ("GET", "/ui/batches/{batch_id}/results"): "results.read",
+    ("POST", "/ui/fleet/dead-letters"): "dead_letter.replayed",
     ("GET", "/ui/batches/{batch_id}/failed"): "results.read",
     ("POST", "/v1/webhook_endpoints"): "webhook.created",
     ("POST", "/v1/webhook_endpoints/{webhook_endpoint_id}"): "webhook.changed",

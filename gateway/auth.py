@@ -72,12 +72,12 @@ async def _admit(
 
 
 def let_in(
-    request: Request, admission: Admission | Expired | None, needed: Scope, *, shown: str
+    request: Request, admission: Admission | Expired | None, needed: Scope | None, *, shown: str
 ) -> Admission:
     """The admission, if the tenant may call now and the key is for such a call.
 
-    `shown` stands for the key in errors. Raises AuthenticationError, PermissionDeniedError and
-    LimitError.
+    Whatever the key is for if `needed` is None. `shown` stands for the key in errors. Raises
+    AuthenticationError, PermissionDeniedError and LimitError.
     """
     if admission is None:
         raise AuthenticationError(f"Incorrect API key provided: {shown}.", code="invalid_api_key")
@@ -93,7 +93,7 @@ def let_in(
     if admission.rate_status.wait:
         raise too_many_calls(admission.tenant, admission.rate_status)
     request.state.admitted = True
-    if needed not in admission.scopes:
+    if needed is not None and needed not in admission.scopes:
         raise PermissionDeniedError(
             "You have insufficient permissions for this operation. Missing scopes: "
             f"{needed}. The key {admission.key_id} has: {', '.join(admission.scopes)}. Use another "

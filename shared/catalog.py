@@ -101,6 +101,9 @@ class Pool(_Strict):
     def _asks_for_something(self) -> Self:
         if self.accelerator_type is None and not self.resources:
             raise ValueError("a pool needs an accelerator_type or resources")
+        gpus = self.resources.get("GPU", 1.0)
+        if gpus > 1 and not gpus.is_integer():
+            raise ValueError(f"GPU is {gpus:g}: it is a part of one GPU, or a number of whole ones")
         return self
 
 
@@ -114,6 +117,10 @@ class LiveCalls(_Strict):
 
     #: How long a call may wait for an engine that has to start.
     wait_seconds: float = Field(default=30, ge=0, le=600)
+    #: What calls are to have while batches run beside them: until the first token, and from one
+    #: token to the next.
+    ttft_ms: float = Field(default=1000, gt=0)
+    tpot_ms: float = Field(default=100, gt=0)
     #: Of each engine, in addition to those of batches.
     seats: int | None = Field(default=None, ge=1)
     #: The first and the last of the ports of which each engine of a machine takes one.
@@ -142,6 +149,7 @@ class Model(_Strict):
     hang_seconds: float = Field(default=600, gt=0)
     spare_seats: int | None = Field(default=None, ge=0)
     spare_kv: float = Field(default=0.05, ge=0, lt=1)
+    fronts: int = Field(default=1, ge=1, le=64)
     max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}
@@ -166,7 +174,7 @@ class Model(_Strict):
     @property
     def gpus(self) -> int:
         """How many GPUs one replica has; 1 where it runs on a processor."""
-        ways = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        ways = ("tensor_parallel_size", "pipeline_parallel_size")
         return math.prod(_positive(self.engine.get(way)) or 1 for way in ways)
 
     @property

@@ -8,9 +8,12 @@ from ray.serve.llm import LLMConfig, ModelLoadingConfig, build_llm_deployment
 from ray.serve.schema import LoggingConfig
 
 from shared.cache_salt import EVERYONE
+from shared.card_share import card_share, memory_share
 from shared.catalog import Catalog, Lane, Model, Pool
 from worker.engine import (
+    FRONTS_VARIABLE,
     HANG_SECONDS_VARIABLE,
+    LIVE_GOALS_VARIABLE,
     LIVE_PORTS_VARIABLE,
     LIVE_SEATS_VARIABLE,
     SPARE_KV_VARIABLE,
@@ -64,6 +67,7 @@ def llm_config(model: Model, pool: Pool) -> LLMConfig:
                 HANG_SECONDS_VARIABLE: str(model.hang_seconds),
                 SPARE_SEATS_VARIABLE: str(spare_seats(model)),
                 SPARE_KV_VARIABLE: str(model.spare_kv),
+                FRONTS_VARIABLE: str(model.fronts),
                 **_live_environment(model),
                 **rules_environment(model),
                 **endpoints_environment(model),
@@ -83,6 +87,7 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
         "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
         # What an answer says of the cache is what its tenant is not charged for.
         "enable_prompt_tokens_details": True,
+        **_memory(pool),
         **_media_cache(model),
         **model.engine,
         "max_num_seqs": model.seats + spare_seats(model) + live_seats(model),
@@ -110,6 +115,7 @@ def _live_environment(model: Model) -> dict[str, str]:
     return {
         LIVE_SEATS_VARIABLE: str(live_seats(model)),
         LIVE_PORTS_VARIABLE: f"{first}-{last}",
+        LIVE_GOALS_VARIABLE: f"{model.live.ttft_ms} {model.live.tpot_ms}",
     }
 
 
@@ -121,7 +127,7 @@ def _media_cache(model: Model) -> dict[str, Any]:
 def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
     """The environment variables of the engine's processes. The catalog's `env` wins."""
     if not _runs_in_core_process(model, pool):
-        return dict(model.env)
+        return {**_share(pool), **model.env}
     return {
         # vLLM's CPU platform replaces the executor "uni" unless this is 0. `AsyncLLM`, which Ray
         # uses, starts its core process all the same.
@@ -130,6 +136,16 @@ def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
         "OMP_NUM_THREADS": str(max(1, int(pool.resources["CPU"]))),
         **model.env,
     }
+
+
+def _memory(pool: Pool) -> dict[str, float]:
+    return {} if card_share(pool) == 1 else {"gpu_memory_utilization": memory_share(pool)}
+
+
+def _share(pool: Pool) -> dict[str, str]:
+    # Ray sets it, too, but not in the environment of the process that places the workers.
+    share = card_share(pool)
+    return {} if share == 1 else {"VLLM_RAY_PER_WORKER_GPUS": f"{share:g}"}
 
 
 def _runs_in_core_process(model: Model, pool: Pool) -> bool:
@@ -174,8 +190,13 @@ def _serve_options(model: Model, pool: Pool) -> dict[str, Any]:
             "downscale_to_zero_delay_s": model.idle_seconds,
             **({} if model.live is None else {"policy": {"policy_function": _POLICY}}),
         },
-        "ray_actor_options": {"num_cpus": 0 if "CPU" in pool.resources else 1},
+        # The replica has a processor, and so has each of its front processes.
+        "ray_actor_options": {"num_cpus": 0 if "CPU" in pool.resources else _processors(model)},
     }
     if pool.label_selector:
         options["placement_group_bundle_label_selector"] = [dict(pool.label_selector)]
     return options
+
+
+def _processors(model: Model) -> int:
+    return 1 if model.fronts == 1 else 1 + model.fronts

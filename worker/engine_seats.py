@@ -95,6 +95,8 @@ class Seats:
         self._live_queue: list[tuple[int, str]] = []
         self._seated: dict[str, _Seated] = {}
         self._spare_seated = self._live_seated = 0
+        #: Rows of batches at most, and seats that stay free for live calls, as they are now.
+        self._limit, self._reserve = capacity.seats, capacity.live_seats
         #: What vLLM says that it uses of the KV cache, and what is left of the answers inside.
         self._used_tokens = self._answer_tokens = 0.0
         #: Of prompts inside that have not begun: all tokens, and those to compute.
@@ -104,6 +106,19 @@ class Seats:
     @property
     def in_use(self) -> int:
         return len(self._seated)
+
+    @property
+    def of_batches(self) -> int:
+        """How many sequences of batches have a seat."""
+        return len(self._seated) - self._live_seated
+
+    def yield_to_live(self, *, limit: int, reserve: int) -> None:
+        """Let batches have so many seats from now on, besides spare ones, and leave `reserve` free.
+
+        Whoever has a seat keeps it.
+        """
+        self._limit = limit
+        self._reserve = max(self._capacity.live_seats, reserve)
 
     def ask(self, sequence: Sequence) -> None:
         """A sequence is ready for a seat."""
@@ -173,13 +188,13 @@ class Seats:
 
     def _has_batch_seat(self) -> bool:
         """Whether a row of a batch leaves enough seats to live calls."""
-        kept = max(0, self._capacity.live_seats - self._live_seated)
+        kept = max(0, self._reserve - self._live_seated)
         return len(self._seated) < self._capacity.all_seats - kept
 
     def _has_seat(self, sequence: Sequence) -> bool:
         if not self._seated:
             return True
-        if len(self._seated) - self._spare_seated - self._live_seated >= self._capacity.seats:
+        if self.of_batches - self._spare_seated >= min(self._limit, self._capacity.seats):
             return False
         if not self._has_batch_seat():
             return False

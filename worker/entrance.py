@@ -12,6 +12,7 @@ from shared.ordering.work import Work
 from shared.slices import SliceUsage
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
+from worker.live_control import Goals, LiveControl
 
 
 class WithdrawnError(BatchyardError):
@@ -40,7 +41,16 @@ _guest: ContextVar[Guest | None] = ContextVar("_guest", default=None)
 class Entrance:
     """Belongs to the event loop of the replica."""
 
-    def __init__(self, capacity: Capacity, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        capacity: Capacity,
+        clock: Callable[[], float] = time.time,
+        goals: Goals | None = None,
+    ) -> None:
+        """With `goals`, batches give way to live calls as far as these need it."""
+        self._control = None if goals is None else LiveControl(capacity.seats, goals)
+        #: When each sequence of a live call was last heard of, and whether it has a token.
+        self._heard: dict[str, tuple[float, bool]] = {}
         self._queue = EngineQueue(capacity)
         self._seats = Seats(capacity)
         self._clock = clock
@@ -119,6 +129,9 @@ class Entrance:
                 row.is_live,
             )
         )
+        if row.is_live and self._control is not None:
+            self._heard[id_] = self._clock(), False
+            self._control.begin(id_, self._clock())
         place = self._places[id_] = asyncio.get_running_loop().create_future()
         self._admit_soon()
         try:
@@ -133,6 +146,7 @@ class Entrance:
         """These sequences are done, or given up."""
         for id_ in ids:
             self._seats.leave(id_)
+            self._forget(id_)
         self._admit_soon()
 
     def withdraw(self, batch_id: str) -> None:
@@ -155,7 +169,10 @@ class Entrance:
 
     def note(self, kv_usage: float | None, outputs: Iterable[StepOutput]) -> None:
         """The engine has ended a step."""
-        self._seats.note(kv_usage, outputs)
+        steps = list(outputs)
+        self._seats.note(kv_usage, steps)
+        if self._heard:
+            self._learn_times(kv_usage, steps)
         self._admit_soon()
 
     def _admit_soon(self) -> None:
@@ -164,8 +181,35 @@ class Entrance:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._admit)
 
+    def _learn_times(self, kv_usage: float | None, steps: Iterable[StepOutput]) -> None:
+        assert self._control is not None  # noqa: S101  # only it has somebody heard
+        now = self._clock()
+        if kv_usage is not None:
+            self._control.note_kv(kv_usage)
+        for step in steps:
+            if step.id not in self._heard or not step.tokens:
+                continue
+            before, has_token = self._heard[step.id]
+            if has_token:
+                self._control.note_next((now - before) / step.tokens)
+            else:
+                self._control.note_first(now - before)
+            self._heard[step.id] = now, True
+            if step.is_last:
+                self._forget(step.id)
+
+    def _forget(self, id_: str) -> None:
+        if self._control is not None and self._heard.pop(id_, None) is not None:
+            self._control.end(id_, self._clock())
+
     def _admit(self) -> None:
         self._is_due = False
+        if self._control is not None:
+            now = self._clock()
+            self._seats.yield_to_live(
+                limit=self._control.limit(self._seats.of_batches, now),
+                reserve=self._control.reserve(now),
+            )
         for sequence in self._seats.give():
             _let_go(self._places.get(sequence.id))
         for row in self._queue.admit(self._clock()):

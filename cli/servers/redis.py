@@ -13,8 +13,6 @@ from cli.servers.process import (
     write_private_file,
 )
 from shared.errors import SetupError
-from shared.state.access import LANE_USER, lane_rules
-from shared.state.state import NAMESPACE
 
 _CONFIGURATION = """\
 bind 127.0.0.1
@@ -64,6 +62,8 @@ class Redis:
     @property
     def lane_url(self) -> str:
         """The address with the login of lane jobs in it."""
+        from shared.state.access import LANE_USER  # as in `launch`
+
         login = f"{LANE_USER}:{quote(self._lane_password or '', safe='')}"
         return f"redis://{login}@127.0.0.1:{self._port}/0"
 
@@ -90,6 +90,10 @@ class Redis:
             max_memory_bytes=max(_MIN_MEMORY_BYTES, _machine_bytes() // 4),
         )
         if self._lane_password is not None:
+            # Not at the top: the servers also start where nothing is installed.
+            from shared.state.access import LANE_USER, lane_rules
+            from shared.state.state import NAMESPACE
+
             rules = lane_rules(NAMESPACE)
             configuration += f'user {LANE_USER} on ">{self._lane_password}" {rules}\n'
         write_private_file(self._configuration, configuration)

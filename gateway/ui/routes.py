@@ -9,6 +9,7 @@ from gateway.ui import (
     batch_page,
     batch_results,
     event_list,
+    fleet_page,
     new_batch,
     pages,
     sign_in,
@@ -36,5 +37,6 @@ for module in (
     batch_results,
     new_batch,
     event_list,
+    fleet_page,
 ):
     router.include_router(module.router, prefix="/ui")

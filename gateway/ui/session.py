@@ -46,8 +46,8 @@ async def _visitor(request: Request, services: Use) -> Visitor:
     return await visit(request, services, needed_scope(request.method, request.scope["path"]))
 
 
-async def visit(request: Request, services: Services, needed: Scope) -> Visitor:
-    """Admit the call by the key of its session, which must have the scope.
+async def visit(request: Request, services: Services, needed: Scope | None) -> Visitor:
+    """Admit the call by the key of its session, which must have the scope if one is needed.
 
     Raises SignedOutError, and what the API would raise for the key.
     """

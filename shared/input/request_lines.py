@@ -36,7 +36,7 @@ def mended(line: bytes) -> bytes:
     middle of a pair. A line that is not JSON, or whose `custom_id` has one, stays as it is.
     """
     try:
-        value = json.loads(line)
+        value = json.loads(line.decode())  # bytes would be allowed a byte order mark
         if isinstance(value, dict):
             str(value.get("custom_id")).encode()
     except (ValueError, RecursionError):

@@ -16,6 +16,18 @@ from shared.openai.row_limits import RowLimits, int_of
 
 #: Characters of a client's own name of a field that a refusal repeats.
 _MAX_NAME = 64
+#: Fields that vLLM and OpenAI once had, which vLLM now ignores without a word, and the new names.
+FORMER_NAMES: Mapping[str, str] = {
+    "function_call": "tool_choice",
+    "functions": "tools",
+    "guided_choice": "structured_outputs.choice",
+    "guided_decoding_backend": "structured_outputs",
+    "guided_grammar": "structured_outputs.grammar",
+    "guided_json": "structured_outputs.json",
+    "guided_regex": "structured_outputs.regex",
+    "guided_whitespace_pattern": "structured_outputs.whitespace_pattern",
+    "structural_tag": "structured_outputs.structural_tag",
+}
 #: What pydantic reads as true.
 _TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 
@@ -67,6 +79,8 @@ class RowRules(BaseModel):
         for name, value in body.items():
             # An empty value says what the engine does without the field.
             if value and name not in endpoint.fields and name not in self.extra_fields:
+                if (new := FORMER_NAMES.get(name)) and new.partition(".")[0] in endpoint.fields:
+                    return Refusal(name, f"The engine ignores this former name. Use '{new}'")
                 return Refusal(
                     name[:_MAX_NAME],
                     f"{endpoint.path} has no such field here. Leave it out, or ask the operator "

@@ -147,8 +147,6 @@ class ChatBody(_GenerateBody):
     closed: ClassVar[frozenset[str]] = _GenerateBody.closed | {"chat_template"}
     unread: ClassVar[frozenset[str]] = _GenerateBody.unread | {
         "audio",
-        "function_call",
-        "functions",
         "modalities",
         "moderation",
         "prediction",

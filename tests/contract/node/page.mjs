@@ -31,11 +31,19 @@ async function open(options = {}) {
 async function look(page, name, { picture = true } = {}) {
   found.seen.push(name);
   if (picture) await page.screenshot({ path: join(given.pictures, `${name}.png`), fullPage: true });
-  // Axe is put in from outside of the page, which lets no foreign script in.
-  const report = await page.evaluate(`${axe}; axe.run(document, {resultTypes: ["violations"]})`);
-  for (const one of report.violations) {
-    found.violations.push(`${name}: ${one.id} at ${one.nodes.map((node) => node.target).join(", ")}`);
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    const broken = await examine(page);
+    found.violations.push(...broken.map((one) => `${name}, ${colorScheme}: ${one}`));
   }
+  await page.emulateMedia({ colorScheme: null });
+}
+
+// What a screen reader's rules say against the page. Axe is put in from outside of it, because the
+// page lets no foreign script in.
+async function examine(page) {
+  const report = await page.evaluate(`${axe}; axe.run(document, {resultTypes: ["violations"]})`);
+  return report.violations.map(({ id, nodes }) => `${id} at ${nodes.map((node) => node.target).join(", ")}`);
 }
 
 async function signIn(page, key = given.key) {
@@ -48,6 +56,9 @@ async function signIn(page, key = given.key) {
 const page = await open();
 await page.goto("/");
 await look(page, "sign-in");
+// The examination finds what is wrong, so that finding nothing means something.
+await page.evaluate(() => document.querySelector("label").remove());
+found.planted = await examine(page);
 await signIn(page);
 const cookies = await page.context().cookies();
 found.cookies = cookies.map(({ name, value, httpOnly, sameSite }) => ({ name, value, httpOnly, sameSite }));
@@ -67,6 +78,9 @@ await page.getByLabel("Find").fill("survey");
 await page.waitForFunction((id) => !document.getElementById(id), made.id, patience);
 found.filtered = await page.locator("tbody tr").count();
 
+await page.goto(`/ui/batches/${given.paced}`);
+await page.getByText("left", { exact: false }).first().waitFor(patience);
+await look(page, "batch-paced");
 await page.goto(`/ui/batches/${given.mixed}`);
 await look(page, "batch");
 await page.getByRole("link", { name: "Failed requests" }).click();
@@ -116,10 +130,24 @@ await look(page, "not-found");
 const [lost] = found.complaints.splice(found.complaints.findIndex((text) => text.includes("404")), 1);
 found.lost = lost;
 
+// Operators see the fleet.
+const operator = await open();
+await operator.goto("/ui/sign-in");
+await operator.getByLabel("API key").fill(given.operator);
+await operator.keyboard.press("Enter");
+await operator.waitForURL("**/ui/fleet");
+found.fleet = await operator.locator("main").innerText();
+await look(operator, "fleet");
+await operator.getByRole("link", { name: "Tenants" }).click();
+await operator.locator(`#t-${given.tenant}`).waitFor(patience);
+await look(operator, "tenants");
+await operator.goto("/ui/fleet/dead-letters");
+await look(operator, "dead-letters");
+
 // The same on a phone, in the dark.
 const phone = await open({ viewport: { width: 390, height: 844 }, colorScheme: "dark", isMobile: true });
 await signIn(phone);
-for (const [name, path] of [["batches", "/ui/batches"], ["batch", `/ui/batches/${given.mixed}`],
+for (const [name, path] of [["batches", "/ui/batches"], ["batch-paced", `/ui/batches/${given.paced}`], ["batch", `/ui/batches/${given.mixed}`],
   ["failed", `/ui/batches/${given.mixed}/failed`], ["new", "/ui/new"], ["events", "/ui/events"]]) {
   await phone.goto(path);
   await look(phone, `phone-dark-${name}`);

@@ -26,6 +26,7 @@ from gateway.ui import (
     batch_page,
     batch_results,
     event_list,
+    fleet_page,
     new_batch,
     sign_in,
 )
@@ -63,6 +64,7 @@ _PAGE = {
         batch_page,
         batch_results,
         event_list,
+        fleet_page,
         new_batch,
         sign_in,
     )
@@ -93,7 +95,11 @@ def test_an_act_has_the_same_name_at_the_api_and_on_the_page() -> None:
 
     assert len(set(names)) == len(names)
     page = {act for (_, path), act in ACTS.items() if path.startswith("/ui/")}
-    assert page - set(names) == {"session.opened", "session.closed"}
+    assert page - set(names) == {
+        "dead_letter.replayed",
+        "session.closed",
+        "session.opened",
+    }
 
 
 def test_each_call_needs_the_scope_of_what_it_does() -> None:

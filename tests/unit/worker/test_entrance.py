@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from shared.ordering.work import Work
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, WithdrawnError
+from worker.live_control import Goals
 
 WORK = Work("batch", 0, "acme", 0, 0, 86_400, 10)
 SEATS = 2
@@ -131,6 +132,36 @@ async def test_a_live_call_passes_all_rows_of_batches() -> None:
         assert entrance.seated == SEATS + 1
 
     assert entrance.seated == SEATS
+    for one in rows:
+        one.cancel()
+    await asyncio.wait(rows)
+
+
+async def test_fewer_rows_follow_while_live_calls_miss_their_goal() -> None:
+    now = 0.0
+    entrance = Entrance(
+        Capacity(seats=8, spare_seats=0, spare_kv=0, live_seats=1), lambda: now, Goals(0.5, 0.05)
+    )
+    core = Core(entrance)
+    rows = [asyncio.create_task(core.run(f"row{number}")) for number in range(40)]
+    await settled()
+    assert entrance.seated == 8
+
+    with entrance.entered_live("acme", ""):
+        await entrance.seat("live", prompt_tokens=5, max_tokens=5)
+        for _ in range(4):
+            now += 1.0
+            ended = core.ids[-8:]
+            entrance.note(0.0, [StepOutput("live", 1, is_last=False)])
+            entrance.note(0.0, [StepOutput(id_, 1, is_last=True) for id_ in ended])
+            await settled()
+        beside = entrance.seated - 1
+    assert beside < 4
+
+    now += 10.0
+    entrance.note(0.0, [StepOutput(core.ids[-1], 1, is_last=True)])
+    await settled()
+    assert entrance.seated == 8
     for one in rows:
         one.cancel()
     await asyncio.wait(rows)

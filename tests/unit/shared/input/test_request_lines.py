@@ -17,5 +17,6 @@ def test_half_a_surrogate_pair_becomes_a_question_mark_and_a_whole_one_stays() -
 
 
 def test_what_is_no_json_or_has_an_unwritable_name_stays_as_it_is() -> None:
-    for line in (b"{", b"[" * 100_000, rb'{"custom_id": "\ud83d"}'):
+    marked = b'\xef\xbb\xbf{"custom_id": "a"}'
+    for line in (b"{", b"[" * 100_000, marked, "{}".encode("utf-16"), rb'{"custom_id": "\ud83d"}'):
         assert mended(line) == line

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shared.openai.bodies import Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.row_limits import RowLimits
-from shared.openai.row_rules import DEFAULT_RULES, RowRules
+from shared.openai.row_rules import DEFAULT_RULES, FORMER_NAMES, RowRules
 from tests.bodies import CHAT, CLOSED, EMBEDDINGS, GOOD, MESSAGES, ODD, OPEN, RESPONSES, WRONG
 
 
@@ -112,3 +112,16 @@ def test_no_answer_that_has_tokens_is_streamed_and_a_vector_is_none(value: objec
 @pytest.mark.parametrize("value", [False, 0, "no", "false", None])
 def test_who_says_in_any_way_that_nothing_be_streamed_gets_an_answer(value: object) -> None:
     assert DEFAULT_RULES.refusal(CHAT, {**GOOD[CHAT], "stream": value}) is None
+
+
+@pytest.mark.parametrize("name", FORMER_NAMES)
+def test_a_former_name_is_refused_with_the_new_one(name: str) -> None:
+    found = DEFAULT_RULES.refusal(CHAT, {**GOOD[CHAT], name: ["x"]})
+
+    assert found is not None
+    assert found.param == name
+    assert f"'{FORMER_NAMES[name]}'" in found.message
+    # Where there is no new one either, it is a field like any other.
+    other = DEFAULT_RULES.refusal(EMBEDDINGS, {**GOOD[EMBEDDINGS], name: ["x"]})
+    assert other is not None
+    assert "has no such field" in other.message
