@@ -20,7 +20,7 @@ async def test_the_sdk_creates_a_batch_over_a_table(
 
     batch = await acme.openai.batches.create(
         input_file_id=openai.omit,  # type: ignore[arg-type]  # the SDK knows of no other input
-        endpoint=CHAT,
+        endpoint="/v1/chat/completions",
         completion_window="24h",
         extra_body={"input": _input(acme, bucket)},
     )
@@ -54,7 +54,7 @@ async def test_a_wrong_input_is_refused_with_its_place(acme: Caller, bucket: Sto
     wanted = _input(acme, bucket)
     foreign = {"objects": f"s3://{bucket.bucket}/files/"}
 
-    for changes, param in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"template": {"a": ["{{ x"]}}, "input.template.a[0]"),
         ({"filter": "x ="}, "input.filter"),
         ({"objects": "http://a/b"}, "input.objects"),
@@ -63,7 +63,8 @@ async def test_a_wrong_input_is_refused_with_its_place(acme: Caller, bucket: Sto
         ({"sample": {"fraction": 2}}, "input.sample.fraction"),
         ({"tempalte": {}}, "input.tempalte"),
         ({"file_id": "file-x"}, "input"),
-    ]:
+    ]
+    for changes, param in wrong:
         answer = await _create(acme, {**wanted, **changes})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
