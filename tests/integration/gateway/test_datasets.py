@@ -79,6 +79,45 @@ async def test_a_batch_has_one_input(acme: Caller, bucket: Storage) -> None:
     assert none.json()["error"]["message"] == "Missing required parameter: 'input_file_id'."
 
 
+async def test_an_uploaded_table_is_an_input(acme: Caller, gateway_state: State) -> None:
+    file = await acme.openai.files.create(file=("t.csv", b"text\na\n"), purpose="user_data")
+    wanted = {"file_id": file.id, "template": {"model": "tiny", "messages": "{{ text }}"}}
+
+    answer = await _create(acme, wanted)
+
+    assert answer.status_code == 200
+    assert "dataset" in (await gateway_state.batches.get(answer.json()["id"])).fields
+
+
+async def test_a_dry_run_renders_the_first_rows_and_counts_them_all(
+    acme: Caller, bucket: Storage
+) -> None:
+    await _put(acme, bucket, "a.csv", *"abcde")
+    before = await bucket.keys("")
+
+    found = (await _create(acme, _input(acme, bucket), dry_run=True)).json()
+
+    assert (found["object"], found["rows"], found["errors"]) == ("batch.dry_run", 5, None)
+    assert [one["custom_id"] for one in found["rendered"]] == ["row-1", "row-2", "row-3"]
+    assert found["rendered"][0]["body"]["messages"] == [{"role": "user", "content": "Say a"}]
+    assert found["tokens"]["rows_counted"] == 5
+    assert await bucket.keys("") == before
+
+
+async def test_a_dry_run_tells_of_every_bad_row(acme: Caller, bucket: Storage) -> None:
+    await _put(acme, bucket, "a.csv", "1", "no number", "2", "nor this")
+    wanted = _input(acme, bucket)
+    wanted["template"] |= {"max_tokens": "{{ 1 // text }}"}
+
+    found = (await _create(acme, wanted, dry_run=True)).json()
+
+    assert not found["valid"]
+    assert [(one["line"], one["param"]) for one in found["errors"]["data"]] == [
+        (row, "input.template.max_tokens") for row in (1, 2, 3, 4)
+    ]
+    assert "no number" not in str(found)
+
+
 async def _put(caller: Caller, bucket: Storage, name: str, *texts: str) -> None:
     table = io.StringIO()
     csv.writer(table).writerows([["text"], *([text] for text in texts)])
