@@ -166,6 +166,24 @@ async def test_what_is_wrong_is_told_before_anything_runs_with_its_place(
     assert "my secret" not in record.fields["errors"]
 
 
+@pytest.mark.parametrize(
+    ("template", "code"),
+    [
+        ("{{ 'x' * 10 ** 11 }} {{ text }}", "invalid_row"),
+        ("{{ 7 ** (10 ** 9) }} {{ text }}", "rendering_failed"),
+    ],
+    ids=["memory", "time"],
+)
+async def test_a_template_that_takes_too_much_fails_its_batch_alone(
+    yard: BatchYard, template: str, code: str
+) -> None:
+    await put(yard, "t.csv", b"text\na\n")
+
+    record = await planned(yard, objects="t.csv", template=ask(template))
+
+    assert json.loads(record.fields["errors"])[0]["code"] == code
+
+
 async def test_all_bad_rows_are_told_and_no_file_is_made(yard: BatchYard) -> None:
     await put(yard, "t.jsonl", b'{"text":"a"}\n{}\n{"text":"c"}\n{}\n')
 
