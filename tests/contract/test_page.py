@@ -19,7 +19,10 @@ _ROOT = Path(__file__).parents[2]
 _STEPS = Path(__file__).with_name("node") / "page.mjs"
 #: For a person to look at.
 _PICTURES = _ROOT / "build/pictures"
-_SECONDS = 150
+_SECONDS = 600
+
+# A browser's pictures and audits of every view take minutes on two busy cores.
+pytestmark = [pytest.mark.on_demand, pytest.mark.timeout(_SECONDS + 120)]
 
 
 @pytest.fixture(scope="module")
