@@ -199,7 +199,7 @@ async def test_a_request_that_would_kill_a_runner_is_refused_by_the_name_of_its_
 async def test_all_seconds_of_an_engine_are_those_of_its_rows_or_nobodys(engine: str) -> None:
     began, *before = await _uses(engine)
 
-    lost = Call(engine, "cancelled", [900])
+    lost = Call(engine, "given-up", [900])
     rows = Call(engine, "paid", [60] * 12)
     await rows.end()
     await lost.cancel()
