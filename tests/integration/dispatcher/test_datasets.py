@@ -148,7 +148,7 @@ async def test_a_filter_a_sample_and_a_limit_choose_rows_and_their_ids_stay(
          "ZeroDivisionError"),
         ({"custom_id": "score"}, "invalid_row", 1, "input.custom_id", "float"),
         ({"filter": "n > 99"}, "empty_file", None, "input", "None of the dataset's 2 rows"),
-        ({"template": {"messages": []}}, "invalid_request", 1, "body.model", "model"),
+        ({"template": {"messages": []}}, "invalid_request", 1, "body.model", "Model"),
     ],
 )  # fmt: skip
 async def test_what_is_wrong_is_told_before_anything_runs_with_its_place(
