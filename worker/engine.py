@@ -266,6 +266,7 @@ class BatchServer(LLMServer):
             self._guests[row] = guest
             try:
                 answer = await (self._fronts or self._openai).answer(url, body, request_id)
+                _require_wanted()
                 result = bounded_result(self._rules, answer)
             finally:
                 # The row may run again already while this run of it is being cancelled.
@@ -313,6 +314,13 @@ class BatchServer(LLMServer):
 
 def _row(line: bytes, work: Work) -> _Row:
     return work.batch_id, work.number, hashlib.blake2b(line, digest_size=16).digest()
+
+
+def _require_wanted() -> None:
+    """Raise CancelledError if the running task is to end: vLLM makes an answer, 400, of that."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _fronts() -> int:

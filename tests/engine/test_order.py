@@ -93,6 +93,18 @@ async def test_a_row_that_is_asked_for_again_has_the_same_answer(engine: str) ->
     assert first == second
 
 
+async def test_a_row_whose_call_was_cancelled_is_answered_when_it_is_asked_for_again(
+    engine: str,
+) -> None:
+    first = Call(engine, "gone", [300])
+    await eventually(lambda: _something_runs(engine), timeout=60)
+    await first.cancel()
+
+    [answer] = await Call(engine, "gone", [300]).end()
+
+    assert answer["usage"]["completion_tokens"] == 300
+
+
 async def test_a_tenant_finds_only_its_own_prompts_in_the_cache(engine: str) -> None:
     salts = CacheSalts(b"secret", sharing=("north", "south"))
     text = "The same long beginning of a prompt, over and over again. " * 20
@@ -200,6 +212,8 @@ async def test_all_seconds_of_an_engine_are_those_of_its_rows_or_nobodys(engine:
     began, *before = await _uses(engine)
 
     lost = Call(engine, "given-up", [900])
+    # It is the largest: among the others it would have its seat last.
+    await eventually(lambda: _something_runs(engine), timeout=60)
     rows = Call(engine, "paid", [60] * 12)
     await rows.end()
     await lost.cancel()
@@ -225,6 +239,10 @@ async def _uses(engine: str) -> list[float]:
 
     found = await serve.get_deployment_handle("engine", engine).uses.remote()
     return list(found)
+
+
+async def _something_runs(engine: str) -> bool:
+    return not await _nothing_runs(engine)
 
 
 async def _nothing_runs(engine: str) -> bool:
