@@ -50,6 +50,7 @@ class Limits(_Shape):
     enqueued_tokens: list[ModelLimit] = Field(description=LIMITS["enqueued_tokens"])
     stored_bytes: Limit = Field(description=LIMITS["stored_bytes"])
     event_streams: Limit = Field(description=LIMITS["event_streams"])
+    downloads: Limit = Field(description=LIMITS["downloads"])
     live_requests_per_minute: Limit = Field(description=LIMITS["live_requests_per_minute"])
     live_tokens_per_minute: Limit = Field(description=LIMITS["live_tokens_per_minute"])
     live_calls: Limit = Field(description=LIMITS["live_calls"])
@@ -97,6 +98,7 @@ async def retrieve_limits(tenant: Tenant, services: Use) -> Limits:
         ],
         stored_bytes=amount(limits.stored_bytes, used.stored_bytes),
         event_streams=amount(limits.event_streams, used.event_streams),
+        downloads=amount(limits.downloads, used.downloads),
         live_requests_per_minute=calls("live", live.calls),
         live_tokens_per_minute=calls("live-tokens", tokens.calls),
         live_calls=amount(limits.live_calls, used.live_calls),

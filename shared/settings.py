@@ -63,6 +63,9 @@ class TenantDefaults(BaseSettings):
     max_event_streams: int = Field(
         default=1_000, ge=0, description="event streams that a tenant has open at once"
     )
+    max_downloads: int = Field(
+        default=100, ge=0, description="downloads of a tenant at once, of files and of results"
+    )
     live_requests_per_minute: int = Field(
         default=10_000, ge=1, description="live calls of a tenant in a minute"
     )
@@ -100,6 +103,7 @@ class TenantDefaults(BaseSettings):
             enqueued_tokens=self.max_enqueued_tokens,
             stored_bytes=self.max_stored_bytes,
             event_streams=self.max_event_streams,
+            downloads=self.max_downloads,
             live_requests_per_minute=self.live_requests_per_minute,
             live_tokens_per_minute=self.live_tokens_per_minute,
             live_calls=self.max_live_calls,

@@ -15,7 +15,13 @@ RATE_NAMES = {
 }
 #: What a tenant may have at once, or in a day.
 Amount = Literal[
-    "requests", "tokens", "stored_bytes", "event_streams", "engine_deaths", "live_calls"
+    "requests",
+    "tokens",
+    "stored_bytes",
+    "event_streams",
+    "downloads",
+    "engine_deaths",
+    "live_calls",
 ]
 
 
@@ -50,6 +56,12 @@ _AMOUNTS: Mapping[Amount, _Words] = {
         "open event streams",
         "event_stream_limit_exceeded",
         "Please close a stream that you no longer need.",
+    ),
+    "downloads": _Words(
+        "Download",
+        "downloads at once",
+        "download_limit_exceeded",
+        "Please try again once one of them has ended.",
     ),
     "live_calls": _Words(
         "Live call",

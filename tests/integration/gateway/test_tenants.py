@@ -77,6 +77,7 @@ async def test_a_tenant_sees_its_limits_with_what_is_used(
     assert found["requests_per_minute"]["limit"] == 100_000
     assert found["file_requests_per_minute"] == {"limit": 2, "used": 1}
     assert found["event_streams"] == {"limit": settings.max_event_streams, "used": 0}
+    assert found["downloads"] == {"limit": settings.max_downloads, "used": 0}
     assert found["engine_deaths_per_day"] == {"limit": 200, "used": 0}
     assert found["webhook_endpoints"] == {"limit": 10, "used": 0}
     assert found["custom_id_characters"] == 512
@@ -272,7 +273,7 @@ async def test_a_stream_counts_again_after_redis_has_forgotten_it(state: State) 
 
 
 async def test_a_stream_whose_reader_is_cancelled_is_counted_no_longer(state: State) -> None:
-    streams = OpenStreams(state.streams)
+    streams = OpenStreams(state.streams, "event_streams")
     place = await streams.take("acme", limit=1)
 
     async def frames() -> AsyncIterator[bytes]:
