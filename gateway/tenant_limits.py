@@ -48,6 +48,7 @@ class Limits(_Shape):
     batches_per_hour: Limit = Field(description=LIMITS["batches_per_hour"])
     enqueued_requests: Limit = Field(description=LIMITS["enqueued_requests"])
     enqueued_tokens: list[ModelLimit] = Field(description=LIMITS["enqueued_tokens"])
+    kept_batches: Limit = Field(description=LIMITS["kept_batches"])
     stored_bytes: Limit = Field(description=LIMITS["stored_bytes"])
     event_streams: Limit = Field(description=LIMITS["event_streams"])
     downloads: Limit = Field(description=LIMITS["downloads"])
@@ -96,6 +97,7 @@ async def retrieve_limits(tenant: Tenant, services: Use) -> Limits:
             for model, limit in services.quota.token_limits(None, own).items()
             if limits.may_use(model)
         ],
+        kept_batches=amount(limits.kept_batches, used.kept_batches),
         stored_bytes=amount(limits.stored_bytes, used.stored_bytes),
         event_streams=amount(limits.event_streams, used.event_streams),
         downloads=amount(limits.downloads, used.downloads),

@@ -55,6 +55,12 @@ class TenantDefaults(BaseSettings):
         description="prompt tokens of all running batches of a tenant for one model; "
         "a model's own `max_enqueued_tokens` in the catalog takes precedence",
     )
+    max_kept_batches: int = Field(
+        default=200_000,
+        ge=1,
+        description="batches of a tenant that are kept, running and ended: each takes some KB of "
+        "Redis until `BATCHYARD_BATCH_SECONDS` have passed",
+    )
     max_stored_bytes: int = Field(
         default=2_748_779_069_440,
         ge=0,
@@ -101,6 +107,7 @@ class TenantDefaults(BaseSettings):
             batches_per_hour=self.batches_per_hour,
             enqueued_requests=self.max_enqueued_requests,
             enqueued_tokens=self.max_enqueued_tokens,
+            kept_batches=self.max_kept_batches,
             stored_bytes=self.max_stored_bytes,
             event_streams=self.max_event_streams,
             downloads=self.max_downloads,

@@ -28,6 +28,7 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     batches_per_hour: int | None = None
     enqueued_requests: int | None = None
     enqueued_tokens: int | None = None
+    kept_batches: int | None = None
     stored_bytes: int | None = None
     event_streams: int | None = None
     downloads: int | None = None
@@ -65,6 +66,7 @@ LIMITS: Mapping[str, str] = {
     "batches_per_hour": "new batches in an hour, over HTTP and the bus",
     "enqueued_requests": "requests of all running batches",
     "enqueued_tokens": "prompt tokens of all running batches, for each model",
+    "kept_batches": "batches that are kept: all that run, and those that have ended",
     "stored_bytes": "bytes of files, and of the parts of uploads",
     "event_streams": "event streams that are open at once",
     "downloads": "downloads at once, of files and of results so far",

@@ -17,6 +17,7 @@ RATE_NAMES = {
 Amount = Literal[
     "requests",
     "tokens",
+    "kept_batches",
     "stored_bytes",
     "event_streams",
     "downloads",
@@ -44,6 +45,13 @@ _AMOUNTS: Mapping[Amount, _Words] = {
         "enqueued tokens",
         "token_limit_exceeded",
         "Please try again once some in_progress batches have been completed.",
+    ),
+    "kept_batches": _Words(
+        "Kept batch",
+        "batches that are kept",
+        "kept_batch_limit_exceeded",
+        "Batches are kept for some time after their end. Please try again once older ones have "
+        "been forgotten, or ask the operator to raise the limit.",
     ),
     "stored_bytes": _Words(
         "Storage",

@@ -28,6 +28,7 @@ class Usage(NamedTuple):
     enqueued_requests: int
     #: By model.
     enqueued_tokens: Mapping[str, int]
+    kept_batches: int
     stored_bytes: int
     event_streams: int
     downloads: int
@@ -142,8 +143,10 @@ class Tenants:
             pipe.zrange(f"{ns}live-calls:{tenant}", 0, -1, withscores=True)
             pipe.hget(_deaths_key(ns), tenant)
             pipe.zcard(f"{ns}webhooks:{tenant}")
+            pipe.zcard(f"{ns}batches:{tenant}")
             found = await pipe.execute()
-        (seconds, micros), marks, queue, stored, streams, downloads, calls, deaths, hooks = found
+        (seconds, micros), marks, queue, stored, *found = found
+        streams, downloads, calls, deaths, hooks, batches = found
         now = seconds * 1_000_000 + micros
         held = _holding(queue, stored)
         return Usage(
@@ -152,6 +155,7 @@ class Tenants:
             },
             enqueued_requests=held.requests,
             enqueued_tokens=held.tokens,
+            kept_batches=batches,
             stored_bytes=held.stored_bytes,
             event_streams=sum(ends > now / 1000 for _, ends in streams),
             downloads=sum(ends > now / 1000 for _, ends in downloads),
