@@ -5,7 +5,9 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 
+from shared.lane_waits import starts_in
 from shared.ordering.outlook import LaneOutlook, expected_end
+from shared.ordering.pace import TokensOfRows, kind_of
 from shared.state import State
 from shared.submission.warnings import deadline_at_risk
 from shared.tenants import weights
@@ -27,11 +29,11 @@ class LaneOutlooks:
         """Read what is not fresh. Raises TransientError."""
         now = time.monotonic()
         old = [lane for lane in lanes if self._read_at(lane) <= now - _FRESH_SECONDS]
-        found = await asyncio.gather(*(self._state.lanes.outlook(lane) for lane in old))
+        found = await asyncio.gather(*map(self._outlook, old))
         self._known |= {lane: (now, outlook) for lane, outlook in zip(old, found, strict=True)}
 
     def warnings(
-        self, tenant: str, tokens: Mapping[str, int], *, expires_at: int
+        self, tenant: str, endpoint: str, tokens: Mapping[str, TokensOfRows], *, expires_at: int
     ) -> dict[str, str]:
         """The field `warnings` of a batch with these tokens by lane; nothing if all is well."""
         now = time.time()
@@ -40,7 +42,8 @@ class LaneOutlooks:
             expected_end(
                 self._known[lane][1],
                 tenant=tenant,
-                tokens=count,
+                tokens=count.tokens,
+                kind=kind_of(endpoint, *count),
                 expires_at=expires_at,
                 weights=weights_now,
                 now=now,
@@ -52,6 +55,14 @@ class LaneOutlooks:
         if late <= expires_at:
             return {}
         return {"warnings": json.dumps([deadline_at_risk(late).model_dump()])}
+
+    async def _outlook(self, lane: str) -> LaneOutlook:
+        outlook, job, engine = await asyncio.gather(
+            self._state.lanes.outlook(lane),
+            self._state.lanes.job(lane),
+            self._state.engines.one(lane),
+        )
+        return outlook._replace(starts_in=starts_in(job.to_start(), engine, now=time.time()))
 
     def _read_at(self, lane: str) -> float:
         at, _ = self._known.get(lane, (float("-inf"), None))

@@ -173,7 +173,7 @@ class Planner:
         if len(slices) > _SLICES_A_WRITE:
             return None
         shares.count(slices)
-        warnings = self._outlooks.warnings(tenant, shares.tokens, expires_at=expires_at)
+        warnings = self._outlooks.warnings(tenant, endpoint, shares.tokens, expires_at=expires_at)
         fields, quota = {**self._fields(check, shares), **warnings}, self._quota_of(shares, tenant)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
 
@@ -247,7 +247,9 @@ class Planner:
         try:
             await self._outlooks.look(shares.lanes)
             expires_at = record.number("expires_at")
-            warnings = self._outlooks.warnings(record.tenant, shares.tokens, expires_at=expires_at)
+            warnings = self._outlooks.warnings(
+                record.tenant, record.fields["endpoint"], shares.tokens, expires_at=expires_at
+            )
             fields = {**self._fields(check, shares), **warnings}
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:

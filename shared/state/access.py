@@ -55,7 +55,7 @@ _WRITTEN = (
     "status:*",
     "strikes:*",
 )
-_READ = ("plan:*", "rebuilding", "tenants", "weights")
+_READ = ("engines", "plan:*", "rebuilding", "tenants", "weights")
 _CHANNELS = ("bell:*", "watch:*")
 _CALL = re.compile(r"redis\.call\('(\w+)'")
 
