@@ -28,6 +28,7 @@ from benchmarks.index_growth import index_growth
 from benchmarks.lane_waits import lane_waits
 from benchmarks.lanes import CASES, Scale
 from benchmarks.large_inputs import million_rows, validation
+from benchmarks.page_costs import page_costs
 from benchmarks.prefixes import prefixes
 from benchmarks.rows import CHAT, EMBEDDINGS
 from shared.state import State
@@ -210,6 +211,7 @@ def main() -> None:
         "validation",
         "million-rows",
         "http",
+        "page",
         "events",
         "bus",
         "bus-flood",
@@ -226,6 +228,7 @@ def main() -> None:
         "validation": lambda: validation(turns=options.turns),
         "million-rows": million_rows,
         "http": lambda: http_rates(turns=options.turns),
+        "page": lambda: page_costs(turns=options.turns),
         "events": lambda: event_rates(turns=options.turns),
         "bus": lambda: bus_rates(turns=options.turns),
         "bus-flood": bus_flood,

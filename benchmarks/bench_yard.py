@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +34,13 @@ class BenchYard:
 
 
 @contextmanager
-def running_yard(folder: Path, names: Sequence[str], *, model: str) -> Iterator[BenchYard]:
-    """Run the named processes with a catalog of this one model, and stop them afterwards."""
+def running_yard(
+    folder: Path, names: Sequence[str], *, model: str, changes: Mapping[str, str] | None = None
+) -> Iterator[BenchYard]:
+    """Run the named processes with a catalog of this one model, and stop them afterwards.
+
+    `changes` are more variables of their environment.
+    """
     credentials = read_credentials(folder)
     servers = Servers(folder, OwnServers(), credentials)
     processes: dict[str, Child] = {}
@@ -47,7 +52,7 @@ def running_yard(folder: Path, names: Sequence[str], *, model: str) -> Iterator[
             f"pools:\n  none: {{resources: {{CPU: 1}}}}\nmodels:\n  {model}: {{pools: [none]}}\n"
         )
         port = Ports(folder).get("gateway")
-        environment = _environment(servers, catalog, port)
+        environment = {**_environment(servers, catalog, port), **(changes or {})}
         for name in names:
             command = [sys.executable, "-m", name]
             processes[name] = Child(name, command, folder, environment=environment)

@@ -62,6 +62,9 @@ def set_(
     enqueued_tokens: Annotated[int | None, _option("enqueued_tokens")] = None,
     stored_bytes: Annotated[int | None, _option("stored_bytes")] = None,
     event_streams: Annotated[int | None, _option("event_streams")] = None,
+    live_requests_per_minute: Annotated[int | None, _option("live_requests_per_minute")] = None,
+    live_tokens_per_minute: Annotated[int | None, _option("live_tokens_per_minute")] = None,
+    live_calls: Annotated[int | None, _option("live_calls")] = None,
     engine_deaths_per_day: Annotated[int | None, _option("engine_deaths_per_day")] = None,
     webhook_endpoints: Annotated[int | None, _option("webhook_endpoints")] = None,
     custom_id_characters: Annotated[int | None, _option("custom_id_characters")] = None,
@@ -89,6 +92,9 @@ def set_(
         "enqueued_tokens": enqueued_tokens,
         "stored_bytes": stored_bytes,
         "event_streams": event_streams,
+        "live_requests_per_minute": live_requests_per_minute,
+        "live_tokens_per_minute": live_tokens_per_minute,
+        "live_calls": live_calls,
         "engine_deaths_per_day": engine_deaths_per_day,
         "webhook_endpoints": webhook_endpoints,
         "custom_id_characters": custom_id_characters,
@@ -224,6 +230,8 @@ async def _usage(
             Rate("requests", holds.requests_per_minute or 1, 60),
             Rate("files", holds.file_requests_per_minute or 1, 60),
             Rate("batches", holds.batches_per_hour or 1, 3600),
+            Rate("live", holds.live_requests_per_minute or 1, 60),
+            Rate("live-tokens", holds.live_tokens_per_minute or 1, 60),
         ),
     )
 
@@ -265,6 +273,9 @@ def _used(usage: Usage | None) -> dict[str, Any]:
         "enqueued_tokens": dict(usage.enqueued_tokens),
         "stored_bytes": usage.stored_bytes,
         "event_streams": usage.event_streams,
+        "live_requests_per_minute": usage.calls["live"],
+        "live_tokens_per_minute": usage.calls["live-tokens"],
+        "live_calls": usage.live_calls,
         "engine_deaths_per_day": usage.engine_deaths,
         "webhook_endpoints": usage.webhook_endpoints,
     }

@@ -11,6 +11,7 @@ import structlog
 
 from dispatcher import health
 from dispatcher.cluster import Cluster
+from dispatcher.datasets import DatasetInputs
 from dispatcher.election import Election
 from dispatcher.engine_watch import EngineWatch
 from dispatcher.finaliser import Finaliser
@@ -124,6 +125,14 @@ def build_dispatcher(
         spans=SpanLimits() if settings.group_by_prefix else None,
         weights=settings.tenant_weights,
         places=settings.places,
+        datasets=DatasetInputs(
+            state,
+            storage,
+            max_rows=settings.max_dataset_rows,
+            max_bytes=settings.max_dataset_bytes,
+            file_seconds=settings.file_seconds,
+            stored_bytes=settings.max_stored_bytes,
+        ),
     )
     inputs = Inputs(
         state,
@@ -174,6 +183,7 @@ def _build_leader(
         given_weights=settings.tenant_weights,
         engine_deaths_per_day=settings.max_engine_deaths_per_day,
         entrypoint=f"{ENTRYPOINT} --catalog {catalog_digest(settings.catalog)}",
+        live_lanes=catalog.live_lanes(),
     )
     return Leader(
         rounds=Rounds(

@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 
-from shared.errors import TransientError
+from shared.errors import BatchyardError, TransientError
+from shared.openai.shapes import BatchError
 from shared.state import BatchRecord
 from shared.storage import ChangedError, Storage
 
@@ -14,6 +15,15 @@ _SMALL_BYTES = 1024 * 1024
 
 class UnansweredError(TransientError):
     """S3 fails for this input, and answers for other objects."""
+
+
+class InputRefusedError(BatchyardError):
+    """Nothing of the input can run; `count` is that of all problems, of which some are listed."""
+
+    def __init__(self, problems: list[BatchError], count: int = 1) -> None:
+        super().__init__("The input is refused.")
+        self.problems = problems
+        self.count = count
 
 
 async def input_chunks(storage: Storage, record: BatchRecord) -> AsyncIterator[bytes]:

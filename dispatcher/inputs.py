@@ -8,11 +8,13 @@ from weakref import WeakValueDictionary
 
 from shared import ids
 from shared.bus.messages import FileInput, Reason, RejectedError, S3Input
-from shared.errors import BatchyardError, NotFoundError, TransientError
+from shared.dataset.dataset import Dataset
+from shared.errors import BatchyardError, InvalidInputError, NotFoundError, TransientError
 from shared.input_places import InputPlaces, is_in
 from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import ForbiddenError, Storage, Stored
+from shared.submission.datasets import Datasets
 
 #: Lookups in S3 for one tenant at once: its slow objects must not hold up other tenants.
 _LOOKUPS_PER_TENANT = 8
@@ -121,6 +123,21 @@ class Inputs:
             "S3 fails to answer for that object, though it answers for others. Check the name and "
             "the version, or send the message again later.",
         )
+
+    async def find_dataset(self, tenant: str, batch_id: str, wanted: Dataset) -> dict[str, Any]:
+        """A dataset, pinned as it is now.
+
+        Raises RejectedError if it cannot be one, TransientError while S3 is away, and CrowdedError.
+        """
+        datasets = Datasets(self._state, self._storage, self._places)
+        try:
+            async with self._turn(tenant):
+                pinned = await datasets.pinned(tenant, wanted)
+        except InvalidInputError as error:
+            raise RejectedError(
+                [Reason("schema_invalid", str(error), error.param or "")]
+            ) from error
+        return await datasets.kept(batch_id, pinned)
 
     async def find_file(self, tenant: str, wanted: FileInput) -> dict[str, Any]:
         """An uploaded file that exists. Raises RejectedError if the tenant may not have it."""

@@ -27,13 +27,13 @@ def next_step(
     job: JobRecord,
     status: JobStatus | None,
     *,
-    has_batches: bool,
+    is_needed: bool,
     now: float,
     silence_seconds: float,
 ) -> Step:
     """The next action for a job with this status in Ray; None if Ray does not know the job."""
     if status is None:
-        return Step.SUBMIT if has_batches and not job.beat_at else Step.BURY
+        return Step.SUBMIT if is_needed and not job.beat_at else Step.BURY
     if status.is_over:
         return Step.BURY
     last_sign = job.beat_at or job.opened_at + START_SECONDS

@@ -50,8 +50,11 @@ class LaneKeeper:
         given_weights: Mapping[str, float] | None = None,
         engine_deaths_per_day: int = ENGINE_DEATHS_PER_DAY,
         entrypoint: str = ENTRYPOINT,
+        live_lanes: Mapping[str, bool] | None = None,
     ) -> None:
         """`given_weights` are those of tenants for which no other is set.
+
+        `live_lanes` are those that take live calls, each with whether it always has an engine.
 
         `engine_deaths_per_day` is how many engines may die of a tenant's requests in a day, where
         nothing else is set, before the rest of them waits for the next day.
@@ -67,6 +70,7 @@ class LaneKeeper:
         #: None before scripts know them.
         self._weights: Mapping[str, float] | None = None
         self._entrypoint = entrypoint
+        self._live_lanes = live_lanes or {}
         self._fruitless = FruitlessJobs(attempts)
         self._idle: set[str] = set()
         self._looked_at: defaultdict[str, float] = defaultdict(float)
@@ -164,10 +168,23 @@ class LaneKeeper:
             with nullcontext() if has_work else suppress(TransientError):
                 await self._look_after(lane, job)
 
+    @property
+    def always(self) -> frozenset[str]:
+        """Lanes that have an engine, and so a job, whether they have work or not."""
+        return frozenset(lane for lane, is_always in self._live_lanes.items() if is_always)
+
     async def _has_work(self, lane: str) -> bool:
-        if await self._state.lanes.active_count(lane) > 0:
+        if await self._needs_job(lane):
             return True
         return await self._state.lanes.claimed_count(lane) > 0
+
+    async def _needs_job(self, lane: str) -> bool:
+        """Whether the lane has batches that run, or is to have an engine for live calls."""
+        if await self._state.lanes.active_count(lane) > 0:
+            return True
+        if lane not in self._live_lanes:
+            return False
+        return self._live_lanes[lane] or await self._state.doors.are_wanted(lane)
 
     async def _dismiss(self, lane: str) -> None:
         """Let the lane's job end. The next one reads the catalog again, which may be corrected."""
@@ -188,7 +205,7 @@ class LaneKeeper:
         step = next_step(
             job,
             status,
-            has_batches=await self._state.lanes.active_count(lane) > 0,
+            is_needed=await self._needs_job(lane),
             now=time.time(),
             silence_seconds=self._silence_seconds,
         )
@@ -222,7 +239,7 @@ class LaneKeeper:
             reason = f"The lane job ended {self._attempts} times without a result. {message}"
             await fail_lane(self._state, self._storage, lane, reason)
             self._fruitless.forgive(lane)
-        if await self._state.lanes.active_count(lane):
+        if await self._needs_job(lane):
             await self._open(lane)
 
     async def _open(self, lane: str) -> None:

@@ -15,8 +15,9 @@ from itertools import count
 import structlog
 
 from dispatcher.cutter import Cutter
+from dispatcher.datasets import DatasetInputs
 from dispatcher.grouping import Grouping
-from dispatcher.input_chunks import UnansweredError, input_chunks, is_small
+from dispatcher.input_chunks import InputRefusedError, UnansweredError, input_chunks, is_small
 from dispatcher.lane_outlooks import LaneOutlooks
 from dispatcher.lane_shares import LaneShares
 from dispatcher.row_span import RowSpan, SpanLimits
@@ -78,6 +79,7 @@ class Planner:
         spans: SpanLimits | None = None,
         weights: Mapping[str, float] | None = None,
         places: InputPlaces | None = None,
+        datasets: DatasetInputs | None = None,
     ) -> None:
         """With limits for spans, rows that begin alike may be put in groups within one."""
         self._state = state
@@ -92,6 +94,9 @@ class Planner:
             custom_id_characters=max_custom_id_characters,
         )
         self._max_input_bytes = max_input_bytes
+        self._datasets = datasets or DatasetInputs(
+            state, storage, max_rows=max_rows, max_bytes=max_input_bytes
+        )
         self._quota = quota
         self._mixed_batches = mixed_batches
         self._spans = spans
@@ -111,35 +116,31 @@ class Planner:
         crash.point("planner.begin")
         plan = _new_plan()
         await self._state.tenants.look()
+        is_dataset = "dataset" in record.fields
         check = self._check(
-            record.fields["endpoint"], tenant=record.tenant, offset=record.number("start")
+            record.fields["endpoint"],
+            tenant=record.tenant,
+            offset=record.number("start"),
+            max_rows=self._datasets.max_rows if is_dataset else None,
         )
         shares = LaneShares(self._catalog)
         slices: list[Slice] = []
-        if record.number("size") > self._max_input_bytes:
-            problems = [self._too_large(record)]
-        else:
-            try:
-                slices = await self._read(record, check, plan, shares)
-                problems = check.problems
-            except NotFoundError as error:
-                file_id, why = record.fields["input_file_id"], why_unreadable(error)
-                problems = [unreadable(file_id, tenant=record.tenant, why=why)]
-            except UnansweredError:
-                now = time.monotonic()
-                if now < self._unanswered.setdefault(batch_id, now) + _UNANSWERED_SECONDS:
-                    raise
-                file_id = record.fields["input_file_id"]
-                problems = [unreadable(file_id, tenant=record.tenant, why="unavailable")]
-            except TransientError:
-                # An outage says nothing about the input.
-                self._unanswered.pop(batch_id, None)
-                raise
+        try:
+            record, slices = await self._read_input(record, check, plan, shares)
+            problems, count = check.problems, check.problem_count
+        except InputRefusedError as error:
+            problems, count = error.problems, error.count
+        except UnansweredError:
+            raise
+        except TransientError:
+            # An outage says nothing about the input.
+            self._unanswered.pop(batch_id, None)
+            raise
         self._unanswered.pop(batch_id, None)
         crash.point("planner.sliced")
         try:
             if problems:
-                await self._refuse(batch_id, problems, count=check.problem_count)
+                await self._refuse(batch_id, problems, count=count)
             else:
                 await self._start(record, check, plan, shares, slices)
             crash.point("planner.applied")
@@ -177,16 +178,44 @@ class Planner:
         fields, quota = {**self._fields(check, shares), **warnings}, self._quota_of(shares, tenant)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
 
-    def _check(self, endpoint: str, *, tenant: str, offset: int) -> InputCheck:
+    def _check(
+        self, endpoint: str, *, tenant: str, offset: int, max_rows: int | None = None
+    ) -> InputCheck:
         settings = self._state.tenants.of(tenant)
+        limits = self._limits.of_tenant(settings.custom_id_characters)
         return InputCheck(
             endpoint=endpoint,
             models=settings.usable(self._models),
-            limits=self._limits.of_tenant(settings.custom_id_characters),
+            limits=limits if max_rows is None else limits.of_dataset(max_rows),
             rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
             offset=offset,
         )
+
+    async def _read_input(
+        self, record: BatchRecord, check: InputCheck, plan: str, shares: LaneShares
+    ) -> tuple[BatchRecord, list[Slice]]:
+        """What `_read` does, of a dataset once it is rendered; the record names what was read.
+
+        Raises InputRefusedError if there is nothing to read.
+        """
+        if record.number("size") > self._max_input_bytes:
+            raise InputRefusedError([self._too_large(record)])
+        file_id = record.fields["input_file_id"]
+        try:
+            if "dataset" in record.fields:
+                record = await self._datasets.input_of(record)
+            return record, await self._read(record, check, plan, shares)
+        except NotFoundError as error:
+            why = why_unreadable(error)
+            problem = unreadable(file_id, tenant=record.tenant, why=why)
+            raise InputRefusedError([problem]) from error
+        except UnansweredError as error:
+            now = time.monotonic()
+            if now < self._unanswered.setdefault(record.id, now) + _UNANSWERED_SECONDS:
+                raise
+            problem = unreadable(file_id, tenant=record.tenant, why="unavailable")
+            raise InputRefusedError([problem]) from error
 
     async def _read(
         self, record: BatchRecord, check: InputCheck, plan: str, shares: LaneShares
@@ -250,7 +279,7 @@ class Planner:
             warnings = self._outlooks.warnings(
                 record.tenant, record.fields["endpoint"], shares.tokens, expires_at=expires_at
             )
-            fields = {**self._fields(check, shares), **warnings}
+            fields = {**_place(record), **self._fields(check, shares), **warnings}
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:
             full = shares.all[error.number]
@@ -354,6 +383,13 @@ class Planner:
         }
         await fail(self._state, self._storage, batch_id, Event.INPUT_REJECTED, fields)
         log.info("batch.refused", batch_id=batch_id, problems=count or len(problems))
+
+
+def _place(record: BatchRecord) -> dict[str, str | int]:
+    """Where the rendered input of a dataset is: from now on, all that the batch reads."""
+    if "dataset" not in record.fields:
+        return {}
+    return {name: record.fields[name] for name in ("bucket", "key", "etag", "size")}
 
 
 def _new_plan() -> str:

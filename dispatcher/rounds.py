@@ -77,7 +77,7 @@ class Rounds:
                 self._duties.start(batch_id, self._finaliser.finish, self._finishing)
         for batch_id in await self._state.remakes.waiting():
             self._duties.start(batch_id, self._remaker.remake, self._finishing)
-        for lane in await self._state.lanes.names():
+        for lane in sorted(self._lanes.always.union(await self._state.lanes.names())):
             await survive(partial(self._lanes.feed, lane), "feed", of=lane)
             # In the background, because Ray may not answer, and batches must continue.
             self._duties.start(lane, self._lanes.keep, nullcontext())

@@ -14,6 +14,7 @@ from dispatcher.ready import find_manifest
 from dispatcher.replies import address_of
 from shared import ids
 from shared.bus.messages import (
+    DatasetInput,
     FileInput,
     InlineInput,
     Reason,
@@ -127,6 +128,8 @@ class Submissions:
                 # Do not look up the input of a message that is refused anyway.
                 case S3Input() as wanted if not found:
                     source = await self._inputs.find_object(tenant, batch_id, wanted)
+                case DatasetInput() as dataset if not found:
+                    source = await self._inputs.find_dataset(tenant, batch_id, dataset)
         except RejectedError as error:
             found += error.reasons
         if found:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.acts import ACTS, object_of
 from shared import ids
 from shared.monitoring.trail import Act, Result, Trail
+from shared.openai.endpoints import ENDPOINTS
 
 log = structlog.get_logger()
 
@@ -54,7 +55,11 @@ class Access:
                 if not has_begun:
                     # What a bug has left behind is nobody's guess.
                     self._tell(scope, status)
-                log.log(_level(scope["method"], status), "http.answered", **_line(scope, status))
+                log.log(
+                    _level(scope["method"], _route(scope), status),
+                    "http.answered",
+                    **_line(scope, status),
+                )
 
     def _tell(self, scope: Scope, status: int) -> None:
         """Write the call to the trail if it was let in and is an act."""
@@ -89,14 +94,14 @@ def response_headers(scope: Scope) -> dict[str, str]:
     }
 
 
-def _level(method: str, status: int) -> int:
+def _level(method: str, route: str | None, status: int) -> int:
     """Info for what changed something, a warning for a bug, debug for reads and refusals.
 
-    A 503 has its own line, `http.unavailable`, with the reason.
+    Live calls change nothing that is kept. A 503 has a line of its own, `http.unavailable`.
     """
     if status >= _FIRST_SERVER_ERROR and status != _UNAVAILABLE:
         return logging.WARNING
-    has_changed = method not in _READS and status < _FIRST_REFUSAL
+    has_changed = method not in _READS and route not in ENDPOINTS and status < _FIRST_REFUSAL
     return logging.INFO if has_changed else logging.DEBUG
 
 

@@ -20,6 +20,7 @@ from gateway import (
     explain,
     files,
     health,
+    live,
     metrics,
     models,
     openapi,
@@ -33,8 +34,13 @@ from gateway import (
 from gateway.access import Access
 from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
+from gateway.live_client import LiveClient
+from gateway.live_doors import LiveDoors
+from gateway.live_request import LiveModels
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
+from gateway.ui import routes as ui
+from gateway.ui.feed import Feed
 from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
@@ -73,8 +79,11 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         bus = Bus(settings.amqp_url.get_secret_value())
         guard = Guard(settings.webhook_networks)
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
-        app.state.watchers = watchers
-        open_streams = OpenStreams(state)
+        feed = Feed(state, heartbeat_seconds=settings.heartbeat_seconds)
+        app.state.streams = (watchers, feed)
+        open_streams = OpenStreams(state.streams)
+        live_calls = OpenStreams(state.live_calls.open)
+        live_client = LiveClient()
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
             relaying = asyncio.create_task(_relay(state, bus, settings).run())
@@ -100,10 +109,16 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                         ),
                         mixed_batches=settings.mixed_batches,
                         places=settings.places,
+                        max_dataset_rows=settings.max_dataset_rows,
                     ),
                     watchers,
                     open_streams,
+                    live_calls,
+                    LiveModels.of(catalog),
+                    LiveDoors(state),
+                    live_client,
                     UploadMemory(settings.upload_memory_bytes),
+                    feed,
                 )
             }
             # A lease that cannot be released ends by itself.
@@ -111,7 +126,10 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         finally:
             guard.close()
             await watchers.end()
+            await feed.end()
             await open_streams.end()
+            await live_calls.end()
+            await live_client.close()
             await bus.close()
             storage.close()
             await state.close()
@@ -143,7 +161,9 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         admin,
     ):
         app.include_router(module.router, prefix="/v1")
+    app.include_router(live.router)
     app.include_router(health.router)
+    app.include_router(ui.router, include_in_schema=False)
     app.add_middleware(Access, trail=Trail(settings.trail_file))
     if settings.metrics_token is not None:
         calls = Calls()
@@ -156,8 +176,8 @@ def build_app(settings: GatewaySettings) -> FastAPI:
 
 def end_streams(app: FastAPI) -> None:
     """End the event streams, which would otherwise last as long as their batches."""
-    if (watchers := getattr(app.state, "watchers", None)) is not None:
-        watchers.close()
+    for streams in getattr(app.state, "streams", ()):
+        streams.close()
 
 
 async def _connect(state: State, storage: Storage, bus: Bus, *, declares: bool) -> None:

@@ -11,6 +11,7 @@ from gateway.limit_errors import limit_headers, too_many_calls
 from gateway.limits import call_rates
 from gateway.scopes import needed_scope
 from shared.errors import AuthenticationError, NotFoundError, PermissionDeniedError
+from shared.scopes import Scope
 from shared.state import Admission, BatchRecord, Expired
 
 #: The ends of a shorter key would reveal too much of it.
@@ -66,31 +67,33 @@ async def _admit(
     key, path = credentials.credentials, request.scope["path"]
     rates = call_rates(path, services.settings)
     admission = await services.state.keys.admit(key, rates, batch_id=batch_id)
-    match admission:
-        case None:
-            raise AuthenticationError(
-                f"Incorrect API key provided: {masked(key)}.", code="invalid_api_key"
-            )
-        case Expired(at):
-            raise AuthenticationError(
-                f"The API key {masked(key)} expired at {_time_text(at)}. Use another key, or ask "
-                "your operator for one.",
-                code="expired_api_key",
-            )
-        case Admission():
-            return _let_in(request, admission)
+    needed = needed_scope(request.method, path)
+    return let_in(request, admission, needed, shown=masked(key))
 
 
-def _let_in(request: Request, admission: Admission) -> Admission:
-    """The admission, if the tenant may call now and the key is for such a call."""
+def let_in(
+    request: Request, admission: Admission | Expired | None, needed: Scope | None, *, shown: str
+) -> Admission:
+    """The admission, if the tenant may call now and the key is for such a call.
+
+    Whatever the key is for if `needed` is None. `shown` stands for the key in errors. Raises
+    AuthenticationError, PermissionDeniedError and LimitError.
+    """
+    if admission is None:
+        raise AuthenticationError(f"Incorrect API key provided: {shown}.", code="invalid_api_key")
+    if isinstance(admission, Expired):
+        raise AuthenticationError(
+            f"The API key {shown} expired at {_time_text(admission.at)}. Use another key, or ask "
+            "your operator for one.",
+            code="expired_api_key",
+        )
     request.state.tenant = admission.tenant
     request.state.key_id = admission.key_id
     request.state.limit_headers = limit_headers(admission.rate_status)
     if admission.rate_status.wait:
         raise too_many_calls(admission.tenant, admission.rate_status)
     request.state.admitted = True
-    needed = needed_scope(request.method, request.scope["path"])
-    if needed not in admission.scopes:
+    if needed is not None and needed not in admission.scopes:
         raise PermissionDeniedError(
             "You have insufficient permissions for this operation. Missing scopes: "
             f"{needed}. The key {admission.key_id} has: {', '.join(admission.scopes)}. Use another "

@@ -6,9 +6,10 @@ from collections.abc import Collection
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.fields import MetadataLimits, require_one_of, require_small
+from gateway.fields import MetadataLimits, missing, require_one_of, require_small
 from gateway.file_rules import ExpiresAfter
 from shared.bus.messages import Deliver, Integer
+from shared.dataset.dataset import Dataset
 from shared.errors import InvalidInputError
 from shared.openai.endpoints import ENDPOINTS
 
@@ -28,6 +29,10 @@ ADDITIONS = {
     "the lines name several. Otherwise a line that differs fails the batch, as with OpenAI.",
     "idempotency_key": "Not in OpenAI's API; also accepted as the header Idempotency-Key. The same "
     "key with the same parameters returns the same batch; with other parameters it is a conflict.",
+    "input": "Not in OpenAI's API. Instead of `input_file_id`: a table or a folder in S3, and a "
+    "template that makes a request body of each row. The rendered requests are the batch's "
+    '`input_file_id`. In OpenAI\'s SDK: `extra_body={"input": {"objects": "s3://…/*.parquet", '
+    '"template": {…}}}`, with `input_file_id=omit`.',
     "priority": "Not in OpenAI's API. 0 to 9; batches with a higher priority run sooner.",
 }
 
@@ -37,7 +42,8 @@ class CreateBatch(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    input_file_id: str = Field(max_length=_MAX_ID_CHARACTERS)
+    input_file_id: str | None = Field(default=None, max_length=_MAX_ID_CHARACTERS)
+    input: Dataset | None = None
     endpoint: str
     completion_window: str
     metadata: dict[str, str] | None = None
@@ -59,6 +65,14 @@ def check(
 
     `header_key` is the idempotency key of the call's header.
     """
+    if params.input_file_id is None and params.input is None:
+        raise missing("input_file_id")
+    if params.input_file_id is not None and params.input is not None:
+        raise InvalidInputError(
+            "Invalid 'input': there is an 'input_file_id' as well. Send one of them.",
+            param="input",
+            code="invalid_value",
+        )
     require_one_of(params.endpoint, ENDPOINTS, "endpoint")
     require_one_of(params.completion_window, windows, "completion_window")
     require_small(params.metadata or {}, limits)
@@ -82,6 +96,7 @@ def fingerprint(params: CreateBatch, output_seconds: int) -> str:
         output_seconds,
         # Only if it is set, so that older fingerprints stay the same.
         *(["results"] if delivers(params) else []),
+        *([params.input.model_dump(mode="json")] if params.input else []),
     ]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

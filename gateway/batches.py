@@ -2,7 +2,8 @@
 
 import json
 import time
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 
@@ -32,6 +33,7 @@ from shared.lifecycle import Status
 from shared.openai.shapes import Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
 from shared.submission.accept import HTTP_KEY, accept, conflict
+from shared.submission.datasets import Datasets
 
 router = APIRouter()
 
@@ -54,20 +56,43 @@ async def create_batch(
 
     With `dry_run` nothing is created; the answer says what would become of the batch.
     """
-    params, settings = await read_body(request, CreateBatch), services.settings
-    check(
-        params,
-        idempotency_key,
-        windows=settings.completion_windows,
-        limits=settings.metadata_limits,
-    )
+    params = await read_body(request, CreateBatch)
     if params.dry_run:
         request.state.dry_run = True
-        return await services.dry_runs.run(
-            await _input_file(services, tenant, params.input_file_id, "dry-run"),
+        return await try_batch(tenant, services, params, idempotency_key)
+    return await new_batch(request, tenant, services, params, idempotency_key)
+
+
+async def try_batch(
+    tenant: str, services: Services, params: CreateBatch, idempotency_key: str | None = None
+) -> DryRun:
+    """What would become of the batch."""
+    _check(services.settings, params, idempotency_key)
+    if params.input is not None:
+        datasets = Datasets(services.state, services.storage, services.settings.places)
+        return await services.dry_runs.run_dataset(
+            tenant,
+            await datasets.pinned(tenant, params.input),
             endpoint=params.endpoint,
             completion_window=params.completion_window,
         )
+    return await services.dry_runs.run(
+        await _input_file(services, tenant, params.input_file_id or "", "dry-run"),
+        endpoint=params.endpoint,
+        completion_window=params.completion_window,
+    )
+
+
+async def new_batch(
+    request: Request,
+    tenant: str,
+    services: Services,
+    params: CreateBatch,
+    idempotency_key: str | None = None,
+) -> Batch:
+    """Create the batch, or find it by its idempotency key."""
+    settings = services.settings
+    _check(settings, params, idempotency_key)
     # Without a key, every call creates a new batch, whose id derives from the call.
     key = idempotency_key or params.idempotency_key or request.state.request_id
     message_id = HTTP_KEY + key
@@ -78,8 +103,8 @@ async def create_batch(
         if known.fingerprint != fingerprint(params, seconds):
             raise conflict(message_id)
         return (await services.state.batches.get(batch_id)).to_openai()
-    file = await _input_file(services, tenant, params.input_file_id, batch_id)
-    manifest = _manifest(params, file, message_id, settings)
+    source = await _source(services, tenant, params, batch_id)
+    manifest = _manifest(params, tenant, source, message_id, settings)
     accepted = await accept(services.state, services.storage, manifest)
     crash.point("gateway.accepted")
     return (await services.state.batches.get(accepted.batch_id)).to_openai()
@@ -139,6 +164,15 @@ async def cancel_batch(batch: OwnBatch, services: Use) -> Batch:
     return (await services.state.batches.get(batch.id)).to_openai()
 
 
+def _check(settings: GatewaySettings, params: CreateBatch, idempotency_key: str | None) -> None:
+    check(
+        params,
+        idempotency_key,
+        windows=settings.completion_windows,
+        limits=settings.metadata_limits,
+    )
+
+
 async def _with_key(services: Services, tenant: str, key: str) -> CursorPage[Batch]:
     """The batch of an idempotency key, if there is one."""
     found = await services.state.batches.many([ids.batch_id(tenant, HTTP_KEY + key)])
@@ -146,6 +180,24 @@ async def _with_key(services: Services, tenant: str, key: str) -> CursorPage[Bat
         # It may be missing because a rebuild of Redis has not come to it.
         await services.state.restore.raise_if_under_way()
     return CursorPage.of([batch.to_openai() for batch in found], has_more=False)
+
+
+async def _source(
+    services: Services, tenant: str, params: CreateBatch, batch_id: str
+) -> dict[str, Any]:
+    """Where a new batch's input is: fields of its manifest."""
+    if params.input is not None:
+        datasets = Datasets(services.state, services.storage, services.settings.places)
+        return await datasets.kept(batch_id, await datasets.pinned(tenant, params.input))
+    file = await _input_file(services, tenant, params.input_file_id or "", batch_id)
+    return {
+        "input_file_id": file.id,
+        "bucket": file.bucket,
+        "key": file.key,
+        "etag": file.etag,
+        "size": file.bytes,
+        "start": file.start,
+    }
 
 
 async def _input_file(services: Services, tenant: str, file_id: str, batch_id: str) -> FileRecord:
@@ -187,23 +239,21 @@ def _missing_file(services: Services, tenant: str, file_id: str, batch_id: str) 
 
 
 def _manifest(
-    params: CreateBatch, file: FileRecord, message_id: str, settings: GatewaySettings
+    params: CreateBatch,
+    tenant: str,
+    source: Mapping[str, Any],
+    message_id: str,
+    settings: GatewaySettings,
 ) -> Manifest:
     now = int(time.time())
     seconds = output_seconds(params, default=settings.output_seconds)
     return Manifest(
-        id=ids.batch_id(file.tenant, message_id),
-        tenant=file.tenant,
+        id=ids.batch_id(tenant, message_id),
+        tenant=tenant,
         message_id=message_id,
         fingerprint=fingerprint(params, seconds),
         door="http",
         endpoint=params.endpoint,
-        input_file_id=file.id,
-        bucket=file.bucket,
-        key=file.key,
-        etag=file.etag,
-        size=file.bytes,
-        start=file.start,
         completion_window=params.completion_window,
         created_at=now,
         expires_at=now + window_seconds(params.completion_window),
@@ -211,6 +261,7 @@ def _manifest(
         metadata="" if params.metadata is None else json.dumps(params.metadata),
         output_seconds=seconds,
         deliver_results=delivers(params),
+        **source,
     )
 
 

@@ -15,14 +15,17 @@ MAX_BODY_BYTES = 1024 * 1024
 
 async def read_body(request: Request, shape: type[B]) -> B:
     """The call's JSON body. Raises InvalidInputError, and TooLargeError above MAX_BODY_BYTES."""
+    return parsed(await read_bytes(request, MAX_BODY_BYTES), shape)
+
+
+async def read_bytes(request: Request, most: int) -> bytes:
+    """The call's body. Raises TooLargeError if it has more than `most` bytes."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise TooLargeError(
-                f"The request body is too large. Send at most {MAX_BODY_BYTES} bytes."
-            )
-    return parsed(bytes(body), shape)
+        if len(body) > most:
+            raise TooLargeError(f"The request body is too large. Send at most {most} bytes.")
+    return bytes(body)
 
 
 async def read_optional_body(request: Request, shape: type[B]) -> B:

@@ -99,6 +99,9 @@ def conversation(endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[list[dict
         given = [{"role": "user", "content": given}] if isinstance(given, str) else given
         if isinstance(text := body.get("instructions"), str) and isinstance(given, list):
             given = [{"role": "system", "content": text}, *given]
+    if (system := body.get("system")) and isinstance(given, list):
+        # A message of Anthropic's form has it beside the conversation.
+        given = [{"role": "system", "content": system}, *given]
     if not isinstance(given, list):
         return [], False
     messages = []

@@ -7,8 +7,12 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from gateway.dry_run import DryRuns
+from gateway.live_client import LiveClient
+from gateway.live_doors import LiveDoors
+from gateway.live_request import LiveModels
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
+from gateway.ui.feed import Feed
 from gateway.upload_memory import UploadMemory
 from gateway.watchers import Watchers
 from shared.bus.connection import Bus
@@ -36,7 +40,12 @@ class Services:
     dry_runs: DryRuns
     watchers: Watchers
     open_streams: OpenStreams
+    live_calls: OpenStreams
+    live_models: LiveModels
+    live_doors: LiveDoors
+    live_client: LiveClient
     upload_memory: UploadMemory
+    feed: Feed
 
 
 # Async, because FastAPI runs other functions in a thread.

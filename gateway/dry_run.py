@@ -6,8 +6,10 @@ It checks lines as the dispatcher does, and forecasts from what Redis knows of t
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,6 +17,7 @@ from gateway.forecast import Forecast, LaneForecast, combined, lane_forecast
 from gateway.tally import ContextLength, Tally, Tokens
 from gateway.tokens import Counter, load_counter
 from shared.catalog import Catalog
+from shared.dataset.dataset import PinnedDataset
 from shared.errors import NotFoundError
 from shared.input.problems import unreadable
 from shared.input.rows import Row
@@ -25,6 +28,7 @@ from shared.openai.shapes import BatchError, BatchErrors
 from shared.ordering.pace import TokensOfRows, rows_per_second
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
+from shared.submission.dataset_lines import DatasetLines
 from shared.tenant_rules import TenantRules
 
 #: Up to this size, every row of an input is tokenized; larger inputs are sampled.
@@ -44,7 +48,12 @@ class DryRun(BaseModel):
         "requests, and no `violations` of the context length."
     )
     endpoint: str
-    input_file_id: str
+    input_file_id: str | None = Field(default=None, description="Null for a dataset.")
+    rendered: list[dict[str, Any]] = Field(
+        default=[],
+        exclude_if=lambda rendered: not rendered,
+        description="The first requests that a dataset's rows become.",
+    )
     completion_window: str
     model: str | None = Field(description="Null for several.")
     lane: str | None = Field(
@@ -83,11 +92,13 @@ class DryRuns:
         *,
         mixed_batches: bool = False,
         places: InputPlaces | None = None,
+        max_dataset_rows: int = 1_000_000,
     ) -> None:
         self._state = state
         self._storage = storage
         self._catalog = catalog
         self._limits = limits
+        self._max_dataset_rows = max_dataset_rows
         self._mixed_batches = mixed_batches
         self._rules = TenantRules(catalog, places)
         self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
@@ -96,59 +107,102 @@ class DryRuns:
     async def run(self, file: FileRecord, *, endpoint: str, completion_window: str) -> DryRun:
         """Report what a batch over this file would do. Raises TransientError."""
         await self._state.tenants.look()
-        check = self._check(endpoint, file.tenant)
+        check = self._check(endpoint, file.tenant, self._limits)
         tally = Tally(every=1 + file.bytes // _COUNTED_BYTES)
         errors = None
         async with self._slots:
             try:
-                await self._read(file, check, tally)
+                await self._read(self._chunks(file), check, tally)
             except NotFoundError as error:
                 why = why_unreadable(error)
                 errors = [unreadable(file.id, tenant=file.tenant, why=why)]
                 # Do not report what was read before the object disappeared.
-                check, tally = self._check(endpoint, file.tenant), Tally(every=1)
+                check, tally = self._check(endpoint, file.tenant, self._limits), Tally(every=1)
         if errors is None:
             errors = check.problems[: self._limits.problems]
+        return await self._report(
+            file.tenant,
+            check,
+            tally,
+            errors,
+            endpoint=endpoint,
+            input_file_id=file.id,
+            completion_window=completion_window,
+            more_errors=max(0, check.problem_count - len(errors)),
+        )
+
+    async def run_dataset(
+        self, tenant: str, pinned: PinnedDataset, *, endpoint: str, completion_window: str
+    ) -> DryRun:
+        """Report what a batch over this dataset would do. Raises TransientError."""
+        await self._state.tenants.look()
+        check = self._check(endpoint, tenant, self._limits.of_dataset(self._max_dataset_rows))
+        size = sum(source.size for source in pinned.sources)
+        tally = Tally(every=1 + size // _COUNTED_BYTES)
+        dataset = DatasetLines(self._storage, pinned, endpoint, self._max_dataset_rows)
+        async with self._slots:
+            await self._read(dataset.chunks(), check, tally)
+        found = dataset.problems
+        # As in a batch: the requests are only looked at if all rows could be rendered.
+        errors = found.listed or check.problems[: self._limits.problems]
+        return await self._report(
+            tenant,
+            check,
+            tally,
+            errors,
+            endpoint=endpoint,
+            completion_window=completion_window,
+            more_errors=max(0, (found.count or check.problem_count) - len(errors)),
+            rendered=dataset.first,
+        )
+
+    async def _report(
+        self, tenant: str, check: InputCheck, tally: Tally, errors: list[BatchError], **more: Any
+    ) -> DryRun:
         context = tally.context_length()
         rows = self._rows_by_lane(check, tally)
+        endpoint = more["endpoint"]
         forecasts = [
-            await self._forecast(file.tenant, endpoint, lane, count) for lane, count in rows.items()
+            await self._forecast(tenant, endpoint, lane, count) for lane, count in rows.items()
         ]
         has_several = len(forecasts) > 1
         return DryRun(
             valid=not (errors or tally.refused or context.violations),
-            endpoint=endpoint,
-            input_file_id=file.id,
-            completion_window=completion_window,
             model=check.model,
             lane=None if has_several else next(iter(rows), None),
             lanes=forecasts if has_several else [],
             rows=check.rows,
             errors=_listed(errors),
-            more_errors=max(0, check.problem_count - len(errors)),
             refused=_listed(tally.refused),
             more_refused=tally.refused_count - len(tally.refused),
             tokens=tally.tokens(),
             context_length=context,
             forecast=combined(forecasts),
+            **more,
         )
 
-    def _check(self, endpoint: str, tenant: str) -> InputCheck:
+    def _check(self, endpoint: str, tenant: str, limits: Limits) -> InputCheck:
         settings = self._state.tenants.of(tenant)
         return InputCheck(
             endpoint=endpoint,
             models=settings.usable(self._catalog.endpoints_by_name()),
-            limits=self._limits.of_tenant(settings.custom_id_characters),
+            limits=limits.of_tenant(settings.custom_id_characters),
             rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
         )
 
-    async def _read(self, file: FileRecord, check: InputCheck, tally: Tally) -> None:
-        async for chunk in self._storage.stream(
+    def _chunks(self, file: FileRecord) -> AsyncGenerator[bytes, None]:
+        return self._storage.stream(
             file.key, start=file.start, end=file.end, etag=file.etag, bucket=file.bucket
-        ):
-            # Neither parsing nor tokenizing may hold up the event loop.
-            await self._take(await asyncio.to_thread(check.feed, chunk), tally)
+        )
+
+    async def _read(
+        self, chunks: AsyncGenerator[bytes, None], check: InputCheck, tally: Tally
+    ) -> None:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                # Neither parsing nor tokenizing may hold up the event loop.
+                await self._take(await asyncio.to_thread(check.feed, chunk), tally)
         await self._take(await asyncio.to_thread(check.finish), tally)
 
     async def _take(self, rows: list[Row], tally: Tally) -> None:

@@ -16,15 +16,19 @@ from starlette.routing import Match
 
 from gateway.access import response_headers
 from gateway.fields import complaint
+from gateway.live_answers import COLD, DIED
 from gateway.openapi_errors import BROKEN, BUSY, damaged
+from gateway.ui.error_page import error_page, is_for_people
 from shared.errors import (
     AuthenticationError,
     BatchyardError,
     BrokenObjectError,
     ConflictError,
+    EngineDiedError,
     InvalidInputError,
     InvalidTransitionError,
     LimitError,
+    NoEngineError,
     NotFoundError,
     PermissionDeniedError,
     TooLargeError,
@@ -60,7 +64,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _respond_to_bug)
 
 
-def answer(error: Exception) -> Answer:  # noqa: C901, PLR0911  # one case per class, as flat as a table
+def answer(error: Exception) -> Answer:  # noqa: C901, PLR0911, PLR0912  # one case per class, as flat as a table
     """The error that the caller sees for an exception."""
     match error:
         case RequestValidationError():
@@ -86,6 +90,12 @@ def answer(error: Exception) -> Answer:  # noqa: C901, PLR0911  # one case per c
         case BrokenObjectError():
             body = ErrorBody(message=damaged(error.reason), type=_SERVER, code="object_damaged")
             return Answer(500, body, {"x-should-retry": "false"})
+        case EngineDiedError():
+            body = ErrorBody(message=DIED, type=_SERVER, code="engine_died")
+            return Answer(500, body, {"x-should-retry": "false"})
+        case NoEngineError():
+            body = ErrorBody(message=COLD, type=_SERVER, code="engine_starting")
+            return Answer(503, body, {"retry-after": "10"})
         case TransientError():
             return Answer(503, ErrorBody(message=BUSY, type=_SERVER), {"retry-after": "5"})
         case _:
@@ -113,7 +123,7 @@ async def _respond(request: Request, error: Exception) -> Response:
         log.warning("http.unavailable", reason=str(error))
     if isinstance(error, StorageRefusedError | BrokenObjectError):
         log.error("http.broke", reason=str(error))
-    return _response(answer(error))
+    return _shown(request, error, answer(error))
 
 
 async def _respond_to_routing(request: Request, error: Exception) -> Response:
@@ -121,9 +131,8 @@ async def _respond_to_routing(request: Request, error: Exception) -> Response:
         raise error
     match error.status_code:
         case HTTPStatus.NOT_FOUND:
-            return _response(
-                Answer(404, _body(f"Invalid URL ({request.method} {request.url.path})"))
-            )
+            what = Answer(404, _body(f"Invalid URL ({request.method} {request.url.path})"))
+            return _shown(request, error, what)
         case HTTPStatus.METHOD_NOT_ALLOWED:
             methods = _methods(request)
             body = _body(
@@ -140,7 +149,7 @@ async def _note_hang_up(_: Request, error: Exception) -> Response:  # noqa: ARG0
 
 async def _respond_to_bug(request: Request, error: Exception) -> Response:
     """Runs outside of all middleware, so it adds the headers of `Access` itself."""
-    response = _response(answer(error))
+    response = _shown(request, error, answer(error))
     response.headers.update(response_headers(request.scope))
     return response
 
@@ -156,6 +165,13 @@ def _methods(request: Request) -> list[str]:
 
 def _body(message: str, *, param: str | None = None, code: str | None = None) -> ErrorBody:
     return ErrorBody(message=message, type=_INVALID, param=param, code=code)
+
+
+def _shown(request: Request, error: Exception, what: Answer) -> Response:
+    """The envelope for programs, and a page for people."""
+    if is_for_people(request.scope["path"]):
+        return error_page(request, error, what.status, what.body.message)
+    return _response(what)
 
 
 def _response(what: Answer) -> Response:

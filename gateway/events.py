@@ -14,7 +14,7 @@ from shared.lifecycle import FINAL
 router = APIRouter()
 
 #: Without these, proxies hold events back to send several at once.
-_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _MAX_DIGITS = 15
 
 
@@ -57,7 +57,7 @@ async def watch_batch(
     limit = (await limits_of(services, batch.tenant)).event_streams or 0
     place = await services.open_streams.take(batch.tenant, limit=limit)
     frames = services.watchers.watch(batch.id, seen=seen)
-    return EventStream(services.open_streams.counted(place, frames), headers=_HEADERS)
+    return EventStream(services.open_streams.counted(place, frames), headers=STREAM_HEADERS)
 
 
 def _sequence(text: str | None) -> int:

@@ -1,7 +1,7 @@
 """OpenAI's Files API. Bytes are streamed to and from S3; records are in Redis."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 
 from gateway.auth import Tenant
 from gateway.checked_stream import checked_stream
-from gateway.dependencies import Use
+from gateway.dependencies import Services, Use
 from gateway.file_rules import (
     FORM_FIELDS,
     PURPOSES,
@@ -50,6 +50,21 @@ _PAGE = 10_000
 )
 async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
     """Upload a file in one call; larger ones come by an upload, in parts."""
+    return (await receive_file(request, tenant, services)).to_openai()
+
+
+async def receive_file(
+    request: Request,
+    tenant: str,
+    services: Services,
+    *,
+    more_fields: Sequence[str] = (),
+    check: Callable[[Mapping[str, str]], None] = lambda _: None,
+) -> FileRecord:
+    """Store the file of a form, which may have `more_fields` besides those of the API.
+
+    `check` looks at the fields, and raises CallerError before anything is stored.
+    """
     limit = services.settings.max_upload_bytes
     announced = int(request.headers.get("content-length", 0))
     if announced > limit + MAX_FORM_BYTES:
@@ -59,7 +74,7 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
     form = Form(
         request.headers.get("content-type", ""),
         file_field="file",
-        fields=FORM_FIELDS,
+        fields=(*FORM_FIELDS, *more_fields),
         max_file_bytes=limit,
     )
     file_id = request.state.made = ids.new_file_id()
@@ -69,7 +84,8 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
         crash.point("files.reserved")
         try:
             # An error in the form is raised while it is read, so no object is made.
-            stored = await services.storage.upload(key, _file_bytes(form, request.stream()))
+            body = _file_bytes(form, request.stream(), check)
+            stored = await services.storage.upload(key, body)
         except (CallerError, ClientDisconnect):
             await services.state.files.unreserve(*objects(key))
             raise
@@ -91,7 +107,7 @@ async def create_file(request: Request, tenant: Tenant, services: Use) -> File:
     )
     await keep(services, file)
     crash.point("files.kept")
-    return file.to_openai()
+    return file
 
 
 @router.get("/files")
@@ -165,22 +181,25 @@ async def download_file(file_id: str, tenant: Tenant, services: Use) -> Streamin
     )
 
 
-async def _file_bytes(form: Form, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _file_bytes(
+    form: Form, body: AsyncIterator[bytes], check: Callable[[Mapping[str, str]], None]
+) -> AsyncIterator[bytes]:
     is_checked = False
     async for chunk in body:
         file_chunks = form.feed(chunk)
         if form.has_file and not is_checked and "purpose" in form.fields():
             # The purpose came before the file, so a bad one is refused before the bytes.
-            _check(form)
+            _check(form, check)
             is_checked = True
         for file_chunk in file_chunks:
             yield file_chunk
     form.finish()
-    _check(form)
+    _check(form, check)
     expires_after(form.fields())
 
 
-def _check(form: Form) -> None:
+def _check(form: Form, check: Callable[[Mapping[str, str]], None]) -> None:
+    check(form.fields())
     require_purpose(form.fields().get("purpose"), form.filename, "file")
 
 

@@ -15,11 +15,20 @@ def limit_headers(rate_status: RateStatus) -> dict[str, str]:
     }
 
 
-def too_many_calls(tenant: str, rate_status: RateStatus) -> LimitError:
-    """The error for a call above the tenant's rate."""
+def token_headers(rate_status: RateStatus) -> dict[str, str]:
+    """OpenAI's headers for the tokens a minute of live calls."""
+    return {
+        "x-ratelimit-limit-tokens": str(rate_status.rate.calls),
+        "x-ratelimit-remaining-tokens": str(rate_status.left),
+        "x-ratelimit-reset-tokens": go_duration(rate_status.reset_seconds),
+    }
+
+
+def too_many_calls(tenant: str, rate_status: RateStatus, *, kind: str = "requests") -> LimitError:
+    """The error for a call above the tenant's rate; `kind` is what there was too much of."""
     return LimitError(
         refusal_text(tenant, rate_status),
-        kind="requests",
+        kind=kind,
         code="rate_limit_exceeded",
         wait_seconds=rate_status.wait_seconds,
     )

@@ -4,6 +4,7 @@ from fastapi import Request
 
 from gateway.dependencies import Services
 from gateway.limit_errors import limit_headers, limit_reached, no_room, too_many_calls
+from shared.openai.endpoints import ENDPOINTS
 from shared.settings import TenantDefaults
 from shared.state import KnownBatch, Rate, RateStatus
 from shared.submission.admission import Reached
@@ -15,6 +16,9 @@ _FILE_PATHS = ("/v1/files", "/v1/uploads")
 def call_rates(path: str, defaults: TenantDefaults) -> tuple[Rate, ...]:
     """The rates that a call to this path counts against, for a tenant that has none of its own."""
     every = Rate("requests", defaults.requests_per_minute, 60, "requests_per_minute")
+    if path in ENDPOINTS:
+        live = defaults.live_requests_per_minute
+        return (Rate("live", live, 60, "live_requests_per_minute"),)
     if not path.startswith(_FILE_PATHS):
         return (every,)
     files = defaults.file_requests_per_minute

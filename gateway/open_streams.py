@@ -1,4 +1,4 @@
-"""Counts the event streams that each tenant has open, in all gateways together.
+"""Counts the event streams and live calls that each tenant has open, in all gateways together.
 
 Each stream is counted for a while and renewed as long as it is open, so those of a gateway that
 died are not counted for long.
@@ -6,29 +6,29 @@ died are not counted for long.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 
 import structlog
 
 from gateway.limit_errors import limit_reached
 from shared.errors import TransientError
-from shared.state import State, Stream
+from shared.state import Stream, Streams
 from shared.submission.admission import Reached
 from shared.tasks import end
 
 log = structlog.get_logger()
 
 #: A stream that nobody renews is counted for so long.
-_COUNTED_SECONDS = 60.0
+COUNTED_SECONDS = 60.0
 _RENEW_SECONDS = 20.0
 
 
 class OpenStreams:
-    """The event streams of this process."""
+    """The event streams of this process, or its live calls."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
         self._open: set[Stream] = set()
         self._closed: set[Stream] = set()
         self._renewing: asyncio.Task[None] | None = None
@@ -40,7 +40,7 @@ class OpenStreams:
         The place is free again after a while unless `counted` begins.
         """
         stream = Stream(tenant, secrets.token_hex(8))
-        used = await self._state.streams.open(stream, limit=limit, seconds=_COUNTED_SECONDS)
+        used = await self._streams.open(stream, limit=limit, seconds=COUNTED_SECONDS)
         if used is not None:
             raise limit_reached(tenant, Reached("event_streams", None, limit, used))
         return stream
@@ -49,13 +49,19 @@ class OpenStreams:
         self, stream: Stream, frames: AsyncGenerator[bytes, None]
     ) -> AsyncGenerator[bytes, None]:
         """The frames. The stream is counted until they end, or nobody wants more of them."""
+        with self.counting(stream):
+            async with aclosing(frames):
+                async for frame in frames:
+                    yield frame
+
+    @contextmanager
+    def counting(self, stream: Stream) -> Iterator[None]:
+        """Count the stream until the context ends."""
         self._open.add(stream)
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew())
         try:
-            async with aclosing(frames):
-                async for frame in frames:
-                    yield frame
+            yield
         finally:
             self._open.discard(stream)
             self._closed.add(stream)
@@ -75,7 +81,7 @@ class OpenStreams:
         while self._open:
             await asyncio.sleep(_RENEW_SECONDS)
             try:
-                await self._state.streams.renew(self._open, seconds=_COUNTED_SECONDS)
+                await self._streams.renew(self._open, seconds=COUNTED_SECONDS)
             except TransientError as error:
                 log.warning("streams.not_renewed", reason=str(error))
 
@@ -83,6 +89,6 @@ class OpenStreams:
         while self._closed:
             streams, self._closed = self._closed, set()
             try:
-                await self._state.streams.close(streams)
+                await self._streams.close(streams)
             except TransientError as error:
                 log.warning("streams.still_counted", reason=str(error))

@@ -141,7 +141,7 @@ def _complete_response(status: str, operation: Json, response: Json, schemas: Js
         headers += ("content-disposition",)
     response.setdefault("headers", {}).update(_headers(headers))
     content = response.get("content", {})
-    if _EVENTS in content:
+    if _EVENTS in content and "requestBody" not in operation:
         # Up to OpenAPI 3.1, the schema of an event stream is that of each event.
         content[_EVENTS] = {"schema": {"$ref": f"{SCHEMAS}BatchStreamEvent"}}
     if JSON_MEDIA in content:

@@ -84,7 +84,7 @@ OBJECTS: Mapping[str, Json] = {
     "Model": Model(
         id="support-chat",
         created=_CREATED_AT,
-        endpoints=["/v1/chat/completions", "/v1/completions", "/v1/responses"],
+        endpoints=["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"],
     ).model_dump(),
     "Upload": UPLOAD,
     "UploadPart": UploadPart(

@@ -44,12 +44,20 @@ async def retry_batch(request: Request, batch_id: str, tenant: Tenant, services:
     its input was accepted, all requests are run again.
     """
     params = await read_optional_body(request, RetryBatch)
+    batch = await own_batch(services.state, tenant, batch_id)
+    return await retry(request, batch, services, params)
+
+
+async def retry(
+    request: Request, batch: BatchRecord, services: Services, params: RetryBatch
+) -> Batch:
+    """The new batch, or the one that an earlier call has made."""
+    batch_id, tenant = batch.id, batch.tenant
     if params.completion_window is not None:
         windows = services.settings.completion_windows
         require_one_of(params.completion_window, windows, "completion_window")
     limits = services.settings.metadata_limits
     require_small(params.metadata or {}, limits)
-    batch = await own_batch(services.state, tenant, batch_id)
     if batch.status not in FINAL:
         raise ConflictError(
             f"Cannot retry a batch with status '{batch.status}': wait for its end, or cancel it."

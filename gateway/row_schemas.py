@@ -17,6 +17,12 @@ def row_schemas(ref_template: str) -> dict[str, Any]:
     return schemas
 
 
+def live_schema(endpoint: Endpoint, ref_template: str) -> dict[str, Any]:
+    """The body of a live call: that of a row, whose other schemas `row_schemas` has."""
+    body = endpoint.body.model_json_schema(ref_template=ref_template)
+    return _body(endpoint, body["properties"])
+
+
 def _row(endpoints: Sequence[Endpoint], body: dict[str, Any]) -> dict[str, Any]:
     known, first = body["properties"], endpoints[0]
     paths = [endpoint.path for endpoint in endpoints]
@@ -29,15 +35,18 @@ def _row(endpoints: Sequence[Endpoint], body: dict[str, Any]) -> dict[str, Any]:
             "custom_id": {"type": "string", "minLength": 1},
             "method": {"type": "string", "enum": ["POST"]},
             "url": {"type": "string", "enum": paths},
-            "body": {
-                "type": "object",
-                "description": "Other fields are refused, unless the operator opens them for a "
-                "model.",
-                **_required(first),
-                "properties": {name: known.get(name, {}) for name in sorted(first.fields)},
-                "additionalProperties": False,
-            },
+            "body": _body(first, known),
         },
+    }
+
+
+def _body(endpoint: Endpoint, known: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": "Other fields are refused, unless the operator opens them for a model.",
+        **_required(endpoint),
+        "properties": {name: known.get(name, {}) for name in sorted(endpoint.fields)},
+        "additionalProperties": False,
     }
 
 

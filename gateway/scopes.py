@@ -1,5 +1,6 @@
 """Which scope of a key each call needs. Pure."""
 
+from shared.openai.endpoints import ENDPOINTS
 from shared.scopes import Scope
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -13,4 +14,6 @@ def needed_scope(method: str, path: str) -> Scope:
         return Scope.OPERATOR
     if method in _READS:
         return Scope.READ
+    if path in ENDPOINTS:
+        return Scope.LIVE
     return Scope.ADMIN if path.startswith(_WEBHOOKS) else Scope.SUBMIT

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator
 
 from gateway.fields import MetadataLimits
+from shared.cache_salt import derived_secret
 from shared.settings import SharedSettings
 
 CompletionWindow = Annotated[str, Field(pattern="^[1-9][0-9]{0,2}[hd]$")]
@@ -55,6 +56,15 @@ class GatewaySettings(SharedSettings):
         default=False,
         description="allow http URLs for webhook endpoints, in private networks and tests",
     )
+    max_live_bytes: int = Field(
+        default=33_554_432, ge=1, description="size of the body of a live call"
+    )
+    cache_secret: SecretStr | None = Field(
+        default=None,
+        description="what keeps tenants apart in the engines' prefix caches; without it, a secret "
+        "that follows from the S3 login's. Live calls and batches share cached beginnings only "
+        "where gateway and lane jobs have the same one",
+    )
     heartbeat_seconds: float = Field(
         default=15.0, gt=0, description="time between two comments that keep an event stream open"
     )
@@ -66,6 +76,12 @@ class GatewaySettings(SharedSettings):
     grace_seconds: int = Field(
         default=30, ge=0, description="how long running calls may take at shutdown"
     )
+    session_seconds: int = Field(
+        default=43_200,
+        ge=60,
+        le=2_592_000,
+        description="how long somebody who signed in to the page at `/ui` stays signed in",
+    )
     metrics_token: SecretStr | None = Field(
         default=None,
         min_length=16,
@@ -76,6 +92,12 @@ class GatewaySettings(SharedSettings):
     @classmethod
     def _always_a_day(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
         return windows if "24h" in windows else ("24h", *windows)
+
+    @property
+    def cache_key(self) -> bytes:
+        """The secret for the salts of tenants; an empty one counts as none."""
+        given = self.cache_secret.get_secret_value() if self.cache_secret else ""
+        return given.encode() or derived_secret(self.s3_secret_key.get_secret_value().encode())
 
     @property
     def metadata_limits(self) -> MetadataLimits:

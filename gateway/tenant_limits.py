@@ -9,6 +9,7 @@ from gateway.auth import Tenant
 from gateway.dependencies import Use
 from gateway.limits import call_rates, limits_of
 from gateway.route_docs import addition
+from shared.state import Rate
 from shared.submission.admission import batches_rate
 from shared.tenants import LIMITS, weights
 
@@ -49,6 +50,9 @@ class Limits(_Shape):
     enqueued_tokens: list[ModelLimit] = Field(description=LIMITS["enqueued_tokens"])
     stored_bytes: Limit = Field(description=LIMITS["stored_bytes"])
     event_streams: Limit = Field(description=LIMITS["event_streams"])
+    live_requests_per_minute: Limit = Field(description=LIMITS["live_requests_per_minute"])
+    live_tokens_per_minute: Limit = Field(description=LIMITS["live_tokens_per_minute"])
+    live_calls: Limit = Field(description=LIMITS["live_calls"])
     engine_deaths_per_day: Limit = Field(description=LIMITS["engine_deaths_per_day"])
     webhook_endpoints: Limit = Field(description=LIMITS["webhook_endpoints"])
     custom_id_characters: int = Field(description=LIMITS["custom_id_characters"])
@@ -68,7 +72,9 @@ async def retrieve_limits(tenant: Tenant, services: Use) -> Limits:
         for rate in call_rates("/v1/files", services.settings)
     )
     batches = batches_rate(limits.batches_per_hour or 0)
-    used = await state.tenants.usage(tenant, (every, files, batches))
+    live = Rate("live", limits.live_requests_per_minute or 1, 60)
+    tokens = Rate("live-tokens", limits.live_tokens_per_minute or 1, 60)
+    used = await state.tenants.usage(tenant, (every, files, batches, live, tokens))
 
     def calls(name: str, limit: int) -> Limit:
         return Limit(limit=limit, used=min(limit, used.calls[name]))
@@ -91,6 +97,9 @@ async def retrieve_limits(tenant: Tenant, services: Use) -> Limits:
         ],
         stored_bytes=amount(limits.stored_bytes, used.stored_bytes),
         event_streams=amount(limits.event_streams, used.event_streams),
+        live_requests_per_minute=calls("live", live.calls),
+        live_tokens_per_minute=calls("live-tokens", tokens.calls),
+        live_calls=amount(limits.live_calls, used.live_calls),
         engine_deaths_per_day=amount(limits.engine_deaths_per_day, used.engine_deaths),
         webhook_endpoints=amount(limits.webhook_endpoints, used.webhook_endpoints),
         custom_id_characters=limits.custom_id_characters or 0,

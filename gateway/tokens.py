@@ -20,6 +20,7 @@ from gateway.chat_template import (
 )
 from gateway.model_files import ModelFiles, max_model_len
 from shared.catalog import Model
+from shared.input.request_lines import mended
 from shared.openai.endpoints import ENDPOINTS, Endpoint
 
 log = structlog.get_logger()
@@ -80,7 +81,10 @@ class Counter:
         if self._tokenizer is None:
             guess = len(line) // _BYTES_PER_TOKEN
             return Counted(guess, 0, is_exact=False)
-        body: dict[str, Any] = msgspec.json.decode(line)["body"]
+        try:
+            body: dict[str, Any] = msgspec.json.decode(line)["body"]
+        except msgspec.DecodeError:
+            body = msgspec.json.decode(mended(line))["body"]
         return self._count_body(ENDPOINTS[endpoint], body)
 
     def _count_body(self, endpoint: Endpoint, body: Mapping[str, Any]) -> Counted:

@@ -53,6 +53,7 @@ EndpointPath = Annotated[str, AfterValidator(_known_endpoint)]
 Domain = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)
 ]
+Port = Annotated[int, Field(ge=1, le=65_535)]
 TenantName = Annotated[str, StringConstraints(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]*)$")]
 
 #: Fields of a body that the worker sets.
@@ -100,12 +101,36 @@ class Pool(_Strict):
     def _asks_for_something(self) -> Self:
         if self.accelerator_type is None and not self.resources:
             raise ValueError("a pool needs an accelerator_type or resources")
+        gpus = self.resources.get("GPU", 1.0)
+        if gpus > 1 and not gpus.is_integer():
+            raise ValueError(f"GPU is {gpus:g}: it is a part of one GPU, or a number of whole ones")
         return self
 
 
 def _number_as_text(value: object) -> object:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return str(value) if is_number else value
+
+
+class LiveCalls(_Strict):
+    """How a model takes live calls, besides rows of batches."""
+
+    #: How long a call may wait for an engine that has to start.
+    wait_seconds: float = Field(default=30, ge=0, le=600)
+    #: What calls are to have while batches run beside them: until the first token, and from one
+    #: token to the next.
+    ttft_ms: float = Field(default=1000, gt=0)
+    tpot_ms: float = Field(default=100, gt=0)
+    #: Of each engine, in addition to those of batches.
+    seats: int | None = Field(default=None, ge=1)
+    #: The first and the last of the ports of which each engine of a machine takes one.
+    ports: tuple[Port, Port] = (18_800, 18_899)
+
+    @model_validator(mode="after")
+    def _ports_are_a_range(self) -> Self:
+        if self.ports[0] > self.ports[1]:
+            raise ValueError(f"ports: {self.ports[0]} is above {self.ports[1]}")
+        return self
 
 
 class Model(_Strict):
@@ -132,6 +157,7 @@ class Model(_Strict):
     share_prefixes: tuple[TenantName, ...] = ()
     media_domains: tuple[Domain, ...] = ()
     media_limits: MediaLimits = MediaLimits()
+    live: LiveCalls | None = None
     engine: dict[str, Any] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 
@@ -147,7 +173,7 @@ class Model(_Strict):
     @property
     def gpus(self) -> int:
         """How many GPUs one replica has; 1 where it runs on a processor."""
-        ways = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        ways = ("tensor_parallel_size", "pipeline_parallel_size")
         return math.prod(_positive(self.engine.get(way)) or 1 for way in ways)
 
     @property
@@ -269,6 +295,14 @@ class Catalog(_Strict):
     def lanes(self) -> tuple[Lane, ...]:
         return tuple(lane for name in self.models for lane in self.lanes_of(name))
 
+    def live_lanes(self) -> dict[str, bool]:
+        """The names of lanes that take live calls, and whether each always has an engine."""
+        return {
+            self.lane_of(model.name).name: model.min_replicas > 0
+            for model in self.models.values()
+            if model.live is not None
+        }
+
     def lane_named(self, name: str) -> Lane:
         for lane in self.lanes():
             if lane.name == name:
@@ -280,6 +314,11 @@ class Catalog(_Strict):
         entry = self.model(lane.model)
         not_its_own = {"pools", "endpoints", "max_enqueued_tokens", "spill_seconds"}
         what = entry.model_dump(mode="json", exclude=not_its_own)
+        if what["live"] is None:
+            # Nothing says that an engine takes none, so that older ones have the same digits.
+            del what["live"]
+        else:
+            del what["live"]["wait_seconds"]
         what["protocol"] = _ENGINE_PROTOCOL
         what["pool"] = self.pools[lane.pool].model_dump(mode="json")
         text = json.dumps(what, sort_keys=True, default=str)

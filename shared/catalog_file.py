@@ -14,7 +14,8 @@ import yaml
 from pydantic import ValidationError
 
 from shared.architectures import tasks_of
-from shared.catalog import Catalog, slug
+from shared.card_share import share_problems
+from shared.catalog import Catalog, Model, slug
 from shared.errors import SetupError
 from shared.openai.endpoints import Task
 
@@ -29,6 +30,10 @@ RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
     "enable_lora": "follows from `lora`",
     "distributed_executor_backend": "follows from the pool",
 }
+
+
+#: The one thing that may be said of data parallelism: that there is none.
+_ONE_COPY = ("data_parallel_size", 1)
 
 
 class CatalogError(SetupError):
@@ -204,13 +209,9 @@ def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
         at = ("models", name)
         if entry.name != name:
             yield _Problem((*at, "name"), "leave it out: the key is the name")
-        for index, pool in enumerate(entry.pools):
-            if pool not in catalog.pools:
-                known = ", ".join(catalog.pools)
-                yield _Problem((*at, "pools", index), f"no pool `{pool}`; there are: {known}")
-        for argument, instead in RESERVED_ENGINE_ARGUMENTS.items():
-            if argument in entry.engine:
-                yield _Problem((*at, "engine", argument), f"may not be set here: {instead}")
+        yield from _pool_problems(catalog, entry, at)
+        for argument, reason in _closed_arguments(entry):
+            yield _Problem((*at, "engine", argument), reason)
         for alias in entry.served_names:
             if alias in served:
                 here = at if alias == name else (*at, "lora", alias)
@@ -218,6 +219,29 @@ def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
             served.setdefault(alias, name)
         if lanes.setdefault(slug(name), name) != name:
             yield _Problem(at, f"too like `{lanes[slug(name)]}`: both would be `{slug(name)}`")
+
+
+def _closed_arguments(model: Model) -> Iterator[tuple[str, str]]:
+    """Engine arguments that the catalog may not have, and why."""
+    for argument, value in model.engine.items():
+        if argument in RESERVED_ENGINE_ARGUMENTS:
+            yield argument, f"may not be set here: {RESERVED_ENGINE_ARGUMENTS[argument]}"
+        elif argument.startswith("data_parallel_") and (argument, value) != _ONE_COPY:
+            yield (
+                argument,
+                "data parallel engines are not supported: Ray would reserve the GPUs of one copy "
+                "alone. Use `max_replicas`, which runs several engines",
+            )
+
+
+def _pool_problems(catalog: Catalog, entry: Model, at: Where) -> Iterator[_Problem]:
+    for index, pool in enumerate(entry.pools):
+        if pool not in catalog.pools:
+            known = ", ".join(catalog.pools)
+            yield _Problem((*at, "pools", index), f"no pool `{pool}`; there are: {known}")
+            continue
+        for argument, reason in share_problems(catalog.pools[pool], entry.engine):
+            yield _Problem((*at, "engine", argument), f"on pool `{pool}`: {reason}")
 
 
 def _dotted(at: Where) -> str:

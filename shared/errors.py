@@ -83,6 +83,14 @@ class TransientError(BatchyardError):
     """A temporary problem. The same call may work later."""
 
 
+class NoEngineError(TransientError):
+    """No engine of the model takes live calls yet; one has been asked for."""
+
+
+class EngineDiedError(BatchyardError):
+    """The engine died with a live call in it, which may be the reason."""
+
+
 class InvalidTransitionError(BatchyardError):
     """An event that the batch's status does not allow, because it is late or repeated."""
 

@@ -38,6 +38,11 @@ def output_file_id(batch: str, kind: str) -> str:
     return _file_id(_digest(kind, batch))
 
 
+def dataset_file_id(batch: str) -> str:
+    """The id of the input that is rendered for a batch over a dataset."""
+    return _file_id(_digest("dataset", batch))
+
+
 def retry_file_id(batch: str) -> str:
     """The id of the input that is created for a batch that retries another."""
     return _file_id(_digest("retry", batch))

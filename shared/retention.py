@@ -38,3 +38,5 @@ SPENT_SECONDS = 34_560_000
 DAY_SECONDS = 86_400
 #: The progress of a batch is published at most this often.
 PROGRESS_MS = 1000
+#: Marks of a batch's pace. Above that, every other one is dropped.
+MAX_PACE_MARKS = 400

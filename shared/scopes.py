@@ -13,6 +13,8 @@ class Scope(StrEnum):
     READ = "read"
     #: Uploading and deleting files; creating, changing, pausing and cancelling batches.
     SUBMIT = "submit"
+    #: Live calls, which models answer at once.
+    LIVE = "live"
     #: Changing webhook endpoints, which send the tenant's events elsewhere.
     ADMIN = "admin"
     #: Reading what the whole fleet does, of all tenants: numbers and reasons, never contents.

@@ -17,6 +17,7 @@ NINETY_DAYS = 7_776_000
 ENGINE_DEATHS_PER_DAY = 200
 #: Where in our bucket a tenant puts the inputs that its messages name.
 DEFAULT_TENANT_PREFIX = "inbox/{tenant}/"
+_TENANT_PREFIX = r"^[^*?$]*\{tenant\}/[^*?$]*$"
 #: A bucket and a prefix in it. The slash at its end keeps `acme/` from meaning `acme-2/` as well.
 InputPlace = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(.*/)?$")]
 
@@ -62,6 +63,18 @@ class TenantDefaults(BaseSettings):
     max_event_streams: int = Field(
         default=1_000, ge=0, description="event streams that a tenant has open at once"
     )
+    live_requests_per_minute: int = Field(
+        default=10_000, ge=1, description="live calls of a tenant in a minute"
+    )
+    live_tokens_per_minute: int = Field(
+        default=10_000_000,
+        ge=1,
+        description="tokens of a tenant's live calls in a minute: of prompts, as far as their "
+        "length tells, and the most that answers may have",
+    )
+    max_live_calls: int = Field(
+        default=1_000, ge=0, description="live calls that a tenant makes at once"
+    )
     max_engine_deaths_per_day: int = Field(
         default=ENGINE_DEATHS_PER_DAY,
         ge=0,
@@ -87,6 +100,9 @@ class TenantDefaults(BaseSettings):
             enqueued_tokens=self.max_enqueued_tokens,
             stored_bytes=self.max_stored_bytes,
             event_streams=self.max_event_streams,
+            live_requests_per_minute=self.live_requests_per_minute,
+            live_tokens_per_minute=self.live_tokens_per_minute,
+            live_calls=self.max_live_calls,
             engine_deaths_per_day=self.max_engine_deaths_per_day,
             webhook_endpoints=self.max_webhook_endpoints,
             custom_id_characters=self.max_custom_id_characters,
@@ -116,8 +132,10 @@ class StoreSettings(BaseSettings):
     log_level: str = Field(default="INFO", description="`DEBUG`, `INFO`, `WARNING` or `ERROR`")
     tenant_prefix: str = Field(
         default=DEFAULT_TENANT_PREFIX,
+        # Without the name, or the slash behind it, tenants would read each other's objects.
+        pattern=_TENANT_PREFIX,
         description="the prefix of objects in Batchyard's bucket that a tenant may name as inputs "
-        "and as media; set the same for all processes",
+        "and as media, with `{tenant}/` in it; set the same for all processes",
     )
     input_places: dict[str, tuple[InputPlace, ...]] = Field(
         default={},
@@ -167,6 +185,14 @@ class SharedSettings(StoreSettings, TenantDefaults):
         default=209_715_200, ge=1, description="size of a batch's input file"
     )
     max_rows_per_batch: int = Field(default=50_000, ge=1, description="requests of one batch")
+    max_dataset_rows: int = Field(
+        default=1_000_000, ge=1, description="requests of one batch over a dataset"
+    )
+    max_dataset_bytes: int = Field(
+        default=53_687_091_200,
+        ge=1,
+        description="size of all requests together that a dataset is rendered into",
+    )
     mixed_batches: bool = Field(
         default=False,
         description="let each line of an input name its own model and endpoint; set the same for "

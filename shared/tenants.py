@@ -30,6 +30,9 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     enqueued_tokens: int | None = None
     stored_bytes: int | None = None
     event_streams: int | None = None
+    live_requests_per_minute: int | None = None
+    live_tokens_per_minute: int | None = None
+    live_calls: int | None = None
     engine_deaths_per_day: int | None = None
     webhook_endpoints: int | None = None
     custom_id_characters: int | None = None
@@ -63,12 +66,22 @@ LIMITS: Mapping[str, str] = {
     "enqueued_tokens": "prompt tokens of all running batches, for each model",
     "stored_bytes": "bytes of files, and of the parts of uploads",
     "event_streams": "event streams that are open at once",
+    "live_requests_per_minute": "live calls in a minute",
+    "live_tokens_per_minute": "tokens of live calls in a minute: of the prompt, as far as its "
+    "length tells, and the most that the answer may have",
+    "live_calls": "live calls at once",
     "engine_deaths_per_day": "engines that die of the tenant's requests in a day (UTC)",
     "webhook_endpoints": "webhook endpoints",
     "custom_id_characters": "characters of a `custom_id`",
 }
 #: Limits that may be 0, which allows nothing.
-_MAY_BE_ZERO = {"stored_bytes", "event_streams", "engine_deaths_per_day", "webhook_endpoints"}
+_MAY_BE_ZERO = {
+    "stored_bytes",
+    "event_streams",
+    "live_calls",
+    "engine_deaths_per_day",
+    "webhook_endpoints",
+}
 #: Sums of these stay integers in Redis and its scripts.
 _MAX_LIMIT = 2**52
 #: The end of a batch is written once for each endpoint, in one step. No message has a longer

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 EMBEDDINGS, RESPONSES = "/v1/embeddings", "/v1/responses"
+MESSAGES = "/v1/messages"
 SCORE, RERANK, CLASSIFY, POOLING = "/score", "/rerank", "/classify", "/pooling"
 _USER = {"role": "user", "content": "x"}
 _FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -18,6 +19,7 @@ GOOD: Mapping[str, dict[str, Any]] = {
     COMPLETIONS: {"model": "m", "prompt": "x"},
     EMBEDDINGS: {"model": "m", "input": "x"},
     RESPONSES: {"model": "m", "input": "x"},
+    MESSAGES: {"model": "m", "messages": [_USER], "max_tokens": 5},
     SCORE: {"model": "m", "queries": "x", "documents": ["y", "z"]},
     RERANK: {"model": "m", "query": "x", "documents": ["y", "z"]},
     CLASSIFY: {"model": "m", "input": "x"},
@@ -132,6 +134,20 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     (RESPONSES, {"background": True, "store": False}, "background"),
     (RESPONSES, {"prompt": {"id": "x"}}, "prompt"),
     (RESPONSES, {"truncation": "middle"}, "truncation"),
+    (MESSAGES, {"max_tokens": 0}, "max_tokens"),
+    (MESSAGES, {"max_tokens": None}, "max_tokens"),
+    (MESSAGES, {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+    (
+        MESSAGES,
+        {"messages": [{"role": "user", "content": [{"type": "sound"}]}]},
+        "messages.0.content.0.type",
+    ),
+    (MESSAGES, {"system": 5}, "system"),
+    (MESSAGES, {"tools": [{"name": "f"}]}, "tools.0.input_schema"),
+    (MESSAGES, {"tool_choice": {"type": "tool"}}, "tool_choice"),
+    (MESSAGES, {"output_config": {"effort": "huge"}}, "output_config.effort"),
+    (MESSAGES, {"stream": "perhaps"}, "stream"),
+    (CHAT, {"stream": "perhaps"}, "stream"),
     (SCORE, {"queries": 5}, "queries"),
     (SCORE, {"documents": ["y", 5]}, "documents"),
     (SCORE, {"documents": {"text": "y"}}, "documents"),
@@ -174,6 +190,7 @@ CLOSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     (EMBEDDINGS, {"messages": [_USER], "chat_template": "x"}, "chat_template"),
     (RESPONSES, {"request_id": "x"}, "request_id"),
     (RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id"),
+    (MESSAGES, {"thinking": {"type": "enabled"}}, "thinking"),
     (SCORE, {"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs"),
     (RERANK, {"priority": 1}, "priority"),
     (CLASSIFY, {"messages": [_USER], "chat_template": "x"}, "chat_template"),
@@ -191,6 +208,7 @@ OPEN: tuple[tuple[str, dict[str, Any]], ...] = (
     (EMBEDDINGS, {"dimensions": 8, "encoding_format": "base64", "user": "u"}),
     (EMBEDDINGS, {"messages": [_USER], "add_generation_prompt": True}),
     (RESPONSES, {"store": False, "metadata": {"a": "b"}, "include": [], "reasoning": {}}),
+    (MESSAGES, {"system": "x", "stop_sequences": ["y"], "metadata": {"user_id": "u"}}),
     (SCORE, {"instruction": "x", "truncate_prompt_tokens": 9, "user": "u"}),
     (RERANK, {"top_n": 1, "max_tokens_per_doc": 9, "use_activation": False}),
     (CLASSIFY, {"messages": [_USER], "add_generation_prompt": True}),
@@ -229,6 +247,10 @@ ODD: tuple[tuple[str, dict[str, Any]], ...] = (
     (RESPONSES, {"stop": "", "n": 0, "max_tokens": -1, "tools": []}),
     (RESPONSES, {"input": {}}),
     (RESPONSES, {"max_output_tokens": "5", "tool_choice": "auto"}),
+    (MESSAGES, {"messages": [], "user": 5, "max_tokens": "5"}),
+    (MESSAGES, {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}),
+    (CHAT, {"stream": "no"}),
+    (EMBEDDINGS, {"stream": True}),
     (SCORE, {"queries": ["x"], "documents": []}),
     (SCORE, {"documents": {"content": [{"type": "text", "text": "y"}]}}),
     (SCORE, {"queries": 5, "text_1": "x", "text_2": "y"}),

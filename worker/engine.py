@@ -17,11 +17,14 @@ from typing import Any
 import psutil
 import structlog
 
+from shared.doors import Door
 from shared.errors import SetupError
 from shared.openai.endpoints import ENDPOINTS
+from shared.openai.row_rules import wants_stream
 from shared.ordering.work import Work
 from worker.answers import Answers
 from worker.collector import collector_paused
+from worker.engine_bounds import refuse_killers
 from worker.engine_core import attend
 from worker.engine_endpoints import require_endpoints
 from worker.engine_errors import (
@@ -39,6 +42,10 @@ from worker.entrance import Entrance, Guest, WithdrawnError
 from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
 from worker.grammars import grammars
 from worker.leftovers import logs_of_ray, sweep_leftovers
+from worker.live_calls import LiveCalls
+from worker.live_control import Goals
+from worker.live_door import LiveDoor
+from worker.live_scaling import LIVE_CALLS_METRIC
 from worker.media_connector import register_media_connector
 from worker.openai_layer import OpenAILayer
 from worker.progress import Progress
@@ -47,7 +54,9 @@ from worker.row_rules import bounded_result, refused, rules_from
 from worker.rows import usage_of
 
 with collector_paused():
+    from ray import serve
     from ray.serve.llm import LLMServer
+    from ray.util import get_node_ip_address
 
 log = structlog.get_logger()
 
@@ -56,6 +65,12 @@ log = structlog.get_logger()
 HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
 SPARE_SEATS_VARIABLE = "BATCHYARD_SPARE_SEATS"
 SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
+#: The same for live calls: how many of vLLM's seats are theirs alone, and the ports, `first-last`,
+#: of which the replica's door takes one. Neither is set where a model takes no live calls.
+LIVE_SEATS_VARIABLE = "BATCHYARD_LIVE_SEATS"
+LIVE_PORTS_VARIABLE = "BATCHYARD_LIVE_PORTS"
+#: What live calls are to have, in milliseconds: until the first token, and from one to the next.
+LIVE_GOALS_VARIABLE = "BATCHYARD_LIVE_GOALS"
 
 #: How often the engine's progress is checked, in seconds.
 _CHECK_SECONDS = 1.0
@@ -97,21 +112,25 @@ class BatchServer(LLMServer):
             raise SetupError(reason) from error
         engine: Any = self.engine
         self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
-        self._openai = OpenAILayer(await engine.build_asgi_app())
+        app = await engine.build_asgi_app()
+        self._openai = OpenAILayer(app)
         require_endpoints(os.environ, self._openai.endpoints)
         self._rules = rules_from(os.environ)
         register_media_connector(self._rules.media.limits)
         self._grammars = GrammarGate(
             self._rules.limits, lambda: tokenizer_description(self._client.vllm_config)
         )
-        self._entrance = Entrance(_capacity(self._client.vllm_config))
+        self._entrance = Entrance(_capacity(self._client.vllm_config), goals=_goals())
         self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         #: The rows that run.
         self._guests: dict[_Row, Guest] = {}
         self._is_hung = False
         self._progress = Progress(float(os.environ[HANG_SECONDS_VARIABLE]))
         attend(self._client.engine_core, self._entrance, self._progress)
+        refuse_killers(self._client)
         lighten(self._client)
+        self._live = LiveCalls(self._client, app, self._entrance, self._rules, self._refused_live)
+        self._door = await _opened_door(LiveDoor(self._live))
         self._watching = asyncio.create_task(self._kill_when_hung())
 
     def _get_default_engine_class(self) -> type[Any]:
@@ -157,6 +176,14 @@ class BatchServer(LLMServer):
         """Know that no line of the batch comes after those that are here."""
         self._entrance.complete(batch_id)
 
+    async def door(self) -> Door | None:
+        """Where this replica takes live calls; None if it takes none."""
+        return self._door
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What Serve's autoscaling is told besides the calls that it counts itself."""
+        return {LIVE_CALLS_METRIC: float(self._live.running)}
+
     async def unfinished(self) -> int:
         """How many sequences are in vLLM right now."""
         return self._entrance.seated
@@ -193,16 +220,16 @@ class BatchServer(LLMServer):
                 status=404,
                 param="url",
             )
-        if (refusal_of_body := await self._refused(url, body, work.tenant)) is not None:
-            return refusal_of_body
-        if isinstance(body, dict):
-            body = self._rules.bounded(url, body)
-        if isinstance(body, dict) and body.get("stream"):
+        if isinstance(body, dict) and wants_stream(ENDPOINTS[url], body):
             return refusal(
                 "Streaming is not supported in the Batch API. Leave out `stream`.",
                 param="body.stream",
                 code="streaming_unsupported",
             )
+        if (refusal_of_body := await self._refused(url, body, work.tenant)) is not None:
+            return refusal_of_body
+        if isinstance(body, dict):
+            body = self._rules.bounded(url, body)
         if not (isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()):
             request_id = None  # it would not be a valid header
         async with self._entrance.entered(work) as guest:
@@ -218,8 +245,13 @@ class BatchServer(LLMServer):
                 self._entrance.learn(guest, usage_of(answer[1]))
             return result
 
-    async def _refused(self, url: str, body: Any, tenant: str) -> Result | None:
-        found = refused(self._rules, url, body)
+    async def _refused_live(self, url: str, body: Any, tenant: str) -> Result | None:
+        return await self._refused(url, body, tenant, is_live=True)
+
+    async def _refused(
+        self, url: str, body: Any, tenant: str, *, is_live: bool = False
+    ) -> Result | None:
+        found = refused(self._rules, url, body, is_live=is_live)
         if found is None and isinstance(body, dict) and needs_trials(self._client.vllm_config):
             return await self._grammars.refused(tenant, grammars(body))
         return found
@@ -249,9 +281,28 @@ def _row(line: bytes, work: Work) -> _Row:
     return work.batch_id, work.number, hashlib.blake2b(line, digest_size=16).digest()
 
 
+async def _opened_door(door: LiveDoor) -> Door | None:
+    """The door, if the model takes live calls."""
+    if not (ports := os.environ.get(LIVE_PORTS_VARIABLE)):
+        return None
+    first, last = ports.split("-")
+    replica = serve.get_replica_context().replica_id.unique_id
+    host: str = get_node_ip_address()  # type: ignore[no-untyped-call]  # Ray's
+    return await door.open(replica, host, (int(first), int(last)))
+
+
+def _goals() -> Goals | None:
+    """What live calls are to have; None if the model takes none."""
+    if not (given := os.environ.get(LIVE_GOALS_VARIABLE)):
+        return None
+    ttft, tpot = (float(milliseconds) / 1000 for milliseconds in given.split())
+    return Goals(ttft, tpot)
+
+
 def _capacity(vllm_config: Any) -> Capacity:
     spare_seats = int(os.environ[SPARE_SEATS_VARIABLE])
-    seats = vllm_config.scheduler_config.max_num_seqs - spare_seats
+    live_seats = int(os.environ.get(LIVE_SEATS_VARIABLE, "0"))
+    seats = vllm_config.scheduler_config.max_num_seqs - spare_seats - live_seats
     is_one_step = vllm_config.model_config.runner_type == "pooling"
     cache = vllm_config.cache_config
     cores = vllm_config.parallel_config.data_parallel_size
@@ -259,6 +310,7 @@ def _capacity(vllm_config: Any) -> Capacity:
         seats=cores * seats,
         spare_seats=cores * spare_seats,
         spare_kv=float(os.environ[SPARE_KV_VARIABLE]),
+        live_seats=cores * live_seats,
         kv_tokens=0 if is_one_step else cores * (cache.num_gpu_blocks or 0) * cache.block_size,
         is_one_step=is_one_step,
         step_tokens=cores * vllm_config.scheduler_config.max_num_batched_tokens,

@@ -19,8 +19,9 @@ from ray.exceptions import (
 )
 from ray.serve.exceptions import RayServeException
 
+from shared.cache_salt import CacheSalts
+from shared.doors import Door
 from shared.ordering.work import Work
-from worker.cache_salt import CacheSalts
 from worker.engine_errors import (
     EngineFailedError,
     EngineGoneError,
@@ -88,6 +89,21 @@ class EngineClient:
         async with aclosing(self.run_lines([], [])) as nothing:
             async for _ in nothing:
                 pass
+
+    async def doors(self) -> list[Door]:
+        """Where the replicas that run take live calls. Raises EngineUnavailableError."""
+        try:
+            state = await asyncio.to_thread(engine_state, self._app_name)
+            if state is None or not state.running:
+                return []
+            answers = (
+                await self._connect()
+                .broadcast("door")
+                .results_async(timeout_s=CHECK_SECONDS, return_exceptions=True)
+            )
+        except (RayServeException, RayError, TimeoutError) as error:
+            raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error
+        return [answer for answer in answers if isinstance(answer, Door)]
 
     async def _tell_all(self, method: str, batch_id: str) -> None:
         """Call a method of every replica."""

@@ -3,6 +3,7 @@
 These are methods of vLLM's `AsyncMPClient`, which is no public interface.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from worker.engine_seats import StepOutput
@@ -25,7 +26,7 @@ def attend(core: Any, entrance: Entrance, progress: Progress) -> None:
         if row is not None:
             # These are ours to set: what a tenant writes into a body never gets here.
             request.priority = row.rank
-            request.cache_salt = row.work.cache_salt or None
+            set_salt(request, row.work.cache_salt)
         await add(request)
 
     async def abort_and_release(ids: list[str]) -> None:
@@ -46,3 +47,18 @@ def attend(core: Any, entrance: Entrance, progress: Progress) -> None:
     core.add_request_async = add_seated
     core.abort_requests_async = abort_and_release
     core.get_output_async = get_and_note_output
+
+
+def set_salt(request: Any, salt: str) -> None:
+    """Let the request share nothing in vLLM's caches with requests of another salt.
+
+    vLLM salts the beginnings of prompts itself. What it has computed of images, sounds and videos
+    it keeps under their names alone.
+    """
+    request.cache_salt = salt or None
+    if salt and request.mm_features:
+        # The list belongs to all sequences of a row.
+        request.mm_features = [
+            replace(feature, identifier=f"{salt}:{feature.identifier}")
+            for feature in request.mm_features
+        ]

@@ -7,9 +7,14 @@ from ray import serve
 from ray.serve.llm import LLMConfig, ModelLoadingConfig, build_llm_deployment
 from ray.serve.schema import LoggingConfig
 
+from shared.cache_salt import EVERYONE
+from shared.card_share import card_share, memory_share
 from shared.catalog import Catalog, Lane, Model, Pool
 from worker.engine import (
     HANG_SECONDS_VARIABLE,
+    LIVE_GOALS_VARIABLE,
+    LIVE_PORTS_VARIABLE,
+    LIVE_SEATS_VARIABLE,
     SPARE_KV_VARIABLE,
     SPARE_SEATS_VARIABLE,
     BatchServer,
@@ -18,14 +23,18 @@ from worker.engine_endpoints import endpoints_environment
 from worker.engine_sizes import (
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     ROWS_PER_ENGINE_CALL,
+    live_seats,
     spare_seats,
 )
 from worker.engine_status import DEPLOYMENT
+from worker.live_scaling import replicas_wanted
 from worker.row_rules import rules_environment
 
 #: Calls that one replica has at most, which rows of batches never reach: what waits for the engine
 #: waits in its queue, where it has an order, and not in Serve, where it has none.
 _MAX_CALLS = 100_000
+#: Where Serve's controller finds how many replicas an engine with live calls needs.
+_POLICY = f"{replicas_wanted.__module__}:{replicas_wanted.__name__}"
 
 
 def deploy(catalog: Catalog, lane: Lane) -> None:
@@ -57,6 +66,7 @@ def llm_config(model: Model, pool: Pool) -> LLMConfig:
                 HANG_SECONDS_VARIABLE: str(model.hang_seconds),
                 SPARE_SEATS_VARIABLE: str(spare_seats(model)),
                 SPARE_KV_VARIABLE: str(model.spare_kv),
+                **_live_environment(model),
                 **rules_environment(model),
                 **endpoints_environment(model),
                 **engine_environment(model, pool),
@@ -75,8 +85,10 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
         "max_num_batched_tokens": DEFAULT_MAX_NUM_BATCHED_TOKENS,
         # What an answer says of the cache is what its tenant is not charged for.
         "enable_prompt_tokens_details": True,
+        **_memory(pool),
+        **_media_cache(model),
         **model.engine,
-        "max_num_seqs": model.seats + spare_seats(model),
+        "max_num_seqs": model.seats + spare_seats(model) + live_seats(model),
         # Each row has a rank of the engine's queue.
         "scheduling_policy": "priority",
     }
@@ -94,10 +106,26 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
     return arguments
 
 
+def _live_environment(model: Model) -> dict[str, str]:
+    if model.live is None:
+        return {}
+    first, last = model.live.ports
+    return {
+        LIVE_SEATS_VARIABLE: str(live_seats(model)),
+        LIVE_PORTS_VARIABLE: f"{first}-{last}",
+        LIVE_GOALS_VARIABLE: f"{model.live.ttft_ms} {model.live.tpot_ms}",
+    }
+
+
+def _media_cache(model: Model) -> dict[str, Any]:
+    """What vLLM has read of media it keeps for whoever sends the same, which times would tell."""
+    return {} if EVERYONE in model.share_prefixes else {"mm_processor_cache_gb": 0}
+
+
 def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
     """The environment variables of the engine's processes. The catalog's `env` wins."""
     if not _runs_in_core_process(model, pool):
-        return dict(model.env)
+        return {**_share(pool), **model.env}
     return {
         # vLLM's CPU platform replaces the executor "uni" unless this is 0. `AsyncLLM`, which Ray
         # uses, starts its core process all the same.
@@ -106,6 +134,16 @@ def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
         "OMP_NUM_THREADS": str(max(1, int(pool.resources["CPU"]))),
         **model.env,
     }
+
+
+def _memory(pool: Pool) -> dict[str, float]:
+    return {} if card_share(pool) == 1 else {"gpu_memory_utilization": memory_share(pool)}
+
+
+def _share(pool: Pool) -> dict[str, str]:
+    # Ray sets it, too, but not in the environment of the process that places the workers.
+    share = card_share(pool)
+    return {} if share == 1 else {"VLLM_RAY_PER_WORKER_GPUS": f"{share:g}"}
 
 
 def _runs_in_core_process(model: Model, pool: Pool) -> bool:
@@ -148,6 +186,7 @@ def _serve_options(model: Model, pool: Pool) -> dict[str, Any]:
             "look_back_period_s": 6,
             "downscale_delay_s": model.idle_seconds,
             "downscale_to_zero_delay_s": model.idle_seconds,
+            **({} if model.live is None else {"policy": {"policy_function": _POLICY}}),
         },
         "ray_actor_options": {"num_cpus": 0 if "CPU" in pool.resources else 1},
     }

@@ -30,8 +30,11 @@ MIN_ROWS = 16
 _ROW_RATE_SECONDS, _TOKEN_RATE_SECONDS = 0.5, 30.0
 #: How often deadlines are looked at, in seconds.
 _LOOK_SECONDS = 1.0
-#: Ranks of rows that may use spare seats are lower by this than all others.
+#: Ranks of rows that may use spare seats are lower by this than all others, and those of live calls
+#: by twice as much.
 _FIRST = 1 << 40
+#: The answer that is expected of a live call, in tokens.
+_LIVE_ANSWER = 256
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +47,8 @@ class QueuedRow:
     rank: int | None = None
     #: Whether it may have a spare seat.
     is_spare: bool = False
+    #: Whether it is a live call, which never waits here.
+    is_live: bool = False
     #: How many of its sequences had a seat.
     seated: int = 0
 
@@ -112,15 +117,21 @@ class EngineQueue:
             self._inside_spare += 1
             yield self._enter(work, charged, is_spare=True)
 
+    def enter_live(self, work: Work) -> QueuedRow:
+        """A live call, which enters at once and goes before all rows of batches."""
+        return QueuedRow(work, rank=next(self._ranks) - 2 * _FIRST, is_live=True)
+
     def seat(self, row: QueuedRow) -> None:
         """A sequence of the row has a seat."""
         row.seated += 1
-        if row.seated == 1 and not row.is_spare:
+        if row.seated == 1 and not row.is_spare and not row.is_live:
             self._preparing -= 1
 
     def expected_output(self, row: QueuedRow, *, prompt_tokens: int, max_tokens: int) -> float:
         """How long one of the row's answers will be, in tokens."""
         work = row.work
+        if row.is_live:
+            return min(_LIVE_ANSWER, max_tokens)
         average = self._line.lengths.average(work.batch_id, work.kind)
         if average is None:
             # What was predicted for the whole row.
@@ -129,6 +140,8 @@ class EngineQueue:
 
     def leave(self, row: QueuedRow, now: float) -> None:
         """The row is done, or does not want to run any more."""
+        if row.is_live:
+            return
         if row.rank is None:
             del self._waiting[_key(row.work)]
             self._given_up.setdefault(row.work.batch_id, set()).add(row.work.number)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-#: While a spare seat is in use, prompts of no more tokens than this begin at a time besides. A step
-#: with many prompts takes several times as long as one without.
+#: While a spare seat or that of a live call is in use, prompts of no more tokens than this begin at
+#: a time besides. A step with many prompts takes several times as long as one without.
 QUIET_PROMPT_TOKENS = 1024
 #: Prompts of so many steps are inside at a time. The rest of a crowd that comes at once would only
 #: delay whatever comes next; while the next prompts are on their way, vLLM generates.
@@ -35,6 +35,13 @@ class Capacity(NamedTuple):
     is_one_step: bool = False
     #: Tokens that one step computes; 0 if nobody knows.
     step_tokens: int = 0
+    #: The seats beyond the others that stay free for live calls.
+    live_seats: int = 0
+
+    @property
+    def all_seats(self) -> int:
+        """How many sequences vLLM runs at once."""
+        return self.seats + self.spare_seats + self.live_seats
 
 
 class Sequence(NamedTuple):
@@ -50,6 +57,8 @@ class Sequence(NamedTuple):
     output_tokens: float
     #: Those of the prompt that the prefix cache is expected to have.
     cached_tokens: float = 0.0
+    #: Whether somebody waits for it, so that it goes before all rows of batches.
+    is_live: bool = False
 
     @property
     def computed_tokens(self) -> float:
@@ -83,8 +92,11 @@ class Seats:
         #: Ranks and ids of sequences that wait, and of some that have left meanwhile.
         self._queue: list[tuple[int, str]] = []
         self._spare_queue: list[tuple[int, str]] = []
+        self._live_queue: list[tuple[int, str]] = []
         self._seated: dict[str, _Seated] = {}
-        self._spare_seated = 0
+        self._spare_seated = self._live_seated = 0
+        #: Rows of batches at most, and seats that stay free for live calls, as they are now.
+        self._limit, self._reserve = capacity.seats, capacity.live_seats
         #: What vLLM says that it uses of the KV cache, and what is left of the answers inside.
         self._used_tokens = self._answer_tokens = 0.0
         #: Of prompts inside that have not begun: all tokens, and those to compute.
@@ -95,15 +107,29 @@ class Seats:
     def in_use(self) -> int:
         return len(self._seated)
 
+    @property
+    def of_batches(self) -> int:
+        """How many sequences of batches have a seat."""
+        return len(self._seated) - self._live_seated
+
+    def yield_to_live(self, *, limit: int, reserve: int) -> None:
+        """Let batches have so many seats from now on, besides spare ones, and leave `reserve` free.
+
+        Whoever has a seat keeps it.
+        """
+        self._limit = limit
+        self._reserve = max(self._capacity.live_seats, reserve)
+
     def ask(self, sequence: Sequence) -> None:
         """A sequence is ready for a seat."""
         self._waiting[sequence.id] = sequence
-        queue = self._spare_queue if sequence.is_spare else self._queue
-        heappush(queue, (sequence.rank, sequence.id))
+        heappush(self._queue_of(sequence), (sequence.rank, sequence.id))
 
     def give(self) -> Iterator[Sequence]:
         """The sequences that have a seat now."""
-        while (sequence := _first(self._spare_queue, self._waiting)) and self._has_any_seat():
+        while (sequence := _first(self._live_queue, self._waiting)) and self._has_any_seat():
+            yield self._seat(self._live_queue, sequence)
+        while (sequence := _first(self._spare_queue, self._waiting)) and self._has_batch_seat():
             yield self._seat(self._spare_queue, sequence)
         while (sequence := _first(self._queue, self._waiting)) and self._has_seat(sequence):
             yield self._seat(self._queue, sequence)
@@ -114,6 +140,7 @@ class Seats:
         if (seated := self._seated.pop(id_, None)) is None:
             return
         self._spare_seated -= seated.sequence.is_spare
+        self._live_seated -= seated.sequence.is_live
         self._answer_tokens -= seated.answer_left
         self._begin(seated)
         if not self._seated:
@@ -145,20 +172,31 @@ class Seats:
         del self._waiting[sequence.id]
         self._seated[sequence.id] = _Seated(sequence, sequence.output_tokens)
         self._spare_seated += sequence.is_spare
+        self._live_seated += sequence.is_live
         self._prompt_tokens += sequence.prompt_tokens
         self._computed_tokens += sequence.computed_tokens
         self._answer_tokens += sequence.output_tokens
         return sequence
 
+    def _queue_of(self, sequence: Sequence) -> list[tuple[int, str]]:
+        if sequence.is_live:
+            return self._live_queue
+        return self._spare_queue if sequence.is_spare else self._queue
+
     def _has_any_seat(self) -> bool:
-        return len(self._seated) < self._capacity.seats + self._capacity.spare_seats
+        return len(self._seated) < self._capacity.all_seats
+
+    def _has_batch_seat(self) -> bool:
+        """Whether a row of a batch leaves enough seats to live calls."""
+        kept = max(0, self._reserve - self._live_seated)
+        return len(self._seated) < self._capacity.all_seats - kept
 
     def _has_seat(self, sequence: Sequence) -> bool:
         if not self._seated:
             return True
-        if len(self._seated) - self._spare_seated >= self._capacity.seats:
+        if self.of_batches - self._spare_seated >= min(self._limit, self._capacity.seats):
             return False
-        if not self._has_any_seat():
+        if not self._has_batch_seat():
             return False
         computed_tokens = self._computed_tokens + sequence.computed_tokens
         if self._prompt_tokens and computed_tokens > self._max_computed_tokens():
@@ -172,7 +210,7 @@ class Seats:
 
     def _max_computed_tokens(self) -> float:
         """How many tokens may be to compute of prompts that are inside and have not begun."""
-        if self._spare_seated:
+        if self._spare_seated or self._live_seated:
             return QUIET_PROMPT_TOKENS
         steps = STEPS_OF_VECTORS if self._capacity.is_one_step else STEPS_OF_PROMPTS
         return steps * self._capacity.step_tokens or math.inf

@@ -9,6 +9,8 @@ ROWS_PER_ENGINE_CALL = 16
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 8192
 #: Where the catalog does not set `spare_seats`: this part of the seats, and at least these.
 _SPARE_PART, _MIN_SPARE = 16, 8
+#: The same for the seats of live calls.
+_LIVE_PART, _MIN_LIVE = 8, 8
 
 
 def spare_seats(model: Model) -> int:
@@ -16,9 +18,22 @@ def spare_seats(model: Model) -> int:
     wanted = model.spare_seats
     if wanted is None:
         wanted = max(_MIN_SPARE, model.seats // _SPARE_PART)
-    # vLLM refuses more seats than tokens of a step.
-    tokens = int(model.engine.get("max_num_batched_tokens", DEFAULT_MAX_NUM_BATCHED_TOKENS))
-    return max(0, min(wanted, tokens - model.seats))
+    return max(0, min(wanted, _step_tokens(model) - model.seats))
+
+
+def live_seats(model: Model) -> int:
+    """How many seats of one replica are for live calls alone; 0 if the model takes none."""
+    if model.live is None:
+        return 0
+    wanted = model.live.seats
+    if wanted is None:
+        wanted = max(_MIN_LIVE, model.seats // _LIVE_PART)
+    return max(0, min(wanted, _step_tokens(model) - model.seats - spare_seats(model)))
+
+
+def _step_tokens(model: Model) -> int:
+    """The tokens of one step. vLLM refuses more seats than these."""
+    return int(model.engine.get("max_num_batched_tokens", DEFAULT_MAX_NUM_BATCHED_TOKENS))
 
 
 def rows_at_once(model: Model) -> int:

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -12,6 +12,7 @@ from shared.ordering.work import Work
 from shared.slices import SliceUsage
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
+from worker.live_control import Goals, LiveControl
 
 
 class WithdrawnError(BatchyardError):
@@ -40,7 +41,16 @@ _guest: ContextVar[Guest | None] = ContextVar("_guest", default=None)
 class Entrance:
     """Belongs to the event loop of the replica."""
 
-    def __init__(self, capacity: Capacity, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        capacity: Capacity,
+        clock: Callable[[], float] = time.time,
+        goals: Goals | None = None,
+    ) -> None:
+        """With `goals`, batches give way to live calls as far as these need it."""
+        self._control = None if goals is None else LiveControl(capacity.seats, goals)
+        #: When each sequence of a live call was last heard of, and whether it has a token.
+        self._heard: dict[str, tuple[float, bool]] = {}
         self._queue = EngineQueue(capacity)
         self._seats = Seats(capacity)
         self._clock = clock
@@ -82,6 +92,18 @@ class Entrance:
             self._queue.leave(row, self._clock())
             self._admit_soon()
 
+    @contextmanager
+    def entered_live(self, tenant: str, cache_salt: str) -> Iterator[Guest]:
+        """Let what is called meanwhile be a live call: it goes before all rows of batches."""
+        work = Work("", 0, tenant, 0, 0.0, 0.0, 0.0, cache_salt=cache_salt)
+        guest = Guest(self._queue.enter_live(work), asyncio.current_task())
+        token = _guest.set(guest)
+        try:
+            yield guest
+        finally:
+            _guest.reset(token)
+            self.release(guest.sequences)
+
     async def seat(self, id_: str, *, prompt_tokens: int, max_tokens: int) -> QueuedRow | None:
         """Wait for a seat for a sequence of the row that the running task belongs to.
 
@@ -97,8 +119,19 @@ class Entrance:
         guest.sequences.add(id_)
         cached_tokens = max(0.0, row.work.tokens - row.charged)
         self._seats.ask(
-            Sequence(id_, rank, row.is_spare, prompt_tokens, output_tokens, cached_tokens)
+            Sequence(
+                id_,
+                rank,
+                row.is_spare,
+                prompt_tokens,
+                output_tokens,
+                cached_tokens,
+                row.is_live,
+            )
         )
+        if row.is_live and self._control is not None:
+            self._heard[id_] = self._clock(), False
+            self._control.begin(id_, self._clock())
         place = self._places[id_] = asyncio.get_running_loop().create_future()
         self._admit_soon()
         try:
@@ -113,6 +146,7 @@ class Entrance:
         """These sequences are done, or given up."""
         for id_ in ids:
             self._seats.leave(id_)
+            self._forget(id_)
         self._admit_soon()
 
     def withdraw(self, batch_id: str) -> None:
@@ -135,7 +169,10 @@ class Entrance:
 
     def note(self, kv_usage: float | None, outputs: Iterable[StepOutput]) -> None:
         """The engine has ended a step."""
-        self._seats.note(kv_usage, outputs)
+        steps = list(outputs)
+        self._seats.note(kv_usage, steps)
+        if self._heard:
+            self._learn_times(kv_usage, steps)
         self._admit_soon()
 
     def _admit_soon(self) -> None:
@@ -144,8 +181,35 @@ class Entrance:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._admit)
 
+    def _learn_times(self, kv_usage: float | None, steps: Iterable[StepOutput]) -> None:
+        assert self._control is not None  # noqa: S101  # only it has somebody heard
+        now = self._clock()
+        if kv_usage is not None:
+            self._control.note_kv(kv_usage)
+        for step in steps:
+            if step.id not in self._heard or not step.tokens:
+                continue
+            before, has_token = self._heard[step.id]
+            if has_token:
+                self._control.note_next((now - before) / step.tokens)
+            else:
+                self._control.note_first(now - before)
+            self._heard[step.id] = now, True
+            if step.is_last:
+                self._forget(step.id)
+
+    def _forget(self, id_: str) -> None:
+        if self._control is not None and self._heard.pop(id_, None) is not None:
+            self._control.end(id_, self._clock())
+
     def _admit(self) -> None:
         self._is_due = False
+        if self._control is not None:
+            now = self._clock()
+            self._seats.yield_to_live(
+                limit=self._control.limit(self._seats.of_batches, now),
+                reserve=self._control.reserve(now),
+            )
         for sequence in self._seats.give():
             _let_go(self._places.get(sequence.id))
         for row in self._queue.admit(self._clock()):

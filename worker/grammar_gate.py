@@ -74,6 +74,13 @@ class GrammarGate:
     async def refused(self, tenant: str, grammars: Iterable[Grammar]) -> Result | None:
         """The result of a request with a grammar that costs too much; None if none does."""
         for grammar in grammars:
+            if grammar.is_untried:
+                return refusal(
+                    "Schemas with `patternProperties` are not taken, because nothing bounds what "
+                    "compiling one costs. Name the properties, or use `additionalProperties`.",
+                    param=grammar.param,
+                    code="grammar_too_complex",
+                )
             try:
                 is_good = await self._is_good(tenant, grammar)
             except (OSError, RuntimeError, ValueError) as error:
@@ -135,7 +142,7 @@ class GrammarGate:
         asked = {
             "id": id_,
             "kind": grammar.kind,
-            "text": grammar.text,
+            "text": _as_compiled(grammar),
             "seconds": self._limits.grammar_seconds,
             "bytes": self._limits.grammar_bytes,
             "convert": _CONVERT_SECONDS,
@@ -193,6 +200,19 @@ class GrammarGate:
             future = self._asked.get(answer["id"])
             if future is not None and not future.done():
                 future.set_result(answer)
+
+
+def _as_compiled(grammar: Grammar) -> str:
+    """The text that vLLM compiles, which is another one for a grammar in Lark's syntax."""
+    from vllm.v1.structured_output.utils import convert_lark_to_ebnf, grammar_is_likely_lark
+
+    if grammar.kind != "ebnf" or not grammar_is_likely_lark(grammar.text):
+        return grammar.text
+    try:
+        return convert_lark_to_ebnf(grammar.text)
+    except ValueError:
+        # The engine refuses it in its own words, or has another compiler for it.
+        return grammar.text
 
 
 def _end(process: Process) -> None:

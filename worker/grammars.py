@@ -2,9 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+#: vLLM hands schemas with this keyword to a compiler that has no limits, and that nothing tries.
+_UNTRIED = '"patternProperties": '
 #: How the text of a grammar is read.
 Kind = Literal["json", "regex", "ebnf", "structural_tag"]
 
@@ -22,22 +24,69 @@ class Grammar(NamedTuple):
         """The same for what costs the same to compile."""
         return hashlib.blake2b(f"{self.kind}\0{self.text}".encode(), digest_size=16).digest()
 
+    @property
+    def is_untried(self) -> bool:
+        """Whether vLLM compiles it in a way of which a trial says nothing."""
+        return self.kind == "json" and _UNTRIED in _rewritten(self.text)
+
 
 def grammars(body: Mapping[str, Any]) -> Iterator[Grammar]:
     """The constraints of a request of any endpoint; none for nearly every request."""
     yield from _of_format("response_format", body.get("response_format"))
-    text = body.get("text")
-    if isinstance(text, dict):
-        yield from _of_format("text", text.get("format"))
+    for name in ("text", "output_config"):
+        if isinstance(holder := body.get(name), dict):
+            yield from _of_format(name, holder.get("format"))
     outputs = body.get("structured_outputs")
     if isinstance(outputs, dict):
         yield from _of_outputs(outputs)
-    tools = body.get("tools")
+    functions = list(_functions(body.get("tools")))
+    for _, schema in functions:
+        yield Grammar("tools", "json", json.dumps(schema))
+    # One that has to be called is a schema of all together, which costs more than each.
+    if len(functions) > 1:
+        yield Grammar("tools", "json", json.dumps(_any_call(functions)))
+
+
+def _functions(tools: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """Names and schemas of the functions, also of those inside namespaces."""
     for tool in tools if isinstance(tools, list) else ():
-        # Chat completions have the function in a field of its own, responses have it at hand.
-        function = tool.get("function", tool) if isinstance(tool, dict) else None
-        if isinstance(function, dict) and isinstance(function.get("parameters"), dict):
-            yield Grammar("tools", "json", json.dumps(function["parameters"]))
+        if not isinstance(tool, dict):
+            continue
+        # Chat completions have the function in a field of its own, the others have it at hand.
+        function = tool.get("function", tool)
+        if isinstance(function, dict):
+            for name in ("parameters", "input_schema"):
+                if isinstance(function.get(name), dict):
+                    yield function.get("name"), function[name]
+        yield from _functions(tool.get("tools"))
+
+
+def _any_call(functions: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The schema that vLLM makes of a request that has to call one of its functions."""
+    calls = [
+        {
+            "properties": {
+                "name": {"type": "string", "enum": [name]},
+                "parameters": {key: value for key, value in schema.items() if key != "$defs"},
+            },
+            "required": ["name", "parameters"],
+        }
+        for name, schema in functions
+    ]
+    found = [schema.get("$defs") for _, schema in functions]
+    definitions = {
+        key: one for some in found if isinstance(some, dict) for key, one in some.items()
+    }
+    whole = {"type": "array", "minItems": 1, "items": {"type": "object", "anyOf": calls}}
+    return {**whole, "$defs": definitions} if definitions else whole
+
+
+def _rewritten(schema: str) -> str:
+    """The same JSON with each name written in one way."""
+    try:
+        return json.dumps(json.loads(schema))
+    except (ValueError, RecursionError):
+        return schema
 
 
 def _of_format(param: str, form: Any) -> Iterator[Grammar]:

@@ -20,6 +20,7 @@ from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
 from worker.connections import opened
+from worker.door_keeper import DoorKeeper
 from worker.engine_errors import EngineFailedError
 from worker.engine_pools import EnginePools
 from worker.engine_sizes import rows_at_once, small_rows, spare_seats, turn_rows
@@ -99,6 +100,17 @@ class LaneJob:
         self._engines = engines_class(
             catalog, lane, state, settings, patience_seconds=self._pools.patience_seconds
         )
+        self._doors = (
+            None
+            if model.live is None
+            else DoorKeeper(
+                state,
+                self._engines,
+                lanes=self._pools.lanes,
+                job=job,
+                always=model.min_replicas > 0,
+            )
+        )
         self._work = LaneWork(
             state,
             storage,
@@ -114,6 +126,7 @@ class LaneJob:
         """Work until the lane has been idle for `linger_seconds`, or has another job."""
         log.info("lane_job.started", lane=self._lane.name, job=self._job)
         beats = asyncio.create_task(self._beats())
+        doors = None if self._doors is None else asyncio.create_task(self._doors.run())
         try:
             if not self._pools.are_several:
                 await self._engines.ensure(self._lane)
@@ -124,6 +137,13 @@ class LaneJob:
             await self._state.lanes.fail(self._lane.name, str(error), job=self._job)
         finally:
             beats.cancel()
+            if doors is not None:
+                doors.cancel()
+
+    @property
+    def _is_wanted(self) -> bool:
+        """Whether an engine is wanted for live calls."""
+        return self._doors is not None and self._doors.is_wanted
 
     async def _work_until_idle(self) -> None:
         idle_since = time.monotonic()
@@ -131,7 +151,7 @@ class LaneJob:
             while not self._is_superseded:
                 try:
                     started = await self._start_work()
-                    if started or self._load.claims:
+                    if started or self._load.claims or self._is_wanted:
                         idle_since = time.monotonic()
                     elif time.monotonic() - idle_since > self._settings.linger_seconds:
                         if await self._close():
@@ -159,6 +179,7 @@ class LaneJob:
         has_work = (
             not self._pools.are_several
             or self._work.suspects
+            or self._is_wanted
             or await self._state.lanes.ready_count(self._lane.name)
         )
         if has_work:

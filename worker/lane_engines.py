@@ -2,11 +2,12 @@
 
 import asyncio
 
+from shared.cache_salt import CacheSalts
 from shared.catalog import Catalog, Lane
+from shared.doors import Door
 from shared.slices import Claim
 from shared.state import State
 from worker.batch_watch import BatchWatch
-from worker.cache_salt import CacheSalts
 from worker.engine_client import EngineClient
 from worker.engine_deployment import ensure_engine
 from worker.engine_errors import Engine
@@ -46,10 +47,23 @@ class LaneEngines:
         self._watch = BatchWatch(state)
         self._slice_runners: dict[Lane, SliceRunner] = {}
         self._suspect_runners: dict[Lane, SuspectRunner] = {}
+        self._deploying = asyncio.Lock()
+        self._plain_clients: dict[Lane, EngineClient] = {}
 
     async def ensure(self, engine: Lane) -> None:
         """Deploy the engine unless it is deployed. Raises EngineFailedError."""
-        await asyncio.to_thread(ensure_engine, self._catalog, engine)
+        # Whoever comes second finds that it is: a deployment takes seconds of a core.
+        async with self._deploying:
+            await asyncio.to_thread(ensure_engine, self._catalog, engine)
+
+    async def doors(self, engine: Lane) -> list[Door]:
+        """Where the engine's replicas take live calls. Raises TransientError."""
+        return await self._plain_client(engine).doors()
+
+    async def wake(self, engine: Lane) -> None:
+        """Return once a replica answers. Raises EngineFailedError and TransientError."""
+        await self.ensure(engine)
+        await self._plain_client(engine).wake()
 
     async def run_wave(self, claims: list[Claim], engine: Lane) -> None:
         """Run the slices up to their commits, in one Ray Data execution."""
@@ -86,6 +100,11 @@ class LaneEngines:
                 max_tenant_deaths=self._settings.max_engine_deaths_per_day,
             )
         return self._suspect_runners[engine]
+
+    def _plain_client(self, engine: Lane) -> EngineClient:
+        if engine not in self._plain_clients:
+            self._plain_clients[engine] = EngineClient(self._catalog.app_name(engine))
+        return self._plain_clients[engine]
 
     def client(self, engine: Lane) -> Engine:
         """Calls the engine from this process."""

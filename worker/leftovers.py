@@ -1,5 +1,6 @@
 """Removes what processes of Ray and vLLM leave behind on this node; nothing else does."""
 
+import socket
 import tempfile
 import threading
 import time
@@ -13,16 +14,23 @@ _KEPT_SECONDS = 3 * 86_400.0
 _LOGS = ("job-driver-*.log", "worker-*.out*", "worker-*.err*", "python-core-worker-*.log*")
 #: Where processes of an engine meet, by name of a file in the folder for temporary ones.
 _MEETINGS = ("vllm_dist_*",)
+#: Sockets between an engine's front and its core, by a UUID alone. Killed, they leave them there.
+_SOCKETS = ("-".join("[0-9a-f]" * size for size in (8, 4, 4, 4, 12)),)
+#: Longer than from a socket's making to its first listening.
+_SOCKET_SECONDS = 600.0
 
 
 def sweep_leftovers(logs: Path | None = None, *, now: float | None = None) -> int:
     """Remove old logs from Ray's folder `logs` and old files of vLLM; returns how many."""
-    before = (time.time() if now is None else now) - _KEPT_SECONDS
+    now = time.time() if now is None else now
+    temporary = Path(tempfile.gettempdir())
     removed = 0
-    for path in (*_found(Path(tempfile.gettempdir()), _MEETINGS), *_found(logs, _LOGS)):
+    for path in (*_found(temporary, _MEETINGS), *_found(logs, _LOGS), *_found(temporary, _SOCKETS)):
         # Another process may be faster, and other users' files are theirs.
         with suppress(OSError):
-            if path.is_file() and path.stat().st_mtime < before:
+            age = now - path.stat().st_mtime
+            is_old = path.is_file() and age > _KEPT_SECONDS
+            if is_old or (path.is_socket() and age > _SOCKET_SECONDS and _is_deserted(path)):
                 path.unlink()
                 removed += 1
     return removed
@@ -50,6 +58,16 @@ def logs_of_ray() -> Path | None:
 
     node = global_worker.node
     return None if node is None else Path(node.get_logs_dir_path())
+
+
+def _is_deserted(path: Path) -> bool:
+    """Whether nobody listens at a socket. An engine that does may be older than any bound."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+    return False
 
 
 def _found(folder: Path | None, patterns: tuple[str, ...]) -> Iterator[Path]:

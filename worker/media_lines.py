@@ -25,7 +25,7 @@ class MediaLine(NamedTuple):
 
 def media_line(line: bytes) -> MediaLine | None:
     """What the line names; None for one that brings all its media along, as nearly every line."""
-    if b"_url" not in line:
+    if b"_url" not in line and b'"source"' not in line:
         return None
     try:
         request = msgspec.json.decode(line)

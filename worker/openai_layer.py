@@ -16,7 +16,8 @@ from worker.engine_results import failure, from_http, success
 #: How long an abandoned request may take to leave vLLM, in seconds.
 ABORT_SECONDS = 5
 
-_Headers = list[tuple[bytes, bytes]]
+#: As ASGI has them.
+Headers = list[tuple[bytes, bytes]]
 
 
 class OpenAILayer:
@@ -41,7 +42,7 @@ class OpenAILayer:
         except Exception as error:  # noqa: BLE001  # the failure of a row is its result
             return _failure_of(error)
 
-    async def _answer(self, url: str, body: Any, headers: _Headers) -> Result:
+    async def _answer(self, url: str, body: Any, headers: Headers) -> Result:
         handler = self._handlers.get(url)
         if handler is None:
             return await self._answer_by_app(url, body, headers)
@@ -52,7 +53,7 @@ class OpenAILayer:
         scope = {"type": "http", "method": "POST", "path": url, "headers": headers}
         return _result_of(await handler.answer(request, Request(scope)))
 
-    async def _answer_by_app(self, url: str, body: Any, headers: _Headers) -> Result:
+    async def _answer_by_app(self, url: str, body: Any, headers: Headers) -> Result:
         """Use vLLM's whole FastAPI app: every endpoint, and its words for invalid bodies.
 
         It costs about 1.6 ms of CPU per request, so the busy endpoints avoid it.
@@ -76,7 +77,7 @@ class OpenAILayer:
             elif message["type"] == "http.response.body":
                 chunks.append(message.get("body", b""))
 
-        call = asyncio.ensure_future(self._app(_scope(url, headers), receive, send))
+        call = asyncio.ensure_future(self._app(http_scope(url, headers), receive, send))
         try:
             await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -135,7 +136,8 @@ class _FastJSONResponse(JSONResponse):
         return msgspec.json.encode(content)
 
 
-def _scope(url: str, headers: _Headers) -> dict[str, Any]:
+def http_scope(url: str, headers: Headers) -> dict[str, Any]:
+    """The ASGI scope of a call that vLLM's app answers in its own process."""
     return {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -45,13 +45,13 @@ def rules_from(environment: Mapping[str, str]) -> RowRules:
     return RowRules.model_validate_json(text) if text else DEFAULT_RULES
 
 
-def refused(rules: RowRules, url: str, body: Any) -> Result | None:
+def refused(rules: RowRules, url: str, body: Any, *, is_live: bool = False) -> Result | None:
     """The result of a request that breaks the rules; None if it may run.
 
     The body is as the tenant wrote it, without the fields that the worker sets. What is no object
     is left to the engine, which refuses it.
     """
-    found = rules.refusal(url, body) if isinstance(body, dict) else None
+    found = rules.refusal(url, body, is_live=is_live) if isinstance(body, dict) else None
     return found and refusal(f"{found.message}.", param=found.param)
 
 

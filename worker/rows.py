@@ -45,6 +45,8 @@ class _Usage(msgspec.Struct):
     output_tokens: int | None = None
     input_tokens_details: _InputDetails | None = None
     output_tokens_details: _OutputDetails | None = None
+    #: Anthropic's, which are not among its input tokens.
+    cache_read_input_tokens: int | None = None
 
 
 class _Body(msgspec.Struct):
@@ -106,11 +108,12 @@ def usage_of(body: bytes) -> SliceUsage:
     except msgspec.DecodeError:
         usage = _Usage()
     cached = usage.prompt_tokens_details or usage.input_tokens_details
+    apart = usage.cache_read_input_tokens or 0
     reasoning = usage.completion_tokens_details or usage.output_tokens_details
     return SliceUsage(
         completed=1,
-        input_tokens=usage.prompt_tokens or usage.input_tokens or 0,
-        cached_tokens=(cached.cached_tokens if cached else 0) or 0,
+        input_tokens=(usage.prompt_tokens or usage.input_tokens or 0) + apart,
+        cached_tokens=(cached.cached_tokens if cached else apart) or 0,
         output_tokens=usage.completion_tokens or usage.output_tokens or 0,
         reasoning_tokens=(reasoning.reasoning_tokens if reasoning else 0) or 0,
     )

@@ -10,8 +10,8 @@ from typing import Self
 
 from pydantic import Field, SecretStr
 
+from shared.cache_salt import derived_secret
 from shared.settings import ENGINE_DEATHS_PER_DAY, StoreSettings
-from worker.cache_salt import derived_secret
 from worker.engine_sizes import ROWS_PER_ENGINE_CALL
 
 #: Names the folder: one file for each secret setting, with the name of its variable.

@@ -11,19 +11,19 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import msgspec
-import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pyarrow as pa
 import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink
 
+from shared.cache_salt import CacheSalts
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.settings import open_storage
 from shared.slices import Claim, SliceUsage, StrikeRange
 from shared.state import State
 from shared.storage import Storage
 from worker.batch_watch import BatchWatch
-from worker.cache_salt import CacheSalts
 from worker.connections import open_state, read_settings, run_with_stores
 from worker.engine_client import EngineClient
 from worker.media_engine import with_media

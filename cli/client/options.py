@@ -26,7 +26,18 @@ BatchIds = Annotated[
 FileId = Annotated[str, typer.Argument(help="The file's id, as `batchyard files ls` shows it.")]
 Inputs = Annotated[
     list[Path],
-    typer.Argument(help="Input files in JSON Lines; a folder stands for its .jsonl files."),
+    typer.Argument(
+        help="Input files in JSON Lines, or tables with --template; a folder stands for "
+        "its .jsonl files."
+    ),
+]
+Template = Annotated[
+    Path | None,
+    typer.Option(
+        "--template",
+        help="The files are tables (Parquet, Arrow, CSV, JSON Lines); this YAML file makes a "
+        "request of each row.",
+    ),
 ]
 Endpoint = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from cli.client.options import (
     Metadata,
     Priority,
     ResultOrder,
+    Template,
     Wait,
     Window,
     connected,
@@ -35,6 +36,7 @@ def run(
     files: Inputs,
     output: Output = None,
     *,
+    template: Template = None,
     endpoint: Endpoint = None,
     window: Window = "24h",
     priority: Priority = 5,
@@ -49,8 +51,10 @@ def run(
     from cli.client.inputs import input_files
     from cli.client.runs import Runs
     from cli.client.submission import BatchOptions, metadata_of
+    from cli.client.templates import read_template
 
-    options = BatchOptions(endpoint, window, priority, metadata_of(metadata))
+    rows = None if template is None else read_template(template)
+    options = BatchOptions(endpoint, window, priority, metadata_of(metadata), rows)
     with connected(context, waits=True) as gateway:
         runs = Runs(gateway, options, order=order, output=output, is_new=again)
         codes = runs.run(input_files(files))
@@ -61,6 +65,7 @@ def submit(
     files: Inputs,
     endpoint: Endpoint = None,
     *,
+    template: Template = None,
     window: Window = "24h",
     priority: Priority = 5,
     metadata: Metadata = None,
@@ -71,9 +76,11 @@ def submit(
     """Create a batch of each input file, and print the batches."""
     from cli.client.inputs import input_files
     from cli.client.submission import BatchOptions, create, metadata_of
+    from cli.client.templates import read_template
     from cli.client.waiting import wait_for
 
-    options = BatchOptions(endpoint, window, priority, metadata_of(metadata))
+    rows = None if template is None else read_template(template)
+    options = BatchOptions(endpoint, window, priority, metadata_of(metadata), rows)
     paths = input_files(files)
     # All of them are looked at before anything is sent.
     bodies = [options.body(path) for path in paths]

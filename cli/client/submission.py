@@ -8,6 +8,7 @@ from cli.client.gateway import Gateway
 from cli.client.inputs import digest_of, endpoint_of
 from cli.client.progress import Sending
 from cli.client.run_key import run_key
+from cli.client.templates import RowTemplate
 from cli.client.uploads import upload
 from cli.client.words import bytes_text
 from shared.errors import ConflictError, InvalidInputError
@@ -20,15 +21,20 @@ class BatchOptions(NamedTuple):
     window: str = "24h"
     priority: int = 5
     metadata: Mapping[str, str] | None = None
+    template: RowTemplate | None = None
 
     def body(self, path: Path) -> dict[str, Any]:
-        """The creation's fields for a file. Raises InvalidInputError."""
-        return {
-            "endpoint": self.endpoint or endpoint_of(path),
+        """The creation's fields for a file, but for the file's id. Raises InvalidInputError."""
+        body: dict[str, Any] = {
+            "endpoint": self.endpoint,
             "completion_window": self.window,
             "priority": self.priority,
             "metadata": dict(self.metadata) if self.metadata else None,
         }
+        if self.template is not None:
+            body["endpoint"] = self.endpoint or self.template.endpoint
+            return {**body, "input": self.template.input}
+        return {**body, "endpoint": self.endpoint or endpoint_of(path)}
 
 
 class Submission(NamedTuple):
@@ -67,10 +73,15 @@ def take_up(gateway: Gateway, path: Path, options: BatchOptions) -> Submission:
 
 def create(gateway: Gateway, path: Path, body: Mapping[str, Any], key: str) -> dict[str, Any]:
     """A new batch of the file."""
-    size = path.stat().st_size
+    size, dataset = path.stat().st_size, body.get("input")
     with Sending(f"{path.name}: sending {bytes_text(size)}", size) as sending:
-        file = upload(gateway, path, report=sending.show)
-    return gateway.post("batches", {"input_file_id": file["id"], **body}, key=key)
+        purpose = "batch" if dataset is None else "user_data"
+        file = upload(gateway, path, purpose=purpose, report=sending.show)
+    if dataset is None:
+        source: dict[str, Any] = {"input_file_id": file["id"]}
+    else:
+        source = {"input": {**dataset, "file_id": file["id"]}}
+    return gateway.post("batches", {**body, **source}, key=key)
 
 
 def _known(gateway: Gateway, key: str) -> dict[str, Any] | None:

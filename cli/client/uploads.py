@@ -12,12 +12,15 @@ from cli.client.gateway import Gateway
 #: connection breaks, one part is sent again.
 PART_BYTES = 64 * 1024 * 1024
 _MIME = "application/jsonl"
+#: Of files that a gateway would keep for ever.
+_KEPT_SECONDS = 2_592_000
 
 
 def upload(
     gateway: Gateway,
     path: Path,
     *,
+    purpose: str = "batch",
     report: Callable[[int], None] = lambda _: None,
     part_bytes: int = PART_BYTES,
 ) -> dict[str, Any]:
@@ -27,11 +30,18 @@ def upload(
         return gateway.post_form(
             "files",
             lambda: {
-                "data": {"purpose": "batch"},
+                "data": {"purpose": purpose, **_expiry(purpose)},
                 "files": {"file": (path.name, _Range(path, 0, size, report), _MIME)},
             },
         )
-    params = {"bytes": size, "filename": path.name, "mime_type": _MIME, "purpose": "batch"}
+    params: dict[str, Any] = {
+        "bytes": size,
+        "filename": path.name,
+        "mime_type": _MIME,
+        "purpose": purpose,
+    }
+    if purpose != "batch":
+        params["expires_after"] = {"anchor": "created_at", "seconds": _KEPT_SECONDS}
     upload_id = gateway.post("uploads", params)["id"]
     parts = [
         _upload_part(gateway, upload_id, path, start, min(start + part_bytes, size), report)
@@ -41,6 +51,16 @@ def upload(
         "file"
     ]
     return file
+
+
+def _expiry(purpose: str) -> dict[str, str]:
+    """The form fields that let a file expire, unless it does so by itself."""
+    if purpose == "batch":
+        return {}
+    return {
+        "expires_after[anchor]": "created_at",
+        "expires_after[seconds]": str(_KEPT_SECONDS),
+    }
 
 
 def _upload_part(

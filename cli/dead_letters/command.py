@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from aio_pika.abc import AbstractIncomingMessage
 
-from cli.dead_letters.letters import Act, each, held, to_json, to_text, with_bus
+from cli.dead_letters.letters import to_json, to_text, with_bus
 from cli.dead_letters.rows import app as dead_rows
 from cli.options import (
     HERE,
@@ -25,8 +25,9 @@ from cli.options import (
 )
 from cli.trail import told
 from shared.bus.connection import Bus
-from shared.bus.dead_letters import DeadLetter, replay_headers
-from shared.bus.topology import SUBMIT_EXCHANGE
+from shared.bus.dead_letters import DeadLetter
+from shared.bus.letters import Act, each, first, held
+from shared.bus.letters import replay as send_again
 from shared.errors import NotFoundError
 
 app = typer.Typer(
@@ -60,19 +61,7 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List dead letters; nothing is removed."""
-
-    async def collect(bus: Bus) -> list[DeadLetter]:
-        found: list[DeadLetter] = []
-        async with aclosing(held(bus)) as letters:
-            async for _, letter in letters:
-                if tenant in (None, letter.user):
-                    # A body may have a megabyte, and none is shown here.
-                    found.append(letter._replace(body=b"", size=len(letter.body)))
-                if len(found) == limit:
-                    break
-        return found
-
-    letters = with_bus(collect, run_dir, amqp_url)
+    letters = with_bus(lambda bus: first(bus, limit, tenant=tenant), run_dir, amqp_url)
     if as_json:
         typer.echo(json.dumps([to_json(letter) for letter in letters]))
         return
@@ -133,21 +122,7 @@ def replay(
     wanted = _wanted(letter_ids, every=every)
 
     async def send(bus: Bus, message: AbstractIncomingMessage, letter: DeadLetter) -> None:
-        sent = letter.properties
-        names = ("message_id", "type", "content_type", "content_encoding", "correlation_id")
-        await bus.publish(
-            # All batch messages go there, even those that reached our queue by another way.
-            SUBMIT_EXCHANGE,
-            letter.routing_key,
-            letter.body,
-            properties={
-                **{name: sent[name] for name in names if name in sent},
-                "user_id": bus.user,
-            },
-            headers=replay_headers(letter),
-            mandatory=True,
-        )
-        await message.ack()
+        await send_again(bus, message, letter)
         act.tenant = letter.user
         act.done(letter.id)
 
@@ -186,7 +161,12 @@ def _for_each(
     wanted: Collection[str] | None, act: Act, run_dir: Path, amqp_url: str | None
 ) -> list[str]:
     """The ids of the letters that were acted on. Raises NotFoundError if one is not there."""
-    done = with_bus(lambda bus: each(bus, wanted, act), run_dir, amqp_url)
+
+    async def do(bus: Bus) -> list[str]:
+        await bus.connect()
+        return await each(bus, wanted, act)
+
+    done = with_bus(do, run_dir, amqp_url)
     if missing := sorted(set(wanted or ()) - set(done)):
         raise _unknown(missing)
     return done

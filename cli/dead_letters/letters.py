@@ -1,44 +1,17 @@
-"""The letters in the broker's queue of dead letters, while one command holds them."""
+"""Dead letters for a command: the broker that has them, and how they are shown."""
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aio_pika.abc import AbstractIncomingMessage
-
 from shared.bus.connection import Bus
-from shared.bus.dead_letters import DeadLetter, read
-from shared.bus.topology import DEAD_QUEUE
+from shared.bus.dead_letters import DeadLetter
 from shared.errors import SetupError, TransientError
 
 T = TypeVar("T")
-
-#: Done to one letter, whose message it settles.
-Act = Callable[[Bus, AbstractIncomingMessage, DeadLetter], Awaitable[None]]
-
-
-async def held(bus: Bus) -> AsyncGenerator[tuple[AbstractIncomingMessage, DeadLetter], None]:
-    """Every letter in the queue; those that are not settled go back when this is closed."""
-    async with bus.holding(DEAD_QUEUE) as messages:
-        async for message in messages:
-            yield message, read(message, service_user=bus.user)
-
-
-async def each(bus: Bus, wanted: Collection[str] | None, act: Act) -> list[str]:
-    """Act on the letters with these ids, or on all for None. Returns the ids of those found."""
-    await bus.connect()
-    done: list[str] = []
-    async with aclosing(held(bus)) as letters:
-        async for message, letter in letters:
-            # A letter that is rejected again in the meantime is left, or this would never end.
-            if (wanted is None or letter.id in wanted) and letter.id not in done:
-                await act(bus, message, letter)
-                done.append(letter.id)
-    return done
 
 
 def with_bus(work: Callable[[Bus], Awaitable[T]], run_dir: Path, url: str | None) -> T:

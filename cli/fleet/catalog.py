@@ -26,6 +26,7 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
         CHAT_MODEL: {
             "source": str(make_tiny_chat_model(run_dir / "models" / CHAT_MODEL).resolve()),
             "pools": ["local"],
+            "live": {},
             "engine": {
                 "max_model_len": 1024,
                 "max_num_seqs": 128,
@@ -36,6 +37,7 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
         EMBED_MODEL: {
             "source": str(minilm_path().resolve()),
             "pools": ["local"],
+            "live": {},
             "engine": {
                 "runner": "pooling",
                 "max_num_seqs": 128,
@@ -50,7 +52,7 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
         folder = Path(model).expanduser()
         name = folder.resolve().name if folder.is_dir() else model
         source = str(folder.resolve()) if folder.is_dir() else model
-        entries[name] = {"source": source, "pools": ["local"], "env": _CPU_ENVIRONMENT}
+        entries[name] = {"source": source, "pools": ["local"], "live": {}, "env": _CPU_ENVIRONMENT}
         if not _gpu():
             # On a CPU, compiling the model takes longer than it saves.
             entries[name]["engine"] = {"enforce_eager": True}

@@ -206,7 +206,12 @@ class Fleet:
             "gateway",
             [*python, "gateway"],
             self.run_dir,
-            environment={**environment, **user, "BATCHYARD_PORT": str(self.port)},
+            environment={
+                **environment,
+                **user,
+                "BATCHYARD_PORT": str(self.port),
+                "BATCHYARD_CACHE_SECRET": self.credentials.cache_secret,
+            },
         )
 
     async def _add_first_key(self, environment: Mapping[str, str]) -> None:

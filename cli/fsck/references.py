@@ -139,6 +139,7 @@ _RULES: Mapping[Kind, Callable[[str, Facts], _Verdict]] = {
     Kind.FILE: _file,
     Kind.FILE_RECORD: _file,
     Kind.MANIFEST: _manifest,
+    Kind.DATASET: _of_batch,
     Kind.PLAN: _of_live_batch,
     Kind.COPY: _of_live_batch,
     Kind.CANCELLATION: _of_batch,

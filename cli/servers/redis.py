@@ -1,10 +1,9 @@
 """A private Redis with passwords, which answers a write when it is on disk."""
 
+import os
 import socket
 from pathlib import Path
 from urllib.parse import quote
-
-import psutil
 
 from cli.servers.ports import Ports
 from cli.servers.process import (
@@ -14,8 +13,6 @@ from cli.servers.process import (
     write_private_file,
 )
 from shared.errors import SetupError
-from shared.state.access import LANE_USER, lane_rules
-from shared.state.state import NAMESPACE
 
 _CONFIGURATION = """\
 bind 127.0.0.1
@@ -65,6 +62,8 @@ class Redis:
     @property
     def lane_url(self) -> str:
         """The address with the login of lane jobs in it."""
+        from shared.state.access import LANE_USER  # as in `launch`
+
         login = f"{LANE_USER}:{quote(self._lane_password or '', safe='')}"
         return f"redis://{login}@127.0.0.1:{self._port}/0"
 
@@ -88,9 +87,13 @@ class Redis:
             port=self._port,
             directory=self._directory.resolve(),
             password=self._password,
-            max_memory_bytes=max(_MIN_MEMORY_BYTES, psutil.virtual_memory().total // 4),
+            max_memory_bytes=max(_MIN_MEMORY_BYTES, _machine_bytes() // 4),
         )
         if self._lane_password is not None:
+            # Not at the top: the servers also start where nothing is installed.
+            from shared.state.access import LANE_USER, lane_rules
+            from shared.state.state import NAMESPACE
+
             rules = lane_rules(NAMESPACE)
             configuration += f'user {LANE_USER} on ">{self._lane_password}" {rules}\n'
         write_private_file(self._configuration, configuration)
@@ -124,6 +127,11 @@ class Redis:
                     return [answers.readline(), answers.readline()] == [b"+OK\r\n", b"+PONG\r\n"]
         except OSError:
             return False
+
+
+def _machine_bytes() -> int:
+    # Without psutil: this also runs in the image of a server, where nothing is installed.
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _require_usable(password: str) -> None:

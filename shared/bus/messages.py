@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from shared.dataset.dataset import Dataset
 from shared.errors import InvalidInputError
 
 M = TypeVar("M", bound=BaseModel)
@@ -164,6 +165,12 @@ class FileInput(_Shape):
     file_id: str = Field(pattern="^file-[A-Za-z0-9_-]{1,64}$")
 
 
+class DatasetInput(Dataset):
+    """Rows of a table or a folder, each of which becomes a request."""
+
+    kind: Literal["dataset"]
+
+
 class Deliver(_Shape):
     """What the batch's last event carries besides its state."""
 
@@ -182,7 +189,7 @@ class Submission(_Shape):
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
         Field(max_length=16),
     ] = None
-    input: InlineInput | S3Input | FileInput = Field(discriminator="kind")
+    input: InlineInput | S3Input | FileInput | DatasetInput = Field(discriminator="kind")
     # Omitted if unset, so that old fingerprints stay valid.
     deliver: Deliver | None = Field(default=None, exclude_if=lambda deliver: deliver is None)
 

@@ -44,6 +44,7 @@ _Body = msgspec.defstruct(
         ("prompt", Any, None),
         ("input", Any, None),
         ("instructions", Any, None),
+        ("system", Any, None),
         ("cache_salt", Any, None),
         *(
             (name, msgspec.Raw, msgspec.Raw())
@@ -57,7 +58,7 @@ _Body = msgspec.defstruct(
         ),
     ],
 )
-_FORM = tuple(name for name in _Body.__struct_fields__ if name not in _Body.__struct_fields__[:5])
+_FORM = tuple(name for name in _Body.__struct_fields__ if name not in _Body.__struct_fields__[:6])
 _Line = msgspec.defstruct("_Line", [("url", str), ("body", _Body)])
 _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Line)
 
@@ -95,7 +96,7 @@ def _blocks(body: Any) -> tuple[int, ...]:
 def _texts(body: Any) -> Iterator[str]:
     """The prompt's text from its start, as far as it can be told without the model's template."""
     yield bytes(body.tools).decode()
-    yield f"{body.instructions or ''}"
+    yield f"{body.instructions or body.system or ''}"
     for content in (body.messages, body.prompt, body.input):
         if isinstance(content, list):
             for item in content:
@@ -118,8 +119,8 @@ def _item(item: Any) -> Iterator[str]:
 
 def _kind(body: Any) -> int:
     found = 0
-    if body.instructions is not None:
-        found = crc32(f"{body.instructions}".encode(errors="surrogatepass"), found)
+    if (instructions := body.instructions or body.system) is not None:
+        found = crc32(f"{instructions}".encode(errors="surrogatepass"), found)
     for item in _items(body):
         if isinstance(item, dict) and item.get("role") in _INSTRUCTING_ROLES:
             found = crc32(f"{item.get('content')}".encode(errors="surrogatepass"), found)

@@ -9,6 +9,7 @@ import msgspec
 
 from shared.input.name_set import NameSet
 from shared.input.problems import DECODE_ERRORS, Problems, shortened
+from shared.input.request_lines import mended
 from shared.openai.endpoints import CONTENTS, ENDPOINTS
 
 #: What the check of any line looks at in a body, whatever it holds.
@@ -16,7 +17,6 @@ _Body = msgspec.defstruct(
     "_Body",
     [
         ("model", Any, msgspec.UNSET),
-        ("stream", Any, False),
         *((name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for name in sorted(CONTENTS)),
     ],
 )
@@ -48,7 +48,7 @@ class LineCheck:
         """Report all problems of the line; returns the request that it is, good or bad."""
         try:
             line.decode()
-            request = self._decoder.decode(line)
+            request = self._decode(line)
         except DECODE_ERRORS:
             self.problems.add_malformed(number, line)
             return None
@@ -70,16 +70,15 @@ class LineCheck:
                 "url",
                 "The URL provided for this request does not match the batch endpoint.",
             )
-        if request.body.stream not in (False, None):
-            self.problems.add(
-                "streaming_unsupported",
-                number,
-                "body.stream",
-                "Chat Completions: Streaming is not supported in the Batch API.",
-            )
         self._check_model(number, request.body.model, url)
         self._check_content(number, request.body, url)
         return request
+
+    def _decode(self, line: bytes) -> Any:
+        try:
+            return self._decoder.decode(line)
+        except msgspec.DecodeError:
+            return self._decoder.decode(mended(line))
 
     def _check_content(self, number: int, body: Any, url: str) -> None:
         endpoint = ENDPOINTS.get(url)

@@ -71,8 +71,13 @@ _CONTENTS: dict[str, Any] = {
     "items": str,
     "texts": Annotated[str, msgspec.Meta(min_length=1)] | list[str],
 }
-#: Endpoints with plain lines. Pairs are counted in ways of their own.
-PLAIN_PATHS = frozenset(path for path, one in ENDPOINTS.items() if one.prompt in _CONTENTS)
+#: Endpoints with plain lines. Pairs are counted in ways of their own, and Anthropic's messages have
+#: roles of their own.
+PLAIN_PATHS = frozenset(
+    path
+    for path, one in ENDPOINTS.items()
+    if one.prompt in _CONTENTS and (one.is_openais or one.prompt == "texts")
+)
 
 
 @lru_cache(maxsize=128)
@@ -120,7 +125,7 @@ def _other_fields(endpoint: Endpoint) -> Iterator[tuple[str, Any, Any]]:
     for name in sorted(unread - {"stream", endpoint.body.exempting}):
         yield name, msgspec.Raw, msgspec.Raw()
     for name, field in fields.items():
-        if name in ("model", endpoint.content, *endpoint.body.closed):
+        if name in ("model", "stream", endpoint.content, *endpoint.body.closed):
             continue
         if name in endpoint.output_limits:
             yield name, _COUNT | None, None

@@ -1,5 +1,7 @@
 """The lines of a batch's input, as bytes. Pure."""
 
+import json
+
 import msgspec
 
 #: An input may begin with it.
@@ -21,4 +23,22 @@ def split(body: bytes) -> list[bytes]:
 
 def custom_id_of(line: bytes) -> str:
     """What the client calls the request."""
-    return msgspec.json.decode(line, type=_CustomId).custom_id
+    try:
+        return msgspec.json.decode(line, type=_CustomId).custom_id
+    except msgspec.DecodeError:
+        return msgspec.json.decode(mended(line), type=_CustomId).custom_id
+
+
+def mended(line: bytes) -> bytes:
+    """The line with `?` for each half of a surrogate pair that stands alone.
+
+    JSON can escape such a half, which no encoding can hold, and some writers cut texts in the
+    middle of a pair. A line that is not JSON, or whose `custom_id` has one, stays as it is.
+    """
+    try:
+        value = json.loads(line.decode())  # bytes would be allowed a byte order mark
+        if isinstance(value, dict):
+            str(value.get("custom_id")).encode()
+    except (ValueError, RecursionError):
+        return line
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")

@@ -56,6 +56,10 @@ class Limits(NamedTuple):
             return self
         return self._replace(custom_id_characters=custom_id_characters)
 
+    def of_dataset(self, rows: int) -> "Limits":
+        """The same for the input that a dataset was rendered into, which has limits of its own."""
+        return self._replace(rows=rows, embedding_inputs=max(rows, self.embedding_inputs))
+
 
 @dataclass
 class InputCheck:
@@ -210,7 +214,7 @@ class InputCheck:
         assert self._line_check.last is not None  # noqa: S101  # plain lines are like the last one
         url, model = self._line_check.last
         limits, endpoint = self.rules.get(model, DEFAULT_RULES).limits, ENDPOINTS[url]
-        if limits.stop < MAX_PLAIN_LIST:
+        if min(limits.stop, limits.tokens) < MAX_PLAIN_LIST:
             return None
         if max(map(len, lines)) > limits.schema_bytes and any(
             has_plain_constraint(request.body) for request in requests

@@ -15,6 +15,7 @@ class Kind(StrEnum):
     FILE_RECORD = "file record"
     DELETION = "deletion"
     MANIFEST = "manifest"
+    DATASET = "dataset"
     PACK = "pack"
     PLAN = "plan"
     COPY = "copy"
@@ -38,6 +39,7 @@ _KEYS: Mapping[Kind, str] = {
     Kind.FILE: r"files/[^/]+/[^/]+",
     Kind.DELETION: r"deleted/[^/]+/[^/]+",
     Kind.MANIFEST: rf"{_BATCH}/manifest\.json",
+    Kind.DATASET: rf"{_BATCH}/dataset-[0-9a-f]+\.json",
     Kind.PACK: r"packs/[^/]+/\d+\.jsonl",
     Kind.PLAN: rf"{_BATCH}/plan\.json",
     Kind.COPY: rf"{_BATCH}/copies/[^/]+\.jsonl",

@@ -53,6 +53,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     start: int = 0
     #: How many strikes each row starts with, as if that many engines had died with it.
     strikes: int = 0
+    #: The key of the dataset that the input is rendered from; until then it stands for the input.
+    dataset: str = ""
 
 
 def to_manifest(record: Mapping[str, str]) -> Manifest:

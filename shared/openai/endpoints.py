@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from shared.openai.bodies import Body
 from shared.openai.bodies.embedding import EmbeddingBody
 from shared.openai.bodies.generation import COMPLETION_TOKENS, ChatBody, CompletionBody
+from shared.openai.bodies.messages import MessagesBody
 from shared.openai.bodies.pooling import ClassifyBody, PoolingBody
 from shared.openai.bodies.response import ResponseBody
 from shared.openai.bodies.scoring import SCORE_FORMS, RerankBody, ScoreBody
@@ -144,6 +145,15 @@ _ROWS = (
         body=ResponseBody,
         prompt="items",
         output_limits=("max_output_tokens",),
+    ),
+    Endpoint(
+        "/v1/messages",
+        tasks=("generate",),
+        forms=(("messages",),),
+        body=MessagesBody,
+        prompt="messages",
+        output_limits=("max_tokens",),
+        is_openais=False,
     ),
     # vLLM has them under several paths, and clients know one or the other.
     *map(_score, ("/v1/score", "/score")),

@@ -10,9 +10,13 @@ RATE_NAMES = {
     "requests": "requests per min (RPM)",
     "files": "requests to files and uploads per min",
     "batches": "batches per hour",
+    "live": "live requests per min (RPM)",
+    "live-tokens": "tokens of live requests per min (TPM)",
 }
 #: What a tenant may have at once, or in a day.
-Amount = Literal["requests", "tokens", "stored_bytes", "event_streams", "engine_deaths"]
+Amount = Literal[
+    "requests", "tokens", "stored_bytes", "event_streams", "engine_deaths", "live_calls"
+]
 
 
 class _Words(NamedTuple):
@@ -46,6 +50,12 @@ _AMOUNTS: Mapping[Amount, _Words] = {
         "open event streams",
         "event_stream_limit_exceeded",
         "Please close a stream that you no longer need.",
+    ),
+    "live_calls": _Words(
+        "Live call",
+        "live calls at once",
+        "live_call_limit_exceeded",
+        "Please try again once one of them has ended.",
     ),
     "engine_deaths": _Words(
         "Engine death",

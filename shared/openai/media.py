@@ -17,9 +17,9 @@ from shared.openai.endpoints import CONTENTS
 
 S3_SCHEME = "s3://"
 #: Fields of a part that hold a URL, or an object with one.
-_URLS = frozenset({"audio_url", "file_url", "image_url", "video_url"})
+_URLS = frozenset({"audio_url", "file_url", "image_url", "source", "video_url"})
 #: Fields of a part that hold an object with base64.
-_DATA = frozenset({"input_audio"})
+_DATA = frozenset({"input_audio", "source"})
 #: Parts that hold the engine's own objects instead of media, and the name under which the engine
 #: keeps a part for whoever asks for that name.
 _CLOSED = frozenset(
@@ -84,7 +84,7 @@ def media_of(body: Mapping[str, Any]) -> Iterator[Medium]:
         if isinstance(value, dict):
             if isinstance(value.get("url"), str):
                 yield Medium(place, value["url"], value, "url")
-        elif isinstance(value, str):
+        elif isinstance(value, str) and name != "source":
             yield Medium(place, value, holder, name)
 
 
@@ -176,7 +176,7 @@ def _bytes_in(url: str) -> int:
 def _fields(body: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
     """Each field inside the request's conversation: its place, name, value and holder."""
     # What else stands beside a conversation is text for its template.
-    names = _CONVERSATIONS if "messages" in body else sorted(CONTENTS)
+    names = _CONVERSATIONS if body.get("messages") else sorted(CONTENTS)
     # One iterator for each level, because a line may hold millions of values.
     levels = [_inside(name, body.get(name)) for name in names]
     while levels:
@@ -186,7 +186,8 @@ def _fields(body: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, 
         place, name, value, holder = found
         if isinstance(name, str):
             yield place, name, value, holder
-        if isinstance(value, list | dict) and name not in _CALLS:
+        is_call = name in _CALLS or (name == "input" and holder.get("type") == "tool_use")
+        if isinstance(value, list | dict) and not is_call:
             levels.append(_inside(place, value))
 
 

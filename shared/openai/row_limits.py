@@ -12,7 +12,10 @@ from shared.openai.endpoints import Endpoint
 
 #: Of OpenAI's own API, the most answers and the most inputs of one request.
 MAX_ANSWERS, MAX_INPUTS = 128, 2048
-_STOPS = ("stop", "stop_token_ids", "bad_words")
+_STOPS = ("stop", "stop_sequences", "stop_token_ids", "bad_words")
+#: Fields that say something of single tokens, and how many tokens vLLM's runner has room for. Of
+#: more than that its process dies.
+_TOKENS, _MAX_TOKENS = ("logit_bias", "allowed_token_ids"), 1024
 
 
 class RowLimits(BaseModel):
@@ -29,6 +32,8 @@ class RowLimits(BaseModel):
     prompt_logprobs: int | None = Field(default=20, ge=0)
     #: Entries of `stop`, of `stop_token_ids` and of `bad_words`.
     stop: int = Field(default=64, ge=0)
+    #: Tokens in `logit_bias`, and in `allowed_token_ids`.
+    tokens: int = Field(default=_MAX_TOKENS, ge=0, le=_MAX_TOKENS)
     #: Schemas, grammars, regular expressions and choices together, as JSON.
     schema_bytes: int = Field(default=131_072, ge=0)
     #: Of a processor, for compiling any one of them.
@@ -53,6 +58,20 @@ class RowLimits(BaseModel):
                 f"The request asks for {count} sequences (its prompts, times the answers to each), "
                 f"and this model takes {self.sequences} in one request. Split the request",
             )
+        yield from self._counted(body)
+        size = 0.0
+        for name, constraint in _constraints(body):
+            size += _size(constraint)
+            if size > self.schema_bytes:
+                yield Refusal(
+                    name,
+                    "The request's schemas, grammars, expressions and choices have more than the "
+                    f"{self.schema_bytes} bytes that this model takes. Use smaller ones",
+                )
+                return
+
+    def _counted(self, body: Mapping[str, Any]) -> Iterator[Refusal]:
+        """Fields of which there are too many."""
         for name in ("logprobs", "top_logprobs"):
             # In a chat, `logprobs` is true or false.
             if not isinstance(body.get(name), bool):
@@ -65,16 +84,9 @@ class RowLimits(BaseModel):
         for name in _STOPS:
             if isinstance(some := body.get(name), list):
                 yield from _too_many(name, len(some), self.stop)
-        size = 0.0
-        for name, constraint in _constraints(body):
-            size += _size(constraint)
-            if size > self.schema_bytes:
-                yield Refusal(
-                    name,
-                    "The request's schemas, grammars, expressions and choices have more than the "
-                    f"{self.schema_bytes} bytes that this model takes. Use smaller ones",
-                )
-                return
+        for name in _TOKENS:
+            if isinstance(some := body.get(name), list | dict):
+                yield from _too_many(name, len(some), self.tokens)
 
 
 def sequences(endpoint: Endpoint, body: Mapping[str, Any]) -> int:
@@ -114,8 +126,9 @@ def _constraints(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in ("response_format", "structured_outputs"):
         if isinstance(body.get(name), dict):
             yield name, body[name]
-    text = body.get("text")
-    if isinstance(text, dict) and isinstance(text.get("format"), dict):
-        yield "text", text["format"]
+    for name in ("text", "output_config"):
+        holder = body.get(name)
+        if isinstance(holder, dict) and isinstance(holder.get("format"), dict):
+            yield name, holder["format"]
     if isinstance(tools := body.get("tools"), list):
         yield "tools", tools

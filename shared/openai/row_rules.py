@@ -16,6 +16,20 @@ from shared.openai.row_limits import RowLimits, int_of
 
 #: Characters of a client's own name of a field that a refusal repeats.
 _MAX_NAME = 64
+#: Fields that vLLM and OpenAI once had, which vLLM now ignores without a word, and the new names.
+FORMER_NAMES: Mapping[str, str] = {
+    "function_call": "tool_choice",
+    "functions": "tools",
+    "guided_choice": "structured_outputs.choice",
+    "guided_decoding_backend": "structured_outputs",
+    "guided_grammar": "structured_outputs.grammar",
+    "guided_json": "structured_outputs.json",
+    "guided_regex": "structured_outputs.regex",
+    "guided_whitespace_pattern": "structured_outputs.whitespace_pattern",
+    "structural_tag": "structured_outputs.structural_tag",
+}
+#: What pydantic reads as true.
+_TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 
 
 class RowRules(BaseModel):
@@ -36,11 +50,14 @@ class RowRules(BaseModel):
         known = [limit for limit in (self.limits.max_tokens, self.context) if limit is not None]
         return min(known, default=None)
 
-    def refusal(self, path: str, body: Mapping[str, Any]) -> Refusal | None:
-        """Why a request to this endpoint may not run; None if it may."""
+    def refusal(
+        self, path: str, body: Mapping[str, Any], *, is_live: bool = False
+    ) -> Refusal | None:
+        """Why a request to this endpoint may not run; None if it may. Live calls may stream."""
         endpoint = ENDPOINTS[path]
         return (
             self._unknown_field(endpoint, body)
+            or (None if is_live else _streaming(endpoint, body))
             or self.limits.refusal(endpoint, body)
             or media_refusal(body, self.media, extra_fields=self.extra_fields)
         )
@@ -62,6 +79,8 @@ class RowRules(BaseModel):
         for name, value in body.items():
             # An empty value says what the engine does without the field.
             if value and name not in endpoint.fields and name not in self.extra_fields:
+                if (new := FORMER_NAMES.get(name)) and new.partition(".")[0] in endpoint.fields:
+                    return Refusal(name, f"The engine ignores this former name. Use '{new}'")
                 return Refusal(
                     name[:_MAX_NAME],
                     f"{endpoint.path} has no such field here. Leave it out, or ask the operator "
@@ -76,6 +95,20 @@ class RowRules(BaseModel):
                     "'chat_template' for this model",
                 )
         return None
+
+
+def wants_stream(endpoint: Endpoint, body: Mapping[str, Any]) -> bool:
+    """Whether the engine would stream the answer; it reads "yes" and 1 as true."""
+    value = body.get("stream")
+    if isinstance(value, str):
+        return endpoint.has_output and value.lower() in _TRUE
+    return endpoint.has_output and value in (True, 1)
+
+
+def _streaming(endpoint: Endpoint, body: Mapping[str, Any]) -> Refusal | None:
+    if wants_stream(endpoint, body):
+        return Refusal("stream", "Streaming is not supported in the Batch API. Leave it out")
+    return None
 
 
 #: The rules of a model for which the operator has set none.

@@ -18,8 +18,9 @@ from shared.state.limits import (
     Rate,
     RateStatus,
 )
+from shared.state.live_calls import LiveCallLimits, TooManyCalls
 from shared.state.state import Bells, MovedError, State
-from shared.state.streams import Stream
+from shared.state.streams import Stream, Streams
 from shared.state.tenants import Usage
 from shared.state.uploads import PartRecord, UploadRecord
 
@@ -35,6 +36,7 @@ __all__ = [
     "JobRecord",
     "KeyRecord",
     "KnownBatch",
+    "LiveCallLimits",
     "MovedError",
     "NewBatch",
     "NewBatchParams",
@@ -49,6 +51,8 @@ __all__ = [
     "Start",
     "State",
     "Stream",
+    "Streams",
+    "TooManyCalls",
     "UploadRecord",
     "Usage",
 ]

@@ -23,6 +23,7 @@ LANE_SCRIPTS = (
     "lose_input",
     "release",
     "renew",
+    "show_doors",
     "tell_ending",
 )
 #: What they call besides scripts, and what a connection needs.
@@ -47,6 +48,7 @@ _WRITTEN = (
     "kept:*",
     "lane:*",
     "outbox:events",
+    "pace:*",
     "parts:*",
     "pending:*",
     "progress",

@@ -1,5 +1,6 @@
 """Events outside the outbox: the history of batches, and progress, which is sent only once."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shared.state.client import Client
@@ -12,6 +13,13 @@ class Change(NamedTuple):
 
     batch_id: str
     at: int
+
+
+class Marks(NamedTuple):
+    """When each tenant's batches last changed (Unix microseconds), and each batch's last event."""
+
+    changes: Mapping[str, int]
+    sequences: Mapping[str, int]
 
 
 class Events:
@@ -48,6 +56,21 @@ class Events:
             withscores=True,
         )
         return [Change(batch_id, int(at)) for batch_id, at in found]
+
+    async def marks(self, tenants: Sequence[str], batch_ids: Sequence[str]) -> Marks:
+        """What changes whenever something happens, in one round trip however much is asked for."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for tenant in tenants:
+                key = f"{self._namespace}changes:{tenant}"
+                pipe.zrange(key, 0, 0, desc=True, withscores=True)
+            for batch_id in batch_ids:
+                pipe.hget(f"{self._namespace}batch:{batch_id}", "sequence")
+            found = await pipe.execute()
+        changes = [int(newest[0][1]) if newest else 0 for newest in found[: len(tenants)]]
+        sequences = [int(sequence or 0) for sequence in found[len(tenants) :]]
+        return Marks(
+            dict(zip(tenants, changes, strict=True)), dict(zip(batch_ids, sequences, strict=True))
+        )
 
     async def take_progress(self, *, limit: int) -> list[Entry]:
         """Take the newest progress of running batches, each once.

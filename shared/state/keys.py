@@ -105,8 +105,13 @@ class Keys:
         The same round trip reads the batch that the call is about, whichever tenant owns it.
         Returns None for an unknown or revoked key. Raises TransientError during a rebuild.
         """
+        return await self.admit_digest(ids.api_key_digest(key), rates, batch_id=batch_id)
+
+    async def admit_digest(
+        self, digest: str, rates: Sequence[Rate], *, batch_id: str = ""
+    ) -> Admission | Expired | None:
+        """As `admit`, for the key with this digest."""
         arguments = [part for rate in rates for part in (rate.name, rate.setting, *rate.arguments)]
-        digest = ids.api_key_digest(key)
         found = await self._scripts.run("admit", digest, batch_id, *arguments)
         if not found:
             return None

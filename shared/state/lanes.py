@@ -117,7 +117,7 @@ class Lanes:
         self._namespace = namespace
 
     async def names(self) -> list[str]:
-        """Every lane that ever had a batch."""
+        """Every lane that ever had a batch or a live call."""
         return sorted(await self._redis.smembers(f"{self._namespace}lanes"))
 
     async def active(self, lane: str, *, limit: int = 500) -> list[str]:

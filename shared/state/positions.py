@@ -1,5 +1,6 @@
 """Where a batch stands in its lane: what is ahead of it, and what became of its slices."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -117,6 +118,13 @@ class Positions:
             retried=retried,
             retries=await self._attempts(batch_id, given_back or []),
         )
+
+    async def jobs(self, batch_id: str) -> dict[str, int]:
+        """How many slices each lane job was the last to claim, among some of the batch's slices."""
+        found = await self._redis.hrandfield(f"{self._namespace}jobs:{batch_id}", _LOOKED_AT, True)
+        # Names and values come in turn; some servers return them in pairs.
+        flat = [part for one in found or [] for part in (one if isinstance(one, list) else [one])]
+        return dict(Counter(flat[1::2]).most_common())
 
     async def _ahead(self, members: Sequence[tuple[str, int]], tenant: str) -> tuple[Ahead, Ahead]:
         """The sums of these slices: of the tenant's own, and of all others."""

@@ -34,6 +34,7 @@ CONSTANTS: Mapping[str, int] = {
     "MAX_DEAD_ROWS": retention.MAX_DEAD_ROWS,
     "MAX_EVENTS": retention.MAX_EVENTS,
     "MAX_OLD_SECRETS": retention.MAX_OLD_SECRETS,
+    "MAX_PACE_MARKS": retention.MAX_PACE_MARKS,
     "PROGRESS_MS": retention.PROGRESS_MS,
     "SPENT_SECONDS": retention.SPENT_SECONDS,
 }

@@ -23,11 +23,14 @@ end
 _NEVER_REFUSED = {
     "accept",
     "add_key",
+    "begin_live_call",
     "close_streams",
     "lease",
     "renew_streams",
     "revoke_key",
+    "show_doors",
     "take_progress",
+    "want_engine",
 }
 
 

@@ -18,6 +18,7 @@ from shared.state.claims import Claims
 from shared.state.client import BoundedRetry, Client, translated
 from shared.state.controls import Controls
 from shared.state.dead_rows import DeadRows
+from shared.state.doors import Doors
 from shared.state.engines import Engines
 from shared.state.events import Events
 from shared.state.files import Files
@@ -25,12 +26,15 @@ from shared.state.keys import Keys
 from shared.state.lanes import Lanes
 from shared.state.leases import Lease
 from shared.state.limits import Limits, QueueFullError, Quota
+from shared.state.live_calls import LiveCalls
 from shared.state.outbox import Outbox
+from shared.state.paces import Paces
 from shared.state.positions import Positions
 from shared.state.rebuild_notes import RebuildNotes
 from shared.state.remakes import Remakes
 from shared.state.restore import Restore
 from shared.state.scripts import Scripts, pairs
+from shared.state.sessions import Sessions
 from shared.state.slices import Slices
 from shared.state.streams import Streams
 from shared.state.survey import Survey
@@ -82,6 +86,8 @@ class State:
         self.claims = Claims(self._redis, scripts, namespace)
         self.controls = Controls(scripts)
         self.positions = Positions(self._redis, namespace)
+        self.paces = Paces(self._redis, namespace)
+        self.sessions = Sessions(self._redis, namespace)
         self.lanes = Lanes(self._redis, scripts, namespace)
         self.engines = Engines(self._redis, scripts, namespace)
         self.files = Files(self._redis, scripts, namespace)
@@ -89,6 +95,8 @@ class State:
         self.keys = Keys(self._redis, scripts, namespace)
         self.tenants = Tenants(self._redis, scripts, namespace)
         self.streams = Streams(scripts)
+        self.live_calls = LiveCalls(scripts)
+        self.doors = Doors(self._redis, scripts, namespace)
         self.limits = Limits(scripts)
         self.outbox = Outbox(self._redis, namespace)
         self.events = Events(self._redis, scripts, namespace)

@@ -1,13 +1,19 @@
-"""Event streams that tenants have open, in all gateways together; nothing of them is on disk."""
+"""What tenants have open, in all gateways together: event streams, and live calls.
+
+Nothing of it is on disk.
+"""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shared.state.scripts import Scripts
 
+#: The first word of their keys.
+Kind = Literal["streams", "live-calls"]
+
 
 class Stream(NamedTuple):
-    """One open event stream."""
+    """One open event stream, or one live call."""
 
     tenant: str
     id: str
@@ -16,8 +22,9 @@ class Stream(NamedTuple):
 class Streams:
     """The noun `event stream` of State."""
 
-    def __init__(self, scripts: Scripts) -> None:
+    def __init__(self, scripts: Scripts, kind: Kind = "streams") -> None:
         self._scripts = scripts
+        self._kind = kind
 
     async def open(self, stream: Stream, *, limit: int, seconds: float) -> int | None:
         """Count the stream for so long, if its tenant has fewer than `limit`.
@@ -30,11 +37,11 @@ class Streams:
 
     async def renew(self, streams: Iterable[Stream], *, seconds: float) -> None:
         """Count the streams for so long from now on, also if Redis has forgotten them."""
-        await self._scripts.run("renew_streams", int(seconds * 1000), *_parts(streams))
+        await self._scripts.run("renew_streams", self._kind, int(seconds * 1000), *_parts(streams))
 
     async def close(self, streams: Iterable[Stream]) -> None:
         """Count the streams no longer."""
-        await self._scripts.run("close_streams", *_parts(streams))
+        await self._scripts.run("close_streams", self._kind, *_parts(streams))
 
 
 def _parts(streams: Iterable[Stream]) -> list[str]:

@@ -30,6 +30,7 @@ class Usage(NamedTuple):
     enqueued_tokens: Mapping[str, int]
     stored_bytes: int
     event_streams: int
+    live_calls: int
     engine_deaths: int
     webhook_endpoints: int
 
@@ -136,9 +137,11 @@ class Tenants:
             pipe.hgetall(f"{ns}enqueued:{tenant}")
             pipe.hget(f"{ns}stored", tenant)
             pipe.zrange(f"{ns}streams:{tenant}", 0, -1, withscores=True)
+            pipe.zrange(f"{ns}live-calls:{tenant}", 0, -1, withscores=True)
             pipe.hget(_deaths_key(ns), tenant)
             pipe.zcard(f"{ns}webhooks:{tenant}")
-            (seconds, micros), marks, queue, stored, streams, deaths, hooks = await pipe.execute()
+            found = await pipe.execute()
+        (seconds, micros), marks, queue, stored, streams, calls, deaths, hooks = found
         now = seconds * 1_000_000 + micros
         held = _holding(queue, stored)
         return Usage(
@@ -149,6 +152,7 @@ class Tenants:
             enqueued_tokens=held.tokens,
             stored_bytes=held.stored_bytes,
             event_streams=sum(ends > now / 1000 for _, ends in streams),
+            live_calls=sum(ends > now / 1000 for _, ends in calls),
             engine_deaths=int(deaths or 0),
             webhook_endpoints=hooks,
         )

@@ -1,6 +1,7 @@
 """Requests to one bucket, by the synchronous client. The caller runs them in threads."""
 
 import io
+from contextlib import nullcontext
 from itertools import islice
 from typing import NamedTuple
 
@@ -55,18 +56,23 @@ class BucketRequests:
                 if error.code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
                     raise
 
-    def page(self, prefix: str, after: str | None) -> list[Listed]:
-        found = self._client.list_objects(self._bucket, prefix, recursive=True, start_after=after)
-        return [
-            Listed(
-                item.object_name or "",
-                (item.etag or "").strip('"'),
-                item.size or 0,
-                item.last_modified.timestamp() if item.last_modified else 0.0,
+    def page(self, place: Place, after: str | None) -> list[Listed]:
+        """Objects whose keys begin as the place's."""
+        with errors_of(place) if place.bucket != self._bucket else nullcontext():
+            found = self._client.list_objects(
+                place.bucket, place.key, recursive=True, start_after=after
             )
-            # Without a limit, the client would fetch further pages, and start over after an error.
-            for item in islice(found, MAX_LISTED)
-        ]
+            return [
+                Listed(
+                    item.object_name or "",
+                    (item.etag or "").strip('"'),
+                    item.size or 0,
+                    item.last_modified.timestamp() if item.last_modified else 0.0,
+                )
+                # Without a limit, the client would fetch further pages, and start over after an
+                # error.
+                for item in islice(found, MAX_LISTED)
+            ]
 
     def put(self, key: str, body: bytes) -> Stored:
         # In one request: Ceph does not name the ETag of a multipart upload.

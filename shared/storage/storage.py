@@ -299,11 +299,16 @@ class Storage:
             ]
         )
 
-    async def pages(self, prefix: str) -> AsyncGenerator[list[Listed], None]:
-        """The objects whose keys begin with `prefix`, in order, a thousand at a time."""
-        after: str | None = None
+    async def pages(
+        self, prefix: str, *, bucket: str | None = None
+    ) -> AsyncGenerator[list[Listed], None]:
+        """The objects whose keys begin with `prefix`, in order, a thousand at a time.
+
+        Raises NotFoundError if a foreign bucket is missing or must not be listed.
+        """
+        after, place = None, Place(bucket or self.bucket, prefix, None)
         while True:
-            page = await self._calls.call(partial(self._requests.page, prefix, after))
+            page = await self._calls.call(partial(self._requests.page, place, after))
             if page:
                 yield page
             if len(page) < MAX_LISTED:

@@ -1,10 +1,12 @@
 """No name of the product is defined and never used.
 
 A private name has to be used in its own file, a public one anywhere in the product or the
-benchmarks. Functions that a decorator hands to a library are used by that library.
+benchmarks. The page's templates are users too. Functions that a decorator hands to a library are
+used by that library.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -39,12 +41,17 @@ _USED_ELSEWHERE = {
     "JOB_ENDED": "the scripts in Lua, which write the same words",
     "_watching": "nobody: a task lives for as long as something refers to it",
     "ignore_aliases": "PyYAML's dumper",
+    "collect": "Prometheus's client, which asks for the metrics",
     "on_start": "the parser of forms",
     "on_data_received": "the parser of forms",
     "on_finish": "the parser of forms",
     "log_message": "http.server",
     "estimate_inmemory_data_size": "Ray Data",
     "get_read_tasks": "Ray Data",
+    "seekable": "Arrow, and Python's own readers",
+    "readinto": "Python's own readers",
+    "record_autoscaling_stats": "Ray Serve",
+    "capture_signals": "uvicorn",
     "job_log": "tests, to say why a lane job died",
     "make_tiny_classifier": "tests of engines",
     "kill_gateway": "tests that kill S3",
@@ -80,7 +87,15 @@ def test_each_exception_is_needed(name: str) -> None:
 def _is_used(found: _Definition) -> bool:
     if found.name.startswith("_"):
         return found.name in _uses(found.file)
-    return any(found.name in _uses(file) for file in _files(_USERS))
+    return found.name in _shown() or any(found.name in _uses(file) for file in _files(_USERS))
+
+
+@cache
+def _shown() -> frozenset[str]:
+    """The names inside of the marks of the page's templates."""
+    texts = (path.read_text() for path in (_ROOT / "gateway/ui/templates").glob("*.html"))
+    marks = (mark for text in texts for mark in re.findall(r"\{[{%](.*?)[%}]\}", text, re.DOTALL))
+    return frozenset(word for mark in marks for word in re.findall(r"\w+", mark))
 
 
 @cache

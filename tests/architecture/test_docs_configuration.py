@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from dispatcher.settings import DispatcherSettings
 from gateway.settings import GatewaySettings
-from shared.catalog import Model, Pool
+from shared.catalog import LiveCalls, Model, Pool
 from shared.catalog_file import load_catalog
 from shared.openai.media import MediaLimits
 from shared.openai.row_limits import RowLimits
@@ -52,6 +52,7 @@ def test_every_setting_has_a_meaning() -> None:
     [
         ("A pool:", Pool),
         ("A model:", Model),
+        ("A model's `live`, all of them optional:", LiveCalls),
         ("A model's `row_limits`, all of them optional:", RowLimits),
         ("A model's `media_limits`, all of them optional:", MediaLimits),
     ],

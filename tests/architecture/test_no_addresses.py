@@ -32,7 +32,7 @@ def test_no_lock_names_an_address(lock: Path) -> None:
     assert "://" not in lock.read_text()
 
 
-@pytest.mark.parametrize("name", ["asyncapi-node", "bus-node", "openai-node"])
+@pytest.mark.parametrize("name", ["asyncapi-node", "browser-node", "bus-node", "openai-node"])
 def test_the_locks_for_node_have_hashes_and_no_addresses(name: str) -> None:
     lock = (_ROOT / f"locks/{name}.txt").read_text()
 

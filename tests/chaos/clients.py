@@ -142,6 +142,7 @@ class Clients:
             self._plain: 5,
             self._by_bus: 6,
             self._by_upload: 2,
+            self._by_dataset: 2,
             self._cancelled: 2,
             self._cancelled_by_bus: 1,
             self._paused: 1,
@@ -193,6 +194,20 @@ class Clients:
             file_id = await self._upload_in_parts(tenant, body)
         await self._create(intent, file_id)
         await self._see_end(intent, dice)
+
+    async def _by_dataset(self, tenant: str, dice: random.Random) -> None:
+        """A batch over a table in S3, whose template gives the requests that it was made of."""
+        intent = self._intent(tenant, dice, "plain")
+        place = await self._put(tenant, intent["key"], _input(intent))
+        names = request(intent["key"], 0, intent["model"])["body"]
+        dataset = {
+            "objects": f"s3://{place['bucket']}/{place['key']}",
+            "template": {name: f"{{{{ body.{name} }}}}" for name in names},
+            "custom_id": "custom_id",
+        }
+        await self._create(intent, input=dataset)
+        await self._see_end(intent, dice)
+        await self._download(intent)
 
     async def _cancelled(self, tenant: str, dice: random.Random) -> None:
         intent = self._intent(tenant, dice, "cancelled")
@@ -349,12 +364,19 @@ class Clients:
         """Whether there is no such upload, where uploads that were not completed may be lost."""
         return False
 
-    async def _create(self, intent: dict[str, Any], file_id: str) -> None:
+    async def _create(
+        self, intent: dict[str, Any], file_id: str | None = None, **more: Any
+    ) -> None:
         answer = await self._insist(
             intent["tenant"],
             "POST",
             "/v1/batches",
-            json={"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"},
+            json={
+                "input_file_id": file_id,
+                "endpoint": CHAT,
+                "completion_window": "24h",
+                **more,
+            },
             headers={"idempotency-key": intent["key"]},
         )
         self._accept(intent, answer.json().get("id", answer.text))

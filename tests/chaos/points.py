@@ -36,6 +36,8 @@ POINTS: Mapping[str, tuple[str, ...]] = {
         "intake.done",
         "intake.acknowledged",
         "planner.begin",
+        "datasets.rendered",
+        "datasets.kept",
         "planner.copied",
         "planner.sliced",
         "planner.kept",

@@ -171,12 +171,6 @@ BAD_LINES: dict[str, tuple[bytes, str, str | None, str]] = {
         "method",
         "Invalid value: 'GET'. Supported values are: 'POST'.",
     ),
-    "streaming": (
-        _body("streaming", {"model": MODEL, "messages": MESSAGES, "stream": True}),
-        "streaming_unsupported",
-        "body.stream",
-        "Chat Completions: Streaming is not supported in the Batch API.",
-    ),
     "unknown model": (
         row("unknown-model", model="gpt-none"),
         "model_not_found",

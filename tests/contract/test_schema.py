@@ -18,7 +18,7 @@ from tests.servers import absent
 
 _CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 #: Calls made up for each operation, and sequences of calls; `make fuzz` asks for more.
-_EXAMPLES = os.environ.get("FUZZ_EXAMPLES", "25")
+_EXAMPLES = os.environ.get("FUZZ_EXAMPLES", "12")
 #: The same calls every time, but new ones for `make fuzz`, whose output names the seed.
 _REPEATABLE = () if "FUZZ_EXAMPLES" in os.environ else ("--generation-deterministic",)
 #: Seconds.

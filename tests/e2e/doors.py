@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import httpx
 
+from shared.openai.endpoints import ENDPOINTS
 from tests.e2e import strangers
 from tests.e2e.listeners import Listener
 from tests.e2e.strangers import Asked
@@ -124,6 +125,12 @@ def threaded(gives: Callable[[str], list[str]]) -> Gives:
 
 async def ray_http_gives(address: str) -> list[str]:
     return await strangers.http_gives(address, _OF_RAY)
+
+
+async def live_door_gives(address: str) -> list[str]:
+    """Every endpoint of an engine, and what frameworks like to serve besides."""
+    posts = [Asked("POST", path) for path in ENDPOINTS]
+    return await strangers.http_gives(address, [*posts, *(Asked("GET", path) for path in _OTHERS)])
 
 
 async def s3_gives(address: str) -> list[str]:

@@ -8,9 +8,21 @@ import pytest
 
 from tests.e2e import strangers
 from tests.e2e.conftest import RunningFleet
-from tests.e2e.doors import Door, Gives, gateway_gives, opened, ray_http_gives, s3_gives, threaded
-from tests.e2e.listeners import listeners
+from tests.e2e.doors import (
+    Door,
+    Gives,
+    gateway_gives,
+    live_door_gives,
+    opened,
+    ray_http_gives,
+    s3_gives,
+    threaded,
+)
+from tests.e2e.listeners import Listener, listeners
 
+#: The ports of which each replica's door takes one.
+_LIVE_PORTS = range(18_800, 18_900)
+_LIVE_DOOR = "live door"
 #: What listens, by the name of its port, and what is tried there.
 _BY_PORT: Mapping[str, Gives] = {
     "rabbitmq": threaded(strangers.amqp_gives),
@@ -30,6 +42,7 @@ _BY_PORT: Mapping[str, Gives] = {
 }
 #: The same of programs that take any free port, by what their command holds.
 _BY_COMMAND: Mapping[str, Gives] = {
+    _LIVE_DOOR: live_door_gives,
     "ceph-osd": threaded(strangers.ceph_gives),
     "ray::": strangers.grpc_gives,
     "-m worker lane": strangers.grpc_gives,
@@ -52,7 +65,7 @@ def doors(warm_chat: RunningFleet, warm_embeddings: RunningFleet) -> list[Door]:
         for name, port in json.loads(file.read_text()).items()
     }
     return [
-        Door(kept.get(found.port) or _program(found.command), found, found.address())
+        Door(kept.get(found.port) or _program(found), found, found.address())
         for found in listeners(warm_chat.run_dir, warm_chat.pids)
     ]
 
@@ -83,5 +96,7 @@ def test_only_this_machine_is_listened_to(doors: list[Door]) -> None:
     assert [found for found in elsewhere if _EVERYWHERE not in found.command] == []
 
 
-def _program(command: str) -> str:
-    return next((part for part in _BY_COMMAND if part in command), "")
+def _program(found: Listener) -> str:
+    if found.port in _LIVE_PORTS and "ray::" in found.command:
+        return _LIVE_DOOR
+    return next((part for part in _BY_COMMAND if part in found.command), "")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cli.models.tiny import make_tiny_chat_model
+from shared.cache_salt import CacheSalts
 from shared.catalog import Catalog, Lane
 from shared.ordering.work import Work
-from worker.cache_salt import CacheSalts
 from worker.engine_errors import Result
 
 

@@ -21,6 +21,7 @@ from tests.bodies import (
     COMPLETIONS,
     EMBEDDINGS,
     GOOD,
+    MESSAGES,
     ODD,
     OTHER_PATHS,
     POOLING,
@@ -72,6 +73,15 @@ def _takes_embedding(body: Any) -> None:
     assert dimensions is None or dimensions >= 1
 
 
+def _takes_message(body: Any) -> None:
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+
+    AnthropicServingMessages.to_chat_completion_request(
+        AnthropicMessagesRequest.model_validate(body)
+    )
+
+
 def _takes_score(body: Any) -> None:
     from pydantic import TypeAdapter
     from vllm.entrypoints.pooling.scoring.protocol import ScoreRequest
@@ -121,6 +131,7 @@ _TAKES: dict[str, Callable[[Any], None]] = {
     COMPLETIONS: _takes_completion,
     EMBEDDINGS: _takes_embedding,
     RESPONSES: _takes_response,
+    MESSAGES: _takes_message,
     SCORE: _takes_score,
     RERANK: _takes_rerank,
     CLASSIFY: _takes_classification,
@@ -152,6 +163,12 @@ def _response_request() -> Any:
     return ResponsesRequest
 
 
+def _messages_request() -> Any:
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+
+    return AnthropicMessagesRequest
+
+
 def _score_request() -> Any:
     from vllm.entrypoints.pooling.scoring.protocol import ScoreRequest
 
@@ -181,6 +198,7 @@ _REQUESTS: dict[str, Callable[[], Any]] = {
     COMPLETIONS: _completion_request,
     EMBEDDINGS: _embedding_request,
     RESPONSES: _response_request,
+    MESSAGES: _messages_request,
     SCORE: _score_request,
     RERANK: _rerank_request,
     CLASSIFY: _classification_request,

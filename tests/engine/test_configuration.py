@@ -40,6 +40,29 @@ def test_less_than_a_core_is_one_thread() -> None:
     assert engine_environment(model(), half)["OMP_NUM_THREADS"] == "1"
 
 
+def test_an_engine_on_a_part_of_a_gpu_asks_for_it_and_takes_its_part_of_the_memory() -> None:
+    from worker.engine_definition import engine_arguments, engine_environment
+
+    quarter = Pool(resources={"GPU": 0.25})
+    own = {"gpu_memory_utilization": 0.1}
+
+    assert engine_environment(model(), quarter) == {"VLLM_RAY_PER_WORKER_GPUS": "0.25"}
+    assert engine_arguments(model(), quarter)["gpu_memory_utilization"] == 0.23
+    assert engine_arguments(model(engine=own), quarter)["gpu_memory_utilization"] == 0.1
+    assert "gpu_memory_utilization" not in engine_arguments(model(), Pool(resources={"GPU": 1}))
+
+
+def test_what_was_read_of_media_is_kept_only_where_all_tenants_share_it() -> None:
+    from worker.engine_definition import engine_arguments
+
+    kept = model(engine={"mm_processor_cache_gb": 4})
+
+    assert engine_arguments(model(), CPU)["mm_processor_cache_gb"] == 0
+    assert engine_arguments(model(share_prefixes=("acme",)), CPU)["mm_processor_cache_gb"] == 0
+    assert engine_arguments(kept, CPU)["mm_processor_cache_gb"] == 4
+    assert "mm_processor_cache_gb" not in engine_arguments(model(share_prefixes=("*",)), CPU)
+
+
 @pytest.mark.parametrize(
     ("fields", "pool"),
     [

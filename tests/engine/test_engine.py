@@ -50,35 +50,30 @@ class Served(NamedTuple):
 
 
 HI = [{"role": "user", "content": "Tell me about trains, please."}]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"unit": {"enum": ["celsius", "kelvin"]}},
-            "required": ["unit"],
-            "additionalProperties": False,
-        },
-    },
+UNIT = {
+    "type": "object",
+    "properties": {"unit": {"enum": ["celsius", "kelvin"]}},
+    "required": ["unit"],
+    "additionalProperties": False,
 }
-MOOD = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "mood",
-        "schema": {
-            "type": "object",
-            "properties": {"mood": {"enum": ["good", "bad"]}},
-            "required": ["mood"],
-            "additionalProperties": False,
-        },
-    },
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": UNIT}}
+GOOD_OR_BAD = {
+    "type": "object",
+    "properties": {"mood": {"enum": ["good", "bad"]}},
+    "required": ["mood"],
+    "additionalProperties": False,
 }
+MOOD = {"type": "json_schema", "json_schema": {"name": "mood", "schema": GOOD_OR_BAD}}
 
 
 def chat(**fields: Any) -> tuple[str, dict[str, Any]]:
     body = {"model": "tiny-chat", "messages": HI, "max_tokens": 12, "temperature": 0, **fields}
     return "/v1/chat/completions", {k: v for k, v in body.items() if v is not ...}
+
+
+def message(**fields: Any) -> tuple[str, dict[str, Any]]:
+    body = {"model": "tiny-chat", "messages": HI, "max_tokens": 12, "temperature": 0, **fields}
+    return "/v1/messages", {k: v for k, v in body.items() if v is not ...}
 
 
 def completion(**fields: Any) -> tuple[str, dict[str, Any]]:
@@ -127,6 +122,21 @@ CHAT_CASES = {
     "completion, no prompt": completion(),
     "responses": ("/v1/responses", {"model": "tiny-chat", "input": "hi", "temperature": 0,
                                     "max_output_tokens": 12}),
+    "message": message(),
+    "message with a system": message(system="Be brief.", stop_sequences=["e"], max_tokens=40),
+    "message with tools": message(
+        tools=[{"name": "weather", "input_schema": UNIT}],
+        tool_choice={"type": "tool", "name": "weather"},
+        max_tokens=60,
+    ),
+    "message with a form": message(
+        output_config={"format": {"type": "json_schema", "schema": GOOD_OR_BAD}},
+        max_tokens=40,
+    ),
+    "message without a limit": message(max_tokens=...),
+    "message that is too long": message(messages=[{"role": "user", "content": "train " * 2000}]),
+    "no stream": chat(stream="no"),
+    "perhaps a stream": chat(stream="perhaps"),
     "embeddings of a chat model": embedding(model="tiny-chat", input="x"),
 }  # fmt: skip
 
@@ -346,7 +356,10 @@ def _wait_until_up(url: str, server: "subprocess.Popen[bytes]") -> None:
 
 
 def _post(url: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-    response = httpx.post(url + path, json=body, timeout=60)
+    # Escaped, because a body may hold what UTF-8 cannot.
+    headers = {"content-type": "application/json"}
+    content = json.dumps(body).encode()
+    response = httpx.post(url + path, content=content, headers=headers, timeout=60)
     return response.status_code, response.json()
 
 
@@ -467,6 +480,9 @@ def same(answer: tuple[int, Any]) -> tuple[int, Any]:
     if status == 404 and "detail" in body:
         error = {"message": body["detail"], "type": "invalid_request_error"}
         return status, {"error": {**error, "param": None, "code": None}}
+    if body.get("type") == "error":
+        # Every error of a batch has OpenAI's form, whatever the endpoint.
+        return status, {"error": {"param": None, "code": None, **body["error"]}}
     return status, anonymous(body)
 
 
@@ -502,7 +518,8 @@ async def test_the_first_call_starts_the_engine_and_a_row_of_any_kind_has_a_resu
     from worker.engine_client import EngineClient
     from worker.engine_status import engine_state
 
-    rows = [line(*case) for case in CHAT_CASES.values()]
+    half_a_pair = chat(messages=[{"role": "user", "content": "cut \ud83d"}])
+    rows = [line(*case) for case in (*CHAT_CASES.values(), half_a_pair)]
     odd = [b"{}", b"no json", line("/v1/load_lora_adapter", {}), line(*chat(stream=True)),
            line("/v1/chat/completions", [1])]  # fmt: skip
 

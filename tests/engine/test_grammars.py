@@ -25,6 +25,12 @@ pytestmark = [
 ]
 
 _GOOD = Grammar("response_format", "json", json.dumps({"enum": ["good", "bad"]}))
+#: A thousand bytes that repeat what repeats.
+_DEEP = {
+    "properties": {
+        f"p{n}": {"type": "string", "pattern": "^([a-z]{1,200}){1,200}$"} for n in range(20)
+    }
+}
 _LIMITS = RowLimits(grammar_seconds=2, grammar_bytes=512 * 1024 * 1024)
 
 
@@ -86,9 +92,28 @@ async def test_what_compiles_within_the_limits_goes_on(gate: GrammarGate, gramma
     "grammar",
     [
         _explosion(0),
-        # A thousand bytes that repeat what repeats.
-        _schema(properties={f"p{n}": {"type": "string", "pattern": "^([a-z]{1,200}){1,200}$"}
-                            for n in range(20)}),
+        _schema(**_DEEP),
+        # In Lark's syntax, which vLLM translates before it compiles.
+        Grammar("structured_outputs", "ebnf", 'start: ([a-z]? | a){1,15000} "x"\na: "b"?\n'),
+        # The older form of structural tags, which vLLM still takes.
+        Grammar(
+            "response_format",
+            "structural_tag",
+            json.dumps(
+                {
+                    "type": "structural_tag",
+                    "structures": [{"begin": "<a>", "schema": _DEEP, "end": "</a>"}],
+                    "triggers": ["<a"],
+                }
+            ),
+        ),
+        # vLLM hands these to a compiler without limits.
+        _schema(type="object", patternProperties={"^(.?){1,5000}$": {"type": "string"}}),
+        Grammar(
+            "structured_outputs",
+            "json",
+            r'{"type": "object", "pattern\u0050roperties": {"^(.?){1,5000}$": {}}}',
+        ),
         # Reading it alone holds up whoever reads it.
         Grammar("response_format", "json", '{"type":"array","items":' * 600 + "{}" + "}" * 600),
     ],

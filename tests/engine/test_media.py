@@ -165,3 +165,39 @@ def _image(width: int, height: int) -> bytes:
 
 def _url(file: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(file).decode()}"
+
+
+def test_no_tenant_finds_what_was_computed_of_anothers_media() -> None:
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    from worker.engine_core import set_salt
+
+    image = MultiModalFeatureSpec(
+        data=None,
+        modality="image",
+        identifier="digest of the image",
+        mm_position=PlaceholderRange(offset=0, length=4),
+    )
+    requests = [
+        EngineCoreRequest(
+            request_id=str(number),
+            prompt_token_ids=[1],
+            mm_features=[image],
+            sampling_params=SamplingParams(),
+            pooling_params=None,
+            arrival_time=0.0,
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+        for number in range(4)
+    ]
+
+    for request, salt in zip(requests, ("acme", "acme", "other", ""), strict=True):
+        set_salt(request, salt)
+
+    names = [request.mm_features[0].identifier for request in requests if request.mm_features]
+    assert names[0] == names[1] != names[2]
+    assert names[3] == image.identifier == "digest of the image"

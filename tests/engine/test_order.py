@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from shared.cache_salt import CacheSalts
 from shared.catalog import Lane
 from tests.engine.calls import Call, tiny_catalog
 from tests.engine.conftest import a_ray
 from tests.eventually import eventually
-from worker.cache_salt import CacheSalts
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
@@ -183,3 +183,14 @@ async def test_a_grammar_that_explodes_holds_up_nobody_else(engine: str) -> None
     assert sorted(probes)[len(probes) // 2] < 5 * quiet[len(quiet) // 2] + 0.2
     assert max(probes) < 4
     assert form["choices"][0]["message"]["content"] in {"aye", "nay"}
+
+
+async def test_a_request_that_would_kill_a_runner_is_refused_by_the_name_of_its_field(
+    engine: str,
+) -> None:
+    words = [f"{'never say it ' * 20}{number}" for number in range(60)]
+
+    [error] = await Call(engine, "many-words", [4], bad_words=words).end(400)
+    await Call(engine, "few-words", [4], bad_words=words[:1]).end()
+
+    assert error["error"]["param"] == "bad_words"

@@ -83,6 +83,7 @@ def _ports(
         number = port["port"]
         if isinstance(number, str):
             number = server.ports().get(number, number) if isinstance(server, Pod) else number
+        # A range counts as its first port.
         yield number
 
 

@@ -77,6 +77,7 @@ def test_exactly_the_named_pairs_talk(documents: list[Document]) -> None:
         ("prometheus", "dispatcher", 8001),
         ("prometheus", "rabbitmq", 15692),
         ("dispatcher", "ray-head", 8265),
+        *(("gateway", pod, 18800) for pod in there if pod.startswith("ray-")),
         ("rabbitmq", "rabbitmq", "any"),
         *(("ray-head", place, 6443) for place in _PLACES),
         # Lane jobs are on the head; an engine reaches neither Redis nor RabbitMQ.

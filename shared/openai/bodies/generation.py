@@ -108,6 +108,7 @@ class _GenerateBody(Body):
     allowed_token_ids: list[int] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    stream: bool | None = False
     stream_options: Object | None = None
     thinking_token_budget: Annotated[int, Field(ge=-1), BeforeValidator(_budget)] | None = None
     session_id: str | None = None
@@ -123,7 +124,7 @@ class _GenerateBody(Body):
             yield Refusal(
                 "min_tokens", f"Input should not be above the {limit} tokens of the limit"
             )
-        if raw.get("stream_options"):
+        if raw.get("stream_options") and not raw.get("stream"):
             yield Refusal("stream_options", "Input is only allowed together with 'stream'")
         yield from logit_bias_conflicts(self.logit_bias)
         if self.response_format is not None:
@@ -146,8 +147,6 @@ class ChatBody(_GenerateBody):
     closed: ClassVar[frozenset[str]] = _GenerateBody.closed | {"chat_template"}
     unread: ClassVar[frozenset[str]] = _GenerateBody.unread | {
         "audio",
-        "function_call",
-        "functions",
         "modalities",
         "moderation",
         "prediction",

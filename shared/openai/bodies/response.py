@@ -90,6 +90,7 @@ class ResponseBody(Body):
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    stream: bool | None = False
     structured_outputs: StructuredOutputs | None = None
     text: _TextConfig | None = None
     tool_choice: Literal["none", "auto", "required"] | Object = "auto"

@@ -4,7 +4,7 @@ for _, id in ipairs(ARGV) do
   local values = redis.call('HMGET', batch_key(id), 'status', 'tenant')
   if values[1] and FINAL[values[1]] then
     for _, index in ipairs({'batches:', 'changes:'}) do redis.call('ZREM', ns .. index .. values[2], id) end
-    redis.call('UNLINK', batch_key(id), ns .. 'events:' .. id)
+    redis.call('UNLINK', batch_key(id), ns .. 'events:' .. id, ns .. 'pace:' .. id)
   end
   redis.call('ZREM', ns .. 'endings', id)
 end

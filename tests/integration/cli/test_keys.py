@@ -61,7 +61,7 @@ def test_a_key_is_made_shown_once_used_listed_and_revoked(run_dir: Path) -> None
     assert key.startswith(listed["prefix"])
     assert key not in json.dumps(listed)
     assert listed["last_used"] is not None
-    assert (listed["expires_at"], listed["scopes"]) == (None, ["read", "submit", "admin"])
+    assert (listed["expires_at"], listed["scopes"]) == (None, ["read", "submit", "live", "admin"])
     assert (listed["revoked_at"], late["revoked_at"] is not None) == (None, True)
     assert revoked == {"id": key_id, "revoked": True, "was_revoked": False}
     assert _json("revoke", key_id, run_dir=run_dir)["was_revoked"]

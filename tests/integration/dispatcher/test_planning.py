@@ -112,7 +112,6 @@ async def test_one_row_is_a_batch(yard: BatchYard) -> None:
         (line("a", model="nobody"), "model_not_found", 1, "body.model"),
         (line("a", model="embedder"), "model_not_found", 1, "body.model"),
         (line("a") + b"\n" + line("b", model="other"), "mismatched_model", 2, "body.model"),
-        (line("a", stream=True), "streaming_unsupported", 1, "body.stream"),
         (lines(50_001), "too_many_tasks", None, None),
     ],
     ids=lambda value: None if isinstance(value, bytes) else str(value),

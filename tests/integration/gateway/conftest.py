@@ -29,7 +29,7 @@ CATALOG = """\
 pools:
   cpu: {resources: {CPU: 1}}
 models:
-  tiny: {pools: [cpu]}
+  tiny: {pools: [cpu], live: {wait_seconds: 1}}
   meta-llama/Llama-3.1-8B:
     pools: [cpu]
     lora: {my-adapter: ./adapter}

@@ -11,6 +11,7 @@ from openai import BadRequestError, ConflictError, NotFoundError
 from shared.bus import topology
 from shared.ledger.manifests import Manifest, manifest_key
 from shared.lifecycle import Event
+from shared.openai.endpoints import ENDPOINTS
 from shared.state import State
 from shared.storage import Storage
 from tests.eventually import eventually
@@ -135,8 +136,9 @@ async def test_the_dispatcher_gets_a_message_about_the_batch(
             {"endpoint": "/v1/foo"},
             "endpoint",
             "invalid_value",
-            "Invalid value: '/v1/foo'. Supported values are: '/v1/chat/completions', "
-            "'/v1/completions', '/v1/embeddings', '/v1/responses'.",
+            "Invalid value: '/v1/foo'. Supported values are: "
+            + ", ".join(f"'{path}'" for path in ENDPOINTS)
+            + ".",
         ),
         (
             {"completion_window": "1h"},

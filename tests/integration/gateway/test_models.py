@@ -21,7 +21,7 @@ async def test_a_model_is_retrieved_slashes_and_all(name: str, acme: Caller) -> 
 async def test_a_model_tells_its_endpoints(acme: Caller) -> None:
     models = {model.id: model async for model in acme.openai.models.list()}
 
-    chat = ["/v1/chat/completions", "/v1/completions", "/v1/responses"]
+    chat = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"]
     assert (models["tiny"].model_extra or {})["endpoints"] == chat
     one = await acme.openai.models.retrieve("my-adapter")
     assert (one.model_extra or {})["endpoints"] == chat

@@ -272,7 +272,7 @@ async def test_a_stream_counts_again_after_redis_has_forgotten_it(state: State) 
 
 
 async def test_a_stream_whose_reader_is_cancelled_is_counted_no_longer(state: State) -> None:
-    streams = OpenStreams(state)
+    streams = OpenStreams(state.streams)
     place = await streams.take("acme", limit=1)
 
     async def frames() -> AsyncIterator[bytes]:

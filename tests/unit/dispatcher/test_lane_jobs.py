@@ -8,9 +8,9 @@ NOW = 1_000_000.0
 SILENCE = 60.0
 
 
-def step(status: JobStatus | None, *, has_batches: bool = True, **changes: float) -> Step:
+def step(status: JobStatus | None, *, is_needed: bool = True, **changes: float) -> Step:
     job = JobRecord("job-1", NOW - 5, 0, 0, 0, 0, 0)._replace(**changes)  # type: ignore[arg-type]
-    return next_step(job, status, has_batches=has_batches, now=NOW, silence_seconds=SILENCE)
+    return next_step(job, status, is_needed=is_needed, now=NOW, silence_seconds=SILENCE)
 
 
 def test_a_job_that_was_opened_and_never_submitted_is_submitted() -> None:
@@ -19,7 +19,7 @@ def test_a_job_that_was_opened_and_never_submitted_is_submitted() -> None:
 
 def test_a_job_that_ray_has_forgotten_is_buried() -> None:
     assert step(None, beat_at=NOW - 1) is Step.BURY
-    assert step(None, has_batches=False) is Step.BURY
+    assert step(None, is_needed=False) is Step.BURY
 
 
 @pytest.mark.parametrize("status", [JobStatus.STOPPED, JobStatus.SUCCEEDED, JobStatus.FAILED])

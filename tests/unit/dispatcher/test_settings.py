@@ -38,6 +38,17 @@ def test_a_place_that_could_mean_more_is_refused(place: str) -> None:
         _settings(input_places={"acme": [place]})
 
 
+@pytest.mark.parametrize("prefix", ["{tenant}/", "inbox/{tenant}/", "in/{tenant}/new-"])
+def test_a_prefix_of_tenants_keeps_them_apart(prefix: str) -> None:
+    assert _settings(tenant_prefix=prefix).tenant_prefix == prefix
+
+
+@pytest.mark.parametrize("prefix", ["", "inbox/", "inbox/{tenant}", "inbox/*/", "{tenant}-*/"])
+def test_a_prefix_that_tenants_would_share_is_refused(prefix: str) -> None:
+    with pytest.raises(ValidationError, match="tenant_prefix"):
+        _settings(tenant_prefix=prefix)
+
+
 def test_secrets_are_not_printed() -> None:
     assert "hush" not in repr(_settings())
 

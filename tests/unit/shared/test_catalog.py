@@ -233,6 +233,26 @@ def test_the_fingerprint_does_not_change_with_anything_else(
     assert before.app_name(lane) == f"tiny-chat@cpu.{before.fingerprint(lane)}"
 
 
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("tensor_parallel_size: 2", "the pool gives each worker 0.25 of a GPU"),
+        ("gpu_memory_utilization: 0.9", "more than the pool's 0.25 of a GPU"),
+    ],
+)
+def test_what_does_not_fit_on_a_part_of_a_gpu_is_refused_at_its_line(
+    tmp_path: Path, argument: str, reason: str
+) -> None:
+    text = GOOD.replace("{CPU: 1}", "{GPU: 0.25}").replace("runner: pooling", argument)
+
+    with pytest.raises(CatalogError) as raised:
+        load(tmp_path, text)
+
+    field = argument.partition(":")[0]
+    assert f"catalog.yaml:16: models.org/mini.engine.{field}: on pool `cpu`" in str(raised.value)
+    assert reason in str(raised.value)
+
+
 def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
     catalog = load(tmp_path)
 
@@ -256,6 +276,7 @@ def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
         ("CPU: 1}}", "CPU: many}}", 2, "pools.cpu.resources.CPU: Input should be a valid number"),
         ("CPU: 1}}", "CPU: 0}}", 2, "Input should be greater than 0 (value: 0)"),
         ("{resources: {CPU: 1}}", "{}", 2, "needs an accelerator_type or resources"),
+        ("{CPU: 1}}", "{GPU: 1.5}}", 2, "GPU is 1.5: it is a part of one GPU, or a number of"),
         (
             "SPACE: 1",
             "SPACE: yes",
@@ -263,6 +284,8 @@ def test_a_catalog_travels_as_json(tmp_path: Path) -> None:
             "env.VLLM_CPU_KVCACHE_SPACE: Input should be a valid string",
         ),
         ("runner: pooling", "model: x", 16, "models.org/mini.engine.model: may not be set here"),
+        ("runner: pooling", "data_parallel_size: 2", 16, "data_parallel_size: data parallel eng"),
+        ("runner: pooling", "data_parallel_backend: ray", 16, "Use `max_replicas`"),
         ("engine: {runner", "min_replicas: 3\n    engine: {runner", 13, "min_replicas 3 is above"),
         ("org/mini:", "tiny-chat:", 13, "models.tiny-chat: written twice, first on line 7"),
         ("org/mini:", "org mini:", 13, "models.org mini: String should match"),

@@ -45,6 +45,40 @@ def test_a_sequence_that_ends_leaves_its_seat_to_the_one_of_the_lowest_rank() ->
     assert seats.in_use == SEATS
 
 
+def a_live_call(id_: str, rank: int = -10) -> Sequence:
+    return Sequence(id_, rank, is_spare=False, prompt_tokens=10, output_tokens=10, is_live=True)
+
+
+def test_live_calls_have_seats_that_no_row_of_a_batch_gets() -> None:
+    seats = Seats(CAPACITY._replace(live_seats=2))
+    for number in range(2 * SEATS):
+        seats.ask(sequence(f"{number}", rank=number))
+    for number in range(SPARE):
+        seats.ask(sequence(f"spare-{number}", is_spare=True))
+    assert len(seated(seats)) == SEATS + SPARE
+
+    for number in range(3):
+        seats.ask(a_live_call(f"live-{number}"))
+
+    assert seated(seats) == ["live-0", "live-1"]
+    # The next seat that is free is a live call's, whoever had it.
+    seats.leave("0")
+    assert seated(seats) == ["live-2"]
+    # Of three that leave, one leaves its seat to a row.
+    for number in range(3):
+        seats.leave(f"live-{number}")
+    assert len(seated(seats)) == 1
+
+
+def test_while_a_live_call_runs_few_prompts_of_batches_begin_at_a_time() -> None:
+    seats = Seats(Capacity(SEATS, 0, spare_kv=0, step_tokens=8192, live_seats=1))
+    seats.ask(a_live_call("live"))
+    for number in range(3):
+        seats.ask(sequence(f"{number}", rank=number, prompt=QUIET_PROMPT_TOKENS // 2))
+
+    assert seated(seats) == ["live", "0"]
+
+
 def test_spare_seats_are_for_those_who_may_have_them() -> None:
     seats = a_full_engine()
     for number in range(SPARE + 1):

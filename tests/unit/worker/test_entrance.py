@@ -1,8 +1,12 @@
 import asyncio
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from shared.ordering.work import Work
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, WithdrawnError
+from worker.live_control import Goals
 
 WORK = Work("batch", 0, "acme", 0, 0, 86_400, 10)
 SEATS = 2
@@ -110,6 +114,102 @@ async def test_rows_that_are_withdrawn_have_no_seat_and_those_that_have_one_stay
         ends = await asyncio.gather(*rows, return_exceptions=True)
     assert [type(end) for end in ends] == [type(None)] * 2 + [WithdrawnError] * 12 + [type(None)]
     assert core.ids == ["mine0-0", "mine1-0", "other-0"]
+
+
+async def test_a_live_call_passes_all_rows_of_batches() -> None:
+    entrance = Entrance(Capacity(seats=SEATS, spare_seats=0, spare_kv=0.1, live_seats=1))
+    core = Core(entrance)
+    rows = [asyncio.create_task(core.run(f"row{number}")) for number in range(20)]
+    await settled()
+
+    with entrance.entered_live("acme", "salt"):
+        async with asyncio.timeout(60):
+            row = await entrance.seat("live", prompt_tokens=5, max_tokens=5)
+        assert row is not None
+        assert (row.work.cache_salt, row.is_live) == ("salt", True)
+        assert row.rank is not None
+        assert row.rank < 0
+        assert entrance.seated == SEATS + 1
+
+    assert entrance.seated == SEATS
+    for one in rows:
+        one.cancel()
+    await asyncio.wait(rows)
+
+
+async def test_fewer_rows_follow_while_live_calls_miss_their_goal() -> None:
+    now = 0.0
+    entrance = Entrance(
+        Capacity(seats=8, spare_seats=0, spare_kv=0, live_seats=1), lambda: now, Goals(0.5, 0.05)
+    )
+    core = Core(entrance)
+    rows = [asyncio.create_task(core.run(f"row{number}")) for number in range(40)]
+    await settled()
+    assert entrance.seated == 8
+
+    with entrance.entered_live("acme", ""):
+        await entrance.seat("live", prompt_tokens=5, max_tokens=5)
+        for _ in range(4):
+            now += 1.0
+            ended = core.ids[-8:]
+            entrance.note(0.0, [StepOutput("live", 1, is_last=False)])
+            entrance.note(0.0, [StepOutput(id_, 1, is_last=True) for id_ in ended])
+            await settled()
+        beside = entrance.seated - 1
+    assert beside < 4
+
+    now += 10.0
+    entrance.note(0.0, [StepOutput(core.ids[-1], 1, is_last=True)])
+    await settled()
+    assert entrance.seated == 8
+    for one in rows:
+        one.cancel()
+    await asyncio.wait(rows)
+
+
+#: What a client of a live call or of a row does next: it comes, goes, or the engine ends a step.
+STEP = st.tuples(st.sampled_from(["live", "row", "go", "step", "end"]), st.integers(0, 9))
+
+
+@given(st.lists(STEP, max_size=40))
+@settings(deadline=None)
+def test_no_seat_stays_taken_whatever_clients_do(steps: list[tuple[str, int]]) -> None:
+    asyncio.run(_run_steps(steps))
+
+
+async def _run_steps(steps: list[tuple[str, int]]) -> None:
+    entrance = Entrance(Capacity(seats=SEATS, spare_seats=0, spare_kv=0.1, live_seats=2))
+    core, never = Core(entrance), asyncio.Event()
+
+    async def call(id_: str) -> None:
+        with entrance.entered_live("acme", ""):
+            await entrance.seat(id_, prompt_tokens=5, max_tokens=5)
+            await never.wait()
+
+    tasks: list[asyncio.Task[None]] = []
+    for number, (what, which) in enumerate(steps):
+        match what:
+            case "live":
+                tasks.append(asyncio.create_task(call(f"live{number}")))
+            case "row":
+                tasks.append(asyncio.create_task(core.run(f"row{number}")))
+            case "go" if tasks:
+                tasks[which % len(tasks)].cancel()
+            case "step":
+                await asyncio.sleep(0)
+            case "end" if core.ids:
+                entrance.note(0.0, [StepOutput(core.ids[which % len(core.ids)], 1, is_last=True)])
+        assert entrance.seated <= SEATS + 2
+    await settled()
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    assert entrance.seated == 0
+    core.let_out()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(core.run(f"last{number}") for number in range(SEATS)))
+    assert entrance.seated == 0
 
 
 async def test_what_is_no_row_of_a_batch_does_not_wait() -> None:

@@ -46,12 +46,35 @@ _TEXT = json.dumps(_SCHEMA)
             {"tools": [{"type": "function", "name": "f", "parameters": _SCHEMA}]},
             [("tools", "json", _TEXT)],
         ),
+        ({"tools": [{"name": "f", "input_schema": _SCHEMA}]}, [("tools", "json", _TEXT)]),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": _SCHEMA}}},
+            [("output_config", "json", _TEXT)],
+        ),
     ],
 )
 def test_all_that_the_engine_compiles_is_found(
     body: dict[str, Any], wanted: list[tuple[str, str, str]]
 ) -> None:
     assert [tuple(grammar) for grammar in grammars(body)] == wanted
+
+
+def test_functions_are_also_one_schema_as_vllm_compiles_those_that_have_to_be_called() -> None:
+    first = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}}
+    inside = {"type": "namespace", "tools": [{"name": "g", "parameters": _SCHEMA}]}
+
+    found = [
+        json.loads(grammar.text)
+        for grammar in grammars(
+            {"tools": [{"function": {"name": "f", "parameters": first}}, inside]}
+        )
+    ]
+
+    assert found[:2] == [first, _SCHEMA]
+    assert found[2]["$defs"] == {"a": {}}
+    calls = [call["properties"] for call in found[2]["items"]["anyOf"]]
+    assert [call["name"]["enum"] for call in calls] == [["f"], ["g"]]
+    assert calls[0]["parameters"] == {"type": "object", "properties": first["properties"]}
 
 
 def test_grammars_that_are_read_alike_have_one_digest() -> None:

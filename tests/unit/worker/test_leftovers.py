@@ -1,6 +1,10 @@
 import os
+import socket
 import tempfile
 import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,6 +56,31 @@ def test_a_lane_job_that_lives_for_weeks_sweeps_again_and_again(
             wait_until(lambda old=old: not old.exists())  # type: ignore[misc]  # bound now
     finally:
         ended.set()
+
+
+def test_a_socket_goes_when_nobody_listens_however_old_the_one_is_at_which_somebody_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A socket's path has a hundred characters at most.
+    with tempfile.TemporaryDirectory() as scratch, _listening(Path(scratch)) as used:
+        monkeypatch.setattr(tempfile, "tempdir", scratch)
+        with _listening(Path(scratch)) as deserted, _listening(Path(scratch)) as new:
+            pass
+        for path in (used, deserted):
+            os.utime(path, (time.time() - 9 * _DAY,) * 2)
+
+        assert sweep_leftovers() == 1
+
+        assert [used.exists(), deserted.exists(), new.exists()] == [True, False, True]
+
+
+@contextmanager
+def _listening(folder: Path) -> Iterator[Path]:
+    path = folder / str(uuid.uuid4())
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        yield path
 
 
 def test_what_cannot_be_removed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

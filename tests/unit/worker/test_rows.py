@@ -73,6 +73,14 @@ def test_details_of_usage_are_counted() -> None:
     assert SliceUsage(1, 0, 5, 3, 4, 2) == part.usage
 
 
+def test_what_anthropics_form_counts_apart_is_counted_with_the_input() -> None:
+    usage = {"input_tokens": 5, "output_tokens": 4, "cache_read_input_tokens": 3}
+
+    part = assemble(BATCH, SLICE, [line("a")], [(200, json.dumps({"usage": usage}).encode())])
+
+    assert SliceUsage(1, 0, 8, 3, 4, 0) == part.usage
+
+
 @given(st.text())
 def test_result_lines_are_ascii_and_one_line_for_any_custom_id(custom_id: str) -> None:
     part = assemble(BATCH, SLICE, [json.dumps({"custom_id": custom_id}).encode()], [(200, b"{}")])

@@ -30,6 +30,8 @@ local function accept_batch(id, fingerprint, fields, input_file, submission, rep
   if input_file then write_file(input_file) end
   local values = redis.call('HMGET', key, 'tenant', 'input_file_id', 'expires_at')
   keep_pack(id, input_file)
+  local dataset = redis.call('HGET', key, 'dataset')
+  if dataset then redis.call('ZREM', ns .. 'garbage', dataset) end
   redis.call('ZADD', ns .. 'batches:' .. values[1], int(now_us), id)
   redis.call('ZADD', ns .. 'status:validating', now, id)
   redis.call('ZADD', ns .. 'deadlines', values[3], id)

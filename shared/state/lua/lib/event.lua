@@ -43,6 +43,22 @@ local function write_to_outbox(kind, sequence, at_ms, snapshot, ...)
     'at_ms', at_ms, 'snapshot', snapshot, ...)
 end
 
+-- Keeps how far the batch is, for a plot of its pace. The marks of a long batch lie further apart.
+local function note_pace(id, snapshot)
+  local pace = ns .. 'pace:' .. id
+  local function sum(one, other)
+    return int(tonumber(snapshot[one] or 0) + tonumber(snapshot[other] or 0))
+  end
+  local rows, tokens = sum('completed', 'failed'), sum('input_tokens', 'output_tokens')
+  local length = redis.call('RPUSH', pace, int(now_ms) .. ' ' .. rows .. ' ' .. tokens)
+  if length > MAX_PACE_MARKS then
+    local marks, kept = redis.call('LRANGE', pace, 0, -1), {}
+    for i = 1, length, 2 do kept[#kept + 1] = marks[i] end
+    redis.call('RPUSH', pace, unpack(kept))
+    redis.call('LTRIM', pace, length, -1)
+  end
+end
+
 -- Announces a change of the batch's state: in the outbox, to watchers, and in its history.
 local function announce(id, kind, pin)
   local sequence, text, snapshot = next_event(id, pin)
@@ -51,7 +67,12 @@ local function announce(id, kind, pin)
   local history = ns .. 'events:' .. id
   local length = redis.call('RPUSH', history, publish_event(id, kind, sequence, at_ms, text))
   if length > MAX_EVENTS then redis.call('LTRIM', history, -MAX_EVENTS, -1) end
-  if FINAL[snapshot.status] then redis.call('EXPIRE', history, EVENT_HISTORY_SECONDS) end
+  if snapshot.in_progress_at then note_pace(id, snapshot) end
+  if FINAL[snapshot.status] then
+    for _, kept in ipairs({history, ns .. 'pace:' .. id}) do
+      redis.call('EXPIRE', kept, EVENT_HISTORY_SECONDS)
+    end
+  end
   local changes = ns .. 'changes:' .. snapshot.tenant
   redis.call('ZADD', changes, next_score(changes), id)
   -- This event says everything that waiting progress would have said.

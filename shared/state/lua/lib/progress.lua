@@ -11,7 +11,8 @@ local function report_progress(id)
     return
   end
   redis.call('HSET', batch_key(id), 'progress_ms', int(now_ms))
-  local sequence, snapshot = next_event(id)
+  local sequence, snapshot, fields = next_event(id)
+  note_pace(id, fields)
   local event = publish_event(id, 'batch.progress', sequence, int(now_ms), snapshot)
   redis.set_repl(redis.REPL_NONE)
   redis.call('HSET', ns .. 'progress', id, event)

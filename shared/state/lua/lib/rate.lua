@@ -2,11 +2,11 @@
 
 -- What one more call now would meet, at a limit of `calls` in `period` microseconds: how long it has
 -- to wait (0: not at all), how many more could follow it, how long until all calls are free again,
--- and the mark to store if it is let in.
-local function rate_status(key, calls, period)
+-- and the mark to store if it is let in. It counts as `cost` calls; as one without it.
+local function rate_status(key, calls, period, cost)
   local gap = period / calls
   local before = math.max(tonumber(redis.call('GET', key) or 0), now_us)
-  local after = before + gap
+  local after = before + gap * (cost or 1)
   local wait = math.floor(after - now_us - period)
   if wait > 0 then return wait, 0, math.ceil(before - now_us), nil end
   -- The thousandth corrects rounding: microseconds are at the limit of a number's precision.

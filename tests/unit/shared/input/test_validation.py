@@ -5,6 +5,7 @@ import pytest
 
 from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
+from shared.openai.endpoints import ENDPOINTS
 from shared.openai.row_limits import RowLimits
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 
@@ -243,7 +244,6 @@ def test_every_bad_line_is_reported_with_its_number() -> None:
         ("invalid_type", 4, "body"),
         ("invalid_method", 5, "method"),
         ("invalid_url", 6, "url"),
-        ("streaming_unsupported", 7, "body.stream"),
         ("invalid_request", 8, "body.model"),
         ("invalid_request", 9, "body.messages"),
         ("model_not_found", 10, "body.model"),
@@ -258,7 +258,7 @@ def test_every_bad_line_is_reported_with_its_number() -> None:
         line("c", body=[]),
         line("d", method="GET"),
         line("e", url="/v1/embeddings"),
-        line("f", body={"model": "m", "messages": [], "stream": True}),
+        b"",
         line("g", body={"messages": []}),
         line("h", body={"model": "m"}),
         line("i", body={"model": "nobody", "messages": []}),
@@ -267,6 +267,50 @@ def test_every_bad_line_is_reported_with_its_number() -> None:
         line("k", body={"model": "e", "messages": []}),
         line(""),
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "param"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "cut \ud83d"}]}, None),
+        (CHAT, {"messages": [], "user": "\udc00"}, None),
+        (CHAT, {"messages": [], "stream": "no"}, None),
+        (CHAT, {"messages": [], "stream": True}, "stream"),
+        (CHAT, {"messages": [], "stream": "perhaps"}, "stream"),
+        ("/v1/completions", {"prompt_embeds": "x"}, "prompt_embeds"),
+        ("/v1/embeddings", {"messages": [{"role": "user", "content": "x"}]}, None),
+        ("/v1/embeddings", {"input": "x", "stream": True}, None),
+        ("/score", {"queries": "x"}, "queries"),
+        ("/rerank", {"documents": ["x"]}, "query"),
+        ("/v1/messages", {"messages": []}, "max_tokens"),
+        ("/classify", {}, "input"),
+    ],
+)
+def test_what_openai_leaves_open_fails_a_row_and_not_the_batch(
+    url: str, body: dict[str, Any], param: str | None
+) -> None:
+    found = InputCheck(url, {"m": frozenset(ENDPOINTS)})
+
+    rows = found.feed(line("a", url=url, body={"model": "m", **body}) + b"\n")
+
+    assert found.problems == []
+    [row] = rows
+    assert (row.refusal and row.refusal.param) == param
+
+
+def test_a_custom_id_that_no_file_can_hold_fails_the_batch() -> None:
+    assert problems(line("\ud800")) == [("invalid_json_line", 1, None)]
+
+
+def test_what_the_engine_reads_many_times_is_predicted_as_often() -> None:
+    query, documents = "q" * 4000, ["d" * 40] * 100
+    body = {"model": "m", "query": query, "documents": documents}
+    found = InputCheck("/rerank", {"m": frozenset(ENDPOINTS)})
+
+    [row] = found.feed(line("a", url="/rerank", body=body) + b"\n")
+
+    assert row.sequences == 100
+    assert 100_000 <= row.tokens <= 105_000
 
 
 @pytest.mark.parametrize(

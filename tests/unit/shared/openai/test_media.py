@@ -4,7 +4,7 @@ import pytest
 
 from shared.openai.media import MediaLimits, MediaRules, may_come_from
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
-from tests.bodies import CHAT, EMBEDDINGS, RESPONSES
+from tests.bodies import CHAT, EMBEDDINGS, MESSAGES, RERANK, RESPONSES, SCORE
 
 _URL = "http://127.0.0.1:6379/x.png"
 _DATA = "data:image/png;base64,AAAA"
@@ -45,6 +45,23 @@ _ITEM = {"role": "user", "content": [{"type": "input_image", "image_url": _URL}]
         (EMBEDDINGS, {"messages": [_chat(_IMAGE)["messages"]]}, "messages.0.0.content.0.image_url"),
         (EMBEDDINGS, {"input": _chat(_IMAGE)["messages"]}, "input.0.content.0.image_url"),
         (RESPONSES, {"input": [_ITEM]}, "input.0.content.0.image_url"),
+        # An empty field says nothing, and hides nothing.
+        (
+            RERANK,
+            {"messages": [], "query": "q", "documents": [{"content": [_IMAGE]}]},
+            "documents.0.content.0.image_url",
+        ),
+        (
+            MESSAGES,
+            {**_chat({"type": "image", "source": {"type": "url", "url": _URL}}), "max_tokens": 5},
+            "messages.0.content.0.source",
+        ),
+        (SCORE, {"text_1": "x", "text_2": {"content": [_IMAGE]}}, "text_2.content.0.image_url"),
+        (
+            RERANK,
+            {"query": "x", "documents": ["y", {"content": [_IMAGE]}]},
+            "documents.1.content.0.image_url",
+        ),
         (
             RESPONSES,
             {"input": [{"type": "function_call_output", "output": [_ITEM["content"][0]]}]},

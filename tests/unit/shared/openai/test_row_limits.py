@@ -1,13 +1,14 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.row_limits import RowLimits, sequences
 from shared.openai.row_rules import RowRules
 from tests.bodies import CHAT, COMPLETIONS, EMBEDDINGS, GOOD, OPEN, RESPONSES
 
-_LIMITS = RowLimits(sequences=4, logprobs=5, prompt_logprobs=2, stop=3, schema_bytes=100)
+_LIMITS = RowLimits(sequences=4, logprobs=5, prompt_logprobs=2, stop=3, tokens=2, schema_bytes=100)
 _LONG = ["x" * 120]
 
 
@@ -35,6 +36,8 @@ def _refused(path: str, change: dict[str, Any], limits: RowLimits = _LIMITS) -> 
         (CHAT, {"stop": ["a"] * 4}, "stop"),
         (CHAT, {"stop_token_ids": [1] * 4}, "stop_token_ids"),
         (CHAT, {"bad_words": ["a"] * 4}, "bad_words"),
+        (CHAT, {"logit_bias": {"1": 1, "2": 1, "3": 1}}, "logit_bias"),
+        (COMPLETIONS, {"allowed_token_ids": [1, 2, 3]}, "allowed_token_ids"),
         (CHAT, {"structured_outputs": {"choice": _LONG}}, "structured_outputs"),
         (
             CHAT,
@@ -71,6 +74,19 @@ def test_a_schema_that_takes_minutes_to_compile_is_refused_by_default() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
 
     assert _refused(CHAT, {"response_format": form}, RowLimits()) == "response_format"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"logit_bias": {str(token): 1 for token in range(1025)}},
+        {"allowed_token_ids": list(range(1025))},
+    ],
+)
+def test_more_tokens_than_the_engine_survives_are_never_taken(change: dict[str, Any]) -> None:
+    assert _refused(CHAT, change, RowLimits()) == next(iter(change))
+    with pytest.raises(ValidationError):
+        RowLimits(tokens=1025)
 
 
 def test_no_limit_of_logprobs_takes_all() -> None:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from shared.openai.bodies import Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.row_limits import RowLimits
-from shared.openai.row_rules import DEFAULT_RULES, RowRules
-from tests.bodies import CLOSED, GOOD, ODD, OPEN, WRONG
+from shared.openai.row_rules import DEFAULT_RULES, FORMER_NAMES, RowRules
+from tests.bodies import CHAT, CLOSED, EMBEDDINGS, GOOD, MESSAGES, ODD, OPEN, RESPONSES, WRONG
 
 
 @pytest.mark.parametrize(("path", "change", "param"), CLOSED)
@@ -99,3 +99,29 @@ def test_every_wrong_field_is_an_open_one_so_that_its_own_reason_is_told() -> No
     assert {name for path, change, _ in WRONG for name in change if (path, name) in closed} == {
         "cache_salt"
     }
+
+
+@pytest.mark.parametrize("value", [True, 1, 1.0, "true", "Yes", "on"])
+def test_no_answer_that_has_tokens_is_streamed_and_a_vector_is_none(value: object) -> None:
+    for path in (CHAT, RESPONSES, MESSAGES):
+        found = DEFAULT_RULES.refusal(path, {**GOOD[path], "stream": value})
+        assert (found and found.param) == "stream"
+    assert DEFAULT_RULES.refusal(EMBEDDINGS, {**GOOD[EMBEDDINGS], "stream": value}) is None
+
+
+@pytest.mark.parametrize("value", [False, 0, "no", "false", None])
+def test_who_says_in_any_way_that_nothing_be_streamed_gets_an_answer(value: object) -> None:
+    assert DEFAULT_RULES.refusal(CHAT, {**GOOD[CHAT], "stream": value}) is None
+
+
+@pytest.mark.parametrize("name", FORMER_NAMES)
+def test_a_former_name_is_refused_with_the_new_one(name: str) -> None:
+    found = DEFAULT_RULES.refusal(CHAT, {**GOOD[CHAT], name: ["x"]})
+
+    assert found is not None
+    assert found.param == name
+    assert f"'{FORMER_NAMES[name]}'" in found.message
+    # Where there is no new one either, it is a field like any other.
+    other = DEFAULT_RULES.refusal(EMBEDDINGS, {**GOOD[EMBEDDINGS], name: ["x"]})
+    assert other is not None
+    assert "has no such field" in other.message

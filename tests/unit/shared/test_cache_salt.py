@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.cache_salt import EVERYONE, cache_salt, derived_secret
+from shared.cache_salt import EVERYONE, cache_salt, derived_secret
 from worker.settings import WorkerSettings
 
 _SECRET = b"a secret"

@@ -1,0 +1,148 @@
+"""Renders a batch's dataset into an input: a file of the tenant's that everything else reads.
+
+It is made once. Whoever repeats this finds the file, or makes the same bytes again.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import structlog
+
+from dispatcher.input_chunks import InputRefusedError, UnansweredError
+from shared import crash
+from shared.dataset.dataset import PinnedDataset
+from shared.errors import BrokenObjectError, NotFoundError, TransientError
+from shared.ledger.datasets import read_dataset
+from shared.ledger.file_records import write_file
+from shared.openai.limits import amount_code, amount_text
+from shared.openai.shapes import BatchError
+from shared.retention import RESERVED_SECONDS
+from shared.settings import THIRTY_DAYS
+from shared.state import BatchRecord, FileRecord, State
+from shared.state.files import StoredBytesError
+from shared.storage import Storage
+from shared.submission.dataset_lines import DatasetLines
+
+log = structlog.get_logger()
+
+#: Renderers at a time: each may take a core.
+_AT_ONCE = 2
+
+
+class DatasetInputs:
+    """Makes inputs of datasets.
+
+    An input has at most `max_rows` requests and `max_bytes` bytes, and its file is kept for
+    `file_seconds`. A tenant may have `stored_bytes` stored, unless its own settings say otherwise.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        storage: Storage,
+        *,
+        max_rows: int,
+        max_bytes: int,
+        file_seconds: int = THIRTY_DAYS,
+        stored_bytes: int | None = None,
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self.max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._file_seconds = file_seconds
+        self._stored_bytes = stored_bytes
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def input_of(self, record: BatchRecord) -> BatchRecord:
+        """The batch's record, with the rendered file as its input.
+
+        Raises InputRefusedError, and TransientError or UnansweredError while it cannot be read.
+        """
+        try:
+            file = await self._state.files.get(record.tenant, record.fields["input_file_id"])
+        except NotFoundError:
+            async with self._slots:
+                await self._make(record)
+            file = await self._state.files.get(record.tenant, record.fields["input_file_id"])
+        place = {"bucket": file.bucket, "key": file.key, "etag": file.etag, "start": "0"}
+        return BatchRecord({**record.fields, **place, "size": str(file.bytes)})
+
+    async def _make(self, record: BatchRecord) -> None:
+        try:
+            pinned = await read_dataset(self._storage, record.fields["dataset"])
+        except (NotFoundError, BrokenObjectError) as error:
+            text = "What the batch was created with is lost. Create the batch again."
+            raise InputRefusedError([_problem("input_changed", text)]) from error
+        file_id = record.fields["input_file_id"]
+        key = f"files/{record.tenant}/{file_id}"
+        if not await self._state.files.reserve(
+            key, f"{key}.json", seconds=RESERVED_SECONDS, file_id=file_id
+        ):
+            # Another planner has just made it.
+            return
+        try:
+            stored = await self._storage.upload(key, self._lines(record, pinned))
+        except InputRefusedError:
+            await self._state.files.unreserve(key, f"{key}.json")
+            raise
+        crash.point("datasets.rendered")
+        file = FileRecord.stored(
+            file_id,
+            record.tenant,
+            stored,
+            bucket=self._storage.bucket,
+            created_at=int(time.time()),
+            seconds=self._file_seconds,
+            filename=f"{record.id}_input.jsonl",
+            purpose="batch",
+        )
+        await self._keep(file)
+        crash.point("datasets.kept")
+        log.info("dataset.rendered", batch_id=record.id, sources=len(pinned.sources))
+
+    async def _keep(self, file: FileRecord) -> None:
+        settings = self._state.tenants.of(file.tenant)
+        limit = self._stored_bytes if settings.stored_bytes is None else settings.stored_bytes
+        await write_file(self._storage, file)
+        try:
+            is_kept = await self._state.files.keep(file, max_bytes=limit)
+        except StoredBytesError as error:
+            await self._storage.remove([file.key, file.record_key])
+            await self._state.files.unreserve(file.key, file.record_key)
+            text = amount_text(
+                "stored_bytes", tenant=file.tenant, limit=limit or 0, used=error.used
+            )
+            raise InputRefusedError([_problem(amount_code("stored_bytes"), text)]) from error
+        if not is_kept:
+            raise TransientError(f"{file.id} took longer than its reservation.")
+
+    async def _lines(self, record: BatchRecord, pinned: PinnedDataset) -> AsyncIterator[bytes]:
+        """The input. Raises InputRefusedError at the end, or as soon as there is too much."""
+        dataset = DatasetLines(self._storage, pinned, record.fields["endpoint"], self.max_rows)
+        size = 0
+        try:
+            async with aclosing(dataset.chunks()) as chunks:
+                async for chunk in chunks:
+                    size += len(chunk)
+                    if size > self._max_bytes:
+                        raise InputRefusedError([self._too_large()])
+                    yield chunk
+        except TransientError as error:
+            await self._storage.check_reads()
+            raise UnansweredError(f"S3 fails for the dataset alone. {error}") from error
+        if problems := dataset.problems.listed:
+            raise InputRefusedError(problems, dataset.problems.count)
+
+    def _too_large(self) -> BatchError:
+        return _problem(
+            "too_large",
+            f"The rendered requests have more than {self._max_bytes} bytes, the limit. Set a limit "
+            "of rows, or make several batches.",
+        )
+
+
+def _problem(code: str, message: str) -> BatchError:
+    return BatchError(code=code, param="input", message=message)

@@ -1,0 +1,129 @@
+"""What a live call asks for, checked by the rules that rows of batches have. Pure."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
+
+from shared.catalog import Catalog, LiveCalls
+from shared.errors import InvalidInputError, NotFoundError
+from shared.openai.bodies import Refusal, read_body
+from shared.openai.endpoints import ENDPOINTS, Endpoint
+from shared.openai.media import MediaRules
+from shared.openai.row_limits import int_of, sequences
+from shared.openai.row_rules import RowRules
+
+#: Characters of a prompt for each token, about.
+_CHARACTERS_A_TOKEN = 4
+#: What a request counts that sets no limit for its answer.
+_USUAL_ANSWER = 1024
+_MAX_SHOWN = 64
+
+
+class LiveModel(NamedTuple):
+    """What is known of a served name. `live` is None if its model takes no live calls."""
+
+    lane: str
+    endpoints: frozenset[str]
+    rules: RowRules
+    live: LiveCalls | None
+    share_prefixes: tuple[str, ...]
+
+
+class LiveRequest(NamedTuple):
+    """A call that its model may answer."""
+
+    model: LiveModel
+    #: What the call counts against the tenant's tokens a minute.
+    tokens: int
+    streams: bool
+
+
+class LiveModels:
+    """The names that live calls may use."""
+
+    def __init__(self, models: Mapping[str, LiveModel]) -> None:
+        self._models = models
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> Self:
+        """Those of the catalog."""
+        return cls({name: _live_model(catalog, name) for name in catalog.served_names()})
+
+    def read(self, path: str, text: bytes, may_use: Callable[[str], bool]) -> LiveRequest:
+        """The request of a body. Raises InvalidInputError and NotFoundError."""
+        body = _object(text)
+        name = body.get("model")
+        if not isinstance(name, str) or not name:
+            raise InvalidInputError("you must provide a model parameter", param="model")
+        model = self._models.get(name) if may_use(name) else None
+        if model is None:
+            raise NotFoundError(
+                f"The model `{name[:_MAX_SHOWN]}` does not exist or you do not have access to it.",
+                param="model",
+                code="model_not_found",
+            )
+        if model.live is None or path not in model.endpoints:
+            raise NotFoundError(
+                f"The model `{name}` takes no live calls to {path}. "
+                + ("Use a batch." if model.live is None else _served(model)),
+                param="model",
+                code="model_not_live",
+            )
+        endpoint = ENDPOINTS[path]
+        _require_good(endpoint, model, body)
+        return LiveRequest(model, _tokens(endpoint, model, body), bool(body.get("stream")))
+
+
+def _live_model(catalog: Catalog, name: str) -> LiveModel:
+    entry = catalog.model(name)
+    rules = entry.row_rules
+    # Nothing fetches the media of a live call: it brings them along.
+    data = MediaRules(limits=rules.media.limits)
+    return LiveModel(
+        catalog.lane_of(name).name,
+        frozenset(entry.endpoints),
+        rules.model_copy(update={"media": data}),
+        entry.live,
+        entry.share_prefixes,
+    )
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidInputError("The body of the call is not JSON.") from None
+    if not isinstance(body, dict):
+        raise InvalidInputError("The body of the call is not a JSON object.")
+    return body
+
+
+def _require_good(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any]) -> None:
+    if not endpoint.has_content(body):
+        raise InvalidInputError(
+            f"you must provide a {endpoint.content} parameter", param=endpoint.content
+        )
+    found = model.rules.refusal(endpoint.path, body, is_live=True)
+    if found is None and isinstance(read := read_body(endpoint.body, body), Refusal):
+        found = read
+    if found is not None:
+        where = f"Invalid '{found.param}': " if found.param else ""
+        raise InvalidInputError(f"{where}{found.message}.", param=found.param, code="invalid_value")
+
+
+def _tokens(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any]) -> int:
+    """Of the prompt, as far as its length tells, and the most that the answers may have."""
+    contents = [body[name] for form in endpoint.forms for name in form if name in body]
+    length = sum(len(one) if isinstance(one, str) else len(json.dumps(one)) for one in contents)
+    answer = 0
+    if endpoint.has_output:
+        given = (body.get(name) for name in endpoint.output_limits)
+        usual = endpoint.default_limit or _USUAL_ANSWER
+        answer = next((int_of(value, usual) for value in given if value is not None), usual)
+        if (most := model.rules.max_output) is not None:
+            answer = min(answer, most)
+    return 1 + length // _CHARACTERS_A_TOKEN + max(0, answer) * sequences(endpoint, body)
+
+
+def _served(model: LiveModel) -> str:
+    return f"It serves {', '.join(sorted(model.endpoints))}."

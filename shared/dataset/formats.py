@@ -1,0 +1,173 @@
+"""The rows of an object, by its format. Runs in the renderer's process, which has no credentials.
+
+A value of a CSV file is text as it stands: `007` stays `007`.
+"""
+
+import base64
+import csv
+import io
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from shared.dataset.dataset import Source
+from shared.errors import BatchyardError
+
+Row = dict[str, Any]
+
+#: Rows of a table that are Python values at a time.
+_ROWS_TOGETHER = 1024
+#: As much of an object as one row may be.
+MAX_OBJECT_BYTES = 16 * 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
+_BYTE_ORDER_MARK = "\ufeff"
+_IMAGE_TYPES = {"jpg": "jpeg"}
+
+
+class UnreadableError(BatchyardError):
+    """The object is not what its format says. The reason quotes nothing of it."""
+
+
+class MissingColumnError(BatchyardError):
+    """A column that is needed and that the object does not have."""
+
+    def __init__(self, name: str, has: Collection[str]) -> None:
+        super().__init__(name)
+        self.name = name
+        self.has = sorted(has)
+
+
+class Needed:
+    """The columns that a template, a filter and the client's lists need."""
+
+    def __init__(self, names: Collection[str], *, has_all: bool) -> None:
+        """These, and perhaps all others."""
+        self._names = set(names)
+        self._has_all = has_all
+
+    def of(self, has: Collection[str], given: Collection[str]) -> list[str]:
+        """Those to read, beside those that are `given`. Raises MissingColumnError."""
+        for name in sorted(self._names - set(has) - set(given)):
+            raise MissingColumnError(name, [*has, *given])
+        return [name for name in has if self._has_all or name in self._names]
+
+
+def rows_of(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
+    """The object's rows in order, each with the columns of its folders.
+
+    Raises UnreadableError and MissingColumnError.
+    """
+    try:
+        for row in _READERS[source.format](source, file, needed):
+            yield {**source.columns, **row} if source.columns else row
+    except (pa.ArrowException, ValueError, csv.Error, OSError, RecursionError) as error:
+        # Arrow's and Python's own words may quote a value.
+        raise UnreadableError(f"it cannot be read as {source.format}") from error
+
+
+def _parquet(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
+    table = pq.ParquetFile(pa.PythonFile(file, mode="r"), buffer_size=_CHUNK_BYTES)
+    columns = needed.of(table.schema_arrow.names, source.columns)
+    for batch in table.iter_batches(_ROWS_TOGETHER, columns=columns, use_threads=False):
+        yield from _as_rows(batch)
+
+
+def _arrow(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
+    reader = pyarrow.ipc.open_file(pa.PythonFile(file, mode="r"))
+    columns = needed.of(reader.schema.names, source.columns)
+    for number in range(reader.num_record_batches):
+        batch = reader.get_batch(number)
+        for start in range(0, batch.num_rows, _ROWS_TOGETHER):
+            yield from _as_rows(batch.slice(start, _ROWS_TOGETHER).select(columns))
+
+
+def _as_rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    names = batch.schema.names
+    if not names:
+        # Nothing of the table is needed but its number of rows.
+        yield from ({} for _ in range(batch.num_rows))
+        return
+    columns = [column.to_pylist() for column in batch.columns]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _csv(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
+    csv.field_size_limit(MAX_OBJECT_BYTES)
+    lines = io.TextIOWrapper(io.BufferedReader(file, _CHUNK_BYTES), "utf-8", newline="")
+    reader = csv.reader(lines, strict=True)
+    names = next(reader, None)
+    if names is None:
+        return
+    names[0] = names[0].removeprefix(_BYTE_ORDER_MARK)
+    needed.of(names, source.columns)
+    for values in reader:
+        if not values:
+            continue
+        if len(values) != len(names):
+            raise UnreadableError(
+                f"its line {reader.line_num} has {len(values)} values, and its head {len(names)}"
+            )
+        yield dict(zip(names, values, strict=True))
+
+
+def _jsonl(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
+    is_first = True
+    for number, line in enumerate(io.BufferedReader(file, _CHUNK_BYTES), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = msgspec.json.decode(line.removeprefix(b"\xef\xbb\xbf"))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise UnreadableError(f"its line {number} is no JSON") from None
+        if not isinstance(row, dict):
+            raise UnreadableError(f"its line {number} is no JSON object")
+        if is_first:
+            needed.of(list(row), source.columns)
+            is_first = False
+        yield row
+
+
+def _text(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
+    needed.of(("text", *_OF_OBJECT), source.columns)
+    yield {**_of_object(source), "text": _whole(source, file).decode().removeprefix("\ufeff")}
+
+
+def _image(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
+    needed.of(("image", *_OF_OBJECT), source.columns)
+    ending = source.key.rpartition(".")[2].lower()
+    kind = _IMAGE_TYPES.get(ending, ending)
+    body = base64.b64encode(_whole(source, file)).decode()
+    yield {**_of_object(source), "image": f"data:image/{kind};base64,{body}"}
+
+
+_OF_OBJECT = ("url", "name", "bytes")
+
+
+def _of_object(source: Source) -> Row:
+    """What every row that is an object says of it."""
+    return {
+        "url": source.name,
+        "name": source.key.rpartition("/")[2],
+        "bytes": source.size,
+    }
+
+
+def _whole(source: Source, file: io.RawIOBase) -> bytes:
+    if source.size > MAX_OBJECT_BYTES:
+        raise UnreadableError(f"it has more than {MAX_OBJECT_BYTES} bytes, too many for a row")
+    return file.readall() or b""
+
+
+_READERS: dict[str, Callable[[Source, io.RawIOBase, Needed], Iterator[Row]]] = {
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "csv": _csv,
+    "jsonl": _jsonl,
+    "text": _text,
+    "image": _image,
+}

@@ -1,0 +1,312 @@
+import asyncio
+import io
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+from dispatcher.datasets import DatasetInputs
+from shared import ids
+from shared.catalog import Catalog
+from shared.dataset.dataset import Dataset
+from shared.errors import InvalidInputError
+from shared.input_places import InputPlaces
+from shared.ledger.manifests import Manifest
+from shared.lifecycle import Status
+from shared.state import BatchRecord
+from shared.submission.accept import accept
+from shared.submission.datasets import Datasets
+from tests.integration.dispatcher.conftest import BatchYard, a_planner, good
+from tests.manifests import a_manifest, today
+
+ASK = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "Is this good? {{ text }}"}],
+}
+PLACE = "inbox/acme/"
+
+
+async def test_each_row_of_a_parquet_file_becomes_a_request(yard: BatchYard) -> None:
+    table = {"text": ['say "hi"', "ü\n{{ 7 }}", None], "most": [5, 6, 7], "id": ["a", "b", "c"]}
+    await put(yard, "posts.parquet", parquet(table))
+    template = {**ASK, "max_tokens": "{{ most }}", "user": "u {{ id }}"}
+
+    record = await planned(yard, objects="posts.parquet", template=template, custom_id="id")
+
+    assert (record.status, record.number("total")) == (Status.IN_PROGRESS, 3)
+    requests = await yard.parsed(record.fields["input_file_id"])
+    assert requests == [
+        {
+            "custom_id": name,
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {
+                "model": "m",
+                "messages": [{"role": "user", "content": f"Is this good? {text}"}],
+                "max_tokens": most,
+                "user": f"u {name}",
+            },
+        }
+        for name, text, most in [("a", 'say "hi"', 5), ("b", "ü\n{{ 7 }}", 6), ("c", "", 7)]
+    ]
+
+
+async def test_a_batch_over_a_dataset_ends_like_any_other(yard: BatchYard) -> None:
+    await put(yard, "posts.csv", b"text\n" + b"x\n" * 7)
+    record = await planned(yard, objects="posts.csv")
+
+    await yard.run(record.id, lambda row: good(f"answer {row}"))
+    await yard.finaliser.finish(record.id)
+
+    ended = (await yard.state.batches.get(record.id)).to_openai()
+    assert (ended.status, ended.request_counts.completed) == (Status.COMPLETED, 7)
+    results = await yard.parsed(ended.output_file_id)
+    assert [one["custom_id"] for one in results] == [f"row-{row}" for row in range(1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "template", "contents"),
+    [
+        ("a.csv", b'\xef\xbb\xbfid,text\n007,"a\nb"\n', "{{ id }} {{ text }}", ["007 a\nb"]),
+        ("a.jsonl", b'{"text": {"b": [1, 2]}}\n\n{"text": {"b": []}}', "n {{ text.b|length }}",
+         ["n 2", "n 0"]),
+        ("a.txt", b"a page", "{{ name }}: {{ text }}", ["a.txt: a page"]),
+        ("a.png", b"\x89PNG", "{{ image }}", ["data:image/png;base64,iVBORw=="]),
+        ("a.csv", b"two words\n1\n", "{{ row['two words'] }}", ["1"]),
+    ],
+    ids=["csv", "jsonl", "text", "image", "any column name"],
+)  # fmt: skip
+async def test_every_format_gives_rows(
+    yard: BatchYard, name: str, body: bytes, template: str, contents: list[str]
+) -> None:
+    await put(yard, name, body)
+
+    record = await planned(yard, objects=name, template=ask(template))
+
+    assert await contents_of(yard, record) == contents
+
+
+async def test_an_arrow_file_gives_rows(yard: BatchYard) -> None:
+    table, sink = pa.table({"text": ["a", "b"]}), io.BytesIO()
+    with pyarrow.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    await put(yard, "a.arrow", sink.getvalue())
+
+    record = await planned(yard, objects="a.arrow", template=ask("{{ text }}"))
+
+    assert await contents_of(yard, record) == ["a", "b"]
+
+
+async def test_a_folder_is_read_in_the_order_of_its_names_with_the_columns_of_its_folders(
+    yard: BatchYard,
+) -> None:
+    for lang, part in [("en", 0), ("de", 0), ("de", 1)]:
+        body = parquet({"text": [f"{lang}{part}"]})
+        await put(yard, f"posts/lang={lang}/part-{part}.parquet", body)
+    await put(yard, "posts/_SUCCESS", b"marker")
+    await put(yard, "posts/lang=de/.hidden", b"x")
+    await put(yard, "postscript.parquet", parquet({"text": ["not ours"]}))
+
+    whole = await planned(yard, objects="posts/", template=ask("{{ lang }} {{ text }}"))
+    some = await planned(yard, objects="posts/**/part-0.parquet", template=ask("{{ text }}"))
+
+    assert await contents_of(yard, whole) == ["de de0", "de de1", "en en0"]
+    assert await contents_of(yard, some) == ["de0", "en0"]
+
+
+async def test_a_filter_a_sample_and_a_limit_choose_rows_and_their_ids_stay(
+    yard: BatchYard,
+) -> None:
+    await put(yard, "n.parquet", parquet({"text": [str(n) for n in range(1000)], "n": range(1000)}))
+    even = {"objects": "n.parquet", "template": ask("{{ text }}"), "filter": "n % 2 == 0"}
+
+    limited = await planned(yard, **even, limit=3)
+    sampled = await planned(yard, **even, sample={"fraction": 0.1, "seed": 4})
+    again = await planned(yard, **even, sample={"fraction": 0.1, "seed": 4})
+
+    names = [one["custom_id"] for one in await requests_of(yard, limited)]
+    assert names == ["row-1", "row-3", "row-5"]
+    rows = await contents_of(yard, sampled)
+    assert 20 < len(rows) < 90
+    assert all(int(row) % 2 == 0 for row in rows)
+    assert await contents_of(yard, again) == rows
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "line", "param", "says"),
+    [
+        ({"template": {"model": "{{ nope }}"}}, "unknown_column", None, "input.template", "'nope'"),
+        ({"template": {"a": "{{ text|nope }}"}}, "invalid_template", None, "input.template.a",
+         "nope"),
+        ({"template": {"a": "{{ 1 // (n - 2) }}"}}, "invalid_row", 2, "input.template.a",
+         "ZeroDivisionError"),
+        ({"custom_id": "score"}, "invalid_row", 1, "input.custom_id", "float"),
+        ({"filter": "n > 99"}, "empty_file", None, "input", "None of the dataset's 2 rows"),
+        ({"template": {"messages": []}}, "missing_required_parameter", 1, "body.model", "model"),
+    ],
+)  # fmt: skip
+async def test_what_is_wrong_is_told_before_anything_runs_with_its_place(
+    yard: BatchYard, wanted: dict[str, Any], code: str, line: int, param: str, says: str
+) -> None:
+    table = {"text": ["my secret", "b"], "n": [1, 2], "score": [0.5, 1.5], "same": ["same"] * 2}
+    await put(yard, "t.parquet", parquet(table))
+
+    record = await planned(yard, objects="t.parquet", **wanted)
+
+    assert record.status is Status.FAILED
+    first = json.loads(record.fields["errors"])[0]
+    assert (first["code"], first["line"], first["param"]) == (code, line, param)
+    assert says in first["message"]
+    assert "my secret" not in record.fields["errors"]
+
+
+async def test_all_bad_rows_are_told_and_no_file_is_made(yard: BatchYard) -> None:
+    await put(yard, "t.jsonl", b'{"text":"a"}\n{}\n{"text":"c"}\n{}\n')
+
+    record = await planned(yard, objects="t.jsonl")
+
+    assert [one["line"] for one in json.loads(record.fields["errors"])] == [2, 4]
+    assert await yard.storage.keys("files/acme/") == []
+
+
+async def test_an_object_that_changed_since_the_creation_is_not_read(yard: BatchYard) -> None:
+    await put(yard, "t.csv", b"text\na\n")
+    batch_id = await submitted(yard, objects="t.csv")
+    await put(yard, "t.csv", b"text\nother\n")
+
+    await yard.planner.plan(batch_id)
+
+    record = await yard.state.batches.get(batch_id)
+    assert record.status is Status.FAILED
+    assert json.loads(record.fields["errors"])[0]["code"] == "input_changed"
+
+
+@pytest.mark.parametrize(
+    ("objects", "says"),
+    [
+        ("s3://{bucket}/inbox/other/x.csv", "only objects under"),
+        ("s3://{bucket}/inbox/acme/../other/x.csv", "only objects under"),
+        ("s3://{bucket}/inbox/*/x.csv", "only objects under"),
+        ("s3://another/inbox/acme/x.csv", "only objects under"),
+        ("s3://{bucket}/inbox/acme/none.csv", "no object"),
+        ("s3://{bucket}/inbox/acme/none/", "there is no object"),
+        ("s3://{bucket}/inbox/acme/what.bin", "does not say what it is"),
+    ],
+)
+async def test_only_objects_in_a_place_of_the_tenant_are_taken(
+    yard: BatchYard, objects: str, says: str
+) -> None:
+    await put(yard, "what.bin", b"x")
+    url = objects.format(bucket=yard.storage.bucket)
+
+    with pytest.raises(InvalidInputError, match=says) as raised:
+        await datasets(yard).pinned("acme", Dataset(objects=url, template=ASK))
+
+    assert raised.value.param == "input.objects"
+
+
+async def test_a_template_that_cannot_be_read_is_refused_at_once(yard: BatchYard) -> None:
+    await put(yard, "t.csv", b"text\na\n")
+
+    with pytest.raises(InvalidInputError, match="unexpected") as raised:
+        await submitted(yard, objects="t.csv", template=ask("{{ text"))
+
+    assert raised.value.param == "input.template.messages[0].content"
+
+
+async def test_two_planners_make_one_input(yard: BatchYard, catalog: Catalog) -> None:
+    await put(yard, "t.csv", b"text\n" + b"x\n" * 50)
+    batch_id = await submitted(yard, objects="t.csv")
+    other = a_planner(yard.state, yard.storage, catalog)
+
+    await asyncio.gather(yard.planner.plan(batch_id), other.plan(batch_id))
+
+    record = await yard.state.batches.get(batch_id)
+    assert (record.status, record.number("total")) == (Status.IN_PROGRESS, 50)
+    assert len(await requests_of(yard, record)) == 50
+
+
+async def test_a_dataset_outlives_the_sweep_of_what_no_batch_took(yard: BatchYard) -> None:
+    await put(yard, "t.csv", b"text\na\n")
+
+    batch_id = await submitted(yard, objects="t.csv")
+    pinned = await datasets(yard).pinned("acme", wanted_of(yard, objects="t.csv"))
+    await datasets(yard).kept("batch_lost", pinned)
+
+    doomed = await yard.state.survey.will_be_swept(await yard.storage.keys("batches/"))
+    assert [key.split("/")[1] for key in doomed] == ["batch_lost"]
+    assert (await yard.state.batches.get(batch_id)).fields["dataset"] not in doomed
+
+
+async def test_more_rows_or_bytes_than_allowed_are_refused(
+    yard: BatchYard, catalog: Catalog
+) -> None:
+    await put(yard, "t.csv", b"text\n" + b"x\n" * 100)
+
+    for limits, code in [({"max_rows": 99}, "too_many_tasks"), ({"max_bytes": 999}, "too_large")]:
+        inputs = DatasetInputs(
+            yard.state, yard.storage, **{"max_rows": 100, "max_bytes": 99_999, **limits}
+        )
+        planner = a_planner(yard.state, yard.storage, catalog, datasets=inputs)
+        batch_id = await submitted(yard, objects="t.csv")
+        await planner.plan(batch_id)
+        record = await yard.state.batches.get(batch_id)
+        assert json.loads(record.fields["errors"])[0]["code"] == code
+
+
+def ask(content: str) -> dict[str, Any]:
+    """A template with this content."""
+    return {"model": "m", "messages": [{"role": "user", "content": content}]}
+
+
+def parquet(table: Mapping[str, Any]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({name: list(values) for name, values in table.items()}), sink)
+    return sink.getvalue()
+
+
+async def put(yard: BatchYard, name: str, body: bytes) -> None:
+    await yard.storage.put(f"{PLACE}{name}", body)
+
+
+def datasets(yard: BatchYard) -> Datasets:
+    return Datasets(
+        yard.state, yard.storage, InputPlaces(yard.storage.bucket, "inbox/{tenant}/", {})
+    )
+
+
+def wanted_of(yard: BatchYard, *, objects: str, **wanted: Any) -> Dataset:
+    url = f"s3://{yard.storage.bucket}/{PLACE}{objects}"
+    return Dataset.model_validate({"objects": url, "template": ASK, **wanted})
+
+
+async def submitted(yard: BatchYard, **wanted: Any) -> str:
+    """A batch that waits for its plan."""
+    message_id = secrets.token_hex(8)
+    pinned = await datasets(yard).pinned("acme", wanted_of(yard, **wanted))
+    source = await datasets(yard).kept(ids.batch_id("acme", message_id), pinned)
+    manifest: Manifest = msgspec.structs.replace(a_manifest(message_id, **today()), **source)
+    await accept(yard.state, yard.storage, manifest)
+    return manifest.id
+
+
+async def planned(yard: BatchYard, **wanted: Any) -> BatchRecord:
+    """The batch after its plan."""
+    batch_id = await submitted(yard, **wanted)
+    await yard.planner.plan(batch_id)
+    return await yard.state.batches.get(batch_id)
+
+
+async def requests_of(yard: BatchYard, record: BatchRecord) -> list[dict[str, Any]]:
+    assert record.status is Status.IN_PROGRESS, record.fields.get("errors")
+    return await yard.parsed(record.fields["input_file_id"])
+
+
+async def contents_of(yard: BatchYard, record: BatchRecord) -> list[str]:
+    return [one["body"]["messages"][0]["content"] for one in await requests_of(yard, record)]

@@ -1,0 +1,88 @@
+import json
+from typing import Any
+
+import pytest
+
+from gateway.live_request import LiveModels, LiveRequest
+from shared.catalog import Catalog
+from shared.errors import BatchyardError, InvalidInputError, NotFoundError
+
+CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
+CATALOG = Catalog.model_validate(
+    {
+        "pools": {"cpu": {"resources": {"CPU": 1}}},
+        "models": {
+            "chat": {
+                "pools": ["cpu"],
+                "live": {},
+                "lora": {"adapter": "/adapter"},
+                "engine": {"max_model_len": 4096},
+            },
+            "slow": {"pools": ["cpu"]},
+            "mini": {"pools": ["cpu"], "live": {}, "endpoints": [EMBEDDINGS]},
+        },
+    }
+)
+MODELS = LiveModels.of(CATALOG)
+HI = [{"role": "user", "content": "x" * 400}]
+
+
+def read(path: str = CHAT, **fields: Any) -> LiveRequest:
+    body = {"model": "chat", "messages": HI, **fields}
+    return MODELS.read(path, json.dumps(body).encode(), lambda name: name != "secret")
+
+
+def test_a_model_and_its_adapters_answer_on_the_lane_of_the_model() -> None:
+    assert {read(model=name).model.lane for name in ("chat", "adapter")} == {"chat@cpu"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "least", "most"),
+    [
+        ({"max_tokens": 10}, 110, 130),
+        ({"max_tokens": 10, "n": 3}, 130, 150),
+        ({}, 1124, 1150),
+        # No answer is longer than the model's context.
+        ({"max_tokens": 10**9}, 4196, 4220),
+    ],
+)
+def test_a_call_counts_its_prompt_and_the_most_that_its_answers_may_have(
+    fields: dict[str, Any], least: int, most: int
+) -> None:
+    assert least <= read(**fields).tokens <= most
+
+
+def test_vectors_have_no_answer_that_counts() -> None:
+    body = json.dumps({"model": "mini", "input": "x" * 400}).encode()
+
+    assert MODELS.read(EMBEDDINGS, body, lambda _: True).tokens == 101
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "kind", "param"),
+    [
+        (CHAT, b"{", InvalidInputError, None),
+        (CHAT, b"[]", InvalidInputError, None),
+        (CHAT, b'{"messages": []}', InvalidInputError, "model"),
+        (CHAT, b'{"model": 7}', InvalidInputError, "model"),
+        (CHAT, b'{"model": "chat"}', InvalidInputError, "messages"),
+        (CHAT, b'{"model": "secret", "messages": []}', NotFoundError, "model"),
+        (CHAT, b'{"model": "slow", "messages": []}', NotFoundError, "model"),
+        (EMBEDDINGS, b'{"model": "chat", "input": "x"}', NotFoundError, "model"),
+    ],
+)
+def test_what_no_engine_gets_is_refused_with_its_place(
+    path: str, text: bytes, kind: type[BatchyardError], param: str | None
+) -> None:
+    with pytest.raises(kind) as refused:
+        MODELS.read(path, text, lambda name: name != "secret")
+
+    assert getattr(refused.value, "param", None) == param
+
+
+def test_streams_may_have_options_and_other_answers_none() -> None:
+    options = {"include_usage": True}
+
+    assert read(stream=True, stream_options=options).model.lane == "chat@cpu"
+    with pytest.raises(InvalidInputError, match="together with 'stream'"):
+        read(stream_options=options)

@@ -1,0 +1,124 @@
+"""Live calls in the replica that holds the engine: vLLM's own app answers them, before all rows.
+
+They have the rules of rows, and enter the engine without waiting in its queue.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, NamedTuple
+
+from shared.openai.row_rules import RowRules
+from worker.engine_errors import Result
+from worker.engine_results import failure, refusal
+from worker.entrance import Entrance
+from worker.openai_layer import ABORT_SECONDS, http_scope
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+#: The result of a request that may not run, by path, body and tenant.
+Refused = Callable[[str, Any, str], Awaitable[Result | None]]
+
+_UNAVAILABLE = 503
+
+
+class LiveCall(NamedTuple):
+    """A call as a gateway hands it on."""
+
+    path: str
+    body: bytes
+    tenant: str
+    cache_salt: str
+    request_id: str
+
+
+class LiveCalls:
+    """Belongs to the event loop of the replica."""
+
+    def __init__(
+        self, client: Any, app: Any, entrance: Entrance, rules: RowRules, refused: Refused
+    ) -> None:
+        """`client` is vLLM's, and `app` its FastAPI app."""
+        self._client = client
+        self._app = app
+        self._entrance = entrance
+        self._rules = rules
+        self._refused = refused
+        #: How many run.
+        self.running = 0
+
+    async def answer(self, call: LiveCall, receive: Receive, send: Send) -> None:
+        """Answer the call as `vllm serve` would; it leaves the engine when its client goes."""
+        self.running += 1
+        try:
+            body = await self._checked(call)
+            if isinstance(body, tuple):
+                await send_result(send, body)
+                return
+            with self._entrance.entered_live(call.tenant, call.cache_salt):
+                await self._run(call, body, receive, send)
+        finally:
+            self.running -= 1
+
+    async def _checked(self, call: LiveCall) -> bytes | Result:
+        """The body that runs, or the result of one that does not."""
+        if self._client.errored:
+            error = {"message": "The engine is about to be restarted.", "type": "server_error"}
+            return failure(_UNAVAILABLE, error)
+        try:
+            body = json.loads(call.body)
+        except (ValueError, RecursionError):
+            return refusal("The body is not JSON.")
+        if not isinstance(body, dict):
+            return refusal("The body is no JSON object.")
+        if (found := await self._refused(call.path, body, call.tenant)) is not None:
+            return found
+        bounded = self._rules.bounded(call.path, body)
+        return call.body if bounded == body else json.dumps(bounded).encode()
+
+    async def _run(self, call: LiveCall, body: bytes, receive: Receive, send: Send) -> None:
+        gone = asyncio.Event()
+        sent = iter([{"type": "http.request", "body": body}])
+
+        async def receive_here() -> Message:
+            for message in sent:
+                return message
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"x-request-id", call.request_id.encode()),
+        ]
+        running = asyncio.ensure_future(
+            self._app(http_scope(call.path, headers), receive_here, send)
+        )
+        going = asyncio.ensure_future(_hang_up(receive))
+        try:
+            await asyncio.wait([running, going], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            going.cancel()
+            if not running.done():
+                # This makes vLLM's app abort the request, wherever it waits.
+                gone.set()
+                await asyncio.wait([running], timeout=ABORT_SECONDS)
+                running.cancel()
+                await asyncio.wait([running])
+        if not running.cancelled():
+            # An answer that broke in the middle ends the connection.
+            running.result()
+
+
+async def _hang_up(receive: Receive) -> None:
+    """Return when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def send_result(send: Send, result: Result) -> None:
+    """Answer with a result as rows have it."""
+    status, body = result
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
