@@ -1,5 +1,6 @@
 """OpenAI's Models API: the catalog's models and their adapters."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from fastapi import APIRouter
@@ -7,7 +8,9 @@ from pydantic import BaseModel
 
 from gateway.auth import Tenant
 from gateway.dependencies import Use
+from gateway.model_states import engine_view
 from shared.catalog import Catalog
+from shared.engines import EngineRecord
 from shared.errors import NotFoundError
 from shared.openai.shapes import Model
 
@@ -27,7 +30,8 @@ async def list_models(tenant: Tenant, services: Use) -> Models:
     created = services.catalog_changed_at
     settings = await services.state.tenants.settings(tenant)
     names = filter(settings.may_use, services.catalog.served_names())
-    return Models(data=[_shape(services.catalog, name, created) for name in names])
+    engines = (await services.state.engines.last()).engines
+    return Models(data=[_shape(services.catalog, name, created, engines) for name in names])
 
 
 # A path, because names have slashes. Clients escape them; servers unescape them before routing.
@@ -41,8 +45,19 @@ async def retrieve_model(model: str, tenant: Tenant, services: Use) -> Model:
             param="model",
             code="model_not_found",
         )
-    return _shape(services.catalog, model, services.catalog_changed_at)
+    engines = (await services.state.engines.last()).engines
+    return _shape(services.catalog, model, services.catalog_changed_at, engines)
 
 
-def _shape(catalog: Catalog, name: str, created: int) -> Model:
-    return Model(id=name, created=created, endpoints=list(catalog.model(name).endpoints))
+def _shape(catalog: Catalog, name: str, created: int, engines: Mapping[str, EngineRecord]) -> Model:
+    entry = catalog.model(name)
+    lanes = [lane.name for lane in catalog.lanes_of(name)]
+    view = engine_view(engines[lane] for lane in lanes if lane in engines)
+    return Model(
+        id=name,
+        created=created,
+        endpoints=list(entry.endpoints),
+        live=entry.live is not None,
+        state=view.state,
+        replicas=view.replicas,
+    )

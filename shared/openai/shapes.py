@@ -147,6 +147,9 @@ class Batch(_Shape):
     warnings: list[BatchWarning] = Field(default=[], exclude_if=lambda warnings: not warnings)
 
 
+ModelState = Literal["cold", "starting", "warm"]
+
+
 class Model(_Shape):
     """A model that the catalog serves."""
 
@@ -156,6 +159,12 @@ class Model(_Shape):
     owned_by: str = "batchyard"
     #: The endpoints whose requests it answers.
     endpoints: list[str] = []
+    #: Whether it takes live calls, besides rows of batches.
+    live: bool = False
+    #: `warm` if a replica of its engine runs, `starting` if one is wanted, and otherwise `cold`.
+    state: ModelState = "cold"
+    #: How many of them run.
+    replicas: int = 0
 
 
 class CursorPage(_Shape, Generic[T]):

@@ -1,6 +1,8 @@
 import pytest
 from openai import NotFoundError
 
+from shared.engines import EngineRecord, Replica
+from shared.state import State
 from tests.integration.gateway.conftest import Caller
 
 NAMES = ["tiny", "meta-llama/Llama-3.1-8B", "my-adapter"]
@@ -25,6 +27,28 @@ async def test_a_model_tells_its_endpoints(acme: Caller) -> None:
     assert (models["tiny"].model_extra or {})["endpoints"] == chat
     one = await acme.openai.models.retrieve("my-adapter")
     assert (one.model_extra or {})["endpoints"] == chat
+
+
+async def test_a_model_tells_whether_it_takes_live_calls_and_whether_its_engine_runs(
+    acme: Caller, gateway_state: State
+) -> None:
+    engine = EngineRecord(
+        lane="tiny@cpu",
+        state="running",
+        since=0.0,
+        seen_at=1.0,
+        replicas=(Replica("a", "running"),),
+    )
+    before = (await gateway_state.engines.last()).number
+    assert await gateway_state.engines.look(before, [engine], [], day=0)
+
+    models = {model.id: model.model_extra or {} async for model in acme.openai.models.list()}
+    one = (await acme.openai.models.retrieve("tiny")).model_extra or {}
+
+    wanted = {"live": True, "state": "warm", "replicas": 1}
+    assert {name: models["tiny"][name] for name in wanted} == wanted
+    assert {name: one[name] for name in wanted} == wanted
+    assert (models["my-adapter"]["live"], models["my-adapter"]["state"]) == (False, "cold")
 
 
 async def test_an_unknown_model_is_not_found(acme: Caller) -> None:
