@@ -11,9 +11,10 @@ from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
 from dispatcher.remaker import Remaker
 from dispatcher.round_pace import RoundPace
-from dispatcher.tenant_slots import TenantSlots
+from shared.errors import NotFoundError
 from shared.lifecycle import Status
 from shared.state import State
+from shared.tenant_slots import TenantSlots
 
 #: A round is made this often even if no bell rings.
 _SWEEP_SECONDS = 1.0
@@ -21,7 +22,7 @@ _SWEEP_SECONDS = 1.0
 _FAILURE_PAUSE_SECONDS = 1.0
 #: Batches that are planned at a time, and batches that are finished at a time.
 _SLOTS = 12
-#: Batches of one tenant that are planned at a time.
+#: Those of one tenant.
 _SLOTS_PER_TENANT = 8
 
 
@@ -44,7 +45,7 @@ class Rounds:
         self._lanes = lanes
         # Two pools, so that finishing batches does not delay what the engines could run.
         self._planning = TenantSlots(_SLOTS, per_tenant=_SLOTS_PER_TENANT)
-        self._finishing = asyncio.Semaphore(_SLOTS)
+        self._finishing = TenantSlots(_SLOTS, per_tenant=_SLOTS_PER_TENANT)
         self._duties = Duties()
 
     async def run(self) -> None:
@@ -68,15 +69,31 @@ class Rounds:
         async with self._planning.taken(tenant):
             await self._planner.plan(batch_id)
 
+    async def finish(self, batch_id: str) -> None:
+        """End the batch when it is its tenant's turn."""
+        tenant = (await self._state.batches.get(batch_id)).tenant
+        async with self._finishing.taken(tenant):
+            await self._finaliser.finish(batch_id)
+
+    async def remake(self, batch_id: str) -> None:
+        """Make the batch's damaged files again when it is its tenant's turn."""
+        try:
+            tenant = (await self._state.batches.get(batch_id)).tenant
+        except NotFoundError:
+            # The wish is settled all the same.
+            tenant = ""
+        async with self._finishing.taken(tenant):
+            await self._remaker.remake(batch_id)
+
     async def _round(self) -> None:
         await self._lanes.look_at_tenants()
         for batch_id in await self._state.batches.in_status(Status.VALIDATING):
             self._duties.start(batch_id, self.plan, nullcontext())
         for status in (Status.FINALIZING, Status.CANCELLING):
             for batch_id in await self._state.batches.in_status(status):
-                self._duties.start(batch_id, self._finaliser.finish, self._finishing)
+                self._duties.start(batch_id, self.finish, nullcontext())
         for batch_id in await self._state.remakes.waiting():
-            self._duties.start(batch_id, self._remaker.remake, self._finishing)
+            self._duties.start(batch_id, self.remake, nullcontext())
         for lane in sorted(self._lanes.always.union(await self._state.lanes.names())):
             await survive(partial(self._lanes.feed, lane), "feed", of=lane)
             # In the background, because Ray may not answer, and batches must continue.

@@ -30,11 +30,12 @@ from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
 from shared.submission.dataset_lines import DatasetLines
 from shared.tenant_rules import TenantRules
+from shared.tenant_slots import TenantSlots
 
 #: Up to this size, every row of an input is tokenized; larger inputs are sampled.
 _COUNTED_BYTES = 8 * 1024 * 1024
-#: Dry runs at a time: each may read and tokenize for seconds.
-_MAX_AT_ONCE = 2
+#: Dry runs at a time, and those of one tenant: each may read and tokenize for seconds.
+_AT_ONCE, _PER_TENANT = 2, 1
 
 
 class DryRun(BaseModel):
@@ -101,7 +102,7 @@ class DryRuns:
         self._max_dataset_rows = max_dataset_rows
         self._mixed_batches = mixed_batches
         self._rules = TenantRules(catalog, places)
-        self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
+        self._slots = TenantSlots(_AT_ONCE, per_tenant=_PER_TENANT)
         self._counters: dict[str, asyncio.Task[Counter]] = {}
 
     async def run(self, file: FileRecord, *, endpoint: str, completion_window: str) -> DryRun:
@@ -110,7 +111,7 @@ class DryRuns:
         check = self._check(endpoint, file.tenant, self._limits)
         tally = Tally(every=1 + file.bytes // _COUNTED_BYTES)
         errors = None
-        async with self._slots:
+        async with self._slots.taken(file.tenant):
             try:
                 await self._read(self._chunks(file), check, tally)
             except NotFoundError as error:
@@ -140,7 +141,7 @@ class DryRuns:
         size = sum(source.size for source in pinned.sources)
         tally = Tally(every=1 + size // _COUNTED_BYTES)
         dataset = DatasetLines(self._storage, pinned, endpoint, self._max_dataset_rows)
-        async with self._slots:
+        async with self._slots.taken(tenant):
             await self._read(dataset.chunks(), check, tally)
         found = dataset.problems
         # As in a batch: the requests are only looked at if all rows could be rendered.

@@ -79,7 +79,7 @@ async def receive_file(
     )
     file_id = request.state.made = ids.new_file_id()
     key = f"files/{tenant}/{file_id}"
-    with services.upload_memory.taken(request):
+    with services.upload_memory.taken(request, tenant):
         await reserve(services, key)
         crash.point("files.reserved")
         try:

@@ -23,7 +23,7 @@ class GatewaySettings(SharedSettings):
         default=536_870_912,
         ge=1,
         description="memory for all running uploads of one gateway; each takes its size, at most "
-        "24 MiB. Further uploads are refused with 429",
+        "24 MiB, and a tenant no more than it leaves free. Further uploads are refused with 429",
     )
     max_assembled_bytes: int = Field(
         default=8_589_934_592,

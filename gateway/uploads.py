@@ -86,7 +86,7 @@ async def create_upload_part(
         max_file_bytes=MAX_PART_BYTES,
     )
     part_id = request.state.made = ids.new_part_id()
-    with services.upload_memory.taken(request):
+    with services.upload_memory.taken(request, tenant):
         chunks = _part_bytes(form, request.stream())
         stored = await storage.upload(f"{upload.prefix}{part_id}", chunks)
     crash.point("uploads.part_stored")

@@ -149,6 +149,7 @@ class Model(_Strict):
     hang_seconds: float = Field(default=600, gt=0)
     spare_seats: int | None = Field(default=None, ge=0)
     spare_kv: float = Field(default=0.05, ge=0, lt=1)
+    fronts: int = Field(default=1, ge=1, le=64)
     max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}

@@ -34,11 +34,12 @@ from worker.engine_errors import (
     Result,
     Results,
 )
-from worker.engine_front import lighten
+from worker.engine_front import keep_environment, stop_statistics
 from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
 from worker.entrance import Entrance, Guest, WithdrawnError
+from worker.fronts import FrontGoneError, Fronts
 from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
 from worker.grammars import grammars
 from worker.leftovers import logs_of_ray, sweep_leftovers
@@ -61,10 +62,12 @@ with collector_paused():
 log = structlog.get_logger()
 
 #: The environment variables that hold for a replica what vLLM's configuration does not say: the
-#: model's `hang_seconds`, how many of vLLM's seats are spare, and the same part of its KV cache.
+#: model's `hang_seconds`, how many of vLLM's seats are spare, the same part of its KV cache, and
+#: how many front processes there are.
 HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
 SPARE_SEATS_VARIABLE = "BATCHYARD_SPARE_SEATS"
 SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
+FRONTS_VARIABLE = "BATCHYARD_FRONTS"
 #: The same for live calls: how many of vLLM's seats are theirs alone, and the ports, `first-last`,
 #: of which the replica's door takes one. Neither is set where a model takes no live calls.
 LIVE_SEATS_VARIABLE = "BATCHYARD_LIVE_SEATS"
@@ -102,6 +105,8 @@ class BatchServer(LLMServer):
             config.get_or_create_callback().ctx.run_init_node = False
         skip_telemetry()
         sweep_leftovers(logs_of_ray())
+        # They import vLLM while the model is loaded.
+        self._fronts = Fronts(_fronts()) if _fronts() > 1 else None
         try:
             with collector_paused():
                 await super().start()  # type: ignore[no-untyped-call]  # Ray's
@@ -128,13 +133,17 @@ class BatchServer(LLMServer):
         self._progress = Progress(float(os.environ[HANG_SECONDS_VARIABLE]))
         attend(self._client.engine_core, self._entrance, self._progress)
         refuse_killers(self._client)
-        lighten(self._client)
+        keep_environment()
+        if self._fronts is not None:
+            await self._fronts.connect(self._client, engine._vllm_args)  # noqa: SLF001
+        # From here on, the core's outputs pass what stands before it.
+        stop_statistics(self._client)
         self._live = LiveCalls(self._client, app, self._entrance, self._rules, self._refused_live)
         self._door = await _opened_door(LiveDoor(self._live))
         self._watching = asyncio.create_task(self._kill_when_hung())
 
     def _get_default_engine_class(self) -> type[Any]:
-        return adapted_engine_class(super()._get_default_engine_class())
+        return adapted_engine_class(super()._get_default_engine_class(), fronts=_fronts())
 
     async def run_lines(
         self,
@@ -156,7 +165,9 @@ class BatchServer(LLMServer):
         async with aclosing(in_groups(runs, seconds=_GROUP_SECONDS)) as groups:
             async for group in groups:
                 # vLLM answers 500 for every row of a dead engine. Those are not results.
-                ended = [(position, result) for position, result in group if result is not None]
+                ended = [
+                    (position, result) for position, result in group if isinstance(result, tuple)
+                ]
                 results = [
                     (position, result)
                     for position, result in ended
@@ -167,6 +178,9 @@ class BatchServer(LLMServer):
                     yield results
                 if len(results) < len(ended):
                     raise self._death([one for one in sorted(left) if self._was_seated(rows[one])])
+                lost = [position for position, one in group if isinstance(one, FrontGoneError)]
+                if lost:
+                    raise EngineGoneError("the front died while it had these lines", lost)
 
     async def withdraw(self, batch_id: str) -> None:
         """Let no line of the batch enter vLLM that is not there yet."""
@@ -198,11 +212,13 @@ class BatchServer(LLMServer):
             return EngineHungError("the engine hung while these lines were in it", positions)
         return EngineGoneError("the engine died while these lines were in it", positions)
 
-    async def _answer(self, row: _Row, line: bytes, work: Work) -> Result | None:
+    async def _answer(self, row: _Row, line: bytes, work: Work) -> Result | FrontGoneError | None:
         try:
             return await self._answers.answer(row, lambda: self._run_line(row, line, work))
         except WithdrawnError:
             return None
+        except FrontGoneError as error:
+            return error
 
     async def _run_line(self, row: _Row, line: bytes, work: Work) -> Result:
         try:
@@ -235,7 +251,7 @@ class BatchServer(LLMServer):
         async with self._entrance.entered(work) as guest:
             self._guests[row] = guest
             try:
-                answer = await self._openai.answer(url, body, request_id)
+                answer = await (self._fronts or self._openai).answer(url, body, request_id)
                 result = bounded_result(self._rules, answer)
             finally:
                 # The row may run again already while this run of it is being cancelled.
@@ -258,7 +274,7 @@ class BatchServer(LLMServer):
 
     def _unfinished(self) -> int:
         count: int = self._client.output_processor.get_num_unfinished_requests()
-        return count
+        return count + (self._fronts.unfinished if self._fronts else 0)
 
     async def _kill_when_hung(self) -> None:
         """Kill an engine that hangs, so that its calls end and Ray starts another one."""
@@ -269,9 +285,12 @@ class BatchServer(LLMServer):
                 return
         log.error("engine.hung", seconds=self._progress.seconds, rows=self._unfinished())
         self._is_hung = True
+        # The fronts are not the reason, and whoever asks shall hear that the engine hung.
+        fronts = self._fronts.pids if self._fronts else set()
         for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+            if process.pid not in fronts:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         await asyncio.sleep(_DEATH_SECONDS)
         if not self._client.errored:
             os._exit(1)
@@ -279,6 +298,11 @@ class BatchServer(LLMServer):
 
 def _row(line: bytes, work: Work) -> _Row:
     return work.batch_id, work.number, hashlib.blake2b(line, digest_size=16).digest()
+
+
+def _fronts() -> int:
+    # An older version has deployed engines without it.
+    return int(os.environ.get(FRONTS_VARIABLE, "1"))
 
 
 async def _opened_door(door: LiveDoor) -> Door | None:

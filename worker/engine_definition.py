@@ -11,6 +11,7 @@ from shared.cache_salt import EVERYONE
 from shared.card_share import card_share, memory_share
 from shared.catalog import Catalog, Lane, Model, Pool
 from worker.engine import (
+    FRONTS_VARIABLE,
     HANG_SECONDS_VARIABLE,
     LIVE_GOALS_VARIABLE,
     LIVE_PORTS_VARIABLE,
@@ -66,6 +67,7 @@ def llm_config(model: Model, pool: Pool) -> LLMConfig:
                 HANG_SECONDS_VARIABLE: str(model.hang_seconds),
                 SPARE_SEATS_VARIABLE: str(spare_seats(model)),
                 SPARE_KV_VARIABLE: str(model.spare_kv),
+                FRONTS_VARIABLE: str(model.fronts),
                 **_live_environment(model),
                 **rules_environment(model),
                 **endpoints_environment(model),
@@ -188,8 +190,13 @@ def _serve_options(model: Model, pool: Pool) -> dict[str, Any]:
             "downscale_to_zero_delay_s": model.idle_seconds,
             **({} if model.live is None else {"policy": {"policy_function": _POLICY}}),
         },
-        "ray_actor_options": {"num_cpus": 0 if "CPU" in pool.resources else 1},
+        # The replica has a processor, and so has each of its front processes.
+        "ray_actor_options": {"num_cpus": 0 if "CPU" in pool.resources else _processors(model)},
     }
     if pool.label_selector:
         options["placement_group_bundle_label_selector"] = [dict(pool.label_selector)]
     return options
+
+
+def _processors(model: Model) -> int:
+    return 1 if model.fronts == 1 else 1 + model.fronts

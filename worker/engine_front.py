@@ -1,26 +1,24 @@
-"""What vLLM's front in a replica does for each token that nobody needs, switched off."""
+"""What vLLM's front does for each token and each row that nobody needs, switched off."""
 
 from typing import Any
 
 
-def lighten(client: Any) -> None:
-    """Save the time of a started `AsyncLLM` that has no effect on answers.
+def stop_statistics(client: Any) -> None:
+    """Let a started `AsyncLLM` keep no statistics and no Prometheus metrics of its own.
 
-    Neither has a switch of its own: `disable_log_stats` would also take the scheduler's statistics,
-    which the seats depend on.
+    Nobody reads them. `disable_log_stats` would also take the scheduler's statistics, which the
+    seats depend on, from vLLM's core.
     """
+    client.log_stats = client.output_processor.log_stats = False
+    client.logger_manager = None
+    # The task that takes the core's outputs has read these already.
+    client.output_handler.cancel()
+    client.output_handler = None
+    client._run_output_handler()  # noqa: SLF001  # it has no public name
+
+
+def keep_environment() -> None:
+    """Read vLLM's environment variables once: every row reads some of them anew."""
     from vllm import envs
 
-    # Every row reads some of vLLM's environment variables anew, and they do not change any more.
     envs.enable_envs_cache()
-    _skip_token_statistics(client.output_processor)
-
-
-def _skip_token_statistics(processor: Any) -> None:
-    """Keep no times of single tokens and requests; the scheduler's statistics stay."""
-    process = processor.process_outputs
-
-    def process_outputs(outputs: Any, timestamp: Any = None, _: Any = None) -> Any:
-        return process(outputs, timestamp, None)
-
-    processor.process_outputs = process_outputs

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from shared.openai.endpoints import ENDPOINTS
+from worker.embedding_answers import write_from_arrays
 from worker.engine_errors import Result
 from worker.engine_results import failure, from_http, success
 
@@ -124,6 +125,8 @@ def _handlers(state: Any) -> dict[str, _Handler]:
         if serving := getattr(state, name, None):
             if hasattr(serving, "json_response_cls"):
                 serving.json_response_cls = _FastJSONResponse
+            if name == "serving_embedding":
+                write_from_arrays(serving)
             handler = _Handler(TypeAdapter(request).validate_python, serving)
             found |= dict.fromkeys(paths, handler)
     return found

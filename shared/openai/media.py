@@ -195,7 +195,8 @@ def _inside(place: str, value: Any) -> Iterator[tuple[str, str | int, Any, Any]]
     items: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict):
         items = value.items()
-    elif isinstance(value, list):
+    elif isinstance(value, list) and {list, dict} & set(map(type, value)):
+        # Others, such as a million tokens of a prompt, hold nothing.
         items = enumerate(value)
     return ((f"{place}.{name}", name, one, value) for name, one in items)
 

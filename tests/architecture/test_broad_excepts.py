@@ -14,6 +14,7 @@ _GRANTED = {
     ("dispatcher/settlement.py", "settle"): "what cannot be buried is left to the broker",
     ("gateway/tokens.py", "load_counter"): "tokenizers raises nothing narrower; it is estimated",
     ("worker/engine_start.py", "register_model_classes"): "vLLM finds the words for such a model",
+    ("worker/fronts.py", "_enter"): "a row's failure is its result",
     ("worker/grammar_trial.py", "_try"): "a foreign compiler's error is its verdict",
     ("worker/openai_layer.py", "_answer"): "the app finds the words for what is wrong",
     ("worker/openai_layer.py", "answer"): "a row's failure is its result",

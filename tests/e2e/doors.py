@@ -15,6 +15,8 @@ from tests.e2e.strangers import Asked
 _HEALTH = {"/healthz", "/readyz"}
 #: What frameworks like to serve besides.
 _OTHERS = ("/", "/docs", "/redoc", "/openapi.json", "/metrics", "/ui", "/v1")
+#: What leads a stranger to the form to sign in.
+_PAGE = ("/", "/ui", "/ui/batches", "/ui/events", "/ui/fleet", "/ui/new", "/ui/tenants")
 #: Sockets tried at once.
 _AT_ONCE = 4
 
@@ -158,8 +160,15 @@ def gateway_gives(root_url: str, key: str) -> Gives:
     assert len(calls) > 20
 
     async def gives(address: str) -> list[str]:
-        return await strangers.http_gives(
-            address, [*calls, *(Asked("GET", path) for path in _OTHERS)]
-        )
+        others = [Asked("GET", path) for path in _OTHERS if path not in _PAGE]
+        given = await strangers.http_gives(address, [*calls, *others])
+        return given + await _page_gives(address)
 
     return gives
+
+
+async def _page_gives(address: str) -> list[str]:
+    """Every path of the page that shows anything but the form to sign in."""
+    async with httpx.AsyncClient(base_url=f"http://{address}", follow_redirects=True) as http:
+        answers = [await http.get(path) for path in _PAGE]
+    return [str(answer.url) for answer in answers if answer.url.path != "/ui/sign-in"]

@@ -244,6 +244,7 @@ def catalog(folder: Path) -> Catalog:
                     "source": str(folder / "tiny"),
                     "pools": ["cpu"],
                     "idle_seconds": IDLE_SECONDS,
+                    "fronts": 2,
                     "lora": {"tiny-lora": str(folder / "adapter")},
                     "engine": {
                         "max_model_len": 1024,
@@ -259,6 +260,7 @@ def catalog(folder: Path) -> Catalog:
                 "org/mini": {
                     "source": str(minilm_path()),
                     "pools": ["cpu"],
+                    "fronts": 2,
                     "engine": {"runner": "pooling", "max_num_seqs": 32, "enforce_eager": True},
                     "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
                 },
@@ -474,6 +476,19 @@ def engine_core(app_name: str) -> psutil.Process | None:
     return None
 
 
+def fronts(app_name: str) -> set[psutil.Process]:
+    """The front processes of this application's only replica."""
+    core = engine_core(app_name)
+    replica = core and core.parent()
+    children = replica.children(recursive=True) if replica else []
+    return {
+        one
+        for one in children
+        # What has forked them looks like them.
+        if "worker.front_server" in one.cmdline() and one.ppid() != (replica and replica.pid)
+    }
+
+
 def same(answer: tuple[int, Any]) -> tuple[int, Any]:
     """Without ids and times, and with what the web framework refused in OpenAI's envelope."""
     status, body = answer
@@ -617,6 +632,44 @@ async def test_cancelling_a_call_takes_its_rows_out_of_the_engine(
 
     # Sooner than 900 tokens can be written.
     await eventually(are_out, timeout=5)
+
+
+async def test_rows_of_a_front_that_dies_are_given_back_and_another_one_starts(tiny: str) -> None:
+    from ray import serve
+
+    from worker.engine_client import EngineClient
+    from worker.engine_errors import EngineGoneError
+    from worker.engine_status import DEPLOYMENT
+
+    client = EngineClient(tiny)
+    handle = serve.get_deployment_handle(DEPLOYMENT, tiny)
+    core, before = engine_core(tiny), fronts(tiny)
+    rows = [line(*chat(max_tokens=900, ignore_eos=True))] * 20
+    call = asyncio.create_task(answers(client, rows))
+
+    async def are_in() -> bool:
+        return int(await handle.unfinished.remote()) >= 16
+
+    async def are_out() -> bool:
+        return int(await handle.unfinished.remote()) == 0
+
+    await eventually(are_in)
+    assert not [name for one in before for name in one.environ() if name.startswith("RAY_")]
+    killed = before.pop()
+    killed.kill()
+    with pytest.raises(EngineGoneError) as raised:
+        await asyncio.wait_for(call, timeout=60)
+
+    # The rows of the other one cannot have been the reason.
+    assert raised.value.positions is not None
+    assert 0 < len(raised.value.positions) < len(rows)
+    await eventually(are_out, timeout=5)
+    await eventually(lambda: len(fronts(tiny)) == 2, timeout=60)
+    assert killed not in fronts(tiny)
+    assert before < fronts(tiny)
+    results = await answers(client, [line(*chat())] * 4)
+    assert [status for status, _ in results] == [200] * 4
+    assert engine_core(tiny) == core
 
 
 async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[str]") -> None:

@@ -1,11 +1,13 @@
 """S3 fails for some objects only: their messages are answered, and delay no others."""
 
+import asyncio
 import json
 import os
 import secrets
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +17,27 @@ from aio_pika.abc import AbstractIncomingMessage
 
 from dispatcher import intake as intake_module
 from dispatcher import planning
+from dispatcher.finaliser import Finaliser
 from dispatcher.inputs import Inputs
 from dispatcher.intake import Intake
+from dispatcher.lanes import LaneKeeper
+from dispatcher.remaker import Remaker
 from dispatcher.replay import Replay
+from dispatcher.rounds import Rounds
 from shared.bus import topology
 from shared.bus.connection import Bus
 from shared.bus.event_messages import EventMessages
 from shared.catalog import Catalog
 from shared.errors import TransientError
 from shared.input_places import InputPlaces
+from shared.ledger.commits import cancel
 from shared.lifecycle import Status
 from shared.monitoring.trail import Trail
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
-from tests.batches import submitted
+from shared.tasks import end
+from tests.batches import submitted, validating
 from tests.conftest import a_bucket
 from tests.eventually import eventually
 from tests.faults.conftest import CATALOG, CHAT, submission
@@ -180,6 +188,68 @@ async def test_slow_objects_of_one_tenant_hold_up_no_other_tenant(
 
     answers = await senders.until_answered(slow)
     assert {answers[one]["status"] for one in (*slow, *other)} == {"accepted"}
+
+
+async def test_batches_that_end_over_slow_objects_hold_up_no_other_tenant(
+    state: State, straight: Storage, proxy: S3Proxy, s3: S3
+) -> None:
+    catalog = Catalog.model_validate(yaml.safe_load(CATALOG))
+    storage = Storage(proxy.endpoint, s3.access_key, s3.secret_key, straight.bucket)
+    planner = a_planner(state, straight, catalog)
+    body = {"model": next(iter(catalog.models)), "messages": [{"role": "user", "content": "x"}]}
+    line = {"custom_id": "a", "method": "POST", "url": CHAT, "body": body}
+    go_on = threading.Event()
+
+    async def cancelled(tenant: str, name: str) -> str:
+        """A batch that has not begun, of which each request gets its name from the input."""
+        key = f"inbox/{tenant}/{name}"
+        stored = await straight.put(key, json.dumps(line).encode())
+        batch_id = await validating(
+            state, tenant=tenant, key=key, etag=stored.etag, size=stored.size,
+            bucket=straight.bucket,
+        )  # fmt: skip
+        await planner.plan(batch_id)
+        assert (await state.batches.get(batch_id)).status is Status.IN_PROGRESS
+        await cancel(state, straight, batch_id)
+        return batch_id
+
+    slow = [await cancelled("acme", f"slow-{number}") for number in range(20)]
+    other = await cancelled("globex", "in")
+
+    def judge(_: str, path: str) -> None:
+        if "slow" in path:
+            go_on.wait(60)
+
+    proxy.judge = judge
+    rounds = Rounds(
+        state,
+        planner=planner,
+        finaliser=Finaliser(state, storage, output_seconds=60),
+        remaker=Remaker(state, storage),
+        lanes=LaneKeeper(
+            state,
+            storage,
+            None,  # type: ignore[arg-type]  # no lane has work
+            ready_rows=9,
+            silence_seconds=9,
+            attempts=9,
+        ),
+    )
+    running = asyncio.create_task(rounds.run())
+
+    async def has_ended(batch_id: str) -> bool:
+        return (await state.batches.get(batch_id)).status is Status.CANCELLED
+
+    try:
+        await eventually(lambda: has_ended(other), 30)
+        assert not any([await has_ended(batch_id) for batch_id in slow])
+        go_on.set()
+        for batch_id in slow:
+            await eventually(partial(has_ended, batch_id), 60)
+    finally:
+        go_on.set()
+        await end(running)
+        storage.close()
 
 
 @pytest.mark.parametrize("is_inline", [False, True])

@@ -244,6 +244,22 @@ async def test_a_large_input_is_sampled_while_others_are_answered(acme: Caller) 
     assert max(pauses) < 3
 
 
+async def test_a_tenant_with_many_dry_runs_waits_for_its_own(
+    acme: Caller, gateway: Gateway, gateway_state: State
+) -> None:
+    large = await _upload(acme, *[_line(str(number), 800, model="roomy") for number in range(500)])
+    many = [asyncio.create_task(_dry_run(acme, large)) for _ in range(8)]
+
+    async with calling(gateway, gateway_state) as other:
+        file_id = await _upload(other, _line("a"))
+        found = await _dry_run(other, file_id)
+    ended = sum(one.done() for one in many)
+
+    assert found.status_code == 200
+    assert ended < 4
+    assert {(await one).status_code for one in many} == {200}
+
+
 async def test_the_schema_says_what_it_is(acme: Caller) -> None:
     create = (await acme.http.get("/openapi.json")).json()["paths"]["/v1/batches"]["post"]
 

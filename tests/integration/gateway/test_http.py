@@ -93,7 +93,7 @@ async def test_a_revoked_key_is_refused_at_once(acme: Caller, gateway_state: Sta
     [
         ("POST", "/v1/foo", 404, "Invalid URL (POST /v1/foo)", None),
         ("GET", "/v1/files/", 404, "Invalid URL (GET /v1/files/)", None),
-        ("GET", "/", 404, "Invalid URL (GET /)", None),
+        ("GET", "/elsewhere", 404, "Invalid URL (GET /elsewhere)", None),
         ("PUT", "/v1/files", 405, "Only GET and POST requests are accepted.", None),
         ("GET", "/v1/batches/b/cancel", 405, "Only POST requests are accepted.", None),
     ],

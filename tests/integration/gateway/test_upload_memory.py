@@ -8,10 +8,11 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.settings import GatewaySettings
+from shared.state import State
 from shared.state.state import NAMESPACE
 from shared.storage import UPLOAD_BYTES
 from tests.eventually import eventually
-from tests.integration.gateway.conftest import Caller, Gateway, running
+from tests.integration.gateway.conftest import Caller, Gateway, calling, running
 
 _BOUNDARY = "b0undary"
 _HEAD = (
@@ -26,14 +27,14 @@ _TYPE = {"content-type": f"multipart/form-data; boundary={_BOUNDARY}"}
 
 @pytest.fixture(scope="module")
 def gateway(settings: GatewaySettings) -> Iterator[Gateway]:
-    """With room for one upload of unknown size, and a few small ones."""
-    changes = {"upload_memory_bytes": UPLOAD_BYTES + 1_000_000}
+    """With room for two uploads of unknown size, one for each tenant, and a few small ones."""
+    changes = {"upload_memory_bytes": 2 * UPLOAD_BYTES + 1_000_000}
     with running(GatewaySettings.model_validate({**settings.model_dump(), **changes})) as gateway:
         yield gateway
 
 
-async def test_uploads_that_memory_has_no_room_for_are_asked_to_come_again(
-    gateway: Gateway, acme: Caller
+async def test_uploads_that_a_tenant_has_no_memory_for_are_asked_to_come_again(
+    gateway: Gateway, acme: Caller, gateway_state: State
 ) -> None:
     go_on = asyncio.Event()
     slow = asyncio.create_task(_upload(acme.http, _slow_body(go_on)))
@@ -44,7 +45,10 @@ async def test_uploads_that_memory_has_no_room_for_are_asked_to_come_again(
         "/v1/files", files={"file": ("in.jsonl", b"{}\n")}, data={"purpose": "batch"}
     )
     part = await _part(acme)
+    async with calling(gateway, gateway_state) as other:
+        of_other = await _upload(other.http, _body())
 
+    assert of_other.status_code == 200
     assert refused.status_code == 429
     assert refused.headers["retry-after"] == "5"
     assert refused.json()["error"]["code"] == "rate_limit_exceeded"

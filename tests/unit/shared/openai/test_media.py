@@ -1,3 +1,5 @@
+import json
+from time import process_time
 from typing import Any
 
 import pytest
@@ -210,3 +212,18 @@ def test_a_conversation_that_is_nested_deeply_is_looked_at_to_its_end() -> None:
         nested = [nested]
 
     assert DEFAULT_RULES.refusal(CHAT, {"messages": nested}) is not None
+
+
+def test_a_prompt_of_a_million_tokens_is_judged_as_fast_as_it_is_read() -> None:
+    body = {"model": "m", "input": list(range(1_000_000))}
+    text = json.dumps(body)
+
+    began = process_time()
+    json.loads(text)
+    reading = process_time() - began
+    began = process_time()
+    found = DEFAULT_RULES.refusal(EMBEDDINGS, body)
+    judging = process_time() - began
+
+    assert found is None
+    assert judging < 5 * reading

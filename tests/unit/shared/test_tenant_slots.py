@@ -1,7 +1,7 @@
 import asyncio
 
-from dispatcher.tenant_slots import TenantSlots
 from shared.tasks import end
+from shared.tenant_slots import TenantSlots
 from tests.eventually import eventually
 
 

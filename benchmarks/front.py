@@ -1,0 +1,185 @@
+"""What stands before an engine costs so much: CPU per row above an engine that answers at once.
+
+Rows go over Ray Serve to a real replica, with its queue, vLLM's own OpenAI layer and vLLM's core;
+only the model computes nothing. CPU seconds mean something on a busy machine, too; rates do not.
+    python -m benchmarks.front [short|long|embeddings ...] [--rows N] [--fronts N] [--spy FILE]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from benchmarks.rows import CHAT, EMBEDDINGS, URLS, body, texts
+from cli.models.minilm import minilm_path
+from cli.models.tiny import make_tiny_chat_model
+from shared.catalog import Catalog
+from shared.ordering.work import Work
+
+#: The first rows after a start are several times slower.
+WARM_UP_ROWS = 500
+ROWS_PER_CALL, CALLS = 16, 32
+
+
+class Shape(NamedTuple):
+    """One kind of row: what is asked, and how many tokens come back."""
+
+    kind: str
+    tokens: int
+
+
+SHAPES = {"short": Shape(CHAT, 4), "long": Shape(CHAT, 64), "embeddings": Shape(EMBEDDINGS, 0)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shapes", nargs="*", default=list(SHAPES), choices=[*SHAPES, []])
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--seats", type=int, default=256)
+    parser.add_argument("--fronts", type=int, default=1)
+    parser.add_argument("--spy", type=Path, help="record the replica with py-spy into this file")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="batchyard-bench-") as folder, _environment():
+        make_tiny_chat_model(Path(folder) / "tiny")
+        for name in options.shapes or SHAPES:
+            rate, cost = asyncio.run(
+                _measure(SHAPES[name], _catalog(Path(folder), options), options)
+            )
+            parts = ", ".join(f"{kind} {ms:.2f}" for kind, ms in sorted(cost.items()))
+            print(f"{name}: {rate:.0f} rows/s; ms of CPU per row: {parts}", flush=True)
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    os.environ.update(
+        PYTHONPATH=str(Path(__file__).parent.parent),
+        VLLM_CPU_KVCACHE_SPACE="1",
+        VLLM_NO_USAGE_STATS="1",
+        HF_HUB_OFFLINE="1",
+        RAY_USAGE_STATS_ENABLED="0",
+    )
+    yield
+
+
+def _catalog(folder: Path, options: argparse.Namespace) -> Catalog:
+    engine = {
+        "max_num_seqs": options.seats,
+        "enforce_eager": True,
+        "worker_cls": "benchmarks.instant_worker.InstantWorker",
+    }
+    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "TORCH_COMPILE_DISABLE": "1"}
+    common = {"pools": ["cpu"], "env": env, "fronts": options.fronts}
+    return Catalog.model_validate(
+        {
+            "pools": {"cpu": {"resources": {"CPU": 1}}},
+            "models": {
+                CHAT: {
+                    **common,
+                    "source": str(folder / "tiny"),
+                    "engine": {**engine, "max_model_len": 1024},
+                },
+                EMBEDDINGS: {
+                    **common,
+                    "source": str(minilm_path()),
+                    "engine": {**engine, "max_model_len": 256, "runner": "pooling"},
+                },
+            },
+        }
+    )
+
+
+async def _measure(
+    shape: Shape, catalog: Catalog, options: argparse.Namespace
+) -> tuple[float, dict[str, float]]:
+    """Rows per second, and CPU milliseconds per row by kind of process."""
+    import ray
+
+    from worker.engine_client import EngineClient
+    from worker.engine_deployment import ensure_engine
+
+    ray.init("local", num_cpus=16, log_to_driver=False, include_dashboard=False)
+    client = EngineClient(ensure_engine(catalog, catalog.lane_of(shape.kind)))
+    numbers = iter(range(10**9))
+    calls = asyncio.Semaphore(CALLS)
+
+    async def one(some: list[str]) -> None:
+        async with calls:
+            lines = [_line(shape, text) for text in some]
+            works = [Work("bench", next(numbers), "bench", 0, 0.0, 0.0, 1.0) for _ in some]
+            async with contextlib.aclosing(client.run_lines(lines, works)) as groups:
+                async for group in groups:
+                    for _, (status, answer) in group:
+                        if status != HTTPStatus.OK:
+                            raise RuntimeError(answer.decode())
+
+    async def run(count: int) -> None:
+        some = [f"{next(numbers)} {text}" for text in texts(count)]
+        steps = range(0, count, ROWS_PER_CALL)
+        await asyncio.gather(*(one(some[at : at + ROWS_PER_CALL]) for at in steps))
+
+    await run(WARM_UP_ROWS)
+    spy = _spy(options.spy)
+    before, began = _cpu_seconds(), time.perf_counter()
+    await run(options.rows)
+    seconds, after = time.perf_counter() - began, _cpu_seconds()
+    if spy is not None:
+        spy.send_signal(2)
+        spy.wait()
+    ray.shutdown()
+    _forget_serve()
+    cost = {kind: 1000 * (now - before.get(kind, 0)) / options.rows for kind, now in after.items()}
+    return options.rows / seconds, cost
+
+
+def _line(shape: Shape, text: str) -> bytes:
+    what = body(shape.kind, text, model=shape.kind, tokens=shape.tokens)
+    return json.dumps({"custom_id": "row", "url": URLS[shape.kind], "body": what}).encode()
+
+
+def _forget_serve() -> None:
+    from ray.serve.context import _set_global_client
+
+    # Serve would look for the controller of this cluster in the next one.
+    _set_global_client(None)  # type: ignore[no-untyped-call]  # Ray's
+
+
+def _kind(process: psutil.Process) -> str:
+    kinds = {"VLLM::EngineCore": "core", "worker.front_server": "fronts", ":engine": "replica"}
+    command = " ".join(process.cmdline())
+    return next((kind for mark, kind in kinds.items() if mark in command), "ray")
+
+
+def _cpu_seconds() -> dict[str, float]:
+    """Of this process and all below it, by kind."""
+    this = psutil.Process()
+    spent = {"client": sum(this.cpu_times()[:2])}
+    for process in this.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            kind = _kind(process)
+            spent[kind] = spent.get(kind, 0) + sum(process.cpu_times()[:2])
+    return spent
+
+
+def _spy(file: Path | None) -> "subprocess.Popen[Any] | None":
+    if file is None:
+        return None
+    replica = next(
+        one for one in psutil.Process().children(recursive=True) if _kind(one) == "replica"
+    )
+    command = ["py-spy", "record", "-r", "200", "-f", "raw", "-d", "1000", "-o", str(file)]
+    return subprocess.Popen([*command, "-p", str(replica.pid)], stdout=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

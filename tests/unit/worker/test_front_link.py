@@ -1,0 +1,99 @@
+import asyncio
+import socket
+from typing import Any
+
+import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.eventually import eventually
+from worker.front_link import Abort, Add, Answer, Cancel, Link, Message, Outputs, Ping, Row
+
+_NUMBERS = st.integers(0, 2**63 - 1)
+_MESSAGES: Any = st.one_of(
+    st.builds(Row, _NUMBERS, st.text(), st.binary(), st.none() | st.text()),
+    st.builds(Cancel, _NUMBERS),
+    st.builds(Outputs, st.lists(st.binary())),
+    st.builds(Add, _NUMBERS, st.text(), st.lists(st.binary())),
+    st.builds(Abort, st.lists(st.text())),
+    st.builds(Answer, _NUMBERS, st.just(200), st.binary()),
+    st.builds(Ping),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(_MESSAGES, max_size=8), st.integers(1, 50))
+def test_what_comes_in_pieces_of_any_size_is_what_was_sent(
+    messages: list[Message], size: int
+) -> None:
+    sent, taken = asyncio.run(_sent(messages)), list[Message]()
+    link = Link(taken.append, lambda: None)
+
+    for at in range(0, len(sent), size):
+        link.data_received(sent[at : at + size])
+
+    assert taken == messages
+
+
+async def _sent(messages: list[Message]) -> bytes:
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    link = Link(lambda _: None, lambda: None)
+    await loop.create_connection(lambda: link, sock=ours)
+    for message in messages:
+        link.send(message)
+    await asyncio.sleep(0)
+    link.close()
+    with theirs:
+        theirs.setblocking(False)
+        data = b""
+        while some := await loop.sock_recv(theirs, 65_536):
+            data += some
+    return data
+
+
+async def test_large_messages_arrive_in_their_order() -> None:
+    taken: list[Message] = []
+    link, other = await _pair(taken.append)
+
+    sent: list[Message] = [Answer(number, 200, bytes(3_000_000)) for number in range(5)]
+    for message in sent:
+        link.send(message)
+
+    await eventually(lambda: len(taken) == len(sent))
+    assert taken == sent
+    other.close()
+
+
+def test_the_loop_of_a_replica_is_uvloop_s() -> None:
+    uvloop.run(test_large_messages_arrive_in_their_order())
+
+
+async def test_either_end_hears_that_the_other_is_gone() -> None:
+    gone = asyncio.Event()
+    _, other = await _pair(lambda _: None, gone.set)
+
+    other.close()
+
+    await asyncio.wait_for(gone.wait(), 60)
+
+
+async def test_a_message_to_an_end_that_is_gone_is_lost_without_an_error() -> None:
+    gone = asyncio.Event()
+    link, other = await _pair(lambda _: None, gone.set)
+    other.close()
+    await asyncio.wait_for(gone.wait(), 60)
+
+    link.send(Ping())
+
+    await asyncio.sleep(0)
+
+
+async def _pair(take: Any, lost: Any = lambda: None) -> tuple[Link, Link]:
+    """A link, and the other end, which takes its messages."""
+    loop = asyncio.get_running_loop()
+    one, two = socket.socketpair()
+    link, other = Link(lambda _: None, lost), Link(take, lambda: None)
+    await loop.create_connection(lambda: link, sock=one)
+    await loop.create_connection(lambda: other, sock=two)
+    return link, other

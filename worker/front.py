@@ -1,0 +1,112 @@
+"""A front process: renders, tokenizes, detokenizes and builds the bodies of an engine's rows.
+
+It is vLLM's own front (`AsyncLLM` and its OpenAI layer) without a core of its own. The replica that
+it belongs to has the core, the queue and the seats; it ends with the replica.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import pickle
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+from worker.engine_bounds import refuse_killers
+from worker.engine_front import keep_environment
+from worker.front_core import RemoteCore, row_number
+from worker.front_link import Answer, Cancel, Link, Message, Outputs, Ping, Pong, Ready, Row, Setup
+from worker.media_connector import register_media_connector
+from worker.openai_layer import OpenAILayer
+from worker.row_rules import rules_from
+
+
+class Front:
+    """Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._setup: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._link = Link(self._take, _end)
+        self._core: RemoteCore | None = None
+        self._openai: OpenAILayer | None = None
+        self._rows: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self, replica: socket.socket) -> None:
+        """Take rows until the replica is gone, which ends the process."""
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: self._link, sock=replica)
+        setup = await self._setup
+        self._core = RemoteCore(self._link.send, setup.supported_tasks)
+        self._openai = OpenAILayer(await _app(setup, self._core))
+        gc.collect()
+        gc.freeze()
+        self._link.send(Ready(os.getpid()))
+        await loop.create_future()
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Row(number=number):
+                task = self._rows[number] = asyncio.create_task(self._answer(message))
+                task.add_done_callback(lambda _: self._rows.pop(number, None))
+            case Outputs(frames=frames):
+                assert self._core is not None  # noqa: S101  # it has sequences
+                self._core.take(frames)
+            case Cancel(number=number):
+                if (running := self._rows.get(number)) is not None:
+                    running.cancel()
+            case Ping():
+                self._link.send(Pong())
+            case Setup(pickled=pickled):
+                # From the process that has started this one.
+                self._setup.set_result(pickle.loads(pickled))  # noqa: S301
+            case _:
+                raise TypeError(f"a front takes no {type(message).__name__}")
+
+    async def _answer(self, row: Row) -> None:
+        assert self._openai is not None  # noqa: S101  # it was ready before it had rows
+        row_number.set(row.number)
+        status, body = await self._openai.answer(row.url, json.loads(row.body), row.request_id)
+        self._link.send(Answer(row.number, status, body))
+
+
+async def _app(setup: SimpleNamespace, core: RemoteCore) -> Any:
+    """The application of vLLM, as Ray's server makes it."""
+    from starlette.datastructures import State
+    from vllm.entrypoints.openai.api_server import build_app, init_app_state
+    from vllm.plugins import load_general_plugins
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.core_client import EngineCoreClient
+    from vllm.v1.executor import Executor
+
+    load_general_plugins()  # type: ignore[no-untyped-call]  # vLLM's
+    rules = rules_from(os.environ)
+    register_media_connector(rules.media.limits)
+    # The constructor has no parameter for it.
+    factory: Any = EngineCoreClient
+    factory.make_async_mp_client = staticmethod(lambda **_: core)
+    client = AsyncLLM(
+        vllm_config=setup.vllm_config,
+        executor_class=Executor,
+        log_requests=False,
+        log_stats=False,
+    )
+    refuse_killers(client)
+    keep_environment()
+    state = State()
+    await init_app_state(
+        client,
+        state=state,
+        args=setup.args,
+        supported_tasks=setup.supported_tasks,
+    )
+    app = build_app(setup.args, setup.supported_tasks, model_config=client.model_config)
+    app.state._state.update(state._state)  # noqa: SLF001  # as Ray does it
+    # vLLM's words for errors ask for it.
+    app.state.server = SimpleNamespace()
+    return app
+
+
+def _end() -> None:
+    """The replica is gone, and nobody else wants anything of this process."""
+    os._exit(0)
