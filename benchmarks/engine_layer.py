@@ -189,7 +189,7 @@ async def _serve(options: argparse.Namespace) -> Measured:
             works = [Work(kind, n, "bench", 0, 0.0, 0.0, 1.0) for n in range(len(lines))]
             async with contextlib.aclosing(client.run_lines(lines, works)) as groups:
                 async for group in groups:
-                    for _, (status, answer) in group:
+                    for _, (status, answer, *_) in group:
                         if status != HTTPStatus.OK:
                             raise RuntimeError(answer.decode())
 

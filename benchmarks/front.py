@@ -119,7 +119,7 @@ async def _measure(
             works = [Work("bench", next(numbers), "bench", 0, 0.0, 0.0, 1.0) for _ in some]
             async with contextlib.aclosing(client.run_lines(lines, works)) as groups:
                 async for group in groups:
-                    for _, (status, answer) in group:
+                    for _, (status, answer, *_) in group:
                         if status != HTTPStatus.OK:
                             raise RuntimeError(answer.decode())
 

@@ -23,6 +23,7 @@ _COMMANDS = {
     "users": ("cli.users:app", "Create, limit, list, renew and delete tenants' RabbitMQ logins."),
     "s3-logins": ("cli.s3_logins:app", "Create, list, renew and delete tenants' S3 logins."),
     "lane-logins": ("cli.lane_logins:app", "Print what lane jobs may do at Redis and S3."),
+    "logs": ("cli.logs:run", "Show what all processes have logged about a batch."),
     "dead-letters": ("cli.dead_letters:app", "Show, replay and drop messages that were refused."),
 }
 #: What `pip install batchyard` alone leaves out of what the commands above import first.

@@ -73,10 +73,13 @@ async def survive(duty: Duty, name: str, **fields: str) -> Exception | None:
     try:
         await duty()
     except TransientError as error:
-        log.warning("dispatcher.duty_broke", duty=name, reason=str(error), **fields)
+        log.warning(
+            "dispatcher.duty_broke", duty=name, code="unavailable", reason=str(error), **fields
+        )
         return error
     except Exception as error:  # the loops must outlive a bug: other batches depend on them
-        log.exception("dispatcher.duty_broke", duty=name, **fields)
+        code = "internal_error"
+        log.exception("dispatcher.duty_broke", duty=name, code=code, **fields)
         return error
     return None
 

@@ -5,6 +5,7 @@ from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Any, NamedTuple
 
+from shared.card_share import card_share
 from shared.catalog import Catalog
 from shared.engines import (
     EngineRecord,
@@ -70,7 +71,7 @@ def _by_lane(applications: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _engine(
-    lane: str, applications: list[Any], before: EngineRecord | None, gpus: int, now: float
+    lane: str, applications: list[Any], before: EngineRecord | None, gpus: float, now: float
 ) -> EngineRecord:
     known = {one.id: one for one in before.replicas} if before else {}
     current, *others = (
@@ -151,11 +152,13 @@ def _deployment(app: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _gpus(catalog: Catalog, lane: str) -> int:
+def _gpus(catalog: Catalog, lane: str) -> float:
+    """How many GPUs a replica has, which may be a part of one."""
     try:
-        return catalog.model(catalog.lane_named(lane).model).gpus
+        found = catalog.lane_named(lane)
     except NotFoundError:
         return 1
+    return catalog.model(found.model).gpus * card_share(catalog.pools[found.pool])
 
 
 def _seconds(

@@ -86,14 +86,11 @@ class Finaliser:
         try:
             commit = await self._commit(record, event, results)
             crash.point("finaliser.committed")
-            is_ours = await carry_out(self._state, self._storage, commit)
+            await carry_out(self._state, self._storage, commit)
             crash.point("finaliser.concluded")
         except InvalidTransitionError as late:
             # For example, it has been cancelled. The next round ends it by its new status.
             log.warning("batch.finish_late", batch_id=batch_id, status=late.status)
-        else:
-            if is_ours:
-                log.info("batch.finished", batch_id=batch_id, how=commit.event)
 
     async def _may_answer_later(self, batch_id: str) -> bool:
         """Whether S3 is away, or has failed only for this batch and only for a short time."""

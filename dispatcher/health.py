@@ -21,7 +21,8 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from shared.bus.connection import Bus
 from shared.bus.topology import DEAD_QUEUE
 from shared.errors import TransientError
-from shared.monitoring.metrics import CONTENT_TYPE, fleet_exposition, may_scrape
+from shared.monitoring.fleet_metrics import fleet_exposition
+from shared.monitoring.metrics import CONTENT_TYPE, may_scrape
 from shared.monitoring.readiness import PATIENCE_SECONDS, readiness
 from shared.state import State
 

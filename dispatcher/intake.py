@@ -95,10 +95,12 @@ class Intake:
         except CrowdedError:
             return Outcome.CROWDED, None
         except TransientError as error:
-            log.warning("message.delayed", reason=str(error), **delivery.log_fields)
+            fault = {"code": "unavailable", "reason": str(error)}
+            log.warning("message.delayed", **fault, **delivery.log_fields)
             return Outcome.SUSPECT_OUTAGE if delivery.is_suspect else Outcome.OUTAGE, None
         except Exception as error:  # noqa: BLE001  # the loop must outlive a bug; its message may quote a prompt
-            fault = {"error": type(error).__name__, "where": place_of(error)}
+            kind = type(error).__name__
+            fault = {"code": "internal_error", "error": kind, "where": place_of(error)}
             log.error("message.broke", **fault, **delivery.log_fields)  # noqa: TRY400  # as above
             return Outcome.BROKEN_FOR_GOOD if delivery.is_suspect else Outcome.BROKEN, error
         return Outcome.DONE, None

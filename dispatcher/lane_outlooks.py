@@ -9,6 +9,7 @@ from shared.lane_waits import starts_in
 from shared.ordering.outlook import LaneOutlook, expected_end
 from shared.ordering.pace import TokensOfRows, kind_of
 from shared.state import State
+from shared.state.lanes import LaneCost
 from shared.submission.warnings import deadline_at_risk
 from shared.tenants import weights
 
@@ -24,13 +25,25 @@ class LaneOutlooks:
         self._state = state
         self._weights = given or {}
         self._known: dict[str, tuple[float, LaneOutlook]] = {}
+        self._costs: dict[str, LaneCost] = {}
 
     async def look(self, lanes: Iterable[str]) -> None:
         """Read what is not fresh. Raises TransientError."""
         now = time.monotonic()
         old = [lane for lane in lanes if self._read_at(lane) <= now - _FRESH_SECONDS]
         found = await asyncio.gather(*map(self._outlook, old))
+        costs = await asyncio.gather(*map(self._state.lanes.cost, old))
+        self._costs |= dict(zip(old, costs, strict=True))
         self._known |= {lane: (now, outlook) for lane, outlook in zip(old, found, strict=True)}
+
+    def predicted_cost(self, tokens: Mapping[str, TokensOfRows]) -> dict[str, int]:
+        """The field `predicted_micros` of a batch with these tokens by lane, if it is known."""
+        rates = {lane: self._costs.get(lane, LaneCost()).micros_per_token for lane in tokens}
+        if not all(rates.values()):
+            return {}
+        return {
+            "predicted_micros": round(sum(rates[lane] * of.tokens for lane, of in tokens.items()))
+        }
 
     def warnings(
         self, tenant: str, endpoint: str, tokens: Mapping[str, TokensOfRows], *, expires_at: int

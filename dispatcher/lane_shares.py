@@ -7,6 +7,7 @@ from shared.catalog import Catalog, Model
 from shared.input.rows import Row
 from shared.ordering.pace import TokensOfRows
 from shared.slices import Slice
+from shared.spent import prices_text
 
 
 @dataclass
@@ -76,9 +77,18 @@ class LaneShares:
             "prompt_tokens": " ".join(str(share.prompt_tokens) for share in self.all),
             # Predicted tokens and rows of each lane.
             "lane_tokens": " ".join(f"{share.tokens}/{share.rows}" for share in self.all),
+            **self._prices(),
             **{f"rows_left:{share.lane}": share.rows for share in several},
             **{f"slices_left:{share.lane}": share.slices for share in several},
         }
+
+    def _prices(self) -> dict[str, str]:
+        """The prices that hold for the batch from now on; none where nothing has a price."""
+        pools = {pool for share in self.all for pool in share.model.pools}
+        prices = {pool: self._catalog.pools[pool].price_per_hour for pool in pools}
+        if not any(prices.values()):
+            return {}
+        return {"prices": prices_text(prices, self._catalog.currency)}
 
     def _new_share(self, model: str) -> LaneShare:
         lane = self._catalog.lane_of(model).name

@@ -175,7 +175,12 @@ class Planner:
             return None
         shares.count(slices)
         warnings = self._outlooks.warnings(tenant, endpoint, shares.tokens, expires_at=expires_at)
-        fields, quota = {**self._fields(check, shares), **warnings}, self._quota_of(shares, tenant)
+        fields = {
+            **self._fields(check, shares),
+            **self._outlooks.predicted_cost(shares.tokens),
+            **warnings,
+        }
+        quota = self._quota_of(shares, tenant)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
 
     def _check(
@@ -279,7 +284,12 @@ class Planner:
             warnings = self._outlooks.warnings(
                 record.tenant, record.fields["endpoint"], shares.tokens, expires_at=expires_at
             )
-            fields = {**_place(record), **self._fields(check, shares), **warnings}
+            fields = {
+                **_place(record),
+                **self._fields(check, shares),
+                **self._outlooks.predicted_cost(shares.tokens),
+                **warnings,
+            }
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:
             full = shares.all[error.number]

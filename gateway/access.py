@@ -4,6 +4,7 @@ Most calls are clients that poll, so the line's level says whether an operator n
 """
 
 import logging
+import random
 import time
 
 import structlog
@@ -26,9 +27,11 @@ _FIRST_REFUSAL, _FIRST_SERVER_ERROR, _UNAVAILABLE = 400, 500, 503
 class Access:
     """ASGI middleware; plain, because Starlette's base class would buffer between tasks."""
 
-    def __init__(self, app: ASGIApp, trail: Trail) -> None:
+    def __init__(self, app: ASGIApp, trail: Trail, *, sample: float = 0.0) -> None:
+        """`sample` is the part of reads and refusals that are logged at the level info."""
         self._app = app
         self._trail = trail
+        self._sample = sample
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,10 +59,15 @@ class Access:
                     # What a bug has left behind is nobody's guess.
                     self._tell(scope, status)
                 log.log(
-                    _level(scope["method"], _route(scope), status),
+                    self._level(scope["method"], _route(scope), status),
                     "http.answered",
                     **_line(scope, status),
                 )
+
+    def _level(self, method: str, route: str | None, status: int) -> int:
+        level = _level(method, route, status)
+        is_chosen = level == logging.DEBUG and random.random() < self._sample
+        return logging.INFO if is_chosen else level
 
     def _tell(self, scope: Scope, status: int) -> None:
         """Write the call to the trail if it was let in and is an act."""

@@ -24,6 +24,7 @@ from gateway import (
     metrics,
     models,
     openapi,
+    organization,
     results,
     retry,
     tenant_limits,
@@ -159,12 +160,13 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         webhooks,
         webhook_deliveries,
         admin,
+        organization,
     ):
         app.include_router(module.router, prefix="/v1")
     app.include_router(live.router)
     app.include_router(health.router)
     app.include_router(ui.router, include_in_schema=False)
-    app.add_middleware(Access, trail=Trail(settings.trail_file))
+    app.add_middleware(Access, trail=Trail(settings.trail_file), sample=settings.access_log_sample)
     if settings.metrics_token is not None:
         calls = Calls()
         app.include_router(metrics.router(calls, settings.metrics_token.get_secret_value()))

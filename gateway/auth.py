@@ -67,7 +67,8 @@ async def _admit(
     key, path = credentials.credentials, request.scope["path"]
     rates = call_rates(path, services.settings)
     admission = await services.state.keys.admit(key, rates, batch_id=batch_id)
-    needed = needed_scope(request.method, path)
+    has = admission.scopes if isinstance(admission, Admission) else ()
+    needed = needed_scope(request.method, path, has)
     return let_in(request, admission, needed, shown=masked(key))
 
 
@@ -93,6 +94,7 @@ def let_in(
     if admission.rate_status.wait:
         raise too_many_calls(admission.tenant, admission.rate_status)
     request.state.admitted = True
+    request.state.scopes = admission.scopes
     if needed is not None and needed not in admission.scopes:
         raise PermissionDeniedError(
             "You have insufficient permissions for this operation. Missing scopes: "

@@ -5,6 +5,7 @@ It checks lines as the dispatcher does, and forecasts from what Redis knows of t
 
 import asyncio
 import time
+from collections import Counter as Count
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -13,7 +14,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.forecast import Forecast, LaneForecast, combined, lane_forecast
+from gateway.forecast import (
+    Forecast,
+    LaneForecast,
+    PredictedCost,
+    combined,
+    lane_forecast,
+    predicted_cost,
+)
 from gateway.tally import ContextLength, Tally, Tokens
 from gateway.tokens import Counter, load_counter
 from shared.catalog import Catalog
@@ -79,6 +87,9 @@ class DryRun(BaseModel):
     tokens: Tokens
     context_length: ContextLength
     forecast: Forecast | None
+    cost: PredictedCost | None = Field(
+        description="What it would cost. Null while its lanes have not run enough to know."
+    )
 
 
 class DryRuns:
@@ -179,6 +190,7 @@ class DryRuns:
             tokens=tally.tokens(),
             context_length=context,
             forecast=combined(forecasts),
+            cost=await self._cost(tally),
             **more,
         )
 
@@ -227,14 +239,14 @@ class DryRuns:
     def _rows_by_lane(self, check: InputCheck, tally: Tally) -> dict[str, TokensOfRows]:
         """The rows that each lane would have; bad ones count too where there is only one lane."""
         if check.model is not None:
-            tokens = tally.tokens_by_model[check.model]
+            tokens = tally.predicted_by_model[check.model]
             return {self._catalog.lane_of(check.model).name: TokensOfRows(tokens, check.rows)}
         found: dict[str, TokensOfRows] = {}
         for model, count in tally.rows_by_model.items():
             lane = self._catalog.lane_of(model).name
             before = found.get(lane, TokensOfRows(0, 0))
             found[lane] = TokensOfRows(
-                before.tokens + tally.tokens_by_model[model], before.rows + count
+                before.tokens + tally.predicted_by_model[model], before.rows + count
             )
         return found
 
@@ -256,6 +268,19 @@ class DryRuns:
             now=now,
             own_rate=rows_per_second(job.pace, endpoint, what),
             starts_in=starts_in(job.to_start(), engine, now=now),
+        )
+
+    async def _cost(self, tally: Tally) -> PredictedCost | None:
+        tokens: Count[str] = Count()
+        for model, count in tally.predicted_by_model.items():
+            tokens[self._catalog.lane_of(model).name] += count
+        known = {lane: await self._state.lanes.cost(lane) for lane in tokens}
+        return predicted_cost(
+            tokens,
+            {lane: cost.micros_per_token for lane, cost in known.items()},
+            [cost.error for cost in known.values()],
+            {name: pool.price_per_hour for name, pool in self._catalog.pools.items()},
+            self._catalog.currency,
         )
 
 

@@ -120,9 +120,9 @@ async def _respond(request: Request, error: Exception) -> Response:
         except TransientError as unsure:
             error = unsure
     if isinstance(error, TransientError):
-        log.warning("http.unavailable", reason=str(error))
+        log.warning("http.unavailable", code="service_unavailable", reason=str(error))
     if isinstance(error, StorageRefusedError | BrokenObjectError):
-        log.error("http.broke", reason=str(error))
+        log.error("http.broke", code=type(error).__name__, reason=str(error))
     return _shown(request, error, answer(error))
 
 

@@ -3,14 +3,16 @@
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Annotated, Literal
 
 import structlog
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from gateway.auth import Tenant
+from gateway.byte_range import asked_range
 from gateway.checked_stream import checked_stream
 from gateway.dependencies import Services, Use
 from gateway.file_rules import (
@@ -153,15 +155,28 @@ async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
     return Deleted(id=file_id)
 
 
-@router.get("/files/{file_id}/content", response_class=StreamingResponse)
-async def download_file(file_id: str, tenant: Tenant, services: Use) -> StreamingResponse:
-    """The file's content.
+@router.get(
+    "/files/{file_id}/content",
+    response_class=StreamingResponse,
+    responses={206: {"description": "The part that `Range` asks for."}},
+)
+async def download_file(
+    file_id: str,
+    tenant: Tenant,
+    services: Use,
+    range_: Annotated[
+        str | None,
+        Header(alias="range", description="One range of bytes, as in `bytes=1000-`."),
+    ] = None,
+) -> StreamingResponse:
+    """The file's content, or the part of it that `Range` asks for.
 
     A damaged file is an error. One of more than a mebibyte may break off before its end instead,
     if the damage is found when the answer has begun.
     """
     file = await live_file(services.state, tenant, file_id)
-    chunks = checked_stream(services.storage, file)
+    part = asked_range(range_, file.bytes)
+    chunks = checked_stream(services.storage, file, part)
     try:
         # The first chunk is read here, so that errors come before the answer's first byte.
         first = await anext(chunks, b"")
@@ -173,10 +188,13 @@ async def download_file(file_id: str, tenant: Tenant, services: Use) -> Streamin
         raise no_such_file(file_id) from error
     return StreamingResponse(
         _chained(first, chunks),
+        status_code=HTTPStatus.OK if part is None else HTTPStatus.PARTIAL_CONTENT,
         media_type="application/octet-stream",
         headers={
-            "content-length": str(file.bytes),
+            "accept-ranges": "bytes",
+            "content-length": str(file.bytes if part is None else part.end - part.start),
             "content-disposition": disposition(file.filename),
+            **({} if part is None else {"content-range": part.content_range}),
         },
     )
 

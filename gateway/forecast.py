@@ -5,13 +5,28 @@ a class, so that no tenant can measure another. What is known of the engine by k
 nothing of others; the rate of the whole lane, which does, is rounded.
 """
 
+from collections.abc import Iterable, Mapping
+
 from pydantic import BaseModel, ConfigDict, Field
 
+from shared.openai.shapes import Amount
 from shared.ordering.load import Load, load_of, rounded_rate, typical_rows
+from shared.spent import Prices, money
 
 
 class _Shape(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+
+class PredictedCost(_Shape):
+    """What the batch would cost, as its lanes' work so far makes it likely."""
+
+    gpu_seconds: float
+    amount: Amount | None = Field(description="Null if a lane's pool has no price.")
+    typical_error: float | None = Field(
+        description="How far such predictions were off lately, as a part of the real cost: 0.2 for "
+        "a fifth more or less. Null before a batch with a prediction has ended."
+    )
 
 
 class Forecast(_Shape):
@@ -64,6 +79,29 @@ def lane_forecast(
         rows_ahead=own_ahead,
         others=others,
         rows_per_second=float(f"{rate:.2g}") or None,
+    )
+
+
+def predicted_cost(
+    tokens: Mapping[str, int],
+    micros_per_token: Mapping[str, float],
+    errors: Iterable[float | None],
+    prices: Prices,
+    currency: str,
+) -> PredictedCost | None:
+    """What these tokens would cost by lane; None where a lane has not learned it."""
+    if not tokens or not all(micros_per_token.get(lane) for lane in tokens):
+        return None
+    spent = {lane: round(micros_per_token[lane] * count) for lane, count in tokens.items()}
+    pools = {lane.rpartition("@")[2] for lane in tokens}
+    amount = None
+    if all(prices.get(pool) for pool in pools):
+        amount = Amount(value=round(money(spent, prices), 9), currency=currency.lower())
+    known = [error for error in errors if error is not None]
+    return PredictedCost(
+        gpu_seconds=round(sum(spent.values()) / 1e6, 6),
+        amount=amount,
+        typical_error=round(max(known), 3) if known else None,
     )
 
 

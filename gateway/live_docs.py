@@ -17,7 +17,8 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
             JSON_MEDIA: {"schema": {"type": "object"}, "example": {"model": "support-chat"}},
             EVENTS: {"schema": {"type": "string"}},
         },
-    }
+    },
+    404: {"description": "The model does not exist, or takes no live calls."},
 }
 
 

@@ -162,6 +162,9 @@ def _statuses(method: str, operation: Json) -> set[str]:
         found.add(400)
     if "requestBody" in operation:
         found.add(413)
+    if "404" in operation["responses"]:
+        # The route says so itself.
+        found.add(404)
     if operation["operationId"] in CONFLICTS:
         found.add(409)
     return {str(status) for status in found}

@@ -117,6 +117,10 @@ PARAMETERS: Mapping[str, str | int] = {
     "after": FILE_ID,
     "limit": 20,
     "purpose": "batch",
+    "page": "20780",
+    "range": "bytes=1000-",
+    "start_time": 1_795_132_800,
+    "end_time": 1_795_219_200,
     "idempotency-key": "nightly-2026-11-20",
 }
 #: An example of each body, by operation.

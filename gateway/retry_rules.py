@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,7 +27,7 @@ class RetryBatch(BaseModel):
     )
     completion_window: str | None = None
     metadata: dict[str, str] | None = None
-    priority: Integer | None = Field(default=None, ge=0, le=9)
+    priority: Annotated[Integer, Field(ge=0, le=9)] | None = None
     idempotency_key: str | None = Field(
         default=None,
         max_length=255,

@@ -41,6 +41,8 @@ def _row(endpoints: Sequence[Endpoint], body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _body(endpoint: Endpoint, known: dict[str, Any]) -> dict[str, Any]:
+    # The SDK's and vLLM's own types let the model be left out.
+    known = known | {"model": {"type": "string", "minLength": 1}}
     return {
         "type": "object",
         "description": "Other fields are refused, unless the operator opens them for a model.",

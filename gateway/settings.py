@@ -68,6 +68,13 @@ class GatewaySettings(SharedSettings):
     heartbeat_seconds: float = Field(
         default=15.0, gt=0, description="time between two comments that keep an event stream open"
     )
+    access_log_sample: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="the part of reads and refusals that are logged as well, such as 0.01; changes "
+        "and failures are always logged",
+    )
     patience_seconds: float = Field(
         default=15.0,
         ge=3,

@@ -90,8 +90,8 @@ class Tally:
         #: By endpoint and model.
         self._counters: dict[tuple[str, str], Counter] = {}
         self.rows_by_model: Count[str] = Count()
-        #: Predicted as for the order of work: prompts by their bytes, and what requests allow.
-        self.tokens_by_model: Count[str] = Count()
+        #: As planning predicts them, which costs are learned by.
+        self.predicted_by_model: Count[str] = Count()
         #: Requests that the engine would refuse by their bodies: the first, and how many.
         self.refused: list[BatchError] = []
         self.refused_count = 0
@@ -110,7 +110,7 @@ class Tally:
         for row in rows:
             self._counters[row.url, row.model] = counter
             self.rows_by_model[row.model] += 1
-            self.tokens_by_model[row.model] += row.tokens
+            self.predicted_by_model[row.model] += row.tokens
             if row.refusal is not None:
                 self._add_refused(row)
                 continue

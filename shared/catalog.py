@@ -29,7 +29,7 @@ from shared.openai.row_rules import RowRules
 
 #: Changes with what lane jobs and engines say to each other, so that no lane job calls an engine
 #: that an older version deployed.
-_ENGINE_PROTOCOL = 2
+_ENGINE_PROTOCOL = 3
 #: Rows that an engine computes at once where the catalog does not say it. vLLM's own guess is too
 #: low for batches.
 DEFAULT_SEATS = 256
@@ -96,6 +96,7 @@ class Pool(_Strict):
     accelerator_type: str | None = None
     resources: dict[str, Annotated[float, Field(gt=0)]] = {}
     label_selector: dict[str, str] = {}
+    price_per_hour: float = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> Self:
@@ -231,6 +232,8 @@ class Catalog(_Strict):
 
     pools: dict[PoolName, Pool] = Field(min_length=1)
     models: dict[ModelName, Model] = Field(min_length=1)
+    #: Of all prices: three letters of ISO 4217.
+    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "USD"
 
     @model_validator(mode="before")
     @classmethod
@@ -321,7 +324,8 @@ class Catalog(_Strict):
         else:
             del what["live"]["wait_seconds"]
         what["protocol"] = _ENGINE_PROTOCOL
-        what["pool"] = self.pools[lane.pool].model_dump(mode="json")
+        pool = self.pools[lane.pool]
+        what["pool"] = pool.model_dump(mode="json", exclude={"price_per_hour"})
         text = json.dumps(what, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 

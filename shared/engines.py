@@ -39,8 +39,8 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: float
     #: Why it does not run; empty if nothing is wrong.
     reason: str = ""
-    #: How many GPUs each replica has; 1 for a replica without any.
-    gpus: int = 1
+    #: How many GPUs each replica has, or which part of one; 1 for a replica without any.
+    gpus: float = 1
     replicas: tuple[Replica, ...] = ()
     #: Starts that have ended in a running replica, and how long the last of them took.
     starts: int = 0
@@ -55,6 +55,13 @@ class EngineSeconds(NamedTuple):
     starting: int
     #: All of its replicas' time, starting included.
     total: int
+    #: Of rows that have their result; scripts add it up as parts are committed.
+    rows: int = 0
+
+    @property
+    def idle(self) -> int:
+        """What is left: nothing was in the engine, or what was has no result."""
+        return max(0, self.total - self.starting - self.rows)
 
 
 def innermost_reason(message: str) -> str:

@@ -49,7 +49,7 @@ class EngineView(_Shape):
     since: float | None = Field(description="Since when it is in this state, in Unix seconds.")
     seen_at: float | None
     reason: str | None = Field(description="Why it does not run. Null if nothing is wrong.")
-    gpus: int = Field(description="GPUs of each replica; 1 where it runs on a processor.")
+    gpus: float = Field(description="GPUs of each replica; 1 where it runs on a processor.")
     replicas: list[ReplicaView]
     starts: int = Field(description="Starts that have ended in a running replica.")
     last_start_seconds: float = Field(description="How long the last of them took.")
@@ -225,7 +225,7 @@ def _engine(catalog: Catalog, lane: str, found: EngineRecord | None) -> EngineVi
             since=None,
             seen_at=None,
             reason=None,
-            gpus=catalog.model(model).gpus,
+            gpus=catalog.model(model).gpus if model in catalog.models else 1,
             replicas=[],
             starts=0,
             last_start_seconds=0.0,

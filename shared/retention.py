@@ -34,6 +34,13 @@ MAX_DEAD_ROWS = 10_000
 #: What was used and what it cost, by the day.
 SPENT_SECONDS = 34_560_000
 
+#: What a price is for.
+HOUR_SECONDS = 3600
+#: What a lane has learned of its costs is halved beyond so many tokens.
+MAX_COST_TOKENS = 100_000_000
+#: Over about so many batches, the errors of predicted costs are averaged.
+RECENT_BATCHES = 10
+
 #: Deaths of engines are counted by the day, and so is the last use of an API key.
 DAY_SECONDS = 86_400
 #: The progress of a batch is published at most this often.

@@ -22,7 +22,7 @@ class Scope(StrEnum):
 
 
 #: What a key may do of which nobody said otherwise. The work of others is never in it.
-DEFAULT_SCOPES = (Scope.READ, Scope.SUBMIT, Scope.ADMIN)
+DEFAULT_SCOPES = (Scope.READ, Scope.SUBMIT, Scope.LIVE, Scope.ADMIN)
 
 
 def scopes_of(names: Iterable[str]) -> tuple[Scope, ...]:

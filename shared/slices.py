@@ -10,11 +10,14 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from shared.checksums import checksum
+from shared.spent import NOTHING, Spent, from_text, to_text
 
 T = TypeVar("T")
 
 #: A label of a version that kept no checksums has output bytes, rows and usage.
 _COUNTS_OF_OLD_LABEL = 8
+#: How many counts and checksums a label has.
+_COUNTS, _CHECKSUMS = 9, 2
 #: A script handles at most this many slices per call.
 MAX_CALL_ENTRIES = 100
 
@@ -150,6 +153,8 @@ class Part(NamedTuple):
     #: Empty in parts of versions that kept none.
     output_checksum: str = ""
     error_checksum: str = ""
+    #: GPU time of its rows, as `shared.spent.to_text` writes it; empty where nobody knows.
+    spent: str = ""
 
     @property
     def output(self) -> Section:
@@ -266,11 +271,13 @@ class ReadySlice:
 
 def to_part(text: str) -> Part:
     """Decode a part as stored in Redis."""
-    key, etag, output_bytes, error_bytes, rows, usage, *checksums = json.loads(text)
-    return Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage), *checksums)
+    key, etag, output_bytes, error_bytes, rows, usage, *rest = json.loads(text)
+    return Part(key, etag, output_bytes, error_bytes, rows, SliceUsage(*usage), *rest)
 
 
-def new_part(key: str, output: bytes, error: bytes, usage: SliceUsage) -> Part:
+def new_part(
+    key: str, output: bytes, error: bytes, usage: SliceUsage, spent: Spent = NOTHING
+) -> Part:
     """The part with these lines, before it is written: it has no ETag yet."""
     return Part(
         key,
@@ -281,16 +288,18 @@ def new_part(key: str, output: bytes, error: bytes, usage: SliceUsage) -> Part:
         usage,
         checksum(output),
         checksum(error),
+        to_text(spent),
     )
 
 
 def part_label(part: Part) -> str:
-    """A part's counts and checksums as text, which ends in its own checksum.
+    """A part's counts, checksums and GPU time as text, which ends in its own checksum.
 
     It is stored as the object's label, so that S3 has them too.
     """
     counts = (part.output_bytes, part.rows, *part.usage, part.error_bytes)
-    text = " ".join(map(str, (*counts, part.output_checksum, part.error_checksum)))
+    spent = part.spent or to_text(NOTHING)
+    text = " ".join(map(str, (*counts, part.output_checksum, part.error_checksum, spent)))
     return f"{text} {checksum(text.encode())}"
 
 
@@ -299,18 +308,19 @@ def labelled_part(key: str, etag: str, size: int, label: str) -> Part:
 
     Raises ValueError if they do not belong to each other.
     """
-    counts, checksums = label.split(), tuple[str, ...]()
+    counts, rest = label.split(), tuple[str, ...]()
     if len(counts) > _COUNTS_OF_OLD_LABEL:
         text, _, seal = label.rpartition(" ")
         if checksum(text.encode()) != seal:
             raise ValueError("its label is damaged")
-        *counts, output_checksum, error_checksum, _ = counts
-        checksums = (output_checksum, error_checksum)
+        # A label of a version that counted no GPU time ends after the checksums.
+        counts, rest = counts[:_COUNTS], tuple(counts[_COUNTS:-1])
+        from_text(rest[-1] if len(rest) > _CHECKSUMS else "")
     output_bytes, rows, *usage = map(int, counts)
-    error_bytes = usage.pop() if checksums else size - output_bytes
+    error_bytes = usage.pop() if rest else size - output_bytes
     if len(usage) != len(SliceUsage._fields):
         raise ValueError("it has no part's label")
     if size != output_bytes + error_bytes or error_bytes < 0:
         raise ValueError(f"it has {size} bytes instead of {output_bytes + error_bytes}")
     usage_ = SliceUsage(*usage)
-    return Part(key, etag, output_bytes, error_bytes, rows, usage_, *checksums)
+    return Part(key, etag, output_bytes, error_bytes, rows, usage_, *rest)

@@ -8,8 +8,8 @@ from shared.ordering.work import Work
 from worker.engine_errors import Engine, Result
 
 
-async def answers(engine: Engine, lines: Sequence[bytes]) -> list[Result]:
-    """All results, in the order of the lines."""
+async def answers(engine: Engine, lines: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    """Status and body of all results, in the order of the lines."""
     found: dict[int, Result] = {}
     # The answers of a batch's rows are kept.
     batch_id = f"batch_{secrets.token_hex(8)}"
@@ -21,4 +21,4 @@ async def answers(engine: Engine, lines: Sequence[bytes]) -> list[Result]:
         async for group in groups:
             found.update(group)
     assert len(found) == len(lines)
-    return [result for _, result in sorted(found.items())]
+    return [(status, body) for _, (status, body, *_) in sorted(found.items())]

@@ -23,7 +23,7 @@ def examples() -> dict[str, str]:
 def assert_runs(
     example: str, environment: Mapping[str, str], *, folder: Path, timeout: float
 ) -> None:
-    """Run the example as a program; it has to print that a batch has `completed`."""
+    """Run the example as a program; one of a batch has to print that it has `completed`."""
     # The clients would rather use a proxy, or a key, of the developer's own environment.
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
 
@@ -38,4 +38,5 @@ def assert_runs(
     )
 
     assert ended.returncode == 0, ended.stderr
-    assert "completed" in ended.stdout
+    assert ended.stdout.strip()
+    assert "completed" in ended.stdout or "batch" not in example

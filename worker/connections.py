@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import TypeVar
 
+from shared.monitoring import log
 from shared.settings import open_storage
 from shared.state import State
 from shared.storage import Storage
@@ -52,4 +53,5 @@ def _stores() -> tuple[asyncio.AbstractEventLoop, State, Storage]:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="stores").start()
     settings = read_settings()
+    log.configure_own("wave", settings.log_level)
     return loop, open_state(settings), open_storage(settings)

@@ -7,8 +7,10 @@ looks for it here: it must keep its name and its module.
 import asyncio
 import hashlib
 import json
+import math
 import os
 import re
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ import structlog
 
 from shared.doors import Door
 from shared.errors import SetupError
+from shared.monitoring.log import configure_own
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.row_rules import wants_stream
 from shared.ordering.work import Work
@@ -28,6 +31,7 @@ from worker.engine_bounds import refuse_killers
 from worker.engine_core import attend
 from worker.engine_endpoints import require_endpoints
 from worker.engine_errors import (
+    Answer,
     EngineGoneError,
     EngineHungError,
     EngineUnavailableError,
@@ -66,6 +70,8 @@ log = structlog.get_logger()
 #: how many front processes there are.
 HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
 SPARE_SEATS_VARIABLE = "BATCHYARD_SPARE_SEATS"
+#: vLLM's own: which part of a GPU each worker has.
+SHARE_VARIABLE = "VLLM_RAY_PER_WORKER_GPUS"
 SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
 FRONTS_VARIABLE = "BATCHYARD_FRONTS"
 #: The same for live calls: how many of vLLM's seats are theirs alone, and the ports, `first-last`,
@@ -75,6 +81,8 @@ LIVE_PORTS_VARIABLE = "BATCHYARD_LIVE_PORTS"
 #: What live calls are to have, in milliseconds: until the first token, and from one to the next.
 LIVE_GOALS_VARIABLE = "BATCHYARD_LIVE_GOALS"
 
+#: An engine has few lines of its own, and none of the fleet's settings.
+_LOG_LEVEL = "INFO"
 #: How often the engine's progress is checked, in seconds.
 _CHECK_SECONDS = 1.0
 #: How long vLLM may take to notice that its processes are dead, in seconds.
@@ -96,6 +104,7 @@ class BatchServer(LLMServer):
 
     async def start(self) -> None:
         """Load the model. Ray's constructor calls this once."""
+        configure_own("engine", _LOG_LEVEL)
         config: Any = self._llm_config  # Ray's annotations allow None, which it never is
         source = Path(config.model_loading_config.model_source)
         if source.is_absolute():
@@ -126,6 +135,7 @@ class BatchServer(LLMServer):
             self._rules.limits, lambda: tokenizer_description(self._client.vllm_config)
         )
         self._entrance = Entrance(_capacity(self._client.vllm_config), goals=_goals())
+        self._gpus = _gpus(self._client.vllm_config)
         self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         #: The rows that run.
         self._guests: dict[_Row, Guest] = {}
@@ -190,6 +200,10 @@ class BatchServer(LLMServer):
         """Know that no line of the batch comes after those that are here."""
         self._entrance.complete(batch_id)
 
+    async def uses(self) -> tuple[float, ...]:
+        """The monotonic clock, and the engine's seconds up to then as `Uses` has them."""
+        return time.monotonic(), *self._entrance.uses()
+
     async def door(self) -> Door | None:
         """Where this replica takes live calls; None if it takes none."""
         return self._door
@@ -252,6 +266,7 @@ class BatchServer(LLMServer):
             self._guests[row] = guest
             try:
                 answer = await (self._fronts or self._openai).answer(url, body, request_id)
+                _require_wanted()
                 result = bounded_result(self._rules, answer)
             finally:
                 # The row may run again already while this run of it is being cancelled.
@@ -259,14 +274,15 @@ class BatchServer(LLMServer):
                     del self._guests[row]
             if answer[0] == SUCCESS:
                 self._entrance.learn(guest, usage_of(answer[1]))
-            return result
+            seconds = self._gpus * self._entrance.settle(guest)
+            return result[0], result[1], round(1_000_000 * seconds)
 
-    async def _refused_live(self, url: str, body: Any, tenant: str) -> Result | None:
+    async def _refused_live(self, url: str, body: Any, tenant: str) -> Answer | None:
         return await self._refused(url, body, tenant, is_live=True)
 
     async def _refused(
         self, url: str, body: Any, tenant: str, *, is_live: bool = False
-    ) -> Result | None:
+    ) -> Answer | None:
         found = refused(self._rules, url, body, is_live=is_live)
         if found is None and isinstance(body, dict) and needs_trials(self._client.vllm_config):
             return await self._grammars.refused(tenant, grammars(body))
@@ -298,6 +314,13 @@ class BatchServer(LLMServer):
 
 def _row(line: bytes, work: Work) -> _Row:
     return work.batch_id, work.number, hashlib.blake2b(line, digest_size=16).digest()
+
+
+def _require_wanted() -> None:
+    """Raise CancelledError if the running task is to end: vLLM makes an answer, 400, of that."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _fronts() -> int:
@@ -339,6 +362,15 @@ def _capacity(vllm_config: Any) -> Capacity:
         is_one_step=is_one_step,
         step_tokens=cores * vllm_config.scheduler_config.max_num_batched_tokens,
     )
+
+
+def _gpus(vllm_config: Any) -> float:
+    """How many GPUs compute a step together, or which part of one; 1 on a processor."""
+    parallel = vllm_config.parallel_config
+    ways = (parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
+    share = float(os.environ.get(SHARE_VARIABLE, "1"))
+    workers: int = math.prod((*ways, parallel.data_parallel_size))
+    return share * workers
 
 
 def _last_child_error() -> str | None:

@@ -37,10 +37,15 @@ def attend(core: Any, entrance: Entrance, progress: Progress) -> None:
         outputs = await get_output()
         progress.note()
         stats = outputs.scheduler_stats
-        steps = (
-            StepOutput(one.request_id, len(one.new_token_ids), one.finish_reason is not None)
+        steps = [
+            StepOutput(
+                one.request_id,
+                len(one.new_token_ids),
+                one.finish_reason is not None,
+                None if one.prefill_stats is None else one.prefill_stats.num_computed_tokens,
+            )
             for one in outputs.outputs
-        )
+        ]
         entrance.note(None if stats is None else stats.kv_cache_usage, steps)
         return outputs
 

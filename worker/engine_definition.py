@@ -16,6 +16,7 @@ from worker.engine import (
     LIVE_GOALS_VARIABLE,
     LIVE_PORTS_VARIABLE,
     LIVE_SEATS_VARIABLE,
+    SHARE_VARIABLE,
     SPARE_KV_VARIABLE,
     SPARE_SEATS_VARIABLE,
     BatchServer,
@@ -145,7 +146,7 @@ def _memory(pool: Pool) -> dict[str, float]:
 def _share(pool: Pool) -> dict[str, str]:
     # Ray sets it, too, but not in the environment of the process that places the workers.
     share = card_share(pool)
-    return {} if share == 1 else {"VLLM_RAY_PER_WORKER_GPUS": f"{share:g}"}
+    return {} if share == 1 else {SHARE_VARIABLE: f"{share:g}"}
 
 
 def _runs_in_core_process(model: Model, pool: Pool) -> bool:

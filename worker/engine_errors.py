@@ -11,7 +11,9 @@ from shared.errors import SetupError, TransientError
 from shared.ordering.work import Work
 
 #: One OpenAI answer: HTTP status, and the body as ASCII JSON on one line.
-Result = tuple[int, bytes]
+Answer = tuple[int, bytes]
+#: The answer to a row, with its GPU time in microseconds if an engine computed it.
+Result = Answer | tuple[int, bytes, int]
 #: Results that came at the same moment, each with the position of its line in the call.
 Results = Sequence[tuple[int, Result]]
 

@@ -4,31 +4,31 @@ import json
 import re
 from typing import Any
 
-from worker.engine_errors import Result
+from worker.engine_errors import Answer
 
 SUCCESS, CLIENT_ERROR, SERVER_ERROR = 200, 400, 500
 
 
-def success(text: str) -> Result:
+def success(text: str) -> Answer:
     """The result of an answer that is JSON already."""
     return SUCCESS, _ascii(text)
 
 
 def refusal(
     message: str, *, status: int = CLIENT_ERROR, param: str | None = None, code: str | None = None
-) -> Result:
+) -> Answer:
     """The result of a row that is not run, because of what it asks for."""
     kind = "invalid_request_error"
     return failure(status, {"message": message, "type": kind, "param": param, "code": code})
 
 
-def failure(status: int, error: dict[str, Any]) -> Result:
+def failure(status: int, error: dict[str, Any]) -> Answer:
     """An OpenAI error; only the fields that OpenAI has are kept."""
     keys = ("message", "type", "param", "code")
     return status, json.dumps({"error": {key: error.get(key) for key in keys}}).encode()
 
 
-def from_http(status: int, body: bytes, content_type: bytes) -> Result:
+def from_http(status: int, body: bytes, content_type: bytes) -> Answer:
     """The result of an HTTP answer, whatever form its error has."""
     if status < CLIENT_ERROR:
         if not content_type.startswith(b"application/json"):

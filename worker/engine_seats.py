@@ -72,6 +72,8 @@ class StepOutput(NamedTuple):
     id: str
     tokens: int
     is_last: bool
+    #: Those of its prompt that were computed for its first token; None where vLLM does not say it.
+    prompt_tokens: int | None = None
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Sequence as Sequence_
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from shared.errors import BatchyardError
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
+from worker.engine_ledger import Computed, EngineLedger, TokenWeights, Uses
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
 from worker.live_control import Goals, LiveControl
@@ -52,6 +54,9 @@ class Entrance:
         #: When each sequence of a live call was last heard of, and whether it has a token.
         self._heard: dict[str, tuple[float, bool]] = {}
         self._queue = EngineQueue(capacity)
+        self._ledger = EngineLedger(TokenWeights(), time.monotonic())
+        #: Of sequences that have no token yet: those of their prompts that have to be computed.
+        self._prompts: dict[str, int] = {}
         self._seats = Seats(capacity)
         self._clock = clock
         #: Rows that wait for their turn, and sequences that wait for a seat.
@@ -89,6 +94,7 @@ class Entrance:
             self._guests.discard(guest)
             self._turns.pop(row, None)
             self.release(guest.sequences)
+            self._ledger.forget(row, time.monotonic())
             self._queue.leave(row, self._clock())
             self._admit_soon()
 
@@ -111,6 +117,7 @@ class Entrance:
         """
         guest = _guest.get()
         if guest is None or guest.row.rank is None:
+            self._enter(None, id_, prompt_tokens)
             return None
         row, rank = guest.row, guest.row.rank
         output_tokens = self._queue.expected_output(
@@ -139,14 +146,18 @@ class Entrance:
         finally:
             self._places.pop(id_, None)
         self._queue.seat(row)
+        whose = None if row.is_live else row
+        self._enter(whose, id_, round(max(0.0, prompt_tokens - cached_tokens)))
         self._admit_soon()
         return row
 
     def release(self, ids: Iterable[str]) -> None:
         """These sequences are done, or given up."""
+        now = time.monotonic()
         for id_ in ids:
             self._seats.leave(id_)
             self._forget(id_)
+            self._leave(id_, now)
         self._admit_soon()
 
     def withdraw(self, batch_id: str) -> None:
@@ -167,13 +178,39 @@ class Entrance:
         """A row that was inside has an answer."""
         self._queue.learn(guest.row, usage, self._clock())
 
-    def note(self, kv_usage: float | None, outputs: Iterable[StepOutput]) -> None:
+    def settle(self, guest: Guest) -> float:
+        """The engine's seconds of a row that has its answer. Nobody else has them."""
+        return self._ledger.settle(guest.row, time.monotonic())
+
+    def uses(self) -> Uses:
+        """All of the engine's seconds since its start, by their use."""
+        return self._ledger.uses(time.monotonic())
+
+    def note(self, kv_usage: float | None, outputs: Sequence_[StepOutput]) -> None:
         """The engine has ended a step."""
-        steps = list(outputs)
-        self._seats.note(kv_usage, steps)
+        now = time.monotonic()
+        self._seats.note(kv_usage, outputs)
         if self._heard:
-            self._learn_times(kv_usage, steps)
+            self._learn_times(kv_usage, outputs)
+        self._ledger.step(map(self._computed, outputs), now)
+        for output in outputs:
+            if output.is_last:
+                self._leave(output.id, now)
         self._admit_soon()
+
+    def _enter(self, row: QueuedRow | None, id_: str, prompt_tokens: int) -> None:
+        self._prompts[id_] = prompt_tokens
+        self._ledger.enter(row, id_, time.monotonic())
+
+    def _leave(self, id_: str, now: float) -> None:
+        self._prompts.pop(id_, None)
+        self._ledger.leave(id_, now)
+
+    def _computed(self, output: StepOutput) -> Computed:
+        """Its prompt was computed by the step that made its first token, or in those before it."""
+        expected = self._prompts.pop(output.id, 0)
+        known = output.prompt_tokens
+        return Computed(output.id, expected if known is None else known, output.tokens)
 
     def _admit_soon(self) -> None:
         """Let rows enter when all that happens at this moment has happened: many leave together."""

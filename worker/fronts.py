@@ -22,7 +22,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it has no types
 import structlog
 
 from shared.errors import SetupError, TransientError
-from worker.engine_errors import Result
+from worker.engine_errors import Answer as RowAnswer
 from worker.engine_results import SERVER_ERROR, failure
 from worker.front_link import (
     Abort,
@@ -56,7 +56,7 @@ class FrontGoneError(TransientError):
 class _GivenRow:
     """A row that a front has, and the context of the task that waits for it."""
 
-    answer: "asyncio.Future[Result]"
+    answer: "asyncio.Future[RowAnswer]"
     context: contextvars.Context
     #: What of it waits for a seat.
     adding: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Fronts:
             # Serve starts another replica, which is what is left to try.
             keeping.add_done_callback(lambda _: os._exit(1))
 
-    async def answer(self, url: str, body: Any, request_id: str | None) -> Result:
+    async def answer(self, url: str, body: Any, request_id: str | None) -> RowAnswer:
         """As `worker.openai_layer.OpenAILayer` does. Raises FrontGoneError."""
         front = await self._least_loaded()
         number = next(self._numbers)
@@ -316,7 +316,7 @@ class Fronts:
                     row.answer.set_result(_failed())
 
 
-def _failed() -> Result:
+def _failed() -> RowAnswer:
     """What vLLM answers to each row of a dead engine."""
     return failure(SERVER_ERROR, {"message": "The engine died.", "type": "server_error"})
 

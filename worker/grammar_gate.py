@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from shared.openai.row_limits import RowLimits
-from worker.engine_errors import Result
+from worker.engine_errors import Answer
 from worker.engine_results import SERVER_ERROR, refusal
 from worker.grammars import Grammar
 
@@ -71,7 +71,7 @@ class GrammarGate:
         self._ids = count()
         self._slots = asyncio.Semaphore(max(2, (os.cpu_count() or 1) // 2))
 
-    async def refused(self, tenant: str, grammars: Iterable[Grammar]) -> Result | None:
+    async def refused(self, tenant: str, grammars: Iterable[Grammar]) -> Answer | None:
         """The result of a request with a grammar that costs too much; None if none does."""
         for grammar in grammars:
             if grammar.is_untried:

@@ -1,10 +1,11 @@
 """What is kept of a slice: the result lines of rows that an earlier run has answered. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared import ids
 from shared.slices import Part, Slice, SliceUsage
+from shared.spent import Spent, from_text
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,8 @@ class KeptRows:
     output: Mapping[int, bytes]
     error: Mapping[int, bytes]
     usage: SliceUsage
+    #: GPU time of these rows.
+    spent: Spent = field(default_factory=dict)
 
     def __contains__(self, position: object) -> bool:
         return position in self.output or position in self.error
@@ -39,7 +42,9 @@ def kept_rows(slice_: Slice, part: Part | None, body: bytes) -> KeptRows:
     except (KeyError, ValueError):
         return NOTHING
     is_whole = len(output) + len(error) == part.rows and not output.keys() & error.keys()
-    return KeptRows(output, error, part.usage) if is_whole else NOTHING
+    if not is_whole:
+        return NOTHING
+    return KeptRows(output, error, part.usage, from_text(part.spent))
 
 
 def _lines(text: bytes, positions: Mapping[int, int]) -> dict[int, bytes]:

@@ -71,6 +71,7 @@ class LaneEngines:
             run_wave,
             claims,
             app_name=self._catalog.app_name(engine),
+            pool=engine.pool,
             rows_in_engine=self._rows_in_engine,
             share_prefixes=self._share_prefixes,
             rules=self._rules,
@@ -85,6 +86,7 @@ class LaneEngines:
                 self._watch,
                 rows_in_engine=self._direct_rows,
                 rows_per_engine_call=self._settings.rows_per_engine_call,
+                pool=engine.pool,
             )
         return self._slice_runners[engine]
 
@@ -98,6 +100,7 @@ class LaneEngines:
                 max_batch_deaths=self._settings.engine_deaths_per_batch,
                 max_lane_deaths=self._settings.lane_engine_deaths,
                 max_tenant_deaths=self._settings.max_engine_deaths_per_day,
+                pool=engine.pool,
             )
         return self._suspect_runners[engine]
 

@@ -28,6 +28,8 @@ _MAX_WAVES = 2
 #: Among them are waves that are almost done.
 _MAX_EXECUTIONS = 4
 _MAX_SLICES = 100
+#: Batches that a line of the log names.
+_MAX_SHOWN_BATCHES = 50
 
 
 class LaneWork:
@@ -149,7 +151,7 @@ class LaneWork:
             wave=self.waves_started,
             slices=len(claims),
             rows=sum(claim.slice.rows for claim in claims),
-            batches=len({claim.batch_id for claim in claims}),
+            batches=_batches(claims),
             tenants=len({claim.tenant for claim in claims}),
         )
         self._load.begin_wave(claims)
@@ -203,6 +205,7 @@ class LaneWork:
             crash.point("lane_job.claimed")
 
     async def _run_direct(self, claim: Claim, engine: Lane) -> None:
+        log.debug("slice.started", lane=self._lane.name, batch_id=claim.batch_id, index=claim.index)
         try:
             given = await fetch(self._storage, claim)
             result = await self._engines.slice_runner(engine).run(claim, given)
@@ -224,7 +227,7 @@ class LaneWork:
             await asyncio.sleep(_PAUSE_SECONDS)
             raise
         finally:
-            log.info("wave.ended", lane=self._lane.name, wave=wave)
+            log.info("wave.ended", lane=self._lane.name, wave=wave, batches=_batches(claims))
             self._load.end_wave(claims)
             await self._release_held(claims)
 
@@ -266,3 +269,8 @@ class LaneWork:
                 log.error("lane_job.work_broke", lane=self._lane.name, reason=repr(error)[:500])
 
         task.add_done_callback(ended)
+
+
+def _batches(claims: Collection[Claim]) -> list[str]:
+    """The batches of a wave, for its lines in the log: the first ones of very many."""
+    return sorted({claim.batch_id for claim in claims})[:_MAX_SHOWN_BATCHES]

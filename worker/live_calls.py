@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
 from shared.openai.row_rules import RowRules
-from worker.engine_errors import Result
+from worker.engine_errors import Answer
 from worker.engine_results import failure, refusal
 from worker.entrance import Entrance
 from worker.openai_layer import ABORT_SECONDS, http_scope
@@ -18,7 +18,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 #: The result of a request that may not run, by path, body and tenant.
-Refused = Callable[[str, Any, str], Awaitable[Result | None]]
+Refused = Callable[[str, Any, str], Awaitable[Answer | None]]
 
 _UNAVAILABLE = 503
 
@@ -61,7 +61,7 @@ class LiveCalls:
         finally:
             self.running -= 1
 
-    async def _checked(self, call: LiveCall) -> bytes | Result:
+    async def _checked(self, call: LiveCall) -> bytes | Answer:
         """The body that runs, or the result of one that does not."""
         if self._client.errored:
             error = {"message": "The engine is about to be restarted.", "type": "server_error"}
@@ -116,7 +116,7 @@ async def _hang_up(receive: Receive) -> None:
         pass
 
 
-async def send_result(send: Send, result: Result) -> None:
+async def send_result(send: Send, result: Answer) -> None:
     """Answer with a result as rows have it."""
     status, body = result
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

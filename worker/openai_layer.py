@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from shared.openai.endpoints import ENDPOINTS
 from worker.embedding_answers import write_from_arrays
-from worker.engine_errors import Result
+from worker.engine_errors import Answer
 from worker.engine_results import failure, from_http, success
 
 #: How long an abandoned request may take to leave vLLM, in seconds.
@@ -33,7 +33,7 @@ class OpenAILayer:
         """The paths that this model's engine answers, as far as its app has them."""
         return {getattr(route, "path", "") for route in self._app.routes} & ENDPOINTS.keys()
 
-    async def answer(self, url: str, body: Any, request_id: str | None) -> Result:
+    async def answer(self, url: str, body: Any, request_id: str | None) -> Answer:
         """The engine's answer to a request; vLLM's words for one that it rejects."""
         headers = [(b"content-type", b"application/json")]
         if request_id is not None:
@@ -43,7 +43,7 @@ class OpenAILayer:
         except Exception as error:  # noqa: BLE001  # the failure of a row is its result
             return _failure_of(error)
 
-    async def _answer(self, url: str, body: Any, headers: Headers) -> Result:
+    async def _answer(self, url: str, body: Any, headers: Headers) -> Answer:
         handler = self._handlers.get(url)
         if handler is None:
             return await self._answer_by_app(url, body, headers)
@@ -54,7 +54,7 @@ class OpenAILayer:
         scope = {"type": "http", "method": "POST", "path": url, "headers": headers}
         return _result_of(await handler.answer(request, Request(scope)))
 
-    async def _answer_by_app(self, url: str, body: Any, headers: Headers) -> Result:
+    async def _answer_by_app(self, url: str, body: Any, headers: Headers) -> Answer:
         """Use vLLM's whole FastAPI app: every endpoint, and its words for invalid bodies.
 
         It costs about 1.6 ms of CPU per request, so the busy endpoints avoid it.
@@ -157,7 +157,7 @@ def http_scope(url: str, headers: Headers) -> dict[str, Any]:
     }
 
 
-def _result_of(answer: Any) -> Result:
+def _result_of(answer: Any) -> Answer:
     if isinstance(answer, Response):
         content_type = answer.headers.get("content-type", "").encode()
         return from_http(answer.status_code, bytes(getattr(answer, "body", b"")), content_type)
@@ -166,7 +166,7 @@ def _result_of(answer: Any) -> Result:
     return success(answer.model_dump_json())
 
 
-def _failure_of(error: Exception) -> Result:
+def _failure_of(error: Exception) -> Answer:
     """What vLLM's app would have answered."""
     from vllm.entrypoints.serve.exception_handling.error_response import (
         create_error_response,

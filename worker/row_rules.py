@@ -10,7 +10,7 @@ from typing import Any
 from shared.catalog import Model
 from shared.openai.media import MediaRules
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
-from worker.engine_errors import Result
+from worker.engine_errors import Answer
 from worker.engine_results import refusal
 
 #: The environment variable that holds the rules for a replica.
@@ -45,7 +45,7 @@ def rules_from(environment: Mapping[str, str]) -> RowRules:
     return RowRules.model_validate_json(text) if text else DEFAULT_RULES
 
 
-def refused(rules: RowRules, url: str, body: Any, *, is_live: bool = False) -> Result | None:
+def refused(rules: RowRules, url: str, body: Any, *, is_live: bool = False) -> Answer | None:
     """The result of a request that breaks the rules; None if it may run.
 
     The body is as the tenant wrote it, without the fields that the worker sets. What is no object
@@ -55,7 +55,7 @@ def refused(rules: RowRules, url: str, body: Any, *, is_live: bool = False) -> R
     return found and refusal(f"{found.message}.", param=found.param)
 
 
-def bounded_result(rules: RowRules, result: Result) -> Result:
+def bounded_result(rules: RowRules, result: Answer) -> Answer:
     """The result, or an error in its place if it has more bytes than the model's results may."""
     most = rules.limits.result_bytes
     if len(result[1]) <= most:

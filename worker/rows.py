@@ -9,6 +9,9 @@ import msgspec
 from shared import ids
 from shared.input.request_lines import custom_id_of
 from shared.slices import Slice, SliceUsage
+from shared.spent import NOTHING as NOTHING_SPENT
+from shared.spent import Spent, plus
+from worker.engine_errors import Result
 from worker.kept_rows import NOTHING, KeptRows
 
 _SUCCESS = 200
@@ -20,6 +23,8 @@ class PartBody(NamedTuple):
     output: bytes
     error: bytes
     usage: SliceUsage
+    #: GPU time of these rows.
+    spent: Spent = NOTHING_SPENT
 
     @property
     def rows(self) -> int:
@@ -62,27 +67,32 @@ def assemble(
     batch_id: str,
     slice_: Slice,
     lines: Sequence[bytes],
-    results: Sequence[tuple[int, bytes] | None],
+    results: Sequence[Result | None],
     kept: KeptRows = NOTHING,
+    *,
+    pool: str = "",
 ) -> PartBody:
-    """The part of a slice, from its rows' HTTP statuses and bodies; None where one did not run.
+    """The part of a slice, from its rows' results; None where one did not run.
 
-    A row without a result has the line that is kept of it, if there is one.
+    A row without a result has the line that is kept of it, if there is one. `pool` is that of the
+    engine which computed the results.
     """
     output = dict(kept.output)
     error = dict(kept.error)
-    total = kept.usage
+    total, micros = kept.usage, 0
     numbers = slice_.row_numbers
     for position, (line, result) in enumerate(zip(lines, results, strict=True)):
         if result is None:
             continue
-        status, body = result
+        status, body, *spent = result
+        micros += sum(spent)
         is_success = status == _SUCCESS
         (output if is_success else error)[position] = _result_line(
             batch_id, numbers[position], line, status, body
         )
         total = _plus(total, usage_of(body) if is_success else SliceUsage(failed=1))
-    return PartBody(_in_order(output), _in_order(error), total)
+    spent_here = {pool: micros} if micros and pool else NOTHING_SPENT
+    return PartBody(_in_order(output), _in_order(error), total, plus(kept.spent, spent_here))
 
 
 def _in_order(lines: Mapping[int, bytes]) -> bytes:

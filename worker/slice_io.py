@@ -165,6 +165,7 @@ async def _commit(
         return
     answer = await state.claims.commit(claim, part, announced=slice_events, dead=result.dead)
     crash.point("sink.committed")
+    log.debug("slice.committed", batch_id=claim.batch_id, index=claim.index, rows=part.rows)
     if answer != "ok":
         log.warning("commit.too_late", batch_id=claim.batch_id, index=claim.index, outcome=answer)
     elif result.dead:
@@ -195,7 +196,7 @@ async def _write(storage: Storage, claim: Claim, body: PartBody) -> Part | None:
     perhaps the engine's calls as well. Their other answers must not replace the first ones.
     """
     key = part_key(claim.batch_id, claim.index, claim.epoch)
-    part = new_part(key, body.output, body.error, body.usage)
+    part = new_part(key, body.output, body.error, body.usage, body.spent)
     stored = await storage.put_once(key, body.output + body.error, label=part_label(part))
     if stored is None:
         log.warning("part.written_before", batch_id=claim.batch_id, index=claim.index)

@@ -14,9 +14,10 @@ from worker.strikes import strike_ranges
 class SliceRun:
     """Begins with what an earlier run has kept. Rows are named by their positions in the slice."""
 
-    def __init__(self, claim: Claim, lines: bytes, kept: bytes) -> None:
-        """`lines` and `kept` are bodies as `slice_io.fetch` gives them."""
+    def __init__(self, claim: Claim, lines: bytes, kept: bytes, *, pool: str = "") -> None:
+        """`lines` and `kept` are bodies as `slice_io.fetch` gives them; `pool` is the engine's."""
         self.claim = claim
+        self._pool = pool
         self.lines = split(lines)
         #: Why the run must stop, if it must.
         self.stop: Stop | None = None
@@ -79,7 +80,12 @@ class SliceRun:
     def body(self) -> PartBody:
         """The results of all rows that were answered, in this run and before it."""
         return assemble(
-            self.claim.batch_id, self.claim.slice, self.lines, self._results, self._kept
+            self.claim.batch_id,
+            self.claim.slice,
+            self.lines,
+            self._results,
+            self._kept,
+            pool=self._pool,
         )
 
     def _in_order(self) -> list[int]:

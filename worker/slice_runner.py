@@ -31,10 +31,13 @@ class SliceRunner:
         *,
         rows_in_engine: int,
         rows_per_engine_call: int,
+        pool: str = "",
     ) -> None:
+        """`pool` is the engine's, which its rows' GPU time is counted for."""
         self._engine = engine
         self._watch = watch
         self._step = rows_per_engine_call
+        self._pool = pool
         self._limiter = RowLimiter(max(rows_in_engine, rows_per_engine_call))
         self._telling: set[asyncio.Task[None]] = set()
 
@@ -42,7 +45,7 @@ class SliceRunner:
         """Run the slice's rows that have no result yet, until its batch stops."""
         if isinstance(given.lines, Outcome):
             return SliceResult(given.lines, nothing())
-        run = SliceRun(claim, given.lines, given.kept)
+        run = SliceRun(claim, given.lines, given.kept, pool=self._pool)
         chunks = run.chunks(self._step)
         calls = [asyncio.ensure_future(self._call(run, chunk)) for chunk in chunks]
 

@@ -26,13 +26,15 @@ class Suspect:
         *,
         max_deaths: int,
         max_tenant_deaths: int,
+        pool: str = "",
     ) -> None:
-        """`lines` and `kept` are bodies as `slice_io.fetch` gives them.
+        """`lines` and `kept` are bodies as `slice_io.fetch` gives them; `pool` is the engine's.
 
         From `max_deaths` engines on that died of the batch, or `max_tenant_deaths` that died of its
         tenant's rows today, none of its rows is tried alone.
         """
         self.claim = claim
+        self._pool = pool
         self.lines = split(lines)
         self.works = list(works(claim, self.lines))
         self.strikes = strikes_by_row(claim.strike_ranges, len(self.lines))
@@ -102,7 +104,10 @@ class Suspect:
         )
 
     def _body(self, results: Sequence[Result | None]) -> PartBody:
-        return assemble(self.claim.batch_id, self.claim.slice, self.lines, results, self._kept)
+        claim = self.claim
+        return assemble(
+            claim.batch_id, claim.slice, self.lines, results, self._kept, pool=self._pool
+        )
 
     def _dead_row(self, row: int, now: int) -> DeadRow:
         claim, number = self.claim, self.claim.slice.row_numbers[row]

@@ -44,6 +44,7 @@ class SuspectRunner:
         max_batch_deaths: int,
         max_lane_deaths: int,
         max_tenant_deaths: int,
+        pool: str = "",
     ) -> None:
         """A batch or tenant whose deaths reach a limit has its rows with strikes given up at once.
 
@@ -56,6 +57,7 @@ class SuspectRunner:
         self._max_batch_deaths = max_batch_deaths
         self._max_lane_deaths = max_lane_deaths
         self._max_tenant_deaths = max_tenant_deaths
+        self._pool = pool
         self._telling: set[asyncio.Task[None]] = set()
 
     async def run(self, claims: Sequence[Claim], given: Sequence[SliceInput]) -> list[SliceResult]:
@@ -67,6 +69,7 @@ class SuspectRunner:
                 one.kept,
                 max_deaths=self._max_batch_deaths,
                 max_tenant_deaths=self._max_tenant_deaths,
+                pool=self._pool,
             )
             for number, (claim, one) in enumerate(zip(claims, given, strict=True))
             if not isinstance(one.lines, Outcome)

@@ -18,9 +18,11 @@ from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink
 
 from shared.cache_salt import CacheSalts
+from shared.monitoring import log
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.settings import open_storage
 from shared.slices import Claim, SliceUsage, StrikeRange
+from shared.spent import from_text, to_text
 from shared.state import State
 from shared.storage import Storage
 from worker.batch_watch import BatchWatch
@@ -59,6 +61,7 @@ def run_wave(
     *,
     app_name: str,
     rows_in_engine: int,
+    pool: str = "",
     share_prefixes: tuple[str, ...] = (),
     rules: RowRules = DEFAULT_RULES,
     patience_seconds: float | None = None,
@@ -81,6 +84,7 @@ def run_wave(
         compute=ActorPoolStrategy(size=1),
         fn_constructor_kwargs={
             "app_name": app_name,
+            "pool": pool,
             "rows_in_engine": rows_in_engine,
             "share_prefixes": share_prefixes,
             "rules": rules,
@@ -145,12 +149,14 @@ class SliceMapper:
     def __init__(
         self,
         app_name: str,
+        pool: str,
         rows_in_engine: int,
         share_prefixes: tuple[str, ...],
         rules: RowRules,
         patience_seconds: float | None,
     ) -> None:
         self._settings = settings = read_settings()
+        log.configure_own("wave", settings.log_level)
         self._state, self._storage = open_state(settings), open_storage(settings)
         client = EngineClient(
             app_name,
@@ -162,6 +168,7 @@ class SliceMapper:
             BatchWatch(self._state),
             rows_in_engine=rows_in_engine,
             rows_per_engine_call=settings.rows_per_engine_call,
+            pool=pool,
         )
 
     async def __call__(self, block: _Columns) -> AsyncIterator[_Columns]:
@@ -227,11 +234,13 @@ def _to_columns(results: list[SliceResult]) -> _Columns:
         "output": pa.array((result.body.output for result in results), pa.binary()),
         "error": pa.array((result.body.error for result in results), pa.binary()),
         "usage": [json.dumps(result.body.usage) for result in results],
+        "spent": [to_text(result.body.spent) for result in results],
     }
 
 
 def _to_result(row: dict[str, Any]) -> SliceResult:
     """The inverse of `_to_columns`, for one row. Waves run no suspects, so nothing else is set."""
-    body = PartBody(row["output"], row["error"], SliceUsage(*json.loads(row["usage"])))
+    usage = SliceUsage(*json.loads(row["usage"]))
+    body = PartBody(row["output"], row["error"], usage, from_text(row["spent"]))
     ranges = tuple(StrikeRange(*found) for found in json.loads(row["strike_ranges"]))
     return SliceResult(Outcome(row["outcome"]), body, row["reason"], ranges)

@@ -112,6 +112,7 @@ def batch_text(batch: Record) -> str:
         ("rows", rows_text(batch)),
         ("failed", str(batch["request_counts"]["failed"] or "")),
         ("tokens", f"{usage['input_tokens']:,} in, {usage['output_tokens']:,} out"),
+        ("cost", _cost_text(batch.get("cost"))),
         ("input", batch["input_file_id"]),
         ("output", batch["output_file_id"] or ""),
         ("errors", batch["error_file_id"] or ""),
@@ -126,6 +127,14 @@ def batch_text(batch: Record) -> str:
         *(batch["metadata"] or {}).items(),
     ]
     return "\n".join([details(pairs), *error_lines(batch)])
+
+
+def _cost_text(cost: Record | None) -> str:
+    if cost is None:
+        return ""
+    amount = cost["amount"]
+    money = f", {amount['value']:,.4f} {amount['currency'].upper()}" if amount else ""
+    return f"{cost['gpu_seconds']:,.1f} GPU seconds{money}"
 
 
 def error_lines(batch: Record) -> list[str]:

@@ -13,6 +13,7 @@ from cli.client import (
     fleet_commands,
     model_commands,
     run_commands,
+    usage_commands,
 )
 
 _OTHERS = "Files, models and gateways"
@@ -34,7 +35,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         batch_commands.resume,
         batch_commands.retry,
     ),
-    _OTHERS: (model_commands.models, completion.completion),
+    _OTHERS: (model_commands.models, usage_commands.usage, completion.completion),
     "The fleet, for operators": (fleet_commands.top, fleet_commands.lanes, fleet_commands.engines),
 }
 

@@ -17,6 +17,8 @@ app = typer.Typer(no_args_is_help=True, help="List, check, download and delete f
 
 _COLUMNS = ("ID", "NAME", "SIZE", "PURPOSE", "CREATED (UTC)", "EXPIRES (UTC)")
 _SCAN = 1 << 20
+#: Files of one call.
+_PAGE = 1000
 
 
 @app.command("ls")
@@ -24,6 +26,7 @@ def list_files(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show at most this many.")] = 20,
     *,
     after: Annotated[str | None, typer.Option(help="Begin after the file with this id.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show all files.")] = False,
     purpose: Annotated[
         str | None, typer.Option(help="Only files of this purpose: batch or batch_output.")
     ] = None,
@@ -32,10 +35,15 @@ def list_files(
 ) -> None:
     """List your files, the newest first."""
     with connected(context) as gateway:
-        page = gateway.get("files", limit=limit, after=after, purpose=purpose)
-    print_records(page["data"], _COLUMNS, _row, as_json=as_json)
+        size = _PAGE if every else limit
+        page = gateway.get("files", limit=size, after=after, purpose=purpose)
+        listed = page["data"]
+        while every and page["has_more"]:
+            page = gateway.get("files", limit=size, after=listed[-1]["id"], purpose=purpose)
+            listed += page["data"]
+    print_records(listed, _COLUMNS, _row, as_json=as_json)
     if page["has_more"]:
-        note(f"There are more: batchyard files ls --after {page['data'][-1]['id']}")
+        note(f"There are more: batchyard files ls --after {listed[-1]['id']}, or --all")
 
 
 @app.command()

@@ -70,5 +70,8 @@ def _tenants(tenants: list[_Record]) -> str:
     return ", ".join([*names, *([f"and {more} more"] if more else [])]) or "-"
 
 
-def _count(number: int) -> str:
-    return f"{number:,}" if number else "-"
+def _count(number: float) -> str:
+    """A number as it is read; a part of a GPU keeps its decimals."""
+    if not number:
+        return "-"
+    return f"{number:,.2f}" if number % 1 else f"{round(number):,}"

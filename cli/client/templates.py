@@ -16,12 +16,6 @@ class RowTemplate(NamedTuple):
     endpoint: str
     input: dict[str, Any]
 
-    @property
-    def format(self) -> str | None:
-        """The format of the table, if the template says it."""
-        found = self.input.get("format")
-        return found if isinstance(found, str) else None
-
 
 def read_template(path: Path) -> RowTemplate:
     """The template file. Raises InvalidInputError that names it."""

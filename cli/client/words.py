@@ -54,6 +54,11 @@ def time_text(seconds: int | None) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def day_text(seconds: int) -> str:
+    """The day of these Unix seconds in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+
+
 def rows_text(batch: Mapping[str, Any]) -> str:
     """How far a batch is: `40/100`, or `-` before its input was read."""
     counts = batch["request_counts"]

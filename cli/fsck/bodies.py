@@ -7,6 +7,7 @@ from typing import Any
 
 from shared.errors import BrokenObjectError
 from shared.ledger.commits import Cancellation, LaneFailure, read_commit
+from shared.ledger.datasets import read_dataset
 from shared.ledger.file_records import read_file
 from shared.ledger.keys import read_key
 from shared.ledger.kinds import Kind
@@ -89,6 +90,7 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.MANIFEST: lambda storage, found: read_manifest(storage, _batch_id(found)),
     Kind.PACK: lambda storage, found: read_pack(storage, found.key),
     Kind.PLAN: lambda storage, found: read_plan(storage, _batch_id(found)),
+    Kind.DATASET: lambda storage, found: read_dataset(storage, found.key),
     Kind.CANCELLATION: _record(Cancellation),
     Kind.LANE_FAILURE: _record(LaneFailure),
     Kind.PART: _part,

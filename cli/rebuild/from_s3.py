@@ -1,5 +1,6 @@
 """The state of a batch, from the names and contents of its objects in S3."""
 
+import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from shared.ledger.plans import Plan
 from shared.lifecycle import Event, Status
 from shared.retention import EVENT_HISTORY_SECONDS
 from shared.slices import Part, labelled_part
+from shared.spent import from_text, of_engines, plus
 from shared.state import FileRecord, Pin
 from shared.state.restore import EndedBatch, LiveBatch, Stage
 from shared.storage import Listed
@@ -268,6 +270,13 @@ def _counts(
         sums = [sum(column) for column in zip(*(p.usage for p, _ in parts.values()), strict=True)]
         names = next(iter(parts.values()))[0].usage._fields
         counts = {**dict(zip(names, sums, strict=True)), "slices_committed": len(parts)}
+        spent = plus(
+            *(
+                of_engines(lanes[plan.slices[index].lane], from_text(part.spent))
+                for index, (part, _) in parts.items()
+            )
+        )
+        counts |= {"spent": json.dumps(spent, separators=(",", ":"))} if spent else {}
     if reasons:
         counts |= {f"lane_failed:{lane}": reason for lane, reason in reasons.items()}
         counts |= {

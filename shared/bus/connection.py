@@ -37,6 +37,7 @@ from shared.bus.broker_errors import (
 from shared.bus.declaration import declare, require
 from shared.bus.direct_replies import DirectReplies
 from shared.bus.subscription import Handler, Subscription
+from shared.call_times import timed
 from shared.errors import SetupError, TransientError
 
 unreadable.install()
@@ -110,7 +111,8 @@ class Bus:
         if self._channel is None:
             raise TransientError("RabbitMQ is not connected.")
         try:
-            with foreign_cancellation_as(TransientError("RabbitMQ was lost before its confirm.")):
+            lost = TransientError("RabbitMQ was lost before its confirm.")
+            with timed("rabbitmq"), foreign_cancellation_as(lost):
                 # Without a limit, aio-pika waits forever for the next connection.
                 async with asyncio.timeout(_RECONNECT_SECONDS):
                     # Its declared type lacks `wait`.

@@ -222,12 +222,16 @@ def window_seconds(window: str) -> int:
     return int(window[:-1]) * {"h": 3600, "d": 86_400}[window[-1]]
 
 
+#: Of inputs. A dataset that is given by HTTP has no kind, and no field of such a name.
+_KINDS = ("inline", "file", "s3", "dataset")
+
+
 def path(location: tuple[int | str, ...]) -> str:
     """A pydantic error location as `input.requests[3].custom_id`."""
     text = ""
     for place, step in enumerate(location):
-        if place == 1 and location[0] == "input":
-            continue  # pydantic names the kind of input here
+        if place == 1 and location[0] == "input" and step in _KINDS:
+            continue  # pydantic names the kind of a message's input here
         text += f"[{step}]" if isinstance(step, int) else f".{step}"
     return text.lstrip(".")
 

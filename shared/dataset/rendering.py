@@ -24,8 +24,8 @@ from shared.dataset.frames import (
 #: Bytes [start, end) of a source, counted from the source's start.
 ReadSource = Callable[[Source, int, int], Awaitable[bytes]]
 
-#: A renderer that says nothing for so long hangs: in code that no signal interrupts.
-_SILENCE_SECONDS = 60.0
+#: A renderer that says nothing for so long hangs. It bounds the time of each row itself.
+_SILENCE_SECONDS = 600.0
 #: Nothing of ours: the renderer runs what tenants write. Arrow's own pools reserve too much memory.
 _ENVIRONMENT = {
     "ARROW_DEFAULT_MEMORY_POOL": "system",

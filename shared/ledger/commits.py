@@ -6,12 +6,19 @@ and to announce its end under the same number.
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 import structlog
 
 from shared import crash
-from shared.errors import BrokenObjectError, InvalidTransitionError, TransientError
+from shared.errors import (
+    BrokenObjectError,
+    InvalidTransitionError,
+    NotFoundError,
+    TransientError,
+)
+from shared.ledger.end_line import end_line
 from shared.ledger.quarantine import set_aside
 from shared.ledger.records import encoded, read_record
 from shared.lifecycle import TRANSITIONS, Event
@@ -103,25 +110,38 @@ async def carry_out(state: State, storage: Storage, commit: Commit) -> bool:
 
     Raises InvalidTransitionError if the batch's status does not allow it.
     """
-    event = Event(commit.event)
     while True:
-        pin = Pin(commit.sequence, commit.at_ms)
         try:
-            if event in FAILURES:
-                return await state.apply(commit.batch_id, event, commit.fields, pin=pin)
-            return await state.conclude(
-                commit.batch_id,
-                event,
-                files=commit.files,
-                fields=commit.fields,
-                garbage=commit.garbage,
-                garbage_later=commit.garbage_later,
-                pin=pin,
-            )
+            is_new = await _apply(state, commit)
         except MovedError:
             record, pin = await state.batches.pinned(commit.batch_id)
             commit = msgspec.structs.replace(commit, record=record.fields, **pin._asdict())
             await storage.put(commit_key(commit.batch_id, commit.event), encoded(commit))
+        else:
+            if is_new:
+                await _tell_end(state, commit.batch_id)
+            return is_new
+
+
+async def _apply(state: State, commit: Commit) -> bool:
+    event, pin = Event(commit.event), Pin(commit.sequence, commit.at_ms)
+    if event in FAILURES:
+        return await state.apply(commit.batch_id, event, commit.fields, pin=pin)
+    return await state.conclude(
+        commit.batch_id,
+        event,
+        files=commit.files,
+        fields=commit.fields,
+        garbage=commit.garbage,
+        garbage_later=commit.garbage_later,
+        pin=pin,
+    )
+
+
+async def _tell_end(state: State, batch_id: str) -> None:
+    """Write the line that says what became of the batch, which has ended without it, too."""
+    with suppress(TransientError, NotFoundError):
+        log.info("batch.ended", **end_line((await state.batches.get(batch_id)).fields))
 
 
 async def fail(

@@ -95,6 +95,27 @@ class Usage(_Shape):
     total_tokens: int = 0
 
 
+class Amount(_Shape):
+    """Money, as OpenAI has it."""
+
+    value: float
+    currency: str = Field(description="Three small letters of ISO 4217.")
+
+
+class BatchCost(_Shape):
+    """What the rows that have a result have cost."""
+
+    gpu_seconds: float = Field(
+        description="Seconds of GPUs. What an engine computes is shared among the rows in it by "
+        "their tokens; the time in which it starts or idles is nobody's."
+    )
+    by_pool: dict[str, float] = Field(description="The same by the pool that they ran on.")
+    amount: Amount | None = Field(
+        default=None,
+        description="At the prices of the time when the batch was planned. Null without any.",
+    )
+
+
 class BatchError(_Shape):
     """One reason why an input was refused; `line` counts from 1, and null is the whole file."""
 
@@ -145,6 +166,8 @@ class Batch(_Shape):
     paused: bool = Field(default=False, exclude_if=lambda paused: not paused)
     #: Not in OpenAI's API, and only present if there is one and the batch has not ended.
     warnings: list[BatchWarning] = Field(default=[], exclude_if=lambda warnings: not warnings)
+    #: Not in OpenAI's API, and only present once rows have a result.
+    cost: BatchCost | None = Field(default=None, exclude_if=lambda cost: cost is None)
 
 
 ModelState = Literal["cold", "starting", "warm"]

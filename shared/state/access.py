@@ -39,6 +39,7 @@ _WRITTEN = (
     "doubts:*",
     "ending:*",
     "engine-deaths:*",
+    "engine-seconds:*",
     "enqueued:*",
     "epochs:*",
     "events:*",
@@ -56,6 +57,7 @@ _WRITTEN = (
     "reasons:*",
     "status:*",
     "strikes:*",
+    "totals",
 )
 _READ = ("engines", "plan:*", "rebuilding", "tenants", "weights")
 _CHANNELS = ("bell:*", "watch:*")

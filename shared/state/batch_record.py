@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shared.lifecycle import FINAL, PAUSABLE, Status
 from shared.openai.shapes import Batch
+from shared.spent import by_pool, money, of_lanes
 
 #: OpenAI's fields that the record keeps under the same name.
 _TEXTS = (
@@ -115,8 +116,22 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
             "metadata": json.loads(metadata) if metadata else None,
             "paused": "paused" in fields and fields["status"] in PAUSABLE,
             "warnings": warnings_of(fields),
+            "cost": _cost(fields),
         }
     )
+
+
+def _cost(fields: Mapping[str, str]) -> dict[str, Any] | None:
+    spent = of_lanes(fields.get("spent", ""))
+    if not spent:
+        return None
+    pools = {pool: round(micros / 1e6, 6) for pool, micros in sorted(by_pool(spent).items())}
+    found: dict[str, Any] = {"gpu_seconds": round(sum(pools.values()), 6), "by_pool": pools}
+    if "prices" in fields:
+        prices = json.loads(fields["prices"])
+        value = round(money(spent, prices["pools"]), 9)
+        found["amount"] = {"value": value, "currency": prices["currency"].lower()}
+    return found
 
 
 def warnings_of(fields: Mapping[str, str]) -> list[dict[str, str]]:

@@ -1,8 +1,11 @@
 """Counts of the whole fleet, for monitoring."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, get_args
 
+import msgspec
+
+from shared.engines import EngineRecord
 from shared.lifecycle import FINAL, Status
 from shared.state.client import Client
 from shared.state.outbox import Box
@@ -15,6 +18,15 @@ class Waiting(NamedTuple):
     since: float | None
 
 
+class Total(NamedTuple):
+    """A counter that only grows. `whose` is a tenant, a reason, or `-`."""
+
+    what: str
+    lane: str
+    whose: str
+    number: int
+
+
 class LaneCount(NamedTuple):
     """The work of a lane. Times are Unix seconds, 0 if it never happened."""
 
@@ -25,6 +37,11 @@ class LaneCount(NamedTuple):
     rows: int
     job_beat_at: float
     has_failed: bool
+    #: A second, 0 before it was measured.
+    row_rate: float = 0.0
+    token_rate: float = 0.0
+    #: How far predictions of costs were off lately, as a part of the real ones.
+    cost_error: float | None = None
 
 
 class FleetCounts(NamedTuple):
@@ -43,6 +60,9 @@ class FleetCounts(NamedTuple):
     #: Memory that Redis uses, and its limit: its own `maxmemory`, or else the machine's memory.
     memory_bytes: int
     max_memory_bytes: int
+    #: Since Redis was first used for this fleet.
+    totals: Sequence[Total] = ()
+    engines: Sequence[EngineRecord] = ()
 
 
 class Census:
@@ -62,6 +82,8 @@ class Census:
             pipe.info("memory")
             pipe.hgetall(f"{ns}ended")
             pipe.smembers(f"{ns}lanes")
+            pipe.hgetall(f"{ns}totals")
+            pipe.hgetall(f"{ns}engines")
             for key in ("deadlines", "webhooks-due"):
                 pipe.zrange(f"{ns}{key}", 0, 0, withscores=True)
             for status in statuses:
@@ -71,7 +93,7 @@ class Census:
                 pipe.xlen(f"{ns}outbox:{box}")
                 pipe.xrange(f"{ns}outbox:{box}", count=1)
             answered = await pipe.execute()
-        (seconds, micros), memory, ended, lanes, window, due, *rest = answered
+        (seconds, micros), memory, ended, lanes, totals, engines, window, due, *rest = answered
         answers = iter(rest)
         live = {status: Waiting(next(answers), _first(next(answers))) for status in statuses}
         outboxes = {box: Waiting(next(answers), _written(next(answers))) for box in boxes}
@@ -86,6 +108,12 @@ class Census:
             webhooks_due_at=None if due_ms is None else due_ms / 1000,
             memory_bytes=memory["used_memory"],
             max_memory_bytes=memory["maxmemory"] or memory["total_system_memory"],
+            totals=[_total(name, number) for name, number in sorted(totals.items())],
+            engines=[
+                msgspec.json.decode(text, type=EngineRecord)
+                for lane, text in sorted(engines.items())
+                if lane
+            ],
         )
 
     async def _lanes(self, names: list[str]) -> dict[str, LaneCount]:
@@ -94,14 +122,16 @@ class Census:
                 lane = f"{self._namespace}lane:{name}:"
                 for what in ("active", "ready", "suspects", "claims"):
                     pipe.zcard(lane + what)
-                pipe.hmget(lane + "job", "rows", "beat_at_ms")
+                pipe.hmget(lane + "job", "rows", "beat_at_ms", "rate", "token_rate")
                 pipe.exists(lane + "failure")
+                pipe.hget(lane + "cost", "error")
             answers = iter(await pipe.execute())
         counts = {}
         for name in names:
-            batches, ready, suspects, claimed, (rows, beat), failure = (
-                next(answers) for _ in range(6)
+            batches, ready, suspects, claimed, job, failure, error = (
+                next(answers) for _ in range(7)
             )
+            rows, beat, row_rate, token_rate = job
             counts[name] = LaneCount(
                 batches,
                 ready + suspects,
@@ -109,8 +139,16 @@ class Census:
                 int(rows or 0),
                 int(beat or 0) / 1000,
                 bool(failure),
+                float(row_rate or 0),
+                float(token_rate or 0),
+                None if error is None else float(error),
             )
         return counts
+
+
+def _total(name: str, number: str) -> Total:
+    what, lane, whose = name.split(" ")
+    return Total(what, lane, whose, int(number))
 
 
 def _first(found: list[tuple[str, float]]) -> float | None:

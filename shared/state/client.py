@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from shared.call_times import timed
 from shared.errors import TransientError
 
 T = TypeVar("T")
@@ -37,6 +38,8 @@ _BRIEFLY_REFUSED = re.compile(rf"(?:^|caused error: \W*)(?:{_DISK_FULL}|{REBUILD
 #: a ConnectionError there.
 _RESET = "the handler is closed"
 #: The deadline of the current call, on the monotonic clock.
+#: Commands that may block.
+_WAITING = frozenset({"XREAD"})
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
 
@@ -47,7 +50,9 @@ class Client(Redis):
     patience_seconds = 30.0
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        with translated(), _trying_for(self.patience_seconds):
+        # These wait for something to happen, which says nothing about Redis.
+        counted = nullcontext() if args[0] in _WAITING else timed("redis")
+        with counted, translated(), _trying_for(self.patience_seconds):
             return await super().execute_command(*args, **options)
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> "_Pipeline":  # noqa: FBT001, FBT002  # redis-py's signature
@@ -60,7 +65,7 @@ class _Pipeline(Pipeline):
     patience_seconds = 30.0
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:  # noqa: FBT001, FBT002  # redis-py's signature
-        with translated(), _trying_for(self.patience_seconds):
+        with timed("redis"), translated(), _trying_for(self.patience_seconds):
             return await super().execute(raise_on_error)
 
 

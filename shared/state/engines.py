@@ -12,7 +12,7 @@ from shared.state.scripts import Scripts
 
 #: The field that has the number of the last look; lanes have names.
 _LOOK = ""
-_STARTING, _TOTAL = "starting", "total"
+_STARTING, _TOTAL, _ROWS = "starting", "total", "rows"
 
 
 class Look(NamedTuple):
@@ -62,7 +62,7 @@ class Engines:
         return bool(done)
 
     async def seconds(self, day: int) -> list[EngineSeconds]:
-        """The GPU seconds of each engine on that day."""
+        """The GPU seconds of each engine on that day, in microseconds."""
         found = await self._redis.hgetall(f"{self._namespace}engine-seconds:{day}")
         lanes = sorted({field.rpartition(" ")[0] for field in found})
         return [
@@ -70,6 +70,7 @@ class Engines:
                 lane,
                 int(found.get(f"{lane} {_STARTING}", 0)),
                 int(found.get(f"{lane} {_TOTAL}", 0)),
+                int(found.get(f"{lane} {_ROWS}", 0)),
             )
             for lane in lanes
         ]

@@ -40,6 +40,17 @@ class TenantLoad(NamedTuple):
     rows_left: int
 
 
+class LaneCost(NamedTuple):
+    """GPU time in microseconds of a predicted token, as the lane has learned it; 0 before.
+
+    `error` is how far predictions for its batches were off lately, as a part of what they spent;
+    None before there was one.
+    """
+
+    micros_per_token: float = 0.0
+    error: float | None = None
+
+
 class Backlog(NamedTuple):
     """How many batches have pending slices, the newest of them, and how many slices are ready."""
 
@@ -181,6 +192,14 @@ class Lanes:
                     if tenant is not None
                 ]
         return LaneOutlook(job.token_rate, job.rate, running, job.pace)
+
+    async def cost(self, lane: str) -> LaneCost:
+        """What the lane has learned of its costs."""
+        names = ("micros", "tokens", "error")
+        micros, tokens, error = await self._redis.hmget(self._key(lane, "cost"), names)
+        if not float(tokens or 0):
+            return LaneCost()
+        return LaneCost(float(micros) / float(tokens), None if error is None else float(error))
 
     async def claimed_count(self, lane: str) -> int:
         """How many slices of the lane are claimed."""

@@ -36,6 +36,7 @@ from shared.state.restore import Restore
 from shared.state.scripts import Scripts, pairs
 from shared.state.sessions import Sessions
 from shared.state.slices import Slices
+from shared.state.spending import Spending
 from shared.state.streams import Streams
 from shared.state.survey import Survey
 from shared.state.tenants import Tenants
@@ -109,6 +110,7 @@ class State:
         self.census = Census(self._redis, namespace)
         self.dead_rows = DeadRows(self._redis, namespace)
         self.remakes = Remakes(self._redis, namespace)
+        self.spending = Spending(self._redis, namespace)
         self.survey = Survey(self._redis, namespace)
 
     async def apply(

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import stamina
 
+from shared.call_times import timed
 from shared.errors import TransientError
 from shared.storage.errors import translated
 
@@ -41,7 +42,8 @@ class Calls:
     async def in_thread(self, function: Callable[[], T]) -> T:
         """The result of a call that is tried once and may take as long as it needs."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, translated, function)
+        with timed("s3"):
+            return await loop.run_in_executor(self._pool, translated, function)
 
     def close(self) -> None:
         """Release the threads."""

@@ -543,6 +543,8 @@ def _left_in_redis(evidence: Evidence) -> Iterator[Violation]:
 def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
     """Objects that nothing refers to and nothing will remove."""
     wanted = {name for name in evidence.objects if name.startswith(NUMBERS)}
+    # What a tenant has placed is the tenant's own.
+    wanted |= {name for name in evidence.objects if name.startswith("inbox/")}
     # What lane jobs, who may not list the bucket, ask S3 for to know whether it answers.
     wanted.add(READABLE)
     waiting = {name for name, _ in evidence.redis.get("garbage", [])}
@@ -559,6 +561,7 @@ def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
                 f"batches/{content['id']}/cancel.json",
                 f"batches/{content['id']}/commit-{_commit_of(content['status'])}.json",
                 content["key"],
+                content.get("dataset", ""),
             }
     for name in evidence.objects.keys() - wanted - waiting:
         folder = f"{name.rpartition('/')[0]}/"

@@ -79,7 +79,7 @@ class MadeUpEngine:
                 if self._hangs or self._inside.pop(writer, None) is None:
                     return
                 self._progress.note()
-                results = [[status, body.decode()] for status, body in found]
+                results = [[status, body.decode()] for status, body, *_ in found]
                 writer.write(json.dumps(results).encode() + b"\n")
                 await writer.drain()
                 _note(self._answered, call["claim"], requests)

@@ -9,6 +9,7 @@ from tests.k8s.rendering import ROOT, SCHEMAS, read
 FILE = ROOT / "compose.yaml"
 GPU_FILE = ROOT / "compose.gpu.yaml"
 S3_FILE = ROOT / "compose.s3.yaml"
+MONITORING_FILE = ROOT / "compose.monitoring.yaml"
 SCHEMA = SCHEMAS / "compose-schema" / "compose-spec.json"
 
 Compose = dict[str, Any]

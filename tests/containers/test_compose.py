@@ -145,7 +145,7 @@ def test_a_planted_error_is_found(
 
 
 def test_all_files_are_valid() -> None:
-    for file in (compose.FILE, compose.GPU_FILE, compose.S3_FILE):
+    for file in (compose.FILE, compose.GPU_FILE, compose.S3_FILE, compose.MONITORING_FILE):
         assert _schema_problem(compose.load(file.read_text())) == ""
 
 

@@ -105,7 +105,7 @@ class ScriptedEngine:
             await state.claims.release(claim)
             return
         key = part_key(claim.batch_id, claim.index, claim.epoch)
-        part = new_part(key, body.output, body.error, body.usage)
+        part = new_part(key, body.output, body.error, body.usage, body.spent)
         stored = await storage.put_once(key, body.output + body.error, label=part_label(part))
         assert stored is not None
         await state.claims.commit(claim, part._replace(etag=stored.etag))

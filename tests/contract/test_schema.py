@@ -66,6 +66,9 @@ def _with_real_objects(caller: Caller, receiver: Receiver) -> dict[str, Any]:
     """The served document, in which operations take the ids of objects that exist."""
     document: dict[str, Any] = caller.http.get("/openapi.json").json()
     objects = _objects(caller, receiver)
+    # One of the two inputs is required, and only this one is made up here.
+    [creates] = document["paths"]["/v1/batches"]["post"]["requestBody"]["content"].values()
+    creates["schema"]["required"].append("input_file_id")
     for operation in (one for methods in document["paths"].values() for one in methods.values()):
         real = objects.get(operation["operationId"], {})
         for parameter in operation.get("parameters", ()):
@@ -127,7 +130,13 @@ def _objects(caller: Caller, receiver: Receiver) -> dict[str, dict[str, list[Any
         "updateWebhookEndpoint": {"webhook_endpoint_id": [changed], "url": [*urls, None]},
         **_by_id("webhook_endpoint_id", deleted, "deleteWebhookEndpoint"),
         # The header alone has the key: two different ones are refused.
-        "createBatch": {"input_file_id": [file], "idempotency_key": [None]},
+        # A dataset needs objects that exist: it has tests of its own.
+        "createBatch": {"input_file_id": [file], "idempotency_key": [None], "input": [None]},
+        # Of other tenants, only an operator is told.
+        **{
+            operation: {"project_ids[]": [[caller.tenant]]}
+            for operation in ("listCosts", "usageCompletions", "usageEmbeddings")
+        },
         # The name of a form's file is not in the schema, and inputs of batches need theirs.
         "createFile": {"purpose": ["user_data", "evals"]},
         "createWebhookEndpoint": {"url": urls},

@@ -362,7 +362,7 @@ def test_an_operator_sees_the_work_of_all_tenants_and_a_tenant_does_not(
     acme: Caller, batchyard: Command, operator: Command
 ) -> None:
     batch = acme.create(rows("a", WAIT))
-    running_batch(acme, done=1)
+    running_batch(acme)
 
     [fleet] = operator("top").records()
     lanes = operator("lanes").records()

@@ -14,7 +14,8 @@ _SERVICE = frozenset({"service_password", "redis_password", "s3_access_key", "s3
 _RAYS = frozenset({"ray_token"})
 #: What each kind of process holds, by the names of `Credentials`.
 _HELD = {
-    "gateway": _SERVICE,
+    # The salts of live calls.
+    "gateway": _SERVICE | {"cache_secret"},
     "dispatcher": _SERVICE | _RAYS,
     "server": frozenset(),
     "ray": _RAYS,

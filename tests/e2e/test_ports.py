@@ -46,6 +46,8 @@ _BY_COMMAND: Mapping[str, Gives] = {
     "ceph-osd": threaded(strangers.ceph_gives),
     "ray::": strangers.grpc_gives,
     "-m worker lane": strangers.grpc_gives,
+    # Ray's dashboard is a driver as soon as it is asked about engines.
+    "ray-dashboard-ServeHead": strangers.grpc_gives,
     # Where torch's processes of one engine would meet.
     "VLLM::EngineCore": threaded(strangers.anything_gives),
 }

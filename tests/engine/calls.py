@@ -72,8 +72,13 @@ class Call:
     async def end(self, status: int = 200) -> list[dict[str, Any]]:
         """Its answers, by row; all have this status."""
         await asyncio.wait_for(self.task, 300)
-        assert {found for found, _ in self.results.values()} == {status}
-        return [json.loads(body) for _, (_, body) in sorted(self.results.items())]
+        assert {result[0] for result in self.results.values()} == {status}
+        return [json.loads(result[1]) for _, result in sorted(self.results.items())]
+
+    @property
+    def micros(self) -> int:
+        """The GPU time of all results."""
+        return sum(sum(more) for _, _, *more in self.results.values())
 
     async def cancel(self) -> None:
         self.task.cancel()

@@ -676,7 +676,7 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[s
     from ray import serve
 
     from worker.engine_client import EngineClient
-    from worker.engine_errors import EngineGoneError, EngineUnavailableError, Result
+    from worker.engine_errors import EngineGoneError, EngineUnavailableError
     from worker.engine_status import DEPLOYMENT
 
     client = EngineClient(tiny)
@@ -695,7 +695,7 @@ async def test_an_engine_that_dies_says_so_and_heals(tiny: str, ghost: "Future[s
         await asyncio.wait_for(call, timeout=60)
 
     # Lines that come meanwhile wait or go back unseen; they never count as the killer.
-    results: list[Result] = []
+    results: list[tuple[int, bytes]] = []
     while not results:
         try:
             results = await asyncio.wait_for(answers(client, [line(*chat())]), timeout=180)

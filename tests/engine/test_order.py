@@ -93,6 +93,18 @@ async def test_a_row_that_is_asked_for_again_has_the_same_answer(engine: str) ->
     assert first == second
 
 
+async def test_a_row_whose_call_was_cancelled_is_answered_when_it_is_asked_for_again(
+    engine: str,
+) -> None:
+    first = Call(engine, "gone", [300])
+    await eventually(lambda: _something_runs(engine), timeout=60)
+    await first.cancel()
+
+    [answer] = await Call(engine, "gone", [300]).end()
+
+    assert answer["usage"]["completion_tokens"] == 300
+
+
 async def test_a_tenant_finds_only_its_own_prompts_in_the_cache(engine: str) -> None:
     salts = CacheSalts(b"secret", sharing=("north", "south"))
     text = "The same long beginning of a prompt, over and over again. " * 20
@@ -194,3 +206,47 @@ async def test_a_request_that_would_kill_a_runner_is_refused_by_the_name_of_its_
     await Call(engine, "few-words", [4], bad_words=words[:1]).end()
 
     assert error["error"]["param"] == "bad_words"
+
+
+async def test_all_seconds_of_an_engine_are_those_of_its_rows_or_nobodys(engine: str) -> None:
+    began, *before = await _uses(engine)
+
+    lost = Call(engine, "given-up", [900])
+    # It is the largest: among the others it would have its seat last.
+    await eventually(lambda: _something_runs(engine), timeout=60)
+    rows = Call(engine, "paid", [60] * 12)
+    await rows.end()
+    await lost.cancel()
+    await eventually(lambda: _nothing_runs(engine), timeout=60)
+
+    async def is_given_up() -> bool:
+        return (await _uses(engine))[2] > before[1]
+
+    # The replica counts it a moment after vLLM has let it go.
+    await eventually(is_given_up, timeout=60)
+    ended, *after = await _uses(engine)
+
+    wall = ended - began
+    of_rows, of_lost, of_live, idle = (b - a for a, b in zip(before, after, strict=True))
+    assert of_rows + of_lost + of_live + idle == pytest.approx(wall, rel=0.001)
+    assert rows.micros / 1e6 == pytest.approx(of_rows, rel=0.001)
+    assert of_lost > 0
+    assert of_live == 0
+
+
+async def _uses(engine: str) -> list[float]:
+    from ray import serve
+
+    found = await serve.get_deployment_handle("engine", engine).uses.remote()
+    return list(found)
+
+
+async def _something_runs(engine: str) -> bool:
+    return not await _nothing_runs(engine)
+
+
+async def _nothing_runs(engine: str) -> bool:
+    from ray import serve
+
+    count: int = await serve.get_deployment_handle("engine", engine).unfinished.remote()
+    return count == 0

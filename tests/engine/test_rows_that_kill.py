@@ -139,7 +139,7 @@ async def test_a_row_that_hangs_the_engine_is_noticed_and_the_engine_killed(
     from tests.engine.test_engine import engine_core
     from worker.engine_client import EngineClient
     from worker.engine_deployment import ensure_engine
-    from worker.engine_errors import EngineHungError, EngineUnavailableError, Result
+    from worker.engine_errors import EngineHungError, EngineUnavailableError
 
     name = await asyncio.to_thread(ensure_engine, catalog, LANE)
     client = EngineClient(name)
@@ -149,7 +149,7 @@ async def test_a_row_that_hangs_the_engine_is_noticed_and_the_engine_killed(
     with pytest.raises(EngineHungError, match="hung"):
         await answers(client, _lines(1, marked={0: HANG}).splitlines())
 
-    results: list[Result] = []
+    results: list[tuple[int, bytes]] = []
     while not results:
         try:
             results = await answers(client, _lines(1, marked={}).splitlines())

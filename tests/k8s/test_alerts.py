@@ -57,6 +57,15 @@ WELL = {
     'batchyard_lane_job_silent_seconds{lane="idle@l4"}': "0+60x360",
     'batchyard_lane_failed{lane="idle@l4"}': "0x360",
     'batchyard_outbox_oldest_seconds{outbox="events"}': "0x100 60 100 0x257",
+    'batchyard_engine_state{lane="busy@h100",state="running"}': "1x360",
+    'batchyard_engine_state_seconds{lane="busy@h100"}': "0+60x360",
+    # Twenty minutes until it runs.
+    'batchyard_engine_state{lane="slow@h100",state="starting"}': "_x205 1x20 _x135",
+    'batchyard_engine_state{lane="slow@h100",state="running"}': "_x226 1x134",
+    'batchyard_engine_state_seconds{lane="slow@h100"}': "_x205 0+60x20 0+60x134",
+    # It failed long ago, and nobody needs it.
+    'batchyard_engine_state{lane="idle@l4",state="waiting"}': "1x360",
+    'batchyard_engine_state_seconds{lane="idle@l4"}': "0+60x360",
     "batchyard_dead_letters": "0x360",
     "batchyard_webhooks_overdue_seconds": "0x100 0+60x10 0x248",
     'batchyard_http_requests_total{status="200"}': "0+100x360",
@@ -115,6 +124,16 @@ PLANTED = {
     ],
     "BatchyardEngineCannotStart": [
         Planted({'batchyard_lane_failed{lane="idle@l4"}': "1x360"}, 6, {"lane": "idle@l4"})
+    ],
+    "BatchyardEngineStartsLong": [
+        Planted(
+            {
+                f'batchyard_engine_state{{lane="busy@h100",state="{state}"}}': values
+                for state, values in {"starting": "1x360", "running": None}.items()
+            },
+            40,
+            {"lane": "busy@h100"},
+        )
     ],
     "BatchyardOutboxLags": [
         Planted(

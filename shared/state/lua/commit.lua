@@ -1,4 +1,4 @@
--- needs: lifecycle, event, progress, slice, part, served, waiting, transition, pace
+-- needs: lifecycle, event, progress, slice, part, served, waiting, transition, pace, spent
 -- Records a part. The first commit of a slice wins; later ones change nothing.
 -- ARGV: lane, batch id, index, epoch, part (JSON), completed, failed, input tokens, cached tokens,
 -- output tokens, reasoning tokens, what to announce about the slice (JSON; '' for nothing), then id
@@ -41,6 +41,7 @@ local function correct_charge(was_claimed)
   local used = used_tokens({unpack(ARGV, COUNTS_BEFORE + 1, COUNTS_BEFORE + #COUNTERS)})
   if was_claimed then charge_claim(lane, batch[5], -predicted) end
   charge(lane, batch[5], used)
+  learn_cost(lane, predicted, cjson.decode(part))
   redis.call('HINCRBY', lane_key(lane, 'job'), 'tokens', predicted)
   count_for_pace(lane, redis.call('HGET', key, 'endpoint') or '', rows, predicted, used)
 end

@@ -1,4 +1,4 @@
--- needs: lifecycle, slice, waiting, served, part, progress, transition
+-- needs: lifecycle, slice, waiting, served, part, progress, transition, spent
 -- Takes back a slice's part, because its bytes are wrong. The slice runs again if its batch can.
 -- ARGV: batch id, index, the part's key in S3
 -- Returns 'again', 'lost' (its rows will not run any more), or 'changed' (it has no or another part).
@@ -17,6 +17,7 @@ local function uncount()
   redis.call('HINCRBY', key, 'slices_committed', -1)
   for i, field in ipairs(COUNTERS) do redis.call('HINCRBY', key, field, int(-part[6][i])) end
   charge(lane, batch[5], -used_tokens(part[6]))
+  count_spent(id, lane, part, -1)
   open_gap(id, index, part[6][1] + part[6][2])
 end
 

@@ -36,7 +36,7 @@ async function look(page, name, { picture = true } = {}) {
     const broken = await examine(page);
     found.violations.push(...broken.map((one) => `${name}, ${colorScheme}: ${one}`));
   }
-  await page.emulateMedia({ colorScheme: null });
+  await page.emulateMedia({ colorScheme: name.startsWith("phone-dark") ? "dark" : "light" });
 }
 
 // What a screen reader's rules say against the page. Axe is put in from outside of it, because the

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -23,9 +24,11 @@ from dispatcher.lost_inputs import fail_lost_inputs
 from dispatcher.reaper import Reaper
 from shared import ids
 from shared.catalog_file import load_catalog
+from shared.dataset.dataset import PinnedDataset
 from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.changes import save_changes
 from shared.ledger.commits import cancel, cancel_key, commit_key, save_lane_failure
+from shared.ledger.datasets import write_dataset
 from shared.ledger.keys import create_key, key_record_key
 from shared.ledger.kinds import Kind, kind_of
 from shared.ledger.manifests import manifest_key, to_manifest
@@ -113,7 +116,8 @@ async def _manifest(yards: Yards, name: str) -> tuple[str, str]:
 
 
 async def _pack(yards: Yards, name: str) -> tuple[str, str]:
-    [batch_id] = await pack_up(yards, name)
+    # So many that the middle of the object is in a row.
+    [batch_id] = await pack_up(yards, name, rows=30)
     return (await yards.state.batches.get(batch_id)).fields["key"], batch_id
 
 
@@ -134,6 +138,13 @@ async def _cancellation(yards: Yards, name: str) -> tuple[str, str]:
     batch_id = await yards.start(name, 9)
     await cancel(yards.state, yards.storage, batch_id)
     return cancel_key(batch_id), batch_id
+
+
+async def _dataset(yards: Yards, name: str) -> tuple[str, str]:
+    """Of a batch whose rows have been rendered: nothing reads it any more."""
+    batch_id = await yards.start(name, 9)
+    pinned = PinnedDataset(msgspec.Raw(b"{}"), [])
+    return (await write_dataset(yards.state, yards.storage, batch_id, pinned)).key, batch_id
 
 
 async def _lane_failure(yards: Yards, name: str) -> tuple[str, str]:
@@ -193,6 +204,7 @@ CASES: Mapping[Kind, Case] = {
         named_again=("flipped",),
         ends=dict.fromkeys(DAMAGES, "failed"),
     ),
+    Kind.DATASET: Case(_dataset, dict.fromkeys(DAMAGES, "in_progress"), named=()),
     Kind.PLAN: Case(_plan, dict.fromkeys(DAMAGES, "validating"), named=("flipped", "cut", "gone")),
     Kind.COPY: Case(_copy, dict.fromkeys(DAMAGES, "in_progress"), named=()),
     Kind.CANCELLATION: Case(

@@ -54,11 +54,13 @@ _FOUND: Mapping[Kind, Mapping[str, str]] = {
     Kind.COPY: {**_EVERYTHING, "gone": ""},
     # Redis has not heard of it in this test.
     Kind.LANE_FAILURE: {**_EVERYTHING, "gone": ""},
+    # Once rendered, it is not missed either.
+    Kind.DATASET: {**_EVERYTHING, "gone": ""},
     # What is missing without a pack is the manifest. A flip is in the input.
     Kind.PACK: {"flipped": "", "cut": "damaged", "gone": "missing"},
 }
 #: Kinds of which something is left after a repair.
-_LEFT = {Kind.FILE, Kind.PACK, Kind.PLAN, Kind.RESULT, Kind.LANE_FAILURE}
+_LEFT = {Kind.FILE, Kind.PACK, Kind.PLAN, Kind.RESULT, Kind.LANE_FAILURE, Kind.DATASET}
 
 
 @pytest.fixture

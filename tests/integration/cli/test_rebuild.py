@@ -75,7 +75,7 @@ _ENDPOINT = {
 }
 _AT_ONCE = 16
 #: What no rebuild can know, or need know: of the moment, or numbers that go on higher.
-_PASSING = {"sequence", "progress_ms", "plan"}
+_PASSING = {"sequence", "progress_ms", "plan", "started_at", "first_result_at"}
 
 
 @pytest.fixture(autouse=True)

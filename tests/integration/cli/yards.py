@@ -21,7 +21,7 @@ from tests.manifests import a_manifest, inline, today
 
 TENANT = "acme"
 #: What no rebuild can know, or need know: of the moment, or numbers that go on higher.
-_PASSING = {"sequence", "progress_ms", "plan"}
+_PASSING = {"sequence", "progress_ms", "plan", "started_at", "first_result_at"}
 
 
 @dataclass
@@ -123,15 +123,15 @@ class Yards:
         }
 
 
-async def pack_up(yards: Yards, *names: str) -> list[str]:
-    """Batches of nine rows that came together by the bus, as the intake makes them."""
+async def pack_up(yards: Yards, *names: str, rows: int = 9) -> list[str]:
+    """Batches of `rows` rows that came together by the bus, as the intake makes them."""
     packer = Packer(
         yards.state,
         yards.storage,
         quota=NewBatchQuota(yards.catalog, 1_000, 100_000, 1_000_000),
         planner=yards.yard.planner,
     )
-    made = [inline(name, lines(9), fingerprint=f"print of {name}") for name in names]
+    made = [inline(name, lines(rows), fingerprint=f"print of {name}") for name in names]
     await asyncio.gather(*map(packer.make, made))
     return [one.manifest.id for one in made]
 

@@ -47,7 +47,7 @@ OUTPUT_SECONDS = 3600
 ROWS_A_SLICE = 3
 CATALOG = """\
 pools:
-  gpu: {resources: {CPU: 1}}
+  gpu: {resources: {CPU: 1}, price_per_hour: 3.6}
 models:
   m: {pools: [gpu]}
   few: {pools: [gpu], max_enqueued_tokens: 1000, lora: {adapter: ./adapter}}
@@ -58,14 +58,16 @@ models:
 #: The same with engines that have a queue of 4 rows, so that small inputs are put in groups.
 SMALL_ENGINES = CATALOG.replace("{pools: [gpu]}", "{pools: [gpu], engine: {max_num_seqs: 2}}")
 
-#: HTTP status and body of a row; None for one that did not run.
-Result = tuple[int, bytes] | None
+#: GPU time of each answer in microseconds.
+MICROS = 1_500
+#: HTTP status and body of a row, and its GPU time; None for one that did not run.
+Result = tuple[int, bytes] | tuple[int, bytes, int] | None
 
 
 def good(text: str = "x") -> Result:
     """An engine's answer of 3 tokens in and 2 out."""
     body = {"choices": [text], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
-    return 200, json.dumps(body).encode()
+    return 200, json.dumps(body).encode(), MICROS
 
 
 def bad() -> Result:
@@ -148,9 +150,11 @@ class BatchYard:
         """Write and record a part as a lane job does; one result a row."""
         fetched = await fetch(self.storage, claim)
         assert isinstance(fetched.lines, bytes)
-        body = assemble(claim.batch_id, claim.slice, split(fetched.lines), results)
+        pool = claim.lane.rpartition("@")[2]
+        rows = split(fetched.lines)
+        body = assemble(claim.batch_id, claim.slice, rows, results, pool=pool)
         key = part_key(claim.batch_id, claim.index, claim.epoch)
-        part = new_part(key, body.output, body.error, body.usage)
+        part = new_part(key, body.output, body.error, body.usage, body.spent)
         label = part_label(part)
         stored = await self.storage.put_once(key, body.output + body.error, label=label)
         assert stored is not None

@@ -148,7 +148,7 @@ async def test_a_filter_a_sample_and_a_limit_choose_rows_and_their_ids_stay(
          "ZeroDivisionError"),
         ({"custom_id": "score"}, "invalid_row", 1, "input.custom_id", "float"),
         ({"filter": "n > 99"}, "empty_file", None, "input", "None of the dataset's 2 rows"),
-        ({"template": {"messages": []}}, "missing_required_parameter", 1, "body.model", "model"),
+        ({"template": {"messages": []}}, "invalid_request", 1, "body.model", "Model"),
     ],
 )  # fmt: skip
 async def test_what_is_wrong_is_told_before_anything_runs_with_its_place(
@@ -164,6 +164,24 @@ async def test_what_is_wrong_is_told_before_anything_runs_with_its_place(
     assert (first["code"], first["line"], first["param"]) == (code, line, param)
     assert says in first["message"]
     assert "my secret" not in record.fields["errors"]
+
+
+@pytest.mark.parametrize(
+    ("template", "code"),
+    [
+        ("{{ 'x' * 10 ** 11 }} {{ text }}", "invalid_row"),
+        ("{{ 7 ** (10 ** 9) }} {{ text }}", "rendering_failed"),
+    ],
+    ids=["memory", "time"],
+)
+async def test_a_template_that_takes_too_much_fails_its_batch_alone(
+    yard: BatchYard, template: str, code: str
+) -> None:
+    await put(yard, "t.csv", b"text\na\n")
+
+    record = await planned(yard, objects="t.csv", template=ask(template))
+
+    assert json.loads(record.fields["errors"])[0]["code"] == code
 
 
 async def test_all_bad_rows_are_told_and_no_file_is_made(yard: BatchYard) -> None:

@@ -898,6 +898,30 @@ async def test_an_object_in_a_bucket_that_the_operator_has_named_becomes_a_batch
         assert record.fields["bucket"] == theirs.bucket
 
 
+async def test_a_table_in_a_place_of_the_tenant_becomes_a_batch(
+    acme: Door, state: State, storage: Storage
+) -> None:
+    await storage.put(f"inbox/{acme.tenant}/t.csv", b"text\na\n")
+    url = f"s3://{storage.bucket}/inbox/{acme.tenant}/t.csv"
+    table = {"kind": "dataset", "objects": url, "template": {"model": "m", "user": "{{ text }}"}}
+    wrong = {**table, "template": {"user": "{{ text"}}
+    foreign = {**table, "objects": f"s3://{storage.bucket}/inbox/other/t.csv"}
+    unknown = {**table, "columms": ["text"]}
+
+    for number, given in enumerate((table, wrong, foreign, unknown)):
+        await acme.send(_body(input=given))
+        await acme.settle(number + 1)
+
+    replies = [(await acme.reply())[0] for _ in range(4)]
+    record = await state.batches.get(replies[0]["batch"]["id"])
+    assert await storage.get(record.fields["dataset"])
+    assert [one["error"]["param"] for one in replies[1:]] == [
+        "input.template.user",
+        "input.objects",
+        "input.columms",
+    ]
+
+
 async def test_a_version_of_an_object_stays_what_it_was(
     acme: Door, state: State, storage: Storage, s3: S3, catalog: Catalog
 ) -> None:

@@ -12,6 +12,7 @@ from shared.scopes import Scope
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB, claim, feed, in_progress
+from tests.integration.dispatcher.conftest import MICROS, BatchYard, good, lines
 from tests.integration.gateway.conftest import Caller
 
 _PATHS = ("/v1/admin/fleet", "/v1/admin/lanes", "/v1/admin/engines", "/v1/admin/tenants")
@@ -134,3 +135,39 @@ async def _lane(caller: Caller, headers: dict[str, str], name: str) -> dict[str,
     answer = await caller.http.get("/v1/admin/lanes", headers=headers)
     found: dict[str, Any] = next(one for one in answer.json()["data"] if one["name"] == name)
     return found
+
+
+async def test_a_tenant_sees_its_own_costs_and_an_operator_those_of_all(
+    acme: Caller, globex: Caller, operator: dict[str, str], yard: BatchYard
+) -> None:
+    for caller in (acme, globex):
+        batch_id = await yard.plan(lines(4), tenant=caller.tenant)
+        await yard.run(batch_id, lambda _: good())
+        await yard.finaliser.finish(batch_id)
+    start = int(time.time()) // 86_400 * 86_400
+    groups: dict[str, Any] = {"start_time": start, "group_by[]": ["project_id", "line_item"]}
+    both = {**groups, "project_ids[]": [acme.tenant, globex.tenant]}
+
+    own = await acme.http.get("/v1/organization/costs", params=groups)
+    every = await acme.http.get("/v1/organization/costs", params=both, headers=operator)
+    foreign = await acme.http.get("/v1/organization/costs", params=both)
+    usage = await acme.http.get(
+        "/v1/organization/usage/completions",
+        params={"start_time": start, "group_by[]": ["project_id", "model"]},
+    )
+
+    (mine,) = own.json()["data"][0]["results"]
+    assert (mine["project_id"], mine["line_item"]) == (acme.tenant, "m@gpu")
+    assert mine["gpu_seconds"] == 4 * MICROS / 1e6
+    assert mine["amount"] == {"value": 4 * MICROS / 1e9, "currency": "usd"}
+    results = every.json()["data"][0]["results"]
+    assert {one["project_id"] for one in results} == {acme.tenant, globex.tenant}
+    assert (foreign.status_code, foreign.json()["error"]["param"]) == (400, "project_ids")
+    (used,) = usage.json()["data"][0]["results"]
+    assert (used["project_id"], used["model"]) == (acme.tenant, "m")
+    assert (used["num_model_requests"], used["input_tokens"], used["output_tokens"]) == (4, 12, 8)
+    batch = (await acme.http.get("/v1/batches")).json()["data"][0]
+    assert batch["cost"]["gpu_seconds"] == 4 * MICROS / 1e6
+    sdk = acme.openai.with_options(admin_api_key=acme.key)
+    found = await sdk.admin.organization.usage.costs(start_time=start, group_by=["project_id"])
+    assert found.data[0].results[0].project_id == acme.tenant

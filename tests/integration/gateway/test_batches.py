@@ -123,8 +123,8 @@ async def test_the_dispatcher_gets_a_message_about_the_batch(
         (
             {"input_file_id": None},
             "input_file_id",
-            "invalid_type",
-            "Invalid type for 'input_file_id': expected a string, but got null instead.",
+            "missing_required_parameter",
+            "Missing required parameter: 'input_file_id'.",
         ),
         (
             {"endpoint": 5},

@@ -99,6 +99,22 @@ async def test_every_spelling_and_order_of_the_form_is_understood(
     assert content.content == LINE * 3
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [("bytes=3-", LINE[3:]), ("bytes=2-9", LINE[2:10]), ("bytes=-4", LINE[-4:])],
+)
+async def test_a_part_of_a_file_can_be_had(asked: str, expected: bytes, acme: Caller) -> None:
+    file = await acme.openai.files.create(file=("in.jsonl", LINE), purpose="batch")
+
+    part = await acme.http.get(f"/v1/files/{file.id}/content", headers={"range": asked})
+    whole = await acme.http.get(f"/v1/files/{file.id}/content", headers={"range": "bytes=9999-"})
+
+    assert (part.status_code, part.content) == (206, expected)
+    assert part.headers["content-range"].endswith(f"/{len(LINE)}")
+    assert (whole.status_code, whole.content) == (200, LINE)
+    assert whole.headers["accept-ranges"] == "bytes"
+
+
 async def test_a_download_names_the_file_and_its_length(acme: Caller) -> None:
     file = await acme.openai.files.create(file=("in.jsonl", LINE), purpose="batch")
 

@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import secrets
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -399,8 +400,8 @@ async def test_a_hundred_pages_cost_one_reader(gateway: Gateway, gateway_state: 
         await asyncio.gather(*(open_page(ways[number % 3]) for number in range(pages - 3)))
         many = await _commands(redis)
 
-    # Pages that read for themselves would make hundreds of calls more.
-    assert many <= few + 30
+    # Pages that read for themselves would make a hundred calls a second and more.
+    assert many <= few + pages / 3
 
 
 async def test_pages_above_the_limit_of_streams_are_still_shown(
@@ -508,12 +509,12 @@ async def _limit_is(caller: Caller, limit: int) -> bool:
     return bool(answer["event_streams"]["limit"] == limit)
 
 
-async def _commands(redis: "Redis[str]") -> int:
-    """How many commands Redis gets within three seconds."""
-    before = (await redis.info("stats"))["total_commands_processed"]
+async def _commands(redis: "Redis[str]") -> float:
+    """How many commands a second Redis gets, over three seconds."""
+    before, began = (await redis.info("stats"))["total_commands_processed"], time.monotonic()
     await asyncio.sleep(3)  # what is measured is the time in between
     after = (await redis.info("stats"))["total_commands_processed"]
-    return int(after - before)
+    return float(after - before) / (time.monotonic() - began)
 
 
 @contextlib.asynccontextmanager

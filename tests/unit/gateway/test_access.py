@@ -25,6 +25,17 @@ def app() -> FastAPI:
     return app
 
 
+@pytest.mark.parametrize(("sample", "level"), [(0.0, "debug"), (1.0, "info")])
+async def test_reads_are_logged_as_far_as_they_are_sampled(sample: float, level: str) -> None:
+    app = FastAPI()
+    app.add_middleware(Access, trail=Trail(None), sample=sample)
+
+    with capture_logs() as lines:
+        await _get(app, "/nothing")
+
+    assert [line["log_level"] for line in lines] == [level]
+
+
 async def test_a_bug_is_answered_with_the_envelope_and_all_headers(app: FastAPI) -> None:
     answer = await _get(app, "/broken/secret")
 

@@ -25,6 +25,7 @@ local function grant_claim(lane, job, lease_ms, list, found, has_begun)
   if has_begun then redis.call('SADD', ns .. 'begun:' .. id, index) end
   redis.call('HSET', ns .. 'jobs:' .. id, index, job)
   redis.call('HSET', batch_key(id), 'claimed_at:' .. lane, int(now))
+  redis.call('HSETNX', batch_key(id), 'started_at', int(now))
   charge_claim(lane, batch[7], cjson.decode(found.slice)[5])
   local epoch = redis.call('HINCRBY', ns .. 'epochs:' .. id, index, 1)
   local strikes = redis.call('HGET', ns .. 'strikes:' .. id, index) or 0

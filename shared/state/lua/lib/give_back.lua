@@ -1,4 +1,4 @@
--- needs: slice, ready, served
+-- needs: slice, ready, served, totals
 
 -- Ends a claim without a result. The slice returns to the head of its lane while its batch runs, and
 -- becomes pending if its batch is paused.
@@ -12,6 +12,7 @@ local function give_back(lane, id, index, reason)
   if values[1] ~= 'in_progress' then return ring('dispatcher') end
   if redis.call('HEXISTS', ns .. 'parts:' .. id, index) == 1 then return end
   redis.call('HSET', ns .. 'reasons:' .. id, index, reason .. ' ' .. int(now))
+  add_total('given_back', lane, reason, 1)
   if values[2] then
     redis.call('ZADD', pending_key(id, values[3], words(values[4]), lane), index, index)
   else

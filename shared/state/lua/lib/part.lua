@@ -1,3 +1,4 @@
+-- needs: spent, totals
 -- The numbers of a part, in the order of `SliceUsage`.
 local COUNTERS = {'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
   'reasoning_tokens'}
@@ -27,6 +28,16 @@ local function close_gap(id, rows)
   end
 end
 
+-- For metrics: rows, tokens, and how long the batch waited for its first result.
+local function count_totals(id, lane, usage)
+  local batch = redis.call('HMGET', batch_key(id), 'tenant', 'created_at')
+  if redis.call('HSETNX', batch_key(id), 'first_result_at', int(now)) == 1 then
+    add_total('first_results', lane, '-', 1)
+    add_total('first_seconds', lane, '-', math.max(0, now - tonumber(batch[2])))
+  end
+  for i = 1, 5 do add_total(COUNTERS[i], lane, batch[1], tonumber(usage[i])) end
+end
+
 -- Records a slice's part and counts it for its batch, whose lanes are `lanes`. `usage` are the numbers
 -- of COUNTERS. Returns how many of the batch's slices have one now.
 local function record_part(id, lane, lanes, index, part, usage)
@@ -44,5 +55,7 @@ local function record_part(id, lane, lanes, index, part, usage)
     close_gap(id, rows)
   end
   count_for_lane(id, lane, lanes, rows)
+  count_totals(id, lane, usage)
+  count_spent(id, lane, cjson.decode(part), 1)
   return redis.call('HINCRBY', batch_key(id), 'slices_committed', 1)
 end

@@ -1,4 +1,4 @@
--- needs: lifecycle, event, quota, slice, waiting, notify
+-- needs: lifecycle, event, quota, slice, waiting, notify, spent
 
 -- Releases everything that only a live batch needs.
 local function retire(id)
@@ -75,6 +75,7 @@ local function transition(id, event, fields, pin)
   if FINAL[row.target] then
     redis.call('HINCRBY', ns .. 'ended', row.target, 1)
     redis.call('ZADD', ns .. 'endings', int(at), id)
+    bill(id, at)
     if not is_silent then notify_webhooks(id, 'batch.' .. row.target, at) end
   end
   -- The results of a failed batch can be read as long as the places of its parts are known.

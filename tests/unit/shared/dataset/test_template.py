@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_told_without_running_it(
 
 
 def test_reading_a_template_runs_none_of_it() -> None:
-    assert syntax_problem({"a": "{{ 10 ** 10 ** 10 ** 10 }}"}, "'x' * 10 ** 12") is None
+    assert syntax_problem({"a": "{{ 7 ** (10 ** 9) }}"}, "'x' * 10 ** 12") is None
 
 
 def rendered(template: dict[str, Any], **row: Any) -> Any:

@@ -1,10 +1,13 @@
+import re
 from typing import Any
 
 import pytest
 
+from shared.call_times import BOUNDS, Times
 from shared.lifecycle import Status
-from shared.monitoring.metrics import Calls, fleet_exposition, may_scrape
-from shared.state.census import LaneCount, Waiting
+from shared.monitoring.fleet_metrics import MAX_TENANTS, OTHER, fleet_exposition
+from shared.monitoring.metrics import Calls, exposition, may_scrape, service_calls
+from shared.state.census import LaneCount, Total, Waiting
 from tests.fleet_counts import COUNTS, NOW
 
 
@@ -51,6 +54,46 @@ def test_a_lane_whose_job_never_beat_has_no_silence() -> None:
     assert 'batchyard_lane_job_silent_seconds{lane="old@l4"} 7.0' in text
     assert 'batchyard_lane_job_silent_seconds{lane="new@l4"}' not in text
     assert 'batchyard_lane_failed{lane="new@l4"} 1.0' in text
+
+
+def test_gpu_seconds_of_all_uses_are_all_of_the_engines_time() -> None:
+    numbers = {"gpu_total": 100, "gpu_rows": 60, "gpu_starting": 15}
+    text = _shown(
+        totals=[Total(what, "m@l4", "-", 1_000_000 * count) for what, count in numbers.items()]
+    )
+
+    uses = {"rows": 60.0, "starting": 15.0, "idle": 25.0}
+    for use, seconds in uses.items():
+        assert f'batchyard_gpu_seconds_total{{lane="m@l4",use="{use}"}} {seconds}' in text
+
+
+def test_the_largest_tenants_have_names_and_all_others_are_one() -> None:
+    many = [Total("completed", "m@l4", f"t{number}", number) for number in range(1, 101)]
+    text = _shown(totals=many)
+
+    samples = re.findall(r'batchyard_rows_total{.*tenant="(\w+)".*} (.*)', text)
+    assert len(samples) == MAX_TENANTS + 1
+    assert ("t100", "100.0") in samples
+    assert (OTHER, str(float(sum(range(1, 81))))) in samples
+
+
+def test_an_engine_is_in_one_state() -> None:
+    text = _shown()
+
+    assert 'batchyard_engine_state{lane="m@l4",state="running"} 1.0' in text
+    assert 'batchyard_engine_replicas{lane="m@l4",state="running"} 1.0' in text
+    assert 'batchyard_engine_starts_total{lane="m@l4"} 1.0' in text
+
+
+def test_calls_of_services_are_a_histogram_by_outcome() -> None:
+    times = Times("s3", is_ok=False, counts=[1, *[0] * (len(BOUNDS) - 1), 2], seconds=70.0)
+    text = exposition([service_calls([times])]).decode()
+
+    called = 'outcome="error",service="s3"'
+    assert f'batchyard_service_call_seconds_bucket{{le="0.001",{called}}} 1.0' in text
+    assert f'batchyard_service_call_seconds_bucket{{le="30.0",{called}}} 1.0' in text
+    assert f'batchyard_service_call_seconds_bucket{{le="+Inf",{called}}} 3.0' in text
+    assert f"batchyard_service_call_seconds_sum{{{called}}} 70.0" in text
 
 
 def test_what_cannot_be_counted_is_left_out() -> None:

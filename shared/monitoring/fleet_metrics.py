@@ -1,0 +1,254 @@
+"""The metrics of the whole fleet, as every dispatcher shows them: made from what Redis counts.
+
+Names of tenants come from operators. There are never more of them than `MAX_TENANTS` in a metric:
+those with the largest numbers, and `other` for the rest.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client.core import Metric, SummaryMetricFamily
+
+from shared.call_times import call_times
+from shared.monitoring.metrics import Sample, counter, exposition, gauge, service_calls
+from shared.state.census import FleetCounts, LaneCount, Total
+
+MAX_TENANTS = 20
+OTHER = "other"
+_LANE = ("lane",)
+_BY_TENANT = ("lane", "tenant")
+_MICROS = 1_000_000
+_TOKENS = {"input_tokens": "input", "cached_tokens": "cached", "output_tokens": "output"}
+
+_OF_LANES: tuple[tuple[str, str, Callable[[LaneCount], float]], ...] = (
+    ("batches", "Running batches that are not paused.", lambda lane: lane.batches),
+    ("ready_slices", "Slices that are ready to be claimed.", lambda lane: lane.ready_slices),
+    ("claimed_slices", "Slices that the lane job has claimed.", lambda lane: lane.claimed_slices),
+    ("rows", "Rows that the current lane job has committed.", lambda lane: lane.rows),
+    ("failed", "1 if the engine cannot start.", lambda lane: lane.has_failed),
+    ("rows_per_second", "The lane's rate, as the lane job measures it.", lambda one: one.row_rate),
+    (
+        "tokens_per_second",
+        "The lane's rate in tokens, as they were predicted.",
+        lambda lane: lane.token_rate,
+    ),
+)
+
+
+def fleet_exposition(
+    counted: FleetCounts | None, *, up: Mapping[str, bool], dead_letters: int | None, leads: bool
+) -> bytes:
+    """The body of a scrape of a dispatcher. What could not be counted is left out."""
+    return exposition(_families(counted, up, dead_letters, leads=leads))
+
+
+def _families(
+    counted: FleetCounts | None, up: Mapping[str, bool], dead_letters: int | None, *, leads: bool
+) -> Iterator[Metric]:
+    services = [([service], is_up) for service, is_up in up.items()]
+    yield gauge("batchyard_service_up", "1 if the service answers.", ["service"], services)
+    yield gauge(
+        "batchyard_dispatcher_leads", "1 if this dispatcher leads.", [], [([], float(leads))]
+    )
+    yield service_calls(call_times())
+    if dead_letters is not None:
+        text = "Messages that could not be read, in batch.dead.submit."
+        yield gauge("batchyard_dead_letters", text, [], [([], dead_letters)])
+    if counted is not None:
+        yield from _batches(counted)
+        yield from _redis(counted)
+        yield from _lanes(counted)
+        yield from _work(counted.totals)
+        yield from _engines(counted)
+
+
+def _batches(counted: FleetCounts) -> Iterator[Metric]:
+    at = counted.at
+    yield gauge(
+        "batchyard_batches",
+        "Batches in each status that is not final.",
+        ["status"],
+        [([status], found.number) for status, found in counted.live.items()],
+    )
+    yield gauge(
+        "batchyard_oldest_batch_seconds",
+        "Time since the batch that has been longest in the status entered it.",
+        ["status"],
+        [([status], _age(at, found.since)) for status, found in counted.live.items()],
+    )
+    yield counter(
+        "batchyard_batches_ended",
+        "Batches that have ended.",
+        ["status"],
+        [([status], number) for status, number in counted.ended.items()],
+    )
+    yield gauge(
+        "batchyard_outbox_entries",
+        "Outbox entries that are not published yet.",
+        ["outbox"],
+        [([box], found.number) for box, found in counted.outboxes.items()],
+    )
+    yield gauge(
+        "batchyard_outbox_oldest_seconds",
+        "Time since the oldest outbox entry was written: how far the relay lags.",
+        ["outbox"],
+        [([box], _age(at, found.since)) for box, found in counted.outboxes.items()],
+    )
+    if counted.next_window_at is not None:
+        yield gauge(
+            "batchyard_next_window_seconds",
+            "Time until the next completion window of a live batch ends.",
+            [],
+            [([], counted.next_window_at - at)],
+        )
+    yield gauge(
+        "batchyard_webhooks_overdue_seconds",
+        "Time since the first webhook delivery that waits was due.",
+        [],
+        [([], _age(at, counted.webhooks_due_at))],
+    )
+
+
+def _redis(counted: FleetCounts) -> Iterator[Metric]:
+    yield gauge(
+        "batchyard_redis_memory_bytes",
+        "Memory that Redis uses.",
+        [],
+        [([], counted.memory_bytes)],
+    )
+    yield gauge(
+        "batchyard_redis_max_memory_bytes",
+        "Memory at which Redis refuses writes, or the memory of its machine if it has no limit.",
+        [],
+        [([], counted.max_memory_bytes)],
+    )
+
+
+def _lanes(counted: FleetCounts) -> Iterator[Metric]:
+    lanes = counted.lanes
+    for name, text, number in _OF_LANES:
+        values = [([lane], number(count)) for lane, count in lanes.items()]
+        yield gauge(f"batchyard_lane_{name}", text, _LANE, values)
+    yield gauge(
+        "batchyard_lane_job_silent_seconds",
+        "Time since the lane job's last sign of life.",
+        _LANE,
+        [
+            ([lane], _age(counted.at, count.job_beat_at))
+            for lane, count in lanes.items()
+            if count.job_beat_at
+        ],
+    )
+    yield gauge(
+        "batchyard_cost_prediction_error",
+        "How far predicted costs of batches were off lately: 0.2 is a fifth of the real ones.",
+        _LANE,
+        [
+            ([lane], count.cost_error)
+            for lane, count in lanes.items()
+            if count.cost_error is not None
+        ],
+    )
+
+
+def _work(totals: Sequence[Total]) -> Iterator[Metric]:
+    """What has been done, by lane and tenant."""
+    rows = [("completed", one) for one in totals if one.what == "completed"]
+    rows += [("failed", one) for one in totals if one.what == "failed"]
+    yield counter(
+        "batchyard_rows",
+        "Rows that have a result.",
+        [*_BY_TENANT, "outcome"],
+        _by_tenant(rows),
+    )
+    tokens = [(_TOKENS[one.what], one) for one in totals if one.what in _TOKENS]
+    yield counter(
+        "batchyard_tokens",
+        "Tokens of these rows; `cached` are among `input`.",
+        [*_BY_TENANT, "kind"],
+        _by_tenant(tokens),
+    )
+    yield counter(
+        "batchyard_slices_given_back",
+        "Claims on slices that have ended without a result; these slices run again.",
+        ["lane", "reason"],
+        [([one.lane, one.whose], one.number) for one in totals if one.what == "given_back"],
+    )
+    first = SummaryMetricFamily(
+        "batchyard_first_result_seconds",
+        "Time from a batch's creation to its first result, counted on the lane that had it.",
+        labels=_LANE,
+    )
+    seconds = {one.lane: one.number for one in totals if one.what == "first_seconds"}
+    for one in totals:
+        if one.what == "first_results":
+            first.add_metric([one.lane], one.number, float(seconds.get(one.lane, 0)))
+    yield first
+
+
+def _engines(counted: FleetCounts) -> Iterator[Metric]:
+    engines = counted.engines
+    yield gauge(
+        "batchyard_engine_state",
+        "1 for the state that the engine is in.",
+        ["lane", "state"],
+        [([one.lane, one.state], 1) for one in engines],
+    )
+    yield gauge(
+        "batchyard_engine_state_seconds",
+        "How long the engine has been in its state.",
+        _LANE,
+        [([one.lane], _age(counted.at, one.since)) for one in engines],
+    )
+    replicas = Counter((one.lane, replica.state) for one in engines for replica in one.replicas)
+    yield gauge(
+        "batchyard_engine_replicas",
+        "Replicas of the engine.",
+        ["lane", "state"],
+        [(key, number) for key, number in sorted(replicas.items())],
+    )
+    yield counter(
+        "batchyard_engine_starts",
+        "Starts of replicas that have ended in a running one.",
+        _LANE,
+        [([one.lane], one.starts) for one in engines],
+    )
+    yield gauge(
+        "batchyard_engine_last_start_seconds",
+        "How long the last of them took.",
+        _LANE,
+        [([one.lane], one.last_start_seconds) for one in engines if one.starts],
+    )
+    yield counter(
+        "batchyard_gpu_seconds",
+        "Time of GPUs by its use: rows that have their result, starting, and idle, which is all "
+        "else. Where an engine runs on a processor, it counts as one GPU.",
+        ["lane", "use"],
+        _gpu_uses(counted.totals),
+    )
+
+
+def _gpu_uses(totals: Sequence[Total]) -> Iterator[Sample]:
+    known = {(one.what, one.lane): one.number for one in totals}
+    for lane in sorted({one.lane for one in totals if one.what == "gpu_total"}):
+        rows, starting = (known.get((what, lane), 0) for what in ("gpu_rows", "gpu_starting"))
+        idle = max(0, known["gpu_total", lane] - rows - starting)
+        for use, number in (("rows", rows), ("starting", starting), ("idle", idle)):
+            yield [lane, use], number / _MICROS
+
+
+def _by_tenant(counts: Iterable[tuple[str, Total]]) -> list[Sample]:
+    """Samples by lane, tenant and kind, with no more than MAX_TENANTS names."""
+    found = list(counts)
+    sizes = Counter[str]()
+    for _, one in found:
+        sizes[one.whose] += one.number
+    named = {tenant for tenant, _ in sizes.most_common(MAX_TENANTS)}
+    sums = Counter[tuple[str, str, str]]()
+    for kind, one in found:
+        sums[one.lane, one.whose if one.whose in named else OTHER, kind] += one.number
+    return [(key, number) for key, number in sorted(sums.items())]
+
+
+def _age(at: float, since: float | None) -> float:
+    return 0.0 if since is None else max(0.0, at - since)

@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pytest
+
+from cli.client.submission import BatchOptions
+from cli.client.templates import read_template
+from shared.errors import InvalidInputError
+
+
+def test_a_template_file_is_all_of_the_input_but_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "ask.yaml"
+    path.write_text("endpoint: /v1/embeddings\ncustom_id: id\ntemplate: {input: '{{ text }}'}\n")
+
+    body = BatchOptions(template=read_template(path)).body(tmp_path / "t.parquet")
+
+    assert body["endpoint"] == "/v1/embeddings"
+    assert body["input"] == {"custom_id": "id", "template": {"input": "{{ text }}"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("template: {a: [}", "line 1: "),
+        ("limit: 3", "there is no 'template'"),
+        ("- 1", "there is no 'template'"),
+        ("template: {a: 1}\nfile_id: file-x", "must not have 'file_id'"),
+        ("template: {a: 1}\nendpoint: [1]", "'endpoint' must be a text"),
+    ],
+)
+def test_a_wrong_template_file_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "ask.yaml"
+    path.write_text(text)
+
+    with pytest.raises(InvalidInputError, match=r"ask\.yaml") as raised:
+        read_template(path)
+
+    assert says in str(raised.value)
+
+
+def test_a_missing_template_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"none\.yaml: No such file"):
+        read_template(tmp_path / "none.yaml")
