@@ -98,8 +98,9 @@ class Greedy:
     async def _binding(self, link: AbstractConnection) -> None:
         queue = await (await link.channel()).get_queue(f"sub.{self._tenant}.main")
         # The broker keeps the arguments of each in memory.
-        key, arguments = f"batch.*.{self._tenant}.{self.tried['bindings']}", {"x": "x" * 100_000}
-        await queue.bind(topology.EVENTS_EXCHANGE, key, arguments)
+        key = f"batch.*.{self._tenant}.{self.tried['bindings']}"
+        arguments: dict[str, Any] = {"x": "x" * 100_000}
+        await queue.bind(topology.EVENTS_EXCHANGE, key, arguments=arguments)
 
     async def _dead_lettering(self, link: AbstractConnection) -> None:
         channel = await link.channel()
