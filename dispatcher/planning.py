@@ -76,6 +76,7 @@ class Planner:
         max_input_bytes: int = 209_715_200,
         quota: Quota = _NO_QUOTA,
         mixed_batches: bool = False,
+        strict_input: bool = True,
         spans: SpanLimits | None = None,
         weights: Mapping[str, float] | None = None,
         places: InputPlaces | None = None,
@@ -99,6 +100,7 @@ class Planner:
         )
         self._quota = quota
         self._mixed_batches = mixed_batches
+        self._strict_input = strict_input
         self._spans = spans
         self._grouping = Grouping(state, storage)
         self._outlooks = LaneOutlooks(state, weights)
@@ -158,8 +160,8 @@ class Planner:
     ) -> Start | None:
         """The plan of an input at hand, which begins at `offset` of its object.
 
-        None if `plan` must decide: the input has problems, is large, is for several lanes, or may
-        gain from another order.
+        None if `plan` must decide: the input has problems, is large, is for several lanes, needs a
+        copy or may gain from one.
         """
         if len(body) > self._max_input_bytes:
             return None
@@ -167,7 +169,9 @@ class Planner:
         shares = LaneShares(self._catalog)
         cutter = self._cutter(shares)
         spans = cutter.take(check.feed(body)) + cutter.take(check.finish()) + cutter.finish()
-        if check.problems or len(shares.all) != 1 or any(span.repeats for span in spans):
+        if check.problems or len(shares.all) != 1:
+            return None
+        if any(span.repeats or span.has_bad_lines for span in spans):
             return None
         slices = [slice_ for span in spans for slice_ in cutter.cut(span)]
         slices += cutter.cut_rest()
@@ -194,6 +198,7 @@ class Planner:
             limits=limits if max_rows is None else limits.of_dataset(max_rows),
             rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
+            is_strict=self._strict_input,
             offset=offset,
         )
 

@@ -78,8 +78,8 @@ class DryRun(BaseModel):
     )
     more_errors: int
     refused: BatchErrors | None = Field(
-        description="Requests that the engine would answer with an error, found by their bodies: "
-        "the first 1,000. The batch would run, and they would be lines of its error file."
+        description="Requests that would get an error, found by their lines: the first 1,000. The "
+        "batch would run, and they would be lines of its error file."
     )
     more_refused: int
     tokens: Tokens
@@ -101,6 +101,7 @@ class DryRuns:
         limits: Limits,
         *,
         mixed_batches: bool = False,
+        strict_input: bool = True,
         places: InputPlaces | None = None,
         max_dataset_rows: int = 1_000_000,
     ) -> None:
@@ -110,6 +111,7 @@ class DryRuns:
         self._limits = limits
         self._max_dataset_rows = max_dataset_rows
         self._mixed_batches = mixed_batches
+        self._strict_input = strict_input
         self._rules = TenantRules(catalog, places)
         self._slots = TenantSlots(_AT_ONCE, per_tenant=_PER_TENANT)
         self._counters: dict[str, asyncio.Task[Counter]] = {}
@@ -197,6 +199,7 @@ class DryRuns:
             limits=limits.of_tenant(settings.custom_id_characters),
             rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
+            is_strict=self._strict_input,
         )
 
     def _chunks(self, file: FileRecord) -> AsyncGenerator[bytes, None]:
