@@ -8,7 +8,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
 
@@ -38,7 +38,7 @@ from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.ledger.quarantine import set_aside
 from shared.lifecycle import Event, Status
 from shared.openai.limits import amount_code, amount_text
-from shared.openai.shapes import BatchError
+from shared.openai.shapes import BatchError, BatchWarning
 from shared.slices import Slice
 from shared.state import (
     BatchRecord,
@@ -182,7 +182,7 @@ class Planner:
         fields = {
             **self._fields(check, shares),
             **self._outlooks.predicted_cost(shares.tokens),
-            **warnings,
+            **_warnings([*warnings, *check.warnings]),
         }
         quota = self._quota_of(shares, tenant)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
@@ -291,7 +291,7 @@ class Planner:
                 **_place(record),
                 **self._fields(check, shares),
                 **self._outlooks.predicted_cost(shares.tokens),
-                **warnings,
+                **_warnings([*warnings, *check.warnings]),
             }
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:
@@ -403,6 +403,10 @@ def _place(record: BatchRecord) -> dict[str, str | int]:
     if "dataset" not in record.fields:
         return {}
     return {name: record.fields[name] for name in ("bucket", "key", "etag", "size")}
+
+
+def _warnings(found: Sequence[BatchWarning]) -> dict[str, str]:
+    return {"warnings": json.dumps([one.model_dump() for one in found])} if found else {}
 
 
 def _new_plan() -> str:

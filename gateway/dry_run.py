@@ -31,7 +31,7 @@ from shared.input.problems import unreadable
 from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
 from shared.input_places import InputPlaces
-from shared.openai.shapes import BatchError, BatchErrors
+from shared.openai.shapes import BatchError, BatchErrors, BatchWarning
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
 from shared.submission.dataset_lines import DatasetLines
@@ -82,6 +82,9 @@ class DryRun(BaseModel):
         "batch would run, and they would be lines of its error file."
     )
     more_refused: int
+    warnings: list[BatchWarning] = Field(
+        default=[], description="Fields of the requests that have no effect."
+    )
     tokens: Tokens
     context_length: ContextLength
     forecast: Forecast | None
@@ -184,6 +187,7 @@ class DryRuns:
             errors=_listed(errors),
             refused=_listed(tally.refused),
             more_refused=tally.refused_count - len(tally.refused),
+            warnings=check.warnings,
             tokens=tally.tokens(),
             context_length=context,
             forecast=combined(forecasts),

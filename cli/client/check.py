@@ -9,7 +9,7 @@ import typer
 from cli.client.exit_codes import ExitCode
 from cli.client.options import AsJson, Endpoint, Inputs, end_with
 from cli.client.output import is_terminal, print_json
-from cli.client.problems_text import problem_lines
+from cli.client.problems_text import problem_lines, warning_lines
 
 _CHUNK = 1024 * 1024
 _MAX_LISTED = 1000
@@ -94,6 +94,7 @@ def _checked(
         "errors": [problem.model_dump() for problem in found.problems],
         "more_errors": max(0, found.problem_count - len(found.problems)),
         "refused": refused[:_MAX_LISTED],
+        "warnings": [warning.model_dump() for warning in found.warnings],
         "more_refused": max(0, found.refused - _MAX_LISTED),
     }
 
@@ -132,10 +133,11 @@ def _lines(report: dict[str, Any]) -> list[str]:
     if report["model"]:
         about += f" for {report['model']} on {report['endpoint']}"
     if report["valid"]:
-        return [f"{about}, all valid"]
+        return [f"{about}, all valid", *warning_lines(report["warnings"])]
     return [
-        f"{about}, {wrong:,} problems, {refused:,} requests that an engine would refuse",
+        f"{about}, {wrong:,} problems, {refused:,} requests that would get an error",
         *problem_lines([*report["errors"], *report["refused"]]),
+        *warning_lines(report["warnings"]),
     ]
 
 

@@ -32,9 +32,10 @@ from shared.input.rows import (
 )
 from shared.openai.bodies import Body, Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS, Endpoint, count_inputs
+from shared.openai.ignored_fields import IgnoredFields
 from shared.openai.row_limits import int_of, sequences
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
-from shared.openai.shapes import BatchError
+from shared.openai.shapes import BatchError, BatchWarning
 
 #: Lines that are decoded together: few enough to stay in the processor's cache.
 _LINES_TOGETHER = 64
@@ -96,6 +97,7 @@ class InputCheck:
         #: Those of bad lines.
         self._bad = self._problems if self.is_strict else Problems(self.limits.problems)
         self._bad_rows = BadRows()
+        self._ignored = IgnoredFields()
         self._line_check = LineCheck(
             self.endpoint,
             self.models,
@@ -111,6 +113,13 @@ class InputCheck:
     @property
     def problem_count(self) -> int:
         return self._problems.count
+
+    @property
+    def warnings(self) -> list[BatchWarning]:
+        """What the good rows ask for in vain."""
+        return [
+            BatchWarning(code="ignored_field", message=text) for text in self._ignored.messages()
+        ]
 
     @property
     def model(self) -> str | None:
@@ -301,6 +310,7 @@ class InputCheck:
             self.refused += 1
             refusal, limit, count, output = found, None, 1, 0
         else:
+            self._ignored.add(self._line_number, rules.ignored(endpoint.path, raw or {}))
             refusal, count = None, min(sequences(endpoint, raw or {}), _MAX_SEQUENCES)
             limit, min_tokens, is_unending = _asked_for(endpoint, found or raw or {})
             output = predicted_output(
