@@ -178,7 +178,7 @@ class Planner:
         if len(slices) > _SLICES_A_WRITE:
             return None
         shares.count(slices)
-        warnings = self._outlooks.warnings(tenant, shares.tokens, expires_at=expires_at)
+        warnings = self._outlooks.warnings(tenant, endpoint, shares.tokens, expires_at=expires_at)
         fields = {
             **self._fields(check, shares),
             **self._outlooks.predicted_cost(shares.tokens),
@@ -286,7 +286,9 @@ class Planner:
         try:
             await self._outlooks.look(shares.lanes)
             expires_at = record.number("expires_at")
-            warnings = self._outlooks.warnings(record.tenant, shares.tokens, expires_at=expires_at)
+            warnings = self._outlooks.warnings(
+                record.tenant, record.fields["endpoint"], shares.tokens, expires_at=expires_at
+            )
             fields = {
                 **_place(record),
                 **self._fields(check, shares),

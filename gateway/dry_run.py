@@ -31,7 +31,9 @@ from shared.input.problems import unreadable
 from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
 from shared.input_places import InputPlaces
+from shared.lane_waits import starts_in
 from shared.openai.shapes import BatchError, BatchErrors, BatchWarning
+from shared.ordering.pace import TokensOfRows, rows_per_second
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
 from shared.submission.dataset_lines import DatasetLines
@@ -176,7 +178,10 @@ class DryRuns:
     ) -> DryRun:
         context = tally.context_length()
         rows = self._rows_by_lane(check, tally)
-        forecasts = [await self._forecast(tenant, lane, count) for lane, count in rows.items()]
+        endpoint = more["endpoint"]
+        forecasts = [
+            await self._forecast(tenant, endpoint, lane, count) for lane, count in rows.items()
+        ]
         has_several = len(forecasts) > 1
         return DryRun(
             valid=not (errors or tally.refused or context.violations),
@@ -238,24 +243,38 @@ class DryRuns:
         # The first caller may hang up.
         return await asyncio.shield(task)
 
-    def _rows_by_lane(self, check: InputCheck, tally: Tally) -> dict[str, int]:
+    def _rows_by_lane(self, check: InputCheck, tally: Tally) -> dict[str, TokensOfRows]:
         """The rows that each lane would have; bad ones count too where there is only one lane."""
         if check.model is not None:
-            return {self._catalog.lane_of(check.model).name: check.rows}
-        rows: Count[str] = Count()
+            tokens = tally.predicted_by_model[check.model]
+            return {self._catalog.lane_of(check.model).name: TokensOfRows(tokens, check.rows)}
+        found: dict[str, TokensOfRows] = {}
         for model, count in tally.rows_by_model.items():
-            rows[self._catalog.lane_of(model).name] += count
-        return rows
+            lane = self._catalog.lane_of(model).name
+            before = found.get(lane, TokensOfRows(0, 0))
+            found[lane] = TokensOfRows(
+                before.tokens + tally.predicted_by_model[model], before.rows + count
+            )
+        return found
 
-    async def _forecast(self, tenant: str, lane: str, rows: int) -> LaneForecast:
-        ahead = await self._state.lanes.rows_ahead(lane, tenant=tenant)
+    async def _forecast(
+        self, tenant: str, endpoint: str, lane: str, what: TokensOfRows
+    ) -> LaneForecast:
+        ahead, job, engine = await asyncio.gather(
+            self._state.lanes.rows_ahead(lane, tenant=tenant),
+            self._state.lanes.job(lane),
+            self._state.engines.one(lane),
+        )
+        now = time.time()
         return lane_forecast(
             lane,
-            rows,
+            what.rows,
             own_ahead=ahead.own,
             others_ahead=ahead.others,
-            rate=(await self._state.lanes.job(lane)).rate,
-            now=time.time(),
+            rate=job.rate,
+            now=now,
+            own_rate=rows_per_second(job.pace, endpoint, what),
+            starts_in=starts_in(job.to_start(), engine, now=now),
         )
 
     async def _cost(self, tally: Tally) -> PredictedCost | None:
