@@ -1,11 +1,11 @@
 """What new batches are told of their lanes: whether they can be done in time."""
 
 import asyncio
-import json
 import time
 from collections.abc import Iterable, Mapping
 
 from shared.lane_waits import starts_in
+from shared.openai.shapes import BatchWarning
 from shared.ordering.outlook import LaneOutlook, expected_end
 from shared.ordering.pace import TokensOfRows, kind_of
 from shared.state import State
@@ -47,8 +47,8 @@ class LaneOutlooks:
 
     def warnings(
         self, tenant: str, endpoint: str, tokens: Mapping[str, TokensOfRows], *, expires_at: int
-    ) -> dict[str, str]:
-        """The field `warnings` of a batch with these tokens by lane; nothing if all is well."""
+    ) -> list[BatchWarning]:
+        """The warnings of a batch with these tokens by lane; none if it can be done in time."""
         now = time.time()
         weights_now = weights(self._state.tenants.own(), self._weights)
         ends = [
@@ -66,8 +66,8 @@ class LaneOutlooks:
         ]
         late = max((end for end in ends if end is not None), default=0.0)
         if late <= expires_at:
-            return {}
-        return {"warnings": json.dumps([deadline_at_risk(late).model_dump()])}
+            return []
+        return [deadline_at_risk(late)]
 
     async def _outlook(self, lane: str) -> LaneOutlook:
         outlook, job, engine = await asyncio.gather(

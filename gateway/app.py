@@ -110,6 +110,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                             custom_id_characters=settings.max_custom_id_characters,
                         ),
                         mixed_batches=settings.mixed_batches,
+                        strict_input=settings.strict_input,
                         places=settings.places,
                         max_dataset_rows=settings.max_dataset_rows,
                     ),

@@ -32,7 +32,7 @@ from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
 from shared.input_places import InputPlaces
 from shared.lane_waits import starts_in
-from shared.openai.shapes import BatchError, BatchErrors
+from shared.openai.shapes import BatchError, BatchErrors, BatchWarning
 from shared.ordering.pace import TokensOfRows, rows_per_second
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
@@ -80,10 +80,13 @@ class DryRun(BaseModel):
     )
     more_errors: int
     refused: BatchErrors | None = Field(
-        description="Requests that the engine would answer with an error, found by their bodies: "
-        "the first 1,000. The batch would run, and they would be lines of its error file."
+        description="Requests that would get an error, found by their lines: the first 1,000. The "
+        "batch would run, and they would be lines of its error file."
     )
     more_refused: int
+    warnings: list[BatchWarning] = Field(
+        default=[], description="Fields of the requests that have no effect."
+    )
     tokens: Tokens
     context_length: ContextLength
     forecast: Forecast | None
@@ -103,6 +106,7 @@ class DryRuns:
         limits: Limits,
         *,
         mixed_batches: bool = False,
+        strict_input: bool = True,
         places: InputPlaces | None = None,
         max_dataset_rows: int = 1_000_000,
     ) -> None:
@@ -112,6 +116,7 @@ class DryRuns:
         self._limits = limits
         self._max_dataset_rows = max_dataset_rows
         self._mixed_batches = mixed_batches
+        self._strict_input = strict_input
         self._rules = TenantRules(catalog, places)
         self._slots = TenantSlots(_AT_ONCE)
         self._counters: dict[str, asyncio.Task[Counter]] = {}
@@ -187,6 +192,7 @@ class DryRuns:
             errors=_listed(errors),
             refused=_listed(tally.refused),
             more_refused=tally.refused_count - len(tally.refused),
+            warnings=check.warnings,
             tokens=tally.tokens(),
             context_length=context,
             forecast=combined(forecasts),
@@ -202,6 +208,7 @@ class DryRuns:
             limits=limits.of_tenant(settings.custom_id_characters),
             rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
+            is_strict=self._strict_input,
         )
 
     def _chunks(self, file: FileRecord) -> AsyncGenerator[bytes, None]:

@@ -209,6 +209,11 @@ class SharedSettings(StoreSettings, TenantDefaults):
         description="let each line of an input name its own model and endpoint; set the same for "
         "gateway and dispatcher",
     )
+    strict_input: bool = Field(
+        default=True,
+        description="fail a batch for a line that is no request, as OpenAI does; with `false`, "
+        "each such line gets an error and the others run. Set the same for gateway and dispatcher",
+    )
     max_embedding_inputs: int = Field(
         default=50_000, ge=1, description="inputs of all requests of an embeddings batch together"
     )
