@@ -80,16 +80,16 @@ async def _main(arguments: Sequence[str]) -> int:
         name: [folder for folder in all_ if folder not in left_out]
         for name, all_ in parts().items()
     }
-    codes: list[int] = []
+    codes: dict[str, int] = {}
 
     async def run(*names: str) -> None:
         """One after the other."""
         for name in names:
-            codes.append(await _run(name, folders[name], arguments, outcome))
+            codes[name] = await _run(name, folders[name], arguments, outcome)
 
     await asyncio.gather(run(_ENGINES), run(_OTHERS, _FLEETS))
     print("\n".join(["", "What failed, and how each part ended:", *sorted(outcome)]), flush=True)
-    ran = [code for code in codes if code != _NONE_COLLECTED]
+    ran = [code for code in codes.values() if code != _NONE_COLLECTED]
     return max(ran, default=_NONE_COLLECTED)
 
 
