@@ -36,7 +36,7 @@ local function share_of(tenant)
   return math.ceil((max_deliveries - #granted - (under_way[tenant] or 0)) / 2)
 end
 
--- Returns whether the tenant had no share left.
+-- Returns whether the tenant has no share left of what is still free.
 local function claim(endpoint, hook)
   local tenant, before = hook[7], #granted
   local share = share_of(tenant)
@@ -57,7 +57,7 @@ local function claim(endpoint, hook)
     end
   end
   under_way[tenant] = (under_way[tenant] or 0) + #granted - before
-  return #granted - before == share
+  return #granted - before == share and #granted < max_deliveries
 end
 
 local due = redis.call('ZRANGEBYSCORE', ns .. 'webhooks-due', '-inf', int(now_ms), 'LIMIT', 0,
