@@ -56,8 +56,6 @@ def add_moderations(app: Any, moderation: Moderation) -> None:
         found = moderated(json.loads(answer.body), labels, moderation)
         return Response(json.dumps(found), media_type="application/json")
 
-    # Its annotations are not those of a module.
-    moderate.__annotations__ = {"raw": Request}
     app.add_api_route(_PATH, moderate, methods=["POST"])
 
 
