@@ -42,8 +42,8 @@ from shared.tenant_slots import TenantSlots
 
 #: Up to this size, every row of an input is tokenized; larger inputs are sampled.
 _COUNTED_BYTES = 8 * 1024 * 1024
-#: Dry runs at a time, and those of one tenant: each may read and tokenize for seconds.
-_AT_ONCE, _PER_TENANT = 2, 1
+#: Dry runs at a time, one for each tenant: each may read and tokenize for seconds.
+_AT_ONCE = 2
 
 
 class DryRun(BaseModel):
@@ -118,7 +118,7 @@ class DryRuns:
         self._mixed_batches = mixed_batches
         self._strict_input = strict_input
         self._rules = TenantRules(catalog, places)
-        self._slots = TenantSlots(_AT_ONCE, per_tenant=_PER_TENANT)
+        self._slots = TenantSlots(_AT_ONCE)
         self._counters: dict[str, asyncio.Task[Counter]] = {}
 
     async def run(self, file: FileRecord, *, endpoint: str, completion_window: str) -> DryRun:
