@@ -16,11 +16,7 @@ class _Part(BaseModel):
 class ModerationBody(Body):
     """The body of a request for a moderation."""
 
-    input: (
-        Annotated[str, Field(min_length=1)]
-        | Annotated[list[str], Field(min_length=1)]
-        | Annotated[list[_Part], Field(min_length=1)]
-    )
+    input: Annotated[str, Field(min_length=1)] | list[str] | list[_Part]
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
 
     def as_classification(self) -> dict[str, Any]:
@@ -29,7 +25,7 @@ class ModerationBody(Body):
         texts = (
             [given] if isinstance(given, str) else [one for one in given if isinstance(one, str)]
         )
-        if not texts:
+        if given and not texts:
             parts = [one.text for one in given if isinstance(one, _Part)]
             texts = ["\n".join(parts)]
         return {
