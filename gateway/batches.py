@@ -24,6 +24,7 @@ from gateway.file_store import live_file
 from gateway.limits import reserve_batch
 from gateway.route_docs import addition, json_body
 from gateway.settings import GatewaySettings
+from gateway.traces import trace_of
 from shared import crash, ids
 from shared.bus.messages import window_seconds
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
@@ -104,6 +105,7 @@ async def new_batch(
             raise conflict(message_id)
         return (await services.state.batches.get(batch_id)).to_openai()
     source = await _source(services, tenant, params, batch_id)
+    source |= trace_of(request)
     manifest = _manifest(params, tenant, source, message_id, settings)
     accepted = await accept(services.state, services.storage, manifest)
     crash.point("gateway.accepted")

@@ -18,6 +18,7 @@ from shared.errors import TransientError
 from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
+from shared.tracing import spans
 from worker.connections import opened
 from worker.door_keeper import DoorKeeper
 from worker.engine_errors import EngineFailedError
@@ -62,6 +63,7 @@ def run_lane_job(
             ).run()
 
     asyncio.run(work())
+    spans.stop()
     # The waves of a superseded job run in threads that nothing can stop.
     os._exit(0)
 

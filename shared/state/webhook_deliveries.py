@@ -36,6 +36,8 @@ class Due(NamedTuple):
     tries: int
     #: How many times in a row the endpoint has asked to slow down.
     slow: int
+    #: The W3C trace context of the batch's submission; empty without one.
+    traceparent: str = ""
 
 
 class WebhookDeliveries:
@@ -182,6 +184,7 @@ def _due(
     url: str,
     secrets: list[str],
     slow: str,
+    traceparent: str,
     kind: str,
     batch: str,
     sequence: str,
@@ -199,6 +202,7 @@ def _due(
         since=int(since_ms) / 1000,
         tries=int(tries),
         slow=int(slow),
+        traceparent=traceparent,
     )
 
 
