@@ -18,6 +18,7 @@ _COMMANDS = {
     "tenants": ("cli.tenants:app", "Show and set what tenants may do and have."),
     "topology": ("cli.topology:run", "Show what RabbitMQ needs, for a broker of your own."),
     "rebuild": ("cli.rebuild:run", "Rebuild the index in Redis from S3."),
+    "doctor": ("cli.doctor:run", "Look at a whole fleet, and say what is wrong and what to do."),
     "fsck": ("cli.fsck:run", "Compare S3 with Redis, and name what is damaged."),
     "remake": ("cli.remake:run", "Make damaged result files of a batch again."),
     "users": ("cli.users:app", "Create, limit, list, renew and delete tenants' RabbitMQ logins."),
