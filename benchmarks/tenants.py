@@ -112,11 +112,6 @@ class Giants:
     def __init__(self, batches: Sequence[tuple[Tenant, Batch]]) -> None:
         self._batches = batches
 
-    @property
-    def ids(self) -> list[str]:
-        """Those of the batches."""
-        return [batch.id for _, batch in self._batches]
-
     def done(self) -> int:
         """How many of their rows have results. Raises RuntimeError when one has ended."""
         total = 0

@@ -14,6 +14,7 @@ from typer.main import get_command
 PANEL = "Your own fleet"
 #: Where each command is, and what it does.
 _COMMANDS = {
+    "bill": ("cli.bill:run", "Write what a month has cost, in FOCUS, as CSV or Parquet."),
     "keys": ("cli.keys:app", "Create, list, change and revoke API keys."),
     "tenants": ("cli.tenants:app", "Show and set what tenants may do and have."),
     "topology": ("cli.topology:run", "Show what RabbitMQ needs, for a broker of your own."),
@@ -35,6 +36,7 @@ _LIBRARIES = {
     "openai",
     "prometheus_client",
     "psutil",
+    "pyarrow",
     "pydantic_settings",
     "redis",
     "structlog",

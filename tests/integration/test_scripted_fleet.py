@@ -17,7 +17,6 @@ from openai import OpenAI
 from benchmarks.lane_waits import Bench
 from benchmarks.rows import CHAT, URLS, body
 from benchmarks.scripted_fleet import MODEL, ScriptedFleet, running_scripted_fleet
-from benchmarks.tenants import giants
 from shared import ids
 from shared.bus import topology
 from shared.bus.messages import SUBMIT
@@ -71,13 +70,15 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
 def test_the_scripted_fleet_says_what_batches_wait_for(yard: Yard) -> None:
     bench = Bench(yard.fleet)
     me, other = bench.tenant("me"), bench.tenant("other")
-    with giants([other], CHAT, rows=1500, tokens=16) as running:
-        run = me.run(CHAT, me.upload(CHAT, [16] * 5))
+    giant = other.create(CHAT, other.upload(CHAT, [16] * 1500))
+    run = me.run(CHAT, me.upload(CHAT, [16] * 5))
+    # The first of its rows wait for a wave, so that it does not end before.
+    wait_until(lambda: other.client.batches.retrieve(giant.id).status == "completed")
     report = bench.report()
 
     assert run.began_at < report.came_at[run.batch_id] < report.left_at[run.batch_id] < run.ended_at
     assert 0 < report.computed["me"] < report.computed["other"]
-    _expect_wave(yard.collector, running.ids[0])
+    _expect_wave(yard.collector, giant.id)
 
 
 def _expect_wave(collector: Collector, batch_id: str) -> None:
