@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import APIRouter, Request
 
@@ -95,7 +97,7 @@ def _manifest(
     *,
     message_id: str,
     metadata: dict[str, str],
-    trace: dict[str, str],
+    trace: Mapping[str, Any],
 ) -> Manifest:
     now = int(time.time())
     window = params.completion_window or batch.fields["completion_window"]

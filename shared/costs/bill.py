@@ -4,7 +4,7 @@ import asyncio
 import io
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +14,6 @@ from shared.costs.focus import COLUMNS, Costs, Month, Row, rows, to_csv
 from shared.state import State
 
 Format = Literal["csv", "parquet"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 _TYPES: dict[type, Any] = {
     str: pa.string(),
     Decimal: pa.decimal128(30, 12),

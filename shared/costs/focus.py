@@ -21,7 +21,8 @@ _HOUR = Decimal(3_600_000_000)
 _MONEY, _HOURS = Decimal("1e-9"), Decimal("1e-12")
 _LAST_MONTH = 12
 
-Row = Mapping[str, str | Decimal | datetime | None]
+#: Texts, numbers and times; None for what is not known.
+Row = Mapping[str, Any]
 
 #: The columns in the order of files; those after the last of FOCUS are our own.
 COLUMNS: Mapping[str, type] = {
