@@ -25,6 +25,7 @@ class Kind(StrEnum):
     RESULT = "result file"
     COMMIT = "commit"
     UPLOAD_PART = "upload part"
+    BILL = "bill"
     REBUILD = "rebuild"
     PROBE = "probe"
     QUARANTINE = "quarantine"
@@ -49,6 +50,7 @@ _KEYS: Mapping[Kind, str] = {
     Kind.RESULT: rf"{_BATCH}/[a-z_]+/(output|error|error-without-names)\.jsonl",
     Kind.COMMIT: rf"{_BATCH}/commit-[a-z_]+\.json",
     Kind.UPLOAD_PART: r"uploads/.+",
+    Kind.BILL: r"bills/.+",
     Kind.REBUILD: r"rebuilds/\d+",
     Kind.PROBE: r"probes/.+",
     Kind.QUARANTINE: r"quarantine/.+",
