@@ -195,6 +195,7 @@ CLOSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     (SCORE, {"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs"),
     (RERANK, {"priority": 1}, "priority"),
     (CLASSIFY, {"messages": [_USER], "chat_template": "x"}, "chat_template"),
+    (MODERATIONS, {"priority": 1}, "priority"),
     (POOLING, {"data": "http://10.0.0.1/picture.tiff"}, "data"),
 )
 #: What a request of the endpoint may say beside its content and its model, and many do.
