@@ -104,4 +104,5 @@ def _webp_size(head: bytes) -> tuple[int, int] | None:
         case b"VP8X":
             low, high = head[24:27], head[27:30]
             return int.from_bytes(low, "little") + 1, int.from_bytes(high, "little") + 1
-    return None
+        case _:
+            return None
