@@ -34,6 +34,7 @@ from shared.openai.shapes import Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
 from shared.submission.accept import HTTP_KEY, accept, conflict
 from shared.submission.datasets import Datasets
+from shared.submission.tables import table_fields
 
 router = APIRouter()
 
@@ -68,6 +69,7 @@ async def try_batch(
 ) -> DryRun:
     """What would become of the batch."""
     _check(services.settings, params, idempotency_key)
+    _table(services, tenant, params)
     if params.input is not None:
         datasets = Datasets(services.state, services.storage, services.settings.places)
         return await services.dry_runs.run_dataset(
@@ -103,7 +105,8 @@ async def new_batch(
         if known.fingerprint != fingerprint(params, seconds):
             raise conflict(message_id)
         return (await services.state.batches.get(batch_id)).to_openai()
-    source = await _source(services, tenant, params, batch_id)
+    table = _table(services, tenant, params)
+    source = {**await _source(services, tenant, params, batch_id), **table}
     manifest = _manifest(params, tenant, source, message_id, settings)
     accepted = await accept(services.state, services.storage, manifest)
     crash.point("gateway.accepted")
@@ -180,6 +183,17 @@ async def _with_key(services: Services, tenant: str, key: str) -> CursorPage[Bat
         # It may be missing because a rebuild of Redis has not come to it.
         await services.state.restore.raise_if_under_way()
     return CursorPage.of([batch.to_openai() for batch in found], has_more=False)
+
+
+def _table(services: Services, tenant: str, params: CreateBatch) -> dict[str, Any]:
+    """The table that the batch asks for: fields of its manifest."""
+    return table_fields(
+        tenant,
+        params.output,
+        params.input,
+        endpoint=params.endpoint,
+        places=services.settings.table_places,
+    )
 
 
 async def _source(
