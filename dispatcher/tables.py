@@ -21,11 +21,12 @@ from shared.ledger.tables import (
     SUCCESS,
     MadeTable,
     carried_key,
+    place_of,
     table_prefix,
     wanted_of,
     write_success,
 )
-from shared.lifecycle import TRANSITIONS, Event, Status
+from shared.lifecycle import Event
 from shared.state import BatchRecord
 from shared.storage import LoginRefusedError, Storage, StorageRefusedError, Stored
 from shared.table.frames import CARRIED, FileEnd, TableJob
@@ -84,7 +85,8 @@ class Tables:
         ours = _Folder(self._storage, table_prefix(record.id, event), is_ours=True)
         if wanted.destination is None:
             return await self._make(record, wanted, results, ours)
-        folder = self._folder(record, event, wanted.destination)
+        bucket, prefix = place_of(record.id, event, wanted.destination)
+        folder = _Folder(self._storage.of_bucket(bucket), prefix, is_ours=False)
         try:
             table = await self._make(record, wanted, results, folder)
         except (NotFoundError, StorageRefusedError, TransientError) as error:
@@ -100,13 +102,6 @@ class Tables:
                 table = msgspec.structs.replace(table, code="destination_refused", message=text)
         self._unanswered.pop(record.id, None)
         return table
-
-    def _folder(self, record: BatchRecord, event: Event, destination: str) -> _Folder:
-        """The table's own folder in the tenant's; what ended early is not taken for the whole."""
-        bucket, _, prefix = destination.removeprefix("s3://").partition("/")
-        status = TRANSITIONS[event].target
-        name = record.id if status is Status.COMPLETED else f"{record.id}-{status}"
-        return _Folder(self._storage.of_bucket(bucket), f"{prefix}{name}/", is_ours=False)
 
     async def _may_answer_later(self, record: BatchRecord, error: TransientError) -> bool:
         """Whether S3 is away, or has failed for the place alone and only for a short time."""

@@ -8,6 +8,7 @@ import msgspec
 from shared.errors import BrokenObjectError
 from shared.ledger.commits import Assembled
 from shared.ledger.copies import copies_prefix
+from shared.lifecycle import TRANSITIONS, Event, Status
 from shared.storage import Storage
 from shared.table.output import Format, WantedTable
 
@@ -53,6 +54,17 @@ def carried_key(batch_id: str) -> str:
 def table_prefix(batch_id: str, event: str) -> str:
     """The folder of a table that lies beside the batch's results."""
     return f"batches/{batch_id}/{event}/table/"
+
+
+def place_of(batch_id: str, event: str, destination: str) -> tuple[str, str]:
+    """The bucket and the table's own folder in a place of the tenant's.
+
+    What has ended early shall not be taken for the whole.
+    """
+    bucket, _, prefix = destination.removeprefix("s3://").partition("/")
+    status = TRANSITIONS[Event(event)].target
+    name = batch_id if status is Status.COMPLETED else f"{batch_id}-{status}"
+    return bucket, f"{prefix}{name}/"
 
 
 def wanted_of(text: str) -> WantedTable:
