@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from shared.bus import topology
-from shared.bus.topology import MAX_MESSAGE_BYTES, TENANT_QUEUES, Bounds, User
+from shared.bus.topology import MAX_MESSAGE_BYTES, TENANT_EVENTS, TENANT_QUEUES, Bounds, User
 from shared.errors import SetupError
 
 #: No definitions set it.
@@ -25,12 +25,16 @@ def run(
         list[str] | None,
         typer.Option(help="Give each tenant sub.TENANT.NAME and reply.TENANT.NAME; repeatable."),
     ] = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(help="Send these events, such as batch.completed, to sub.*; repeatable."),
+    ] = None,
     service_user: Annotated[
         str, typer.Option(help="The user with which gateway and dispatcher log in.")
     ] = "batchyard",
     *,
     any_queue: Annotated[
-        bool, typer.Option("--any-queue", help="Let tenants declare queues themselves.")
+        bool, typer.Option("--any-queue", help="Let tenants declare and bind queues themselves.")
     ] = False,
     definitions: Annotated[
         bool, typer.Option("--definitions", help="Print JSON for `import_definitions`.")
@@ -39,7 +43,7 @@ def run(
         bool,
         typer.Option(
             "--only-logins",
-            help="Only users with their rights and queues, nothing else.",
+            help="Only users with their rights, queues and bindings, nothing else.",
         ),
     ] = False,
     may_declare: Annotated[
@@ -58,7 +62,10 @@ def run(
 ) -> None:
     """Show what RabbitMQ needs: exchanges, queues, bindings, policies, rights and limits."""
     known = _passwords(passwords)
-    bounds = Bounds(queues=None if any_queue else tuple(queue or TENANT_QUEUES))
+    bounds = Bounds(
+        queues=None if any_queue else tuple(queue or TENANT_QUEUES),
+        events=tuple(event or TENANT_EVENTS),
+    )
     users = [
         _user(service_user, known, tenant=False, may_declare=may_declare),
         *(replace(_user(name, known, tenant=True), bounds=bounds) for name in tenant or ()),

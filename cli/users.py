@@ -4,6 +4,7 @@ import json
 import secrets
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ import typer
 from cli.options import HERE, AsJson, RunDir, echo_secret, require_tenant
 from cli.servers import RabbitMQ
 from cli.trail import told
-from shared.bus.topology import TENANT_QUEUES, VIRTUAL_HOST, Bounds, User, logins
+from shared.bus.topology import TENANT_EVENTS, TENANT_QUEUES, VIRTUAL_HOST, Bounds, User, logins
 from shared.errors import InvalidInputError, NotFoundError, SetupError
 
 app = typer.Typer(
@@ -42,12 +43,20 @@ Queues = Annotated[
         f"Default: {', '.join(TENANT_QUEUES)}.",
     ),
 ]
+Events = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--event",
+        help="Send these events to its sub.TENANT.NAME, such as batch.completed; repeatable. "
+        f"Default: {', '.join(TENANT_EVENTS)}.",
+    ),
+]
 AnyQueue = Annotated[
     bool,
     typer.Option(
         "--any-queue",
-        help="Let it declare queues and exchanges itself, of any name and number: for a tenant "
-        "that you trust not to fill the broker.",
+        help="Let it declare and bind queues and exchanges itself, of any name and number: for a "
+        "tenant that you trust not to fill the broker.",
     ),
 ]
 
@@ -68,6 +77,7 @@ def create(
     connections: Connections = _DEFAULT.connections,
     channels: Channels = _DEFAULT.channels,
     queue: Queues = None,
+    event: Events = None,
     any_queue: AnyQueue = False,
     run_dir: RunDir = HERE,
     service_user: ServiceUser = _SERVICE_USER,
@@ -79,7 +89,7 @@ def create(
         raise InvalidInputError(
             f"--tenant {tenant}: this name belongs to Batchyard's own processes. Choose another."
         )
-    bounds = _bounds(connections, channels, queue, is_any=any_queue)
+    bounds = _bounds(Bounds(connections, channels), queue, event, is_any=any_queue)
     user = User(tenant, secrets.token_urlsafe(24), tenant=True, bounds=bounds)
     if to_print is not None:
         with told(run_dir, "user.printed", tenant=tenant, about=tenant):
@@ -106,18 +116,19 @@ def limit(
     connections: Connections = _DEFAULT.connections,
     channels: Channels = _DEFAULT.channels,
     queue: Queues = None,
+    event: Events = None,
     any_queue: AnyQueue = False,
     run_dir: RunDir = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Set what a user may hold of the broker; queues that it has already stay."""
-    bounds = _bounds(connections, channels, queue, is_any=any_queue)
+    """Set what a user may hold of the broker; queues and bindings that it has already stay."""
+    bounds = _bounds(Bounds(connections, channels), queue, event, is_any=any_queue)
     limits = json.dumps(bounds.limits())
     with told(run_dir, "user.limited", tenant=tenant, about=tenant):
         broker = _change(run_dir, tenant, "set_user_limits", limits)
         user = User(tenant, "", tenant=True, exists=True, bounds=bounds)
         broker.import_definitions(logins([user]))
-    shown = {"user": tenant, **bounds.limits(), "queues": bounds.queues}
+    shown = {"user": tenant, **bounds.limits(), "queues": bounds.queues, "events": bounds.events}
     typer.echo(json.dumps(shown) if as_json else f"limited  {tenant}  {limits}")
 
 
@@ -147,11 +158,15 @@ def delete(tenant: TenantName, *, run_dir: RunDir = HERE, as_json: AsJson = Fals
     typer.echo(json.dumps({"user": tenant, "deleted": True}) if as_json else f"deleted  {tenant}")
 
 
-def _bounds(connections: int, channels: int, queues: list[str] | None, *, is_any: bool) -> Bounds:
-    if is_any and queues:
-        raise InvalidInputError("--any-queue: it takes no --queue beside it.")
-    named = tuple(queues) if queues else TENANT_QUEUES
-    return Bounds(connections, channels, None if is_any else named)
+def _bounds(
+    bounds: Bounds, queues: list[str] | None, events: list[str] | None, *, is_any: bool
+) -> Bounds:
+    if not is_any:
+        named, wanted = tuple(queues or TENANT_QUEUES), tuple(events or TENANT_EVENTS)
+        return replace(bounds, queues=named, events=wanted)
+    if queues or events:
+        raise InvalidInputError("--any-queue: it takes no --queue and no --event beside it.")
+    return replace(bounds, queues=None)
 
 
 def _change(
@@ -186,7 +201,7 @@ def _show(user: User, url: str, *, as_json: bool) -> None:
 
 def _print(user: User, what: Print, vhost: str, *, as_json: bool) -> None:
     made = logins([user])
-    for section in ("permissions", "topic_permissions", "queues", "policies"):
+    for section in ("permissions", "topic_permissions", "queues", "policies", "bindings"):
         for row in made[section]:
             row["vhost"] = vhost
     commands = list(_commands(user, made, vhost))
@@ -211,6 +226,6 @@ def _commands(user: User, made: dict[str, Any], vhost: str) -> Iterator[str]:
     for row in made["topic_permissions"]:
         words = [user.name, row["exchange"], row["write"], row["read"]]
         yield shlex.join(["rabbitmqctl", "set_topic_permissions", "--vhost", vhost, *words])
-    # No command declares a queue.
-    others = json.dumps({section: made[section] for section in ("queues", "policies")})
+    # No command declares a queue or binds one.
+    others = json.dumps({section: made[section] for section in ("queues", "policies", "bindings")})
     yield f"printf %s {shlex.quote(others)} | rabbitmqctl import_definitions"

@@ -122,6 +122,7 @@ def build_dispatcher(
         max_input_bytes=settings.max_input_bytes,
         quota=Quota(settings.max_enqueued_requests, settings.max_enqueued_tokens),
         mixed_batches=settings.mixed_batches,
+        strict_input=settings.strict_input,
         spans=SpanLimits() if settings.group_by_prefix else None,
         weights=settings.tenant_weights,
         places=settings.places,

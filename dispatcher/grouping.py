@@ -1,7 +1,8 @@
 """Puts the rows of a span in groups that begin alike, if an engine gains from it.
 
 The lines of each slice then stand together in a copy of the span, so that a slice is still read
-by one call. The copy is in S3 before any plan names it.
+by one call. The copy is in S3 before any plan names it. A span with bad lines always has a copy,
+with errors in their place.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from shared import crash
 from shared.checksums import checksum
 from shared.errors import NotFoundError, TransientError
 from shared.ledger.copies import reserve_copies, write_copy
-from shared.slices import Slice
+from shared.slices import Slice, with_errors
 from shared.state import BatchRecord, State
 from shared.storage import Storage
 
@@ -30,7 +31,7 @@ _PATIENCE_SECONDS = 20.0
 
 
 class Grouping:
-    """Cuts spans. A span keeps its order when S3 or time fail it."""
+    """Cuts spans. A span that needs no copy keeps its order when S3 or time fail it."""
 
     def __init__(self, state: State, storage: Storage) -> None:
         self._state = state
@@ -40,7 +41,15 @@ class Grouping:
     async def cut(
         self, record: BatchRecord, cutter: Cutter, span: RowSpan, *, copy: str
     ) -> list[Slice]:
-        """The slices that the span completes. `copy` is a new name."""
+        """The slices that the span completes. `copy` is a new name.
+
+        Of a span with bad lines, raises NotFoundError and TransientError.
+        """
+        if span.has_bad_lines:
+            async with self._spans:
+                slices = await self._cut_in_groups(record, cutter, span, copy=with_errors(copy))
+            assert slices is not None  # noqa: S101  # it needs a copy
+            return slices
         if span.repeats:
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS), self._spans:
@@ -61,7 +70,7 @@ class Grouping:
         if order is None:
             return None
         slices = cutter.groups(span, order, copy=copy)
-        slices = await asyncio.to_thread(_with_checksums, span, slices, body)
+        slices = await asyncio.to_thread(_with_places, span, slices, body)
         await reserve_copies(
             self._state, record.id, expires_at=record.number("expires_at"), now=time.time()
         )
@@ -70,11 +79,13 @@ class Grouping:
         return [*cutter.skip(span), *slices]
 
 
-def _with_checksums(span: RowSpan, slices: Sequence[Slice], body: bytes) -> list[Slice]:
-    found = []
+def _with_places(span: RowSpan, slices: Sequence[Slice], body: bytes) -> list[Slice]:
+    found, end = [], 0
     for slice_, lines in zip(slices, _groups(span, slices, body), strict=True):
-        copy = slice_.copy and slice_.copy._replace(checksum=checksum(lines))
-        found.append(slice_._replace(copy=copy))
+        # Errors are longer or shorter than the lines that they stand for.
+        start, end = end, end + len(lines)
+        place = slice_.copy and slice_.copy._replace(start=start, end=end, checksum=checksum(lines))
+        found.append(slice_._replace(copy=place))
     return found
 
 

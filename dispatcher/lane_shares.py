@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shared.catalog import Catalog, Model
 from shared.input.rows import Row
+from shared.ordering.pace import TokensOfRows
 from shared.slices import Slice
 from shared.spent import prices_text
 
@@ -41,9 +42,9 @@ class LaneShares:
         return sum(share.slices for share in self.all)
 
     @property
-    def tokens(self) -> dict[str, int]:
-        """By lane, the tokens that are predicted for its rows."""
-        return {share.lane: share.tokens for share in self.all}
+    def tokens(self) -> dict[str, TokensOfRows]:
+        """By lane, the tokens that are predicted for its rows, and how many rows those are."""
+        return {share.lane: TokensOfRows(share.tokens, share.rows) for share in self.all}
 
     @property
     def sequences(self) -> int:
@@ -74,6 +75,8 @@ class LaneShares:
             "queued_requests": self.sequences,
             "queued_model": " ".join(share.model.name for share in self.all),
             "prompt_tokens": " ".join(str(share.prompt_tokens) for share in self.all),
+            # Predicted tokens and rows of each lane.
+            "lane_tokens": " ".join(f"{share.tokens}/{share.rows}" for share in self.all),
             **self._prices(),
             **{f"rows_left:{share.lane}": share.rows for share in several},
             **{f"slices_left:{share.lane}": share.slices for share in several},

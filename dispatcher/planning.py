@@ -8,7 +8,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
 
@@ -38,7 +38,7 @@ from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.ledger.quarantine import set_aside
 from shared.lifecycle import Event, Status
 from shared.openai.limits import amount_code, amount_text
-from shared.openai.shapes import BatchError
+from shared.openai.shapes import BatchError, BatchWarning
 from shared.slices import Slice
 from shared.state import (
     BatchRecord,
@@ -76,6 +76,7 @@ class Planner:
         max_input_bytes: int = 209_715_200,
         quota: Quota = _NO_QUOTA,
         mixed_batches: bool = False,
+        strict_input: bool = True,
         spans: SpanLimits | None = None,
         weights: Mapping[str, float] | None = None,
         places: InputPlaces | None = None,
@@ -99,6 +100,7 @@ class Planner:
         )
         self._quota = quota
         self._mixed_batches = mixed_batches
+        self._strict_input = strict_input
         self._spans = spans
         self._grouping = Grouping(state, storage)
         self._outlooks = LaneOutlooks(state, weights)
@@ -158,8 +160,8 @@ class Planner:
     ) -> Start | None:
         """The plan of an input at hand, which begins at `offset` of its object.
 
-        None if `plan` must decide: the input has problems, is large, is for several lanes, or may
-        gain from another order.
+        None if `plan` must decide: the input has problems, is large, is for several lanes, needs a
+        copy or may gain from one.
         """
         if len(body) > self._max_input_bytes:
             return None
@@ -167,18 +169,20 @@ class Planner:
         shares = LaneShares(self._catalog)
         cutter = self._cutter(shares)
         spans = cutter.take(check.feed(body)) + cutter.take(check.finish()) + cutter.finish()
-        if check.problems or len(shares.all) != 1 or any(span.repeats for span in spans):
+        if check.problems or len(shares.all) != 1:
+            return None
+        if any(span.repeats or span.has_bad_lines for span in spans):
             return None
         slices = [slice_ for span in spans for slice_ in cutter.cut(span)]
         slices += cutter.cut_rest()
         if len(slices) > _SLICES_A_WRITE:
             return None
         shares.count(slices)
-        warnings = self._outlooks.warnings(tenant, shares.tokens, expires_at=expires_at)
+        warnings = self._outlooks.warnings(tenant, endpoint, shares.tokens, expires_at=expires_at)
         fields = {
             **self._fields(check, shares),
             **self._outlooks.predicted_cost(shares.tokens),
-            **warnings,
+            **_warnings([*warnings, *check.warnings]),
         }
         quota = self._quota_of(shares, tenant)
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
@@ -194,6 +198,7 @@ class Planner:
             limits=limits if max_rows is None else limits.of_dataset(max_rows),
             rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
+            is_strict=self._strict_input,
             offset=offset,
         )
 
@@ -281,12 +286,14 @@ class Planner:
         try:
             await self._outlooks.look(shares.lanes)
             expires_at = record.number("expires_at")
-            warnings = self._outlooks.warnings(record.tenant, shares.tokens, expires_at=expires_at)
+            warnings = self._outlooks.warnings(
+                record.tenant, record.fields["endpoint"], shares.tokens, expires_at=expires_at
+            )
             fields = {
                 **_place(record),
                 **self._fields(check, shares),
                 **self._outlooks.predicted_cost(shares.tokens),
-                **warnings,
+                **_warnings([*warnings, *check.warnings]),
             }
             is_ours = await self._apply(record.id, plan, fields, slices, quota)
         except QueueFullError as error:
@@ -398,6 +405,10 @@ def _place(record: BatchRecord) -> dict[str, str | int]:
     if "dataset" not in record.fields:
         return {}
     return {name: record.fields[name] for name in ("bucket", "key", "etag", "size")}
+
+
+def _warnings(found: Sequence[BatchWarning]) -> dict[str, str]:
+    return {"warnings": json.dumps([one.model_dump() for one in found])} if found else {}
 
 
 def _new_plan() -> str:

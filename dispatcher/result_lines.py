@@ -157,7 +157,7 @@ class ResultLines:
         """The slice's lines. Raises NotFoundError."""
         if slice_.copy is None:
             return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
-        name, start, end, _ = slice_.copy
+        name, start, end = slice_.copy[:3]
         if name not in self._copies:
             # Slices of one copy follow each other.
             self._copies = {name: InputReader(self._storage, self._record, copy=name)}
@@ -165,6 +165,8 @@ class ResultLines:
             lines = await self._copies[name].get(start, end)
             if slice_.copy.fits(lines):
                 return split(lines)
+        if slice_.copy.has_errors:
+            raise NotFoundError(f"Batch {self._record.id} has lost the copy {name}.")
         async with self._reading_without_copy:
             return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))
 

@@ -21,9 +21,8 @@ _SWEEP_SECONDS = 1.0
 #: After a round that failed.
 _FAILURE_PAUSE_SECONDS = 1.0
 #: Batches that are planned at a time, and batches that are finished at a time.
+#: Each may hold a thread of the storage, which has fewer than twice as many.
 _SLOTS = 12
-#: Those of one tenant.
-_SLOTS_PER_TENANT = 8
 
 
 class Rounds:
@@ -44,8 +43,8 @@ class Rounds:
         self._remaker = remaker
         self._lanes = lanes
         # Two pools, so that finishing batches does not delay what the engines could run.
-        self._planning = TenantSlots(_SLOTS, per_tenant=_SLOTS_PER_TENANT)
-        self._finishing = TenantSlots(_SLOTS, per_tenant=_SLOTS_PER_TENANT)
+        self._planning = TenantSlots(_SLOTS)
+        self._finishing = TenantSlots(_SLOTS)
         self._duties = Duties()
 
     async def run(self) -> None:

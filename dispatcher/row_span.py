@@ -43,6 +43,8 @@ class RowSpan:
         self._slices = slices
         self._is_sampled = is_sampled
         self.rows: list[SpanRow] = []
+        #: By a row's position, what a copy has in place of its line.
+        self._bad_lines: dict[int, bytes] = {}
         #: How many rows the queue of each lane's engine has.
         self._queue_rows: dict[int, int] = {}
         self._counts: dict[int, int] = {}
@@ -59,6 +61,11 @@ class RowSpan:
         return self.rows[-1].end
 
     @property
+    def has_bad_lines(self) -> bool:
+        """Whether its slices have to be read from a copy."""
+        return bool(self._bad_lines)
+
+    @property
     def repeats(self) -> bool:
         """Whether it is worth while to look at all of its rows."""
         return any(sample.repeats for sample in self._samples.values())
@@ -66,23 +73,24 @@ class RowSpan:
     def order(self, body: bytes) -> list[int] | None:
         """Its rows' positions, lane by lane, in an order in which prompts begin alike.
 
-        None if no lane gains enough. `body` has the span's bytes.
+        None if no lane gains enough, and no copy is needed. `body` has the span's bytes.
         """
         lanes: dict[int, list[int]] = {}
         for position, row in enumerate(self.rows):
             lanes.setdefault(row.lane, []).append(position)
         orders = {lane: self._order_of(lane, positions, body) for lane, positions in lanes.items()}
-        if not any(orders.values()):
+        if not (any(orders.values()) or self.has_bad_lines):
             return None
         return [
             position for lane, positions in lanes.items() for position in orders[lane] or positions
         ]
 
     def lines(self, body: bytes, positions: Iterable[int]) -> Iterator[bytes]:
-        """The lines of these rows, as `body` has them, which are the span's bytes."""
+        """What stands in a copy for these rows; `body` has the span's bytes."""
         for position in positions:
             row = self.rows[position]
-            yield body[row.start - self.start : row.end - self.start]
+            bad_line = self._bad_lines.get(position)
+            yield bad_line or body[row.start - self.start : row.end - self.start]
 
     def has_room(self, row: Row) -> bool:
         if not self.rows:
@@ -92,6 +100,8 @@ class RowSpan:
 
     def add(self, row: Row, share: LaneShare) -> None:
         lane = share.number
+        if row.bad_line is not None:
+            self._bad_lines[len(self.rows)] = row.bad_line
         self.rows.append(SpanRow(row.start, row.end, row.tokens, lane))
         if not self._is_sampled or not ENDPOINTS[row.url].has_output:
             return

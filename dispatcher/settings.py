@@ -51,7 +51,7 @@ class DispatcherSettings(SharedSettings):
     )
     #: How long one attempt of a webhook may take, from start to end.
     webhook_timeout_seconds: float = Field(default=20.0, gt=0, le=30)
-    #: How many webhooks are sent at the same time.
+    #: How many webhooks are sent at the same time; a tenant has no more than it leaves free.
     webhook_attempts: int = Field(default=64, ge=1, le=1000)
     #: How many of them to one endpoint, so that a slow receiver does not hold up others.
     webhook_attempts_per_endpoint: int = Field(default=4, ge=1)

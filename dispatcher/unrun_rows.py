@@ -4,10 +4,10 @@ import json
 from functools import lru_cache
 from typing import NamedTuple
 
-from shared import ids
 from shared.lifecycle import Status
 from shared.slices import PlannedSlice
 from shared.state import BatchRecord
+from shared.unanswered import unanswered_line
 
 
 class UnrunReason(NamedTuple):
@@ -44,11 +44,7 @@ def reason_for(
 
 def error_line(batch_id: str, row: int, custom_id: str | None, reason: UnrunReason) -> bytes:
     """The row's line in the error file."""
-    head = (
-        f'{{"id":"{ids.result_id(batch_id, row)}","custom_id":{json.dumps(custom_id)},'
-        '"response":null,"error":'
-    )
-    return b"".join((head.encode(), _error(reason), b"}\n"))
+    return unanswered_line(batch_id, row, custom_id, _error(reason))
 
 
 @lru_cache(maxsize=64)

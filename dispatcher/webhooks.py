@@ -7,7 +7,8 @@ between, the delivery is sent again under the same id.
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import stamina
@@ -22,6 +23,7 @@ from shared.state import State
 from shared.state.webhook_deliveries import Due, Outcome
 from shared.state.webhook_trials import Trial
 from shared.tasks import end
+from shared.tenant_slots import TenantSlots
 
 log = structlog.get_logger()
 
@@ -33,6 +35,10 @@ _PAUSE_SECONDS = 0.01
 _SETTLE_SECONDS = 5.0
 #: How much longer a claim lasts than its attempt may take.
 _LEASE_MARGIN_SECONDS = 10.0
+#: Tests at a time, beside the deliveries.
+_TRIALS = 16
+#: Tests that are taken from Redis in one round.
+_MANY = 100
 
 
 class Verdict(NamedTuple):
@@ -44,7 +50,10 @@ class Verdict(NamedTuple):
 
 
 class Deliverer:
-    """Makes many attempts at once, but few for one endpoint, so that none holds up the others."""
+    """Makes many attempts at once, so that no receiver holds up the others.
+
+    One endpoint has few of them, and a tenant no more than it leaves free.
+    """
 
     def __init__(
         self,
@@ -64,7 +73,10 @@ class Deliverer:
         self._per_endpoint = attempts_per_endpoint
         self._delays = delays
         self._chance = chance
-        self._running: set[asyncio.Task[None]] = set()
+        self._trial_slots = TenantSlots(_TRIALS)
+        #: Each attempt under way, with its tenant.
+        self._running: dict[asyncio.Task[None], str] = {}
+        self._trying: set[asyncio.Task[None]] = set()
 
     async def deliver(self) -> None:
         """Deliver until cancelled. Raises TransientError when Redis is lost."""
@@ -76,23 +88,26 @@ class Deliverer:
                     await bells.wait(min(wait, _SWEEP_SECONDS))
         except asyncio.CancelledError:
             # The next leader sends again what was under way, once its claims have expired.
-            await end(*self._running)
+            await end(*self._running, *self._trying)
             raise
 
     async def _round(self) -> float:
         """Start what is due. Returns the seconds until there may be more."""
-        trials = await self._state.webhook_trials.take(limit=self._free_attempts())
-        for trial in trials:
-            self._start(self._try(trial))
-        if not self._free_attempts():
+        for trial in await self._state.webhook_trials.take(limit=_MANY):
+            self._trying.add(task := asyncio.create_task(self._try(trial)))
+            task.add_done_callback(self._note_end)
+        free = self._attempts - len(self._running)
+        if not free:
             return _SWEEP_SECONDS
         found, wait = await self._state.webhook_deliveries.claim(
-            limit=self._free_attempts(),
+            limit=free,
+            under_way=Counter(self._running.values()),
             per_endpoint=self._per_endpoint,
             lease_seconds=self._lease_seconds,
         )
         for due in found:
-            self._start(self._attempt(due))
+            self._running[task := asyncio.create_task(self._attempt(due))] = due.tenant
+            task.add_done_callback(self._note_end)
         return _SWEEP_SECONDS if wait is None else wait
 
     async def _attempt(self, due: Due) -> None:
@@ -124,22 +139,17 @@ class Deliverer:
         )
 
     async def _try(self, trial: Trial) -> None:
-        body, at = trial.event.to_bytes(), int(time.time())
-        signed = headers(trial.id, at, body, trial.secrets)
-        answer = await self._sender.post(trial.url, signed, body)
+        body = trial.event.to_bytes()
+        async with self._trial_slots.taken(trial.tenant):
+            at = int(time.time())
+            signed = headers(trial.id, at, body, trial.secrets)
+            answer = await self._sender.post(trial.url, signed, body)
         attempt = WebhookAttempt(attempted_at=at, status_code=answer.status, error=answer.error)
         await self._state.webhook_trials.finish(trial, attempt)
 
-    def _free_attempts(self) -> int:
-        return self._attempts - len(self._running)
-
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._note_end)
-
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
+        self._trying.discard(task)
         # Its delivery is claimed again when the claim expires; the others go on.
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("webhook.attempt_broke", exc_info=error)

@@ -82,8 +82,9 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         watchers = Watchers(state, heartbeat_seconds=settings.heartbeat_seconds)
         feed = Feed(state, heartbeat_seconds=settings.heartbeat_seconds)
         app.state.streams = (watchers, feed)
-        open_streams = OpenStreams(state.streams)
-        live_calls = OpenStreams(state.live_calls.open)
+        open_streams = OpenStreams(state.streams, "event_streams")
+        downloads = OpenStreams(state.downloads, "downloads")
+        live_calls = OpenStreams(state.live_calls.open, "live_calls")
         live_client = LiveClient()
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
@@ -109,11 +110,13 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                             custom_id_characters=settings.max_custom_id_characters,
                         ),
                         mixed_batches=settings.mixed_batches,
+                        strict_input=settings.strict_input,
                         places=settings.places,
                         max_dataset_rows=settings.max_dataset_rows,
                     ),
                     watchers,
                     open_streams,
+                    downloads,
                     live_calls,
                     LiveModels.of(catalog),
                     LiveDoors(state),
@@ -129,6 +132,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
             await watchers.end()
             await feed.end()
             await open_streams.end()
+            await downloads.end()
             await live_calls.end()
             await live_client.close()
             await bus.close()

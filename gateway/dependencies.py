@@ -40,6 +40,7 @@ class Services:
     dry_runs: DryRuns
     watchers: Watchers
     open_streams: OpenStreams
+    downloads: OpenStreams
     live_calls: OpenStreams
     live_models: LiveModels
     live_doors: LiveDoors

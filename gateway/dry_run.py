@@ -31,7 +31,9 @@ from shared.input.problems import unreadable
 from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
 from shared.input_places import InputPlaces
-from shared.openai.shapes import BatchError, BatchErrors
+from shared.lane_waits import starts_in
+from shared.openai.shapes import BatchError, BatchErrors, BatchWarning
+from shared.ordering.pace import TokensOfRows, rows_per_second
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
 from shared.submission.dataset_lines import DatasetLines
@@ -40,8 +42,8 @@ from shared.tenant_slots import TenantSlots
 
 #: Up to this size, every row of an input is tokenized; larger inputs are sampled.
 _COUNTED_BYTES = 8 * 1024 * 1024
-#: Dry runs at a time, and those of one tenant: each may read and tokenize for seconds.
-_AT_ONCE, _PER_TENANT = 2, 1
+#: Dry runs at a time, one for each tenant: each may read and tokenize for seconds.
+_AT_ONCE = 2
 
 
 class DryRun(BaseModel):
@@ -78,10 +80,13 @@ class DryRun(BaseModel):
     )
     more_errors: int
     refused: BatchErrors | None = Field(
-        description="Requests that the engine would answer with an error, found by their bodies: "
-        "the first 1,000. The batch would run, and they would be lines of its error file."
+        description="Requests that would get an error, found by their lines: the first 1,000. The "
+        "batch would run, and they would be lines of its error file."
     )
     more_refused: int
+    warnings: list[BatchWarning] = Field(
+        default=[], description="Fields of the requests that have no effect."
+    )
     tokens: Tokens
     context_length: ContextLength
     forecast: Forecast | None
@@ -101,6 +106,7 @@ class DryRuns:
         limits: Limits,
         *,
         mixed_batches: bool = False,
+        strict_input: bool = True,
         places: InputPlaces | None = None,
         max_dataset_rows: int = 1_000_000,
     ) -> None:
@@ -110,8 +116,9 @@ class DryRuns:
         self._limits = limits
         self._max_dataset_rows = max_dataset_rows
         self._mixed_batches = mixed_batches
+        self._strict_input = strict_input
         self._rules = TenantRules(catalog, places)
-        self._slots = TenantSlots(_AT_ONCE, per_tenant=_PER_TENANT)
+        self._slots = TenantSlots(_AT_ONCE)
         self._counters: dict[str, asyncio.Task[Counter]] = {}
 
     async def run(self, file: FileRecord, *, endpoint: str, completion_window: str) -> DryRun:
@@ -171,7 +178,10 @@ class DryRuns:
     ) -> DryRun:
         context = tally.context_length()
         rows = self._rows_by_lane(check, tally)
-        forecasts = [await self._forecast(tenant, lane, count) for lane, count in rows.items()]
+        endpoint = more["endpoint"]
+        forecasts = [
+            await self._forecast(tenant, endpoint, lane, count) for lane, count in rows.items()
+        ]
         has_several = len(forecasts) > 1
         return DryRun(
             valid=not (errors or tally.refused or context.violations),
@@ -182,6 +192,7 @@ class DryRuns:
             errors=_listed(errors),
             refused=_listed(tally.refused),
             more_refused=tally.refused_count - len(tally.refused),
+            warnings=check.warnings,
             tokens=tally.tokens(),
             context_length=context,
             forecast=combined(forecasts),
@@ -197,6 +208,7 @@ class DryRuns:
             limits=limits.of_tenant(settings.custom_id_characters),
             rules=self._rules.of(tenant),
             is_mixed=self._mixed_batches,
+            is_strict=self._strict_input,
         )
 
     def _chunks(self, file: FileRecord) -> AsyncGenerator[bytes, None]:
@@ -231,24 +243,38 @@ class DryRuns:
         # The first caller may hang up.
         return await asyncio.shield(task)
 
-    def _rows_by_lane(self, check: InputCheck, tally: Tally) -> dict[str, int]:
+    def _rows_by_lane(self, check: InputCheck, tally: Tally) -> dict[str, TokensOfRows]:
         """The rows that each lane would have; bad ones count too where there is only one lane."""
         if check.model is not None:
-            return {self._catalog.lane_of(check.model).name: check.rows}
-        rows: Count[str] = Count()
+            tokens = tally.predicted_by_model[check.model]
+            return {self._catalog.lane_of(check.model).name: TokensOfRows(tokens, check.rows)}
+        found: dict[str, TokensOfRows] = {}
         for model, count in tally.rows_by_model.items():
-            rows[self._catalog.lane_of(model).name] += count
-        return rows
+            lane = self._catalog.lane_of(model).name
+            before = found.get(lane, TokensOfRows(0, 0))
+            found[lane] = TokensOfRows(
+                before.tokens + tally.predicted_by_model[model], before.rows + count
+            )
+        return found
 
-    async def _forecast(self, tenant: str, lane: str, rows: int) -> LaneForecast:
-        ahead = await self._state.lanes.rows_ahead(lane, tenant=tenant)
+    async def _forecast(
+        self, tenant: str, endpoint: str, lane: str, what: TokensOfRows
+    ) -> LaneForecast:
+        ahead, job, engine = await asyncio.gather(
+            self._state.lanes.rows_ahead(lane, tenant=tenant),
+            self._state.lanes.job(lane),
+            self._state.engines.one(lane),
+        )
+        now = time.time()
         return lane_forecast(
             lane,
-            rows,
+            what.rows,
             own_ahead=ahead.own,
             others_ahead=ahead.others,
-            rate=(await self._state.lanes.job(lane)).rate,
-            now=time.time(),
+            rate=job.rate,
+            now=now,
+            own_rate=rows_per_second(job.pace, endpoint, what),
+            starts_in=starts_in(job.to_start(), engine, now=now),
         )
 
     async def _cost(self, tally: Tally) -> PredictedCost | None:

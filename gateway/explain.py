@@ -23,9 +23,10 @@ from gateway.lane_position import (
 )
 from gateway.route_docs import addition
 from shared.engines import EngineRecord
-from shared.lane_waits import Waiting
+from shared.lane_waits import Waiting, starts_in
 from shared.lifecycle import Status
 from shared.ordering.load import load_of
+from shared.ordering.pace import TokensOfRows, rows_per_second
 from shared.slices import ReleaseReason
 from shared.state import BatchRecord, JobRecord
 from shared.state.positions import Attempt, BatchInLane
@@ -163,7 +164,19 @@ def _position(
         engine=engine,
         had_engine_trouble=any(one.reason in _ENGINE_TROUBLE for one in look.retries),
         lane_failed=batch.fields.get(f"lane_failed:{lane}"),
+        own_rate=_own_rate(batch, lane, job),
+        starts_in=starts_in(job.to_start(), engine, now=time.time()),
     )
+
+
+def _own_rate(batch: BatchRecord, lane: str, job: JobRecord) -> float:
+    """How many of the batch's rows for the lane its engine runs in a second; 0 if nobody knows."""
+    # Batches of earlier versions have no such field.
+    parts = batch.fields.get("lane_tokens", "").split()
+    if len(parts) != len(batch.lanes):
+        return 0.0
+    tokens, rows = map(int, parts[batch.lanes.index(lane)].split("/"))
+    return rows_per_second(job.pace, batch.fields["endpoint"], TokensOfRows(tokens, rows))
 
 
 def _slice_try(attempt: Attempt) -> SliceTry:

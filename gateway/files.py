@@ -1,12 +1,10 @@
 """OpenAI's Files API. Bytes are streamed to and from S3; records are in Redis."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Literal
 
-import structlog
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
@@ -15,6 +13,7 @@ from gateway.auth import Tenant
 from gateway.byte_range import asked_range
 from gateway.checked_stream import checked_stream
 from gateway.dependencies import Services, Use
+from gateway.downloads import opened
 from gateway.file_rules import (
     FORM_FIELDS,
     PURPOSES,
@@ -33,7 +32,6 @@ from shared.errors import BrokenObjectError, CallerError, NotFoundError
 from shared.openai.shapes import CursorPage, Deleted, File
 from shared.state import FileRecord
 
-log = structlog.get_logger()
 router = APIRouter()
 
 _PAGE = 10_000
@@ -178,8 +176,7 @@ async def download_file(
     part = asked_range(range_, file.bytes)
     chunks = checked_stream(services.storage, file, part)
     try:
-        # The first chunk is read here, so that errors come before the answer's first byte.
-        first = await anext(chunks, b"")
+        content = await opened(services, tenant, chunks)
     except NotFoundError as error:
         # Its object goes after its record.
         await live_file(services.state, tenant, file_id)
@@ -187,7 +184,7 @@ async def download_file(
             raise BrokenObjectError(file.key, "it is missing") from error
         raise no_such_file(file_id) from error
     return StreamingResponse(
-        _chained(first, chunks),
+        content,
         status_code=HTTPStatus.OK if part is None else HTTPStatus.PARTIAL_CONTENT,
         media_type="application/octet-stream",
         headers={
@@ -219,15 +216,3 @@ async def _file_bytes(
 def _check(form: Form, check: Callable[[Mapping[str, str]], None]) -> None:
     check(form.fields())
     require_purpose(form.fields().get("purpose"), form.filename, "file")
-
-
-async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    async with aclosing(rest):
-        yield first
-        try:
-            async for chunk in rest:
-                yield chunk
-        except BrokenObjectError as error:
-            # The length has been told, so a client notices that the end is missing.
-            log.error("file.damaged", key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all
-            raise

@@ -1,7 +1,8 @@
 """When a batch would be done if it were created now. Pure.
 
 A lane's load is known exactly only as far as it is the tenant's own: a forecast sees the others as
-a class, and a rounded rate, so that no tenant can measure another.
+a class, so that no tenant can measure another. What is known of the engine by kind of row tells
+nothing of others; the rate of the whole lane, which does, is rounded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,7 +43,8 @@ class Forecast(_Shape):
         description="Rows of other tenants on the lane that have no result yet, as a class."
     )
     rows_per_second: float | None = Field(
-        description="The lane's last measured rate, rounded down to 1, 2 or 5 times a power of ten."
+        description="The rate at which the lane's engine runs such rows, as far as it is known; "
+        "otherwise its last measured rate, rounded down to 1, 2 or 5 times a power of ten."
     )
 
 
@@ -54,18 +56,29 @@ class LaneForecast(Forecast):
 
 
 def lane_forecast(
-    lane: str, rows: int, *, own_ahead: int, others_ahead: int, rate: float, now: float
+    lane: str,
+    rows: int,
+    *,
+    own_ahead: int,
+    others_ahead: int,
+    rate: float,
+    now: float,
+    own_rate: float = 0.0,
+    starts_in: float = 0.0,
 ) -> LaneForecast:
-    """The forecast for rows that would come after all that the lane has."""
-    others, rate = load_of(others_ahead), rounded_rate(rate)
+    """The forecast for rows that would come after all that the lane has.
+
+    `own_rate` is the engine's for such rows, 0 if it is not known, and `rate` the lane's.
+    """
+    others, rate = load_of(others_ahead), own_rate or rounded_rate(rate)
     ahead = own_ahead + typical_rows(others)
     return LaneForecast(
         name=lane,
         rows=rows,
-        finish_at=int(now + (ahead + rows) / rate) if rate else None,
+        finish_at=int(now + starts_in + (ahead + rows) / rate) if rate else None,
         rows_ahead=own_ahead,
         others=others,
-        rows_per_second=rate or None,
+        rows_per_second=float(f"{rate:.2g}") or None,
     )
 
 

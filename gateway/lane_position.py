@@ -56,6 +56,10 @@ class LanePosition:
     had_engine_trouble: bool
     #: Why the batch lost this lane's rows, if it did.
     lane_failed: str | None
+    #: How many of the batch's rows the engine runs in a second; 0 if that is not known.
+    own_rate: float = 0.0
+    #: Seconds until the lane gives results, if it starts.
+    starts_in: float = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -133,7 +137,7 @@ def all_predicted(positions: list[LanePosition], *, now: float) -> Predicted | N
 
 def predicted(position: LanePosition, *, now: float) -> Predicted | None:
     """When the batch may start and finish on its lane; None if that cannot be predicted."""
-    rate = rounded_rate(position.job.rate)
+    rate = position.own_rate or rounded_rate(position.job.rate)
     if not position.may_run or not rate:
         return None
     rows = position.rows_left
@@ -142,8 +146,10 @@ def predicted(position: LanePosition, *, now: float) -> Predicted | None:
     shared_rows = max(rows, min(lane_rows, rows * assumed_sharers(position.other_tenants)))
     rows_ahead = position.ahead.rows + typical_rows(position.others_ahead)
     return Predicted(
-        start_at=None if position.has_begun else round(now + rows_ahead / rate),
-        finish_at=round(now + shared_rows / rate),
+        start_at=None
+        if position.has_begun
+        else round(now + position.starts_in + rows_ahead / rate),
+        finish_at=round(now + position.starts_in + shared_rows / rate),
     )
 
 

@@ -1,4 +1,4 @@
-"""Counts the event streams and live calls that each tenant has open, in all gateways together.
+"""Counts what each tenant has open, in all gateways together: event streams, downloads, live calls.
 
 Each stream is counted for a while and renewed as long as it is open, so those of a gateway that
 died are not counted for long.
@@ -13,6 +13,7 @@ import structlog
 
 from gateway.limit_errors import limit_reached
 from shared.errors import TransientError
+from shared.openai.limits import Amount
 from shared.state import Stream, Streams
 from shared.submission.admission import Reached
 from shared.tasks import end
@@ -25,10 +26,11 @@ _RENEW_SECONDS = 20.0
 
 
 class OpenStreams:
-    """The event streams of this process, or its live calls."""
+    """The event streams of this process, its downloads, or its live calls."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, amount: Amount) -> None:
         self._streams = streams
+        self._amount: Amount = amount
         self._open: set[Stream] = set()
         self._closed: set[Stream] = set()
         self._renewing: asyncio.Task[None] | None = None
@@ -37,12 +39,12 @@ class OpenStreams:
     async def take(self, tenant: str, *, limit: int) -> Stream:
         """A place for one more stream of the tenant. Raises LimitError if it has `limit` of them.
 
-        The place is free again after a while unless `counted` begins.
+        The place is free again after a while unless `counted` begins, or at once by `free`.
         """
         stream = Stream(tenant, secrets.token_hex(8))
         used = await self._streams.open(stream, limit=limit, seconds=COUNTED_SECONDS)
         if used is not None:
-            raise limit_reached(tenant, Reached("event_streams", None, limit, used))
+            raise limit_reached(tenant, Reached(self._amount, None, limit, used))
         return stream
 
     async def counted(
@@ -64,11 +66,15 @@ class OpenStreams:
             yield
         finally:
             self._open.discard(stream)
-            self._closed.add(stream)
-            # In a task, because whoever reads the stream may be cancelled; one for all, because
-            # thousands may end at once.
-            if self._closing is None or self._closing.done():
-                self._closing = asyncio.create_task(self._close())
+            self.free(stream)
+
+    def free(self, stream: Stream) -> None:
+        """Count the stream no longer."""
+        self._closed.add(stream)
+        # In a task, because whoever reads the stream may be cancelled; one for all, because
+        # thousands may end at once.
+        if self._closing is None or self._closing.done():
+            self._closing = asyncio.create_task(self._close())
 
     async def end(self) -> None:
         """Count none of them any more."""

@@ -82,10 +82,21 @@ class _Place(NamedTuple):
     row: int
 
 
-class _Response(msgspec.Struct):
+class _Error(msgspec.Struct):
+    line: int | None = None
+
+
+class _ErrorLine(msgspec.Struct):
     response: msgspec.Raw
+    error: _Error | None = None
 
 
 def has_run(line: bytes) -> bool:
     """Whether the row of an error line was run. If it was not, the line has no response."""
-    return bytes(msgspec.json.decode(line, type=_Response).response) != b"null"
+    return bytes(msgspec.json.decode(line, type=_ErrorLine).response) != b"null"
+
+
+def can_run(line: bytes) -> bool:
+    """Whether the row of an error line is a request; a bad line is named by its number."""
+    error = msgspec.json.decode(line, type=_ErrorLine).error
+    return error is None or error.line is None

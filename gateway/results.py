@@ -1,7 +1,5 @@
 """A batch's results so far: while it runs, and by the same offsets after its end."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -10,6 +8,7 @@ from fastapi.responses import StreamingResponse
 from gateway.auth import Tenant
 from gateway.batches import own_batch
 from gateway.dependencies import Use
+from gateway.downloads import opened
 from gateway.result_lines import Order, ResultLines
 from gateway.route_docs import addition
 from shared.errors import InvalidInputError
@@ -107,12 +106,4 @@ async def read_results(
     if end <= offset:
         return ResultStream(iter(()), headers=headers)
     chunks = lines.read(offset, end)
-    # The first chunk is read here, so that errors come before the answer's first byte.
-    return ResultStream(_chained(await anext(chunks, b""), chunks), headers=headers)
-
-
-async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    async with aclosing(rest):
-        yield first
-        async for chunk in rest:
-            yield chunk
+    return ResultStream(await opened(services, tenant, chunks), headers=headers)

@@ -6,7 +6,7 @@ from contextlib import aclosing, suppress
 
 from gateway.dependencies import Services
 from gateway.file_store import keep, live_file, objects, reserve
-from gateway.result_file import ResultFile, has_run
+from gateway.result_file import ResultFile, can_run, has_run
 from gateway.retry_rules import RetryRows, file_gone, nothing_to_retry
 from shared import ids
 from shared.errors import BatchyardError, CallerError, NotFoundError, TransientError
@@ -78,7 +78,7 @@ async def _rows(errors: ResultFile, wanted: RetryRows) -> AsyncIterator[int]:
     """The rows to run again, in order."""
     async with aclosing(errors.lines(0)) as lines:
         async for line in lines:
-            if wanted == "all" or has_run(line) == (wanted == "failed"):
+            if can_run(line) and (wanted == "all" or has_run(line) == (wanted == "failed")):
                 yield ids.row_of_result(line)
 
 

@@ -56,6 +56,12 @@ class GatewaySettings(SharedSettings):
         default=False,
         description="allow http URLs for webhook endpoints, in private networks and tests",
     )
+    min_bytes_per_second: int = Field(
+        default=16_384,
+        ge=1,
+        description="how fast a client has to read an answer; the connection of a slower one is "
+        "closed, after 30 seconds at the earliest",
+    )
     max_live_bytes: int = Field(
         default=33_554_432, ge=1, description="size of the body of a live call"
     )

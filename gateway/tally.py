@@ -6,6 +6,7 @@ from collections import Counter as Count
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.tokens import Counted, Counter, Method
+from shared.input.bad_lines import problem_of
 from shared.input.rows import Row
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.shapes import BatchError
@@ -111,7 +112,7 @@ class Tally:
             self._counters[row.url, row.model] = counter
             self.rows_by_model[row.model] += 1
             self.predicted_by_model[row.model] += row.tokens
-            if row.refusal is not None:
+            if row.refusal is not None or row.bad_line is not None:
                 self._add_refused(row)
                 continue
             self._bytes += len(row.line)
@@ -153,18 +154,9 @@ class Tally:
         )
 
     def _add_refused(self, row: Row) -> None:
-        assert row.refusal is not None  # noqa: S101  # the caller has checked
         self.refused_count += 1
-        if len(self.refused) < _MAX_LISTED:
-            param, message = row.refusal
-            self.refused.append(
-                BatchError(
-                    code="invalid_request",
-                    line=row.number,
-                    message=f"{message}.",
-                    param=f"body.{param}" if param else "body",
-                )
-            )
+        if len(self.refused) < _MAX_LISTED and (problem := problem_of(row)) is not None:
+            self.refused.append(problem)
 
     def _count(self, row: Row, counter: Counter) -> Counted | None:
         """Tokenize the row if it is in the sample, or may be too long, while there is time."""

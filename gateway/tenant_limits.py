@@ -48,8 +48,10 @@ class Limits(_Shape):
     batches_per_hour: Limit = Field(description=LIMITS["batches_per_hour"])
     enqueued_requests: Limit = Field(description=LIMITS["enqueued_requests"])
     enqueued_tokens: list[ModelLimit] = Field(description=LIMITS["enqueued_tokens"])
+    kept_batches: Limit = Field(description=LIMITS["kept_batches"])
     stored_bytes: Limit = Field(description=LIMITS["stored_bytes"])
     event_streams: Limit = Field(description=LIMITS["event_streams"])
+    downloads: Limit = Field(description=LIMITS["downloads"])
     live_requests_per_minute: Limit = Field(description=LIMITS["live_requests_per_minute"])
     live_tokens_per_minute: Limit = Field(description=LIMITS["live_tokens_per_minute"])
     live_calls: Limit = Field(description=LIMITS["live_calls"])
@@ -95,8 +97,10 @@ async def retrieve_limits(tenant: Tenant, services: Use) -> Limits:
             for model, limit in services.quota.token_limits(None, own).items()
             if limits.may_use(model)
         ],
+        kept_batches=amount(limits.kept_batches, used.kept_batches),
         stored_bytes=amount(limits.stored_bytes, used.stored_bytes),
         event_streams=amount(limits.event_streams, used.event_streams),
+        downloads=amount(limits.downloads, used.downloads),
         live_requests_per_minute=calls("live", live.calls),
         live_tokens_per_minute=calls("live-tokens", tokens.calls),
         live_calls=amount(limits.live_calls, used.live_calls),

@@ -48,6 +48,18 @@ class LaneJob(NamedTuple):
     spills_at: float
 
 
+class Start(NamedTuple):
+    """How far a lane's start is, and what earlier ones took, in seconds; 0 if nobody knows."""
+
+    #: When the lane's job was opened, in Unix seconds; 0 while there is none.
+    opened_at: float
+    has_results: bool
+    #: Whether the engine ran when the job was opened.
+    is_warm: bool
+    warm: float
+    cold: float
+
+
 def waits_for_job(job: LaneJob, failure: str | None, *, now: float) -> Waiting | None:
     """Why no lane job takes rows; None if one does. `failure` is why the engine cannot start."""
     if failure is not None:
@@ -67,6 +79,18 @@ def waits_for_job(job: LaneJob, failure: str | None, *, now: float) -> Waiting |
             "be replaced if it stays silent.",
         )
     return None
+
+
+def starts_in(start: Start, engine: EngineRecord | None, *, now: float) -> float:
+    """Seconds until a lane that has work gives results, as its earlier starts took; 0 if it runs.
+
+    A start that takes longer than those before is expected to end at once.
+    """
+    if start.has_results:
+        return 0.0
+    runs = start.is_warm or (engine is not None and engine.state == "running")
+    seconds = (start.warm or start.cold) if runs else (start.cold or start.warm)
+    return max(0.0, seconds - (now - start.opened_at if start.opened_at else 0.0))
 
 
 def waits_for_engine(

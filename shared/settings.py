@@ -55,6 +55,12 @@ class TenantDefaults(BaseSettings):
         description="prompt tokens of all running batches of a tenant for one model; "
         "a model's own `max_enqueued_tokens` in the catalog takes precedence",
     )
+    max_kept_batches: int = Field(
+        default=200_000,
+        ge=1,
+        description="batches of a tenant that are kept, running and ended: each takes some KB of "
+        "Redis until `BATCHYARD_BATCH_SECONDS` have passed",
+    )
     max_stored_bytes: int = Field(
         default=2_748_779_069_440,
         ge=0,
@@ -62,6 +68,9 @@ class TenantDefaults(BaseSettings):
     )
     max_event_streams: int = Field(
         default=1_000, ge=0, description="event streams that a tenant has open at once"
+    )
+    max_downloads: int = Field(
+        default=100, ge=0, description="downloads of a tenant at once, of files and of results"
     )
     live_requests_per_minute: int = Field(
         default=10_000, ge=1, description="live calls of a tenant in a minute"
@@ -98,8 +107,10 @@ class TenantDefaults(BaseSettings):
             batches_per_hour=self.batches_per_hour,
             enqueued_requests=self.max_enqueued_requests,
             enqueued_tokens=self.max_enqueued_tokens,
+            kept_batches=self.max_kept_batches,
             stored_bytes=self.max_stored_bytes,
             event_streams=self.max_event_streams,
+            downloads=self.max_downloads,
             live_requests_per_minute=self.live_requests_per_minute,
             live_tokens_per_minute=self.live_tokens_per_minute,
             live_calls=self.max_live_calls,
@@ -197,6 +208,11 @@ class SharedSettings(StoreSettings, TenantDefaults):
         default=False,
         description="let each line of an input name its own model and endpoint; set the same for "
         "gateway and dispatcher",
+    )
+    strict_input: bool = Field(
+        default=True,
+        description="fail a batch for a line that is no request, as OpenAI does; with `false`, "
+        "each such line gets an error and the others run. Set the same for gateway and dispatcher",
     )
     max_embedding_inputs: int = Field(
         default=50_000, ge=1, description="inputs of all requests of an embeddings batch together"

@@ -22,6 +22,10 @@ _COUNTS, _CHECKSUMS = 9, 2
 MAX_CALL_ENTRIES = 100
 
 
+#: How the name of a copy ends that has errors: plans of every version have room for a name.
+_WITH_ERRORS = "-errors"
+
+
 class Copy(NamedTuple):
     """Where a slice's lines stand next to each other: bytes [start, end) of a copy of the input."""
 
@@ -30,6 +34,11 @@ class Copy(NamedTuple):
     end: int
     #: The checksum of these bytes; empty in plans of versions that kept none.
     checksum: str = ""
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether errors stand in it for bad lines; then it alone has these lines."""
+        return self.name.endswith(_WITH_ERRORS)
 
     def fits(self, body: bytes) -> bool:
         """Whether these are its bytes."""
@@ -52,7 +61,7 @@ class Slice(NamedTuple):
     #: An index into the lanes of the batch's record.
     lane: int = 0
     mask: str = ""
-    #: Only to read less: if it is gone, the same lines are in the input.
+    #: Without errors it is only to read less: if it is gone, the same lines are in the input.
     copy: Copy | None = None
 
     @property
@@ -79,6 +88,11 @@ class Slice(NamedTuple):
         """The slice as stored in Redis. Scripts read rows and tokens by position."""
         length = 8 if self.copy else 7 if self.lane or self.mask else 5
         return json.dumps(self[:length])
+
+
+def with_errors(copy: str) -> str:
+    """The name for this copy if it has errors."""
+    return f"{copy}{_WITH_ERRORS}"
 
 
 def to_slice(text: str) -> Slice:

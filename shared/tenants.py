@@ -28,8 +28,10 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     batches_per_hour: int | None = None
     enqueued_requests: int | None = None
     enqueued_tokens: int | None = None
+    kept_batches: int | None = None
     stored_bytes: int | None = None
     event_streams: int | None = None
+    downloads: int | None = None
     live_requests_per_minute: int | None = None
     live_tokens_per_minute: int | None = None
     live_calls: int | None = None
@@ -64,8 +66,10 @@ LIMITS: Mapping[str, str] = {
     "batches_per_hour": "new batches in an hour, over HTTP and the bus",
     "enqueued_requests": "requests of all running batches",
     "enqueued_tokens": "prompt tokens of all running batches, for each model",
+    "kept_batches": "batches that are kept: all that run, and those that have ended",
     "stored_bytes": "bytes of files, and of the parts of uploads",
     "event_streams": "event streams that are open at once",
+    "downloads": "downloads at once, of files and of results so far",
     "live_requests_per_minute": "live calls in a minute",
     "live_tokens_per_minute": "tokens of live calls in a minute: of the prompt, as far as its "
     "length tells, and the most that the answer may have",
@@ -78,6 +82,7 @@ LIMITS: Mapping[str, str] = {
 _MAY_BE_ZERO = {
     "stored_bytes",
     "event_streams",
+    "downloads",
     "live_calls",
     "engine_deaths_per_day",
     "webhook_endpoints",

@@ -15,6 +15,7 @@ from shared import crash
 from shared.catalog import Catalog, Lane
 from shared.catalog_file import load_catalog
 from shared.errors import TransientError
+from shared.ordering.pace import to_text
 from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
@@ -26,7 +27,7 @@ from worker.engine_sizes import rows_at_once, small_rows, spare_seats, turn_rows
 from worker.lane_engines import LaneEngines
 from worker.lane_load import LaneLoad
 from worker.lane_work import LaneWork
-from worker.rate_meter import RateMeter
+from worker.pace_meter import PaceMeter
 from worker.settings import WorkerSettings
 
 log = structlog.get_logger()
@@ -85,10 +86,9 @@ class LaneJob:
         self._lane = lane
         self._job = job
         self._is_superseded = False
-        self._meter = RateMeter()
-        #: For deadlines, which are minutes or hours away.
-        self._token_meter = RateMeter(seconds=30)
         model = catalog.model(lane.model)
+        self._meter = PaceMeter(seats=rows_at_once(model))
+        self._rate = 0.0
         self._load = LaneLoad(
             rows_at_once=rows_at_once(model),
             small_rows=small_rows(model),
@@ -172,7 +172,7 @@ class LaneJob:
             # Nothing is claimed, and claiming is how a job learns that it was replaced.
             await self._work.require_job()
             return 0
-        return await self._work.start(engine, self._meter.rate)
+        return await self._work.start(engine, self._rate)
 
     async def _choose_engine(self) -> Lane | None:
         """The engine that takes the next rows; None while there is none, or nothing to run."""
@@ -207,25 +207,30 @@ class LaneJob:
 
     async def _beat(self) -> None:
         await self._work.renew_claims()
-        record = await self._state.lanes.job(self._lane.name)
-        for meter, count, known_rate in (
-            (self._meter, record.rows, record.rate),
-            (self._token_meter, record.tokens, record.token_rate),
-        ):
-            meter.measure(
-                count,
-                time.monotonic(),
-                is_working=bool(self._load.claims),
-                known_rate=known_rate,
-            )
+        name = self._lane.name
+        record, done, engine = await asyncio.gather(
+            self._state.lanes.job(name), self._state.lanes.done(name), self._state.engines.one(name)
+        )
+        runs = engine is not None and engine.state == "running"
+        self._meter.measure(
+            done,
+            time.monotonic(),
+            rows_claimed=sum(claim.slice.rows for claim in self._load.claims),
+            is_running=runs or record.is_warm or record.first_result_at > 0,
+            known=record.pace,
+        )
+        whole = self._meter.pace.whole
+        self._rate = whole.rows / whole.seconds if whole else record.rate
+        token_rate = whole.predicted / whole.seconds if whole else record.token_rate
         self._work.suspects = await self._state.lanes.suspects_count(self._lane.name)
         is_ours = await self._state.lanes.beat(
             self._lane.name,
             self._job,
-            rows_wanted=2 * self._load.wave_rows(self._meter.rate),
+            rows_wanted=2 * self._load.wave_rows(self._rate),
             executions=self._work.waves_started,
-            rate=self._meter.rate,
-            token_rate=self._token_meter.rate,
+            rate=self._rate,
+            token_rate=token_rate,
+            pace=to_text(self._meter.pace),
             **self._pools.report(),
         )
         # For a job that has missed the bell.

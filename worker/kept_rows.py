@@ -1,11 +1,14 @@
 """What is kept of a slice: the result lines of rows that an earlier run has answered. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from shared import ids
-from shared.slices import Part, Slice, SliceUsage
+from shared.input.bad_lines import error_of
+from shared.input.request_lines import custom_id_of
+from shared.slices import Claim, Part, Slice, SliceUsage
 from shared.spent import Spent, from_text
+from shared.unanswered import unanswered_line
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,22 @@ def kept_rows(slice_: Slice, part: Part | None, body: bytes) -> KeptRows:
     if not is_whole:
         return NOTHING
     return KeptRows(output, error, part.usage, from_text(part.spent))
+
+
+def with_bad_lines(kept: KeptRows, claim: Claim, lines: Sequence[bytes]) -> KeptRows:
+    """The same with the errors that stand for bad lines of the slice: these rows never run."""
+    slice_ = claim.slice
+    if slice_.copy is None or not slice_.copy.has_errors:
+        # A tenant may write what it likes into a line.
+        return kept
+    numbers = slice_.row_numbers
+    found = {
+        position: unanswered_line(claim.batch_id, numbers[position], custom_id_of(line), error)
+        for position, line in enumerate(lines)
+        if position not in kept and (error := error_of(line)) is not None
+    }
+    usage = kept.usage._replace(failed=kept.usage.failed + len(found))
+    return replace(kept, error={**kept.error, **found}, usage=usage)
 
 
 def _lines(text: bytes, positions: Mapping[int, int]) -> dict[int, bytes]:

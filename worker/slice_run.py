@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from shared.input.request_lines import split
 from shared.slices import Claim, Stop, StrikeRange
 from worker.engine_errors import Result
-from worker.kept_rows import kept_rows
+from worker.kept_rows import kept_rows, with_bad_lines
 from worker.row_works import works
 from worker.rows import PartBody, assemble
 from worker.strikes import strike_ranges
@@ -21,7 +21,8 @@ class SliceRun:
         self.lines = split(lines)
         #: Why the run must stop, if it must.
         self.stop: Stop | None = None
-        self._kept = kept_rows(claim.slice, claim.kept, kept)
+        answered = kept_rows(claim.slice, claim.kept, kept)
+        self._kept = with_bad_lines(answered, claim, self.lines)
         self._results: list[Result | None] = [None] * len(self.lines)
         self._in_engine: set[int] = set()
         self._strikes = [0] * len(self.lines)

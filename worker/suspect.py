@@ -8,7 +8,7 @@ from shared.input.request_lines import custom_id_of, split
 from shared.slices import Claim, Stop
 from worker.engine_errors import Result
 from worker.engine_results import SERVER_ERROR
-from worker.kept_rows import kept_rows
+from worker.kept_rows import kept_rows, with_bad_lines
 from worker.outcomes import Outcome, SliceResult
 from worker.row_works import works
 from worker.rows import PartBody, assemble
@@ -46,7 +46,8 @@ class Suspect:
         tenants_limit = max_tenant_deaths if limit is None else limit
         is_spent = claim.tenant_deaths >= tenants_limit
         fatal = 1 if is_spent or claim.engine_deaths >= max_deaths else MAX_STRIKES
-        self._kept = kept_rows(claim.slice, claim.kept, kept)
+        answered = kept_rows(claim.slice, claim.kept, kept)
+        self._kept = with_bad_lines(answered, claim, self.lines)
         self._dead = [
             row
             for row, count in enumerate(self.strikes)
@@ -117,7 +118,7 @@ class Suspect:
             tenant=claim.tenant,
             lane=claim.lane,
             line=number + 1,
-            custom_id=custom_id_of(self.lines[row]),
+            custom_id=custom_id_of(self.lines[row]) or "",
             deaths=self.strikes[row] - claim.strikes_before,
             reason=claim.last_words,
             at=now,

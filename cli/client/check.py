@@ -9,7 +9,7 @@ import typer
 from cli.client.exit_codes import ExitCode
 from cli.client.options import AsJson, Endpoint, Inputs, end_with
 from cli.client.output import is_terminal, print_json
-from cli.client.problems_text import problem_lines
+from cli.client.problems_text import problem_lines, warning_lines
 
 _CHUNK = 1024 * 1024
 _MAX_LISTED = 1000
@@ -26,6 +26,12 @@ def check(
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Each line may name its own model and endpoint.")
     ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            help="Whether a bad line fails the whole batch, as the gateway's operator set it."
+        ),
+    ] = True,
     max_rows: Annotated[int, typer.Option(min=1, help="The gateway's limit.")] = 50_000,
     max_custom_id: Annotated[
         int, typer.Option(min=1, help="The gateway's limit for the characters of a custom_id.")
@@ -39,7 +45,7 @@ def check(
     codes = []
     for path in input_files(files):
         limits = Limits(rows=max_rows, custom_id_characters=max_custom_id)
-        report = _checked(path, endpoint, model, limits, mixed=mixed)
+        report = _checked(path, endpoint, model, limits, mixed=mixed, strict=strict)
         if as_json or not is_terminal():
             print_json(report)
         else:
@@ -49,7 +55,13 @@ def check(
 
 
 def _checked(
-    path: Path, endpoint: str | None, models: list[str] | None, limits: Any, *, mixed: bool
+    path: Path,
+    endpoint: str | None,
+    models: list[str] | None,
+    limits: Any,
+    *,
+    mixed: bool,
+    strict: bool,
 ) -> dict[str, Any]:
     """What is wrong with one file: `errors` fail a batch, `refused` requests get an error each."""
     from cli.client.inputs import endpoint_of
@@ -65,7 +77,7 @@ def _checked(
     if chosen not in ENDPOINTS and not mixed:
         chosen = next(iter(ENDPOINTS))
     served = _AnyModel() if models is None else {name: frozenset(ENDPOINTS) for name in models}
-    found = InputCheck(chosen, served, limits, _AnyPlace(), is_mixed=mixed)
+    found = InputCheck(chosen, served, limits, _AnyPlace(), is_mixed=mixed, is_strict=strict)
     refused: list[dict[str, Any]] = []
     with path.open("rb") as file:
         rows: list[Any] = []
@@ -82,6 +94,7 @@ def _checked(
         "errors": [problem.model_dump() for problem in found.problems],
         "more_errors": max(0, found.problem_count - len(found.problems)),
         "refused": refused[:_MAX_LISTED],
+        "warnings": [warning.model_dump() for warning in found.warnings],
         "more_refused": max(0, found.refused - _MAX_LISTED),
     }
 
@@ -108,16 +121,9 @@ class _AnyPlace(dict[str, Any]):
 
 
 def _refusals(rows: list[Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "code": "invalid_request",
-            "line": row.number,
-            "message": f"{row.refusal.message}.",
-            "param": f"body.{row.refusal.param}" if row.refusal.param else "body",
-        }
-        for row in rows
-        if row.refusal is not None
-    ]
+    from shared.input.bad_lines import problem_of
+
+    return [problem.model_dump() for row in rows if (problem := problem_of(row)) is not None]
 
 
 def _lines(report: dict[str, Any]) -> list[str]:
@@ -127,10 +133,11 @@ def _lines(report: dict[str, Any]) -> list[str]:
     if report["model"]:
         about += f" for {report['model']} on {report['endpoint']}"
     if report["valid"]:
-        return [f"{about}, all valid"]
+        return [f"{about}, all valid", *warning_lines(report["warnings"])]
     return [
-        f"{about}, {wrong:,} problems, {refused:,} requests that an engine would refuse",
+        f"{about}, {wrong:,} problems, {refused:,} requests that would get an error",
         *problem_lines([*report["errors"], *report["refused"]]),
+        *warning_lines(report["warnings"]),
     ]
 
 

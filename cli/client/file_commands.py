@@ -146,7 +146,7 @@ def _row(file: Record) -> tuple[str, ...]:
 
 
 def _report_text(report: Record) -> str:
-    from cli.client.problems_text import problem_lines
+    from cli.client.problems_text import problem_lines, warning_lines
 
     tokens, forecast = report["tokens"], report["forecast"] or {}
     done = forecast.get("finish_at")
@@ -163,4 +163,7 @@ def _report_text(report: Record) -> str:
         f"line {one['line']}: longer than the model's context"
         for one in report["context_length"]["violations"]
     ]
-    return "\n".join([details(pairs), *problem_lines([*errors, *refused]), *too_long])
+    # A gateway of an older version has none.
+    warnings = warning_lines(report.get("warnings") or [])
+    found = problem_lines([*errors, *refused])
+    return "\n".join([details(pairs), *found, *too_long, *warnings])

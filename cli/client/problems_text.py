@@ -14,6 +14,11 @@ def problem_lines(problems: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def warning_lines(warnings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line for each warning."""
+    return [f"warning: {warning['message']}" for warning in warnings]
+
+
 def _line(problem: Mapping[str, Any]) -> str:
     place = f"line {problem['line']}: " if problem["line"] else ""
     param = f" ({problem['param']})" if problem.get("param") else ""

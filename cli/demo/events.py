@@ -66,11 +66,9 @@ class Listener:
     async def _listen(self) -> None:
         async with await aio_pika.connect(self._url, timeout=_START_SECONDS) as connection:
             channel = await connection.channel()
-            exchange = await channel.get_exchange(EVENTS_EXCHANGE, ensure=False)
             queue = await channel.get_queue(f"sub.{self._tenant}.{DEMO_QUEUE}")
             # What an earlier demo has left.
             await queue.purge()
-            await queue.bind(exchange, f"batch.*.{self._tenant}.*")
             await queue.consume(self._show, no_ack=True)
             self._screen.line("events", f"RabbitMQ queue {queue.name} on {EVENTS_EXCHANGE}")
             self._listening.set()

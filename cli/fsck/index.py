@@ -105,7 +105,11 @@ class IndexCheck:
             try:
                 body = await self._storage.get(key, start=copy.start, end=copy.end)
             except NotFoundError:
-                # Its lines are read from the input.
+                # Otherwise its lines are read from the input.
+                if copy.has_errors:
+                    says = f"only it has the lines of slice {planned.index}"
+                    about = Subject.BATCH, record.id
+                    yield Finding(key, Kind.COPY, Problem.MISSING, says, *about)
                 return
             if not copy.fits(body):
                 says = f"the lines of slice {planned.index} are not those that were written"

@@ -21,8 +21,8 @@ const connection = await amqp.connect(url);
 connection.on("close", () => process.exit(1)); // whoever starts us starts us again
 const channel = await connection.createChannel();
 await channel.prefetch(50);
-const queue = `sub.${tenant}.main`; // our own, and it stays while we are away
-await channel.bindQueue(queue, "batch.events", `batch.*.${tenant}.*`);
+// Our own, also while we are away. The operator has made it and bound it to our events.
+const queue = `sub.${tenant}.main`;
 await channel.consume(queue, (message) => {
   const { source, sequence, type, subject, data } = JSON.parse(message.content);
   const known = batches[source];

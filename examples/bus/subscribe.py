@@ -26,8 +26,8 @@ async def main(path: str) -> None:
     async with await aio_pika.connect_robust(URL) as connection:
         channel = await connection.channel()
         await channel.set_qos(prefetch_count=50)
-        queue = await channel.get_queue(f"sub.{TENANT}.main")  # ours, also while we are away
-        await queue.bind("batch.events", f"batch.*.{TENANT}.*")
+        # Ours, also while we are away. The operator has made it and bound it to our events.
+        queue = await channel.get_queue(f"sub.{TENANT}.main")
         async with queue.iterator() as messages:
             async for message in messages:
                 event = json.loads(message.body)

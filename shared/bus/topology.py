@@ -7,7 +7,7 @@ import base64
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -67,6 +67,8 @@ TENANT_QUEUE_UNUSED_SECONDS = 14 * 24 * 3600
 MAX_MESSAGE_BYTES = 4 * 1024**2
 #: What the names of a tenant's queues end in, unless the operator says otherwise.
 TENANT_QUEUES = ("main",)
+#: What `sub.<tenant>.<name>` is bound to, each in front of the tenant's own part of the key.
+TENANT_EVENTS = ("batch.*",)
 #: The name of the queues that `batchyard demo` reads, beside the others of its tenant.
 DEMO_QUEUE = "demo"
 DEMO_QUEUES = (*TENANT_QUEUES, DEMO_QUEUE)
@@ -78,21 +80,24 @@ TENANT_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
 
 _TENANT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_EVENTS = re.compile(r"(batch|request|slice)\.([a-z_]+|\*)")
 
 
 @dataclass(frozen=True)
 class Bounds:
     """How much of the broker a tenant may hold.
 
-    RabbitMQ counts connections and channels of a user, but neither queues nor exchanges, and
-    whoever may declare a queue may declare an exchange of that name. So a tenant declares nothing:
-    for each of `queues` it is given `sub.<tenant>.<name>` and `reply.<tenant>.<name>`. With None,
-    for a tenant that is trusted, it declares queues of any name and number itself.
+    RabbitMQ counts connections and channels of a user, but neither queues nor exchanges nor
+    bindings, and whoever may declare a queue may declare an exchange of that name. So a tenant
+    declares and binds nothing: for each of `queues` it is given `reply.<tenant>.<name>`, and
+    `sub.<tenant>.<name>` with a binding for each of `events`. With None as `queues`, for a tenant
+    that is trusted, it declares and binds queues itself, of any name and number.
     """
 
     connections: int = 20
     channels: int = 200
     queues: tuple[str, ...] | None = TENANT_QUEUES
+    events: tuple[str, ...] = TENANT_EVENTS
 
     def limits(self) -> dict[str, int]:
         """The limits of a user, as `rabbitmqctl set_user_limits` takes them."""
@@ -150,7 +155,7 @@ def event_key(event_type: str, tenant: str, batch_id: str) -> str:
 def logins(
     users: Sequence[User], *, random_bytes: Callable[[int], bytes] = secrets.token_bytes
 ) -> dict[str, Any]:
-    """The users with their rights and queues: `definitions` for a broker that has the rest.
+    """The users with their rights, queues and bindings: `definitions` for a broker with the rest.
 
     Raises `SetupError` as that does.
     """
@@ -162,6 +167,7 @@ def logins(
             section: [row for row in whole[section] if row["name"] in own]
             for section in ("queues", "policies")
         },
+        "bindings": [row for row in whole["bindings"] if row["destination"] in own],
     }
 
 
@@ -248,7 +254,10 @@ def definitions(
                 *((name, TENANT_QUEUE_ARGUMENTS) for user in tenants for name in queues_of(user)),
             )
         ],
-        "bindings": [_binding(*binding) for binding in BINDINGS],
+        "bindings": [
+            _binding(*binding)
+            for binding in (*BINDINGS, *(row for user in tenants for row in _bindings_of(user)))
+        ],
     }
 
 
@@ -270,6 +279,11 @@ def _require_usable(user: User) -> None:
             raise SetupError(
                 f"{name!r} cannot end the name of a queue: 1 to 100 of A-Z a-z 0-9 _ . -"
             )
+    for events in user.bounds.events:
+        if not _EVENTS.fullmatch(events):
+            raise SetupError(
+                f"{events!r} names no events: a type such as batch.completed, or batch.* for all."
+            )
     if min(user.bounds.connections, user.bounds.channels) < 1:
         raise SetupError(f"The user {user.name!r} needs at least one connection and one channel.")
 
@@ -283,8 +297,11 @@ def _permissions(user: User) -> dict[str, str]:
         written = _one_of([*EXCHANGE_TYPES, "amq.default"])
         return row | {"configure": "^$", "write": written, "read": _one_of(QUEUE_ARGUMENTS)}
     own = rf"(sub|reply)\.{user.name}\.{_queue_names(user.bounds)}"
+    if user.bounds.queues is not None:
+        return row | {"configure": "^$", "write": r"^batch\.submit$", "read": f"^{own}$"}
+    # Who binds a queue writes to the queue, and reads from the exchange.
     return row | {
-        "configure": f"^{own}$" if user.bounds.queues is None else "^$",
+        "configure": f"^{own}$",
         "write": rf"^(batch\.submit|{own})$",
         "read": rf"^(batch\.events|{own})$",
     }
@@ -311,6 +328,13 @@ def _queue_names(bounds: Bounds) -> str:
     return f"({'|'.join(map(re.escape, bounds.queues))})"
 
 
+def _bindings_of(user: User) -> Iterator[tuple[str, str, str]]:
+    """Exchange, queue and key of each binding that a tenant is given."""
+    for name in user.bounds.queues or ():
+        for events in user.bounds.events:
+            yield EVENTS_EXCHANGE, f"sub.{user.name}.{name}", f"{events}.{user.name}.*"
+
+
 def _one_of(names: Iterable[str]) -> str:
     return f"^({'|'.join(map(re.escape, names))})$"
 
@@ -332,7 +356,9 @@ def _topic_permissions(user: User) -> list[dict[str, str]]:
         | {
             "exchange": EVENTS_EXCHANGE,
             "write": "^$",
-            "read": r"^(batch|request|slice)\.([a-z_]+|\*)\.{username}\.[^.]+$",
+            "read": "^$"
+            if user.bounds.queues is not None
+            else r"^(batch|request|slice)\.([a-z_]+|\*)\.{username}\.[^.]+$",
         },
     ]
 

@@ -12,6 +12,8 @@ from shared.input.problems import DECODE_ERRORS, Problems, shortened
 from shared.input.request_lines import mended
 from shared.openai.endpoints import CONTENTS, ENDPOINTS
 
+#: A line has fewer problems.
+_MAX_PROBLEMS = 16
 #: What the check of any line looks at in a body, whatever it holds.
 _Body = msgspec.defstruct(
     "_Body",
@@ -36,16 +38,18 @@ class LineCheck:
     models: Mapping[str, AbstractSet[str]]
     #: Whether each line may name its own model and endpoint.
     is_mixed: bool
-    problems: Problems
     custom_id_characters: int
     custom_ids: NameSet = field(default_factory=NameSet)
     models_seen: set[str] = field(default_factory=set)
     #: Endpoint and model of the last line that named both correctly.
     last: tuple[str, str] | None = None
+    #: What is wrong with the line that was checked last.
+    problems: Problems = field(default_factory=lambda: Problems(_MAX_PROBLEMS))
     _decoder: msgspec.json.Decoder[Any] = field(default_factory=lambda: msgspec.json.Decoder(_Line))
 
     def check(self, number: int, line: bytes) -> Any | None:
-        """Report all problems of the line; returns the request that it is, good or bad."""
+        """Find all problems of the line; returns the request that it is, good or bad."""
+        self.problems = Problems(_MAX_PROBLEMS)
         try:
             line.decode()
             request = self._decode(line)
@@ -73,6 +77,11 @@ class LineCheck:
         self._check_model(number, request.body.model, url)
         self._check_content(number, request.body, url)
         return request
+
+    def forget_model(self) -> None:
+        """Let a later line say which model all lines are for."""
+        self.models_seen.clear()
+        self.last = None
 
     def _decode(self, line: bytes) -> Any:
         try:

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from shared.openai.bodies import ResponseFormat, Tool
 from shared.openai.endpoints import ENDPOINTS, Endpoint
+from shared.openai.ignored_fields import IGNORED
 
 #: Entries of a list in a plain line; the limits of a model may be lower than those of a longer one.
 MAX_PLAIN_LIST = 4
@@ -29,22 +30,28 @@ class _Message(msgspec.Struct, gc=False):
     tool_calls: None = None
 
 
-class _TextFormat(msgspec.Struct, tag_field="type", tag="text", gc=False):
+class _TextFormat(
+    msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True, gc=False
+):
     json_schema: None = None
 
 
-class _JsonFormat(msgspec.Struct, tag_field="type", tag="json_object", gc=False):
+class _JsonFormat(
+    msgspec.Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True, gc=False
+):
     json_schema: None = None
 
 
-class _JsonSchema(msgspec.Struct, gc=False):
+class _JsonSchema(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     name: str
     schema: dict[str, msgspec.Raw]
     description: str | None = None
     strict: bool | None = None
 
 
-class _SchemaFormat(msgspec.Struct, tag_field="type", tag="json_schema", gc=False):
+class _SchemaFormat(
+    msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True, gc=False
+):
     json_schema: _JsonSchema
 
 
@@ -121,7 +128,8 @@ def has_plain_constraint(body: Any) -> bool:
 
 def _other_fields(endpoint: Endpoint) -> Iterator[tuple[str, Any, Any]]:
     fields = endpoint.body.model_fields
-    unread = endpoint.body.unread - fields.keys()
+    # The check of any line counts those that are asked for in vain.
+    unread = endpoint.body.unread - fields.keys() - IGNORED.keys()
     for name in sorted(unread - {"stream", endpoint.body.exempting}):
         yield name, msgspec.Raw, msgspec.Raw()
     for name, field in fields.items():

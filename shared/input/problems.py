@@ -29,9 +29,17 @@ class Problems:
         self.count = 0
 
     def add(self, code: str, line: int | None, param: str | None, message: str) -> None:
-        self.count += 1
-        if len(self.listed) < self._max_listed:
-            self.listed.append(BatchError(code=code, line=line, param=param, message=message))
+        self.list(BatchError(code=code, line=line, param=param, message=message))
+
+    def list(self, *problems: BatchError) -> None:
+        """Add these."""
+        self.count += len(problems)
+        self.listed += problems[: max(0, self._max_listed - len(self.listed))]
+
+    def take(self, others: "Problems") -> None:
+        """Add those that others lists, and the number of those that it does not."""
+        self.list(*others.listed)
+        self.count += others.count - len(others.listed)
 
     def add_unlisted_count(self) -> None:
         """Say how many problems were left out; called once, after the last problem."""

@@ -9,7 +9,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class _CustomId(msgspec.Struct):
-    custom_id: str
+    custom_id: str | None
 
 
 def split(body: bytes) -> list[bytes]:
@@ -21,8 +21,8 @@ def split(body: bytes) -> list[bytes]:
     return [line for line in lines if line.strip()]
 
 
-def custom_id_of(line: bytes) -> str:
-    """What the client calls the request."""
+def custom_id_of(line: bytes) -> str | None:
+    """What the client calls the request; None for an error in place of a line without a name."""
     try:
         return msgspec.json.decode(line, type=_CustomId).custom_id
     except msgspec.DecodeError:

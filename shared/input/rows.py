@@ -19,7 +19,8 @@ class Row(msgspec.Struct, gc=False):
     The line feed is included in the bytes. `tokens` are predicted, prompt and output together.
     `output` is the output among them: what the request allows, or a guess if it sets no limit for
     one answer, in which case `limit` is None. `sequences` are its prompts times their answers. A
-    row with a `refusal` gets an error from the engine instead of an answer, so its output is 0.
+    row with a `refusal` gets an error from the engine instead of an answer, so its output is 0. A
+    row with a `bad_line` has that in place of its line, and never runs.
     """
 
     number: int
@@ -33,6 +34,7 @@ class Row(msgspec.Struct, gc=False):
     url: str
     model: str
     refusal: Refusal | None = None
+    bad_line: bytes | None = None
 
 
 def predicted_output(

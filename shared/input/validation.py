@@ -2,6 +2,7 @@
 
 Error codes and messages are OpenAI's. All bad lines are reported together. A request that the
 engine would refuse is a good line: it gets its error as a result, and the rest of the batch runs.
+So does a bad line where the operator wants it.
 """
 
 import json
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shared.input.bad_lines import BadRows, bad_line
 from shared.input.line_check import LineCheck
 from shared.input.plain_lines import (
     MAX_PLAIN_LIST,
@@ -30,9 +32,10 @@ from shared.input.rows import (
 )
 from shared.openai.bodies import Body, Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS, Endpoint, count_inputs
+from shared.openai.ignored_fields import IgnoredFields
 from shared.openai.row_limits import int_of, sequences
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
-from shared.openai.shapes import BatchError
+from shared.openai.shapes import BatchError, BatchWarning
 
 #: Lines that are decoded together: few enough to stay in the processor's cache.
 _LINES_TOGETHER = 64
@@ -73,6 +76,9 @@ class InputCheck:
     rules: Mapping[str, RowRules] = field(default_factory=dict)
     #: Whether each line may name its own model and endpoint.
     is_mixed: bool = False
+    #: Whether a bad line fails the batch; otherwise it is a row that gets an error, as long as
+    #: there is a good one.
+    is_strict: bool = True
     #: Lines that are requests, good or bad.
     rows: int = 0
     #: Where the next line begins in the object.
@@ -80,7 +86,7 @@ class InputCheck:
     #: Predicted for all good rows.
     prompt_tokens: int = 0
     embedding_inputs: int = 0
-    #: Good rows that get an error for what their bodies ask for.
+    #: Rows that get an error for what their lines ask for.
     refused: int = 0
     _line_number: int = 0
     _rest: bytes = b""
@@ -88,11 +94,14 @@ class InputCheck:
 
     def __post_init__(self) -> None:
         self._problems = Problems(self.limits.problems)
+        #: Those of bad lines.
+        self._bad = self._problems if self.is_strict else Problems(self.limits.problems)
+        self._bad_rows = BadRows()
+        self._ignored = IgnoredFields()
         self._line_check = LineCheck(
             self.endpoint,
             self.models,
             self.is_mixed,
-            self._problems,
             self.limits.custom_id_characters,
         )
 
@@ -104,6 +113,13 @@ class InputCheck:
     @property
     def problem_count(self) -> int:
         return self._problems.count
+
+    @property
+    def warnings(self) -> list[BatchWarning]:
+        """What the good rows ask for in vain."""
+        return [
+            BatchWarning(code="ignored_field", message=text) for text in self._ignored.messages()
+        ]
 
     @property
     def model(self) -> str | None:
@@ -130,13 +146,17 @@ class InputCheck:
             self._is_skipping = True
             self.offset += len(self._rest)
             self._rest = b""
-        return rows
+        return rows if self.is_strict else self._bad_rows.placed(rows)
 
     def finish(self) -> list[Row]:
         """End the input; returns the last row, if any, and judges the file as a whole."""
         last = None
         if self._rest or self._is_skipping:
             last = self._row(self._rest, line_feed=0)
+        rows = self._bad_rows.placed([last] if last else [])
+        if not (self.is_strict or self._bad_rows.has_good_row):
+            # Nothing says where the rows would go.
+            self._problems.take(self._bad)
         if self._line_number == 0 or (self.rows == 0 and not self.problems):
             self._problems.add(
                 "empty_file",
@@ -154,7 +174,7 @@ class InputCheck:
                 f"{self.limits.embedding_inputs} for all requests of a batch of embeddings.",
             )
         self._problems.add_unlisted_count()
-        return [] if last is None else [last]
+        return rows
 
     def _plain_rows(self, lines: list[bytes]) -> list[Row] | None:
         """What `_row` makes of the lines, if all are plainly right; several times as fast.
@@ -194,7 +214,7 @@ class InputCheck:
         for line, request, is_new, count in zip(lines, requests, are_new, counts, strict=True):
             number, start, end = number + 1, end, end + len(line) + 1
             if not is_new:
-                self._problems.add_duplicate(number, request.custom_id)
+                found += self._duplicate(number, start, end, line, request.custom_id)
                 continue
             limit = _first_limit(request.body, endpoint)
             # As `predicted_output` does, without a call for each row.
@@ -251,11 +271,33 @@ class InputCheck:
                     f"The input file has more than {self.limits.rows} requests, the limit.",
                 )
             return None
-        before = self.problem_count
+        has_model = bool(self._line_check.models_seen)
         request = self._line_check.check(self._line_number, line)
-        if request is None or self.problem_count > before:
-            return None
+        if request is None or self._line_check.problems.listed:
+            if not (self.is_strict or has_model):
+                self._line_check.forget_model()
+            end = self.offset
+            return self._bad_row(self._line_number, start, end, line, self._line_check.problems)
         return self._predicted(line, start, ENDPOINTS[request.url], request.body.model)
+
+    def _duplicate(
+        self, number: int, start: int, end: int, line: bytes, custom_id: str
+    ) -> list[Row]:
+        problems = Problems(1)
+        problems.add_duplicate(number, custom_id)
+        row = self._bad_row(number, start, end, line, problems)
+        return [] if row is None else [row]
+
+    def _bad_row(
+        self, number: int, start: int, end: int, line: bytes, problems: Problems
+    ) -> Row | None:
+        """The row of a bad line, without endpoint and model; None where it fails the batch."""
+        self._bad.list(*problems.listed)
+        if self.is_strict:
+            return None
+        self.refused += 1
+        bad = bad_line(line, problems.listed, max_custom_id=self.limits.custom_id_characters)
+        return Row(number, start, end, 1, 0, None, 1, b"", "", "", bad_line=bad)
 
     def _predicted(self, line: bytes, start: int, endpoint: Endpoint, model: str) -> Row:
         """The row of a good line, with what the engine will make of its body."""
@@ -268,6 +310,7 @@ class InputCheck:
             self.refused += 1
             refusal, limit, count, output = found, None, 1, 0
         else:
+            self._ignored.add(self._line_number, rules.ignored(endpoint.path, raw or {}))
             refusal, count = None, min(sequences(endpoint, raw or {}), _MAX_SEQUENCES)
             limit, min_tokens, is_unending = _asked_for(endpoint, found or raw or {})
             output = predicted_output(

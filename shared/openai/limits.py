@@ -15,7 +15,14 @@ RATE_NAMES = {
 }
 #: What a tenant may have at once, or in a day.
 Amount = Literal[
-    "requests", "tokens", "stored_bytes", "event_streams", "engine_deaths", "live_calls"
+    "requests",
+    "tokens",
+    "kept_batches",
+    "stored_bytes",
+    "event_streams",
+    "downloads",
+    "engine_deaths",
+    "live_calls",
 ]
 
 
@@ -39,6 +46,13 @@ _AMOUNTS: Mapping[Amount, _Words] = {
         "token_limit_exceeded",
         "Please try again once some in_progress batches have been completed.",
     ),
+    "kept_batches": _Words(
+        "Kept batch",
+        "batches that are kept",
+        "kept_batch_limit_exceeded",
+        "Batches are kept for some time after their end. Please try again once older ones have "
+        "been forgotten, or ask the operator to raise the limit.",
+    ),
     "stored_bytes": _Words(
         "Storage",
         "bytes of files and uploads",
@@ -50,6 +64,12 @@ _AMOUNTS: Mapping[Amount, _Words] = {
         "open event streams",
         "event_stream_limit_exceeded",
         "Please close a stream that you no longer need.",
+    ),
+    "downloads": _Words(
+        "Download",
+        "downloads at once",
+        "download_limit_exceeded",
+        "Please try again once one of them has ended.",
     ),
     "live_calls": _Words(
         "Live call",

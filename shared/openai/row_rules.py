@@ -4,13 +4,14 @@ Planning, dry runs and the engine's replica ask the same rules. A request that b
 error as its result, and the rest of the batch runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from shared.openai.bodies import Refusal
 from shared.openai.endpoints import ENDPOINTS, Endpoint
+from shared.openai.ignored_fields import ignored_fields
 from shared.openai.media import MediaRules, media_refusal
 from shared.openai.row_limits import RowLimits, int_of
 
@@ -61,6 +62,10 @@ class RowRules(BaseModel):
             or self.limits.refusal(endpoint, body)
             or media_refusal(body, self.media, extra_fields=self.extra_fields)
         )
+
+    def ignored(self, path: str, body: Mapping[str, Any]) -> Iterator[str]:
+        """The fields of a request that may run and that have no effect in it."""
+        return ignored_fields(ENDPOINTS[path], body, self.extra_fields)
 
     def with_places(self, places: tuple[str, ...]) -> Self:
         """The rules for a tenant that may name media in these places of S3."""

@@ -131,9 +131,12 @@ class BatchErrors(_Shape):
 
 
 class BatchWarning(_Shape):
-    """What may keep the batch from being done as asked, although nothing is wrong with it."""
+    """What may keep the batch from being done as asked, although nothing is wrong with it.
 
-    code: Literal["deadline_at_risk"]
+    `deadline_at_risk` until the batch ends; `ignored_field` for good.
+    """
+
+    code: Literal["deadline_at_risk", "ignored_field"]
     message: str
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shared.ordering.load import assumed_sharers, load_of, rounded_rate, typical_rows
+from shared.ordering.pace import Pace
 
 
 class RowsLeft(NamedTuple):
@@ -23,6 +24,9 @@ class LaneOutlook(NamedTuple):
     tokens_per_second: float = 0.0
     rows_per_second: float = 0.0
     running: Sequence[RowsLeft] = ()
+    pace: Pace = Pace()
+    #: Seconds until its engine gives results; 0 if it runs.
+    starts_in: float = 0.0
 
 
 def expected_end(
@@ -30,15 +34,18 @@ def expected_end(
     *,
     tenant: str,
     tokens: int,
+    kind: str = "",
     expires_at: float,
     weights: Mapping[str, float],
     now: float,
 ) -> float | None:
-    """When a batch of this many tokens would end; None if nobody knows.
+    """When a batch of this many tokens, and of rows of this kind, would end; None if nobody knows.
 
     Of the tenant's own batches, those go first whose windows close before this one's.
     """
-    rate = rounded_rate(lane.tokens_per_second)
+    known = lane.pace.of(kind)
+    # A pace tells nothing of others, so it need not be rounded.
+    rate = known.predicted / known.seconds if known else rounded_rate(lane.tokens_per_second)
     if not rate or lane.rows_per_second <= 0:
         return None
     tokens_per_row = lane.tokens_per_second / lane.rows_per_second
@@ -53,4 +60,4 @@ def expected_end(
     weight = weights.get(tenant, 1.0)
     share = weight / (weight + assumed_sharers(len({batch.tenant for batch in others})) - 1)
     # Others take their shares only as long as they have work.
-    return now + min(own / share, own + between) / rate
+    return now + lane.starts_in + min(own / share, own + between) / rate

@@ -59,7 +59,7 @@ _WRITTEN = (
     "strikes:*",
     "totals",
 )
-_READ = ("plan:*", "rebuilding", "tenants", "weights")
+_READ = ("engines", "plan:*", "rebuilding", "tenants", "weights")
 _CHANNELS = ("bell:*", "watch:*")
 _CALL = re.compile(r"redis\.call\('(\w+)'")
 

@@ -143,8 +143,8 @@ def _cost(fields: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def warnings_of(fields: Mapping[str, str]) -> list[dict[str, str]]:
-    """The warnings of a batch that has not ended."""
-    if fields["status"] in FINAL or "warnings" not in fields:
-        return []
-    found: list[dict[str, str]] = json.loads(fields["warnings"])
+    """The warnings of a batch, without those of its deadline once it has ended."""
+    found: list[dict[str, str]] = json.loads(fields.get("warnings", "[]"))
+    if fields["status"] in FINAL:
+        return [warning for warning in found if warning["code"] != "deadline_at_risk"]
     return found

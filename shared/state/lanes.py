@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from shared.lane_waits import LaneJob
+from shared.lane_waits import LaneJob, Start
 from shared.lifecycle import Status
 from shared.ordering.outlook import LaneOutlook, RowsLeft
+from shared.ordering.pace import Done, Pace, done_by_kind, to_pace
 from shared.slices import ReadySlice, Slice, to_slice
 from shared.state.client import Client
 from shared.state.scripts import Scripts, pairs
@@ -61,7 +62,8 @@ class Backlog(NamedTuple):
 class JobRecord(NamedTuple):
     """What is known about a lane's job. Times are Unix seconds, 0 if it never happened.
 
-    `rate` is the lane's rows per second. It outlives the job, and so do `token_rate` and `deaths`.
+    `rate` is the lane's rows per second while its engine is full. It outlives the job, and so do
+    `token_rate`, `deaths`, `pace` and what starts take.
     """
 
     id: str
@@ -82,6 +84,27 @@ class JobRecord(NamedTuple):
     #: Predicted for the rows that were committed, and how many of them a second.
     tokens: int = 0
     token_rate: float = 0
+    #: When the job had its first result; 0 if it has none.
+    first_result_at: float = 0
+    #: Whether the engine ran when the job was opened.
+    is_warm: bool = False
+    #: From a job's opening to its first result, in seconds, if the engine ran already and if it had
+    #: to start; 0 if that is not known.
+    warm_start: float = 0
+    cold_start: float = 0
+    #: What is known of the engine by kind of row.
+    pace: Pace = Pace()
+
+    def to_start(self) -> Start:
+        """What says when the lane gives results."""
+        has_job = bool(self.id)
+        return Start(
+            opened_at=self.opened_at if has_job else 0.0,
+            has_results=has_job and self.first_result_at > 0,
+            is_warm=has_job and self.is_warm,
+            warm=self.warm_start,
+            cold=self.cold_start,
+        )
 
     def to_lane_job(self) -> LaneJob:
         """What says why the lane waits."""
@@ -168,7 +191,7 @@ class Lanes:
                     for tenant, expires_at, *row in await pipe.execute()
                     if tenant is not None
                 ]
-        return LaneOutlook(job.token_rate, job.rate, running)
+        return LaneOutlook(job.token_rate, job.rate, running, job.pace)
 
     async def cost(self, lane: str) -> LaneCost:
         """What the lane has learned of its costs."""
@@ -328,6 +351,11 @@ class Lanes:
             deaths=int(fields.get("deaths", 0)),
             tokens=int(fields.get("tokens", 0)),
             token_rate=float(fields.get("token_rate", 0)),
+            first_result_at=int(fields.get("first_result_ms", 0)) / 1000,
+            is_warm=fields.get("is_warm") == "1",
+            warm_start=float(fields.get("warm_start", 0)),
+            cold_start=float(fields.get("cold_start", 0)),
+            pace=to_pace(fields.get("pace", "")),
         )
 
     async def open_job(self, lane: str, old: str, new: str) -> str:
@@ -338,6 +366,11 @@ class Lanes:
     async def close_job(self, lane: str, job: str) -> bool:
         """Close an idle lane job. Returns False while the lane has work."""
         return bool(await self._scripts.run("close_job", lane, job))
+
+    async def done(self, lane: str) -> dict[str, Done]:
+        """What the lane's jobs have ever done, by kind of row."""
+        counts = await self._redis.hgetall(self._key(lane, "done"))
+        return done_by_kind({name: int(count) for name, count in counts.items()})
 
     async def beat(self, lane: str, job: str, *, rows_wanted: int, **fields: float | str) -> bool:
         """Record a lane job's heartbeat and the rows it wants. False if it was superseded."""

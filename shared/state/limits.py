@@ -11,7 +11,7 @@ from shared.state.scripts import Scripts, pairs
 
 QuotaKind = Literal["requests", "tokens"]
 #: What may keep a tenant from creating a batch, besides the rate of new ones.
-NewBatchLimit = Literal["requests", "tokens", "stored_bytes", "engine_deaths"]
+NewBatchLimit = Literal["requests", "tokens", "kept_batches", "stored_bytes", "engine_deaths"]
 
 _MICROSECONDS = 1_000_000
 
@@ -93,8 +93,8 @@ class NewBatchParams(NamedTuple):
     """A new batch and the limits that apply to it.
 
     `requests` is how many requests the tenant's running batches may hold, and `tokens` how many
-    prompt tokens of each model that could run the batch. `bytes` are those that the batch brings.
-    None is no limit.
+    prompt tokens of each model that could run the batch. `bytes` are those that the batch brings,
+    and `kept_batches` is how many batches the tenant may have at all. None is no limit.
     """
 
     tenant: str
@@ -105,6 +105,7 @@ class NewBatchParams(NamedTuple):
     bytes: int = 0
     stored_bytes: int | None = None
     engine_deaths: int | None = None
+    kept_batches: int | None = None
 
     @property
     def arguments(self) -> list[str | int]:
@@ -117,6 +118,7 @@ class NewBatchParams(NamedTuple):
             self.requests,
             "" if self.stored_bytes is None else self.stored_bytes,
             "" if self.engine_deaths is None else self.engine_deaths,
+            "" if self.kept_batches is None else self.kept_batches,
             *pairs(self.tokens),
         ]
 
@@ -154,7 +156,7 @@ def _outcome(
             return RateStatus(params.rate, wait, 0, reset)
         case ["engine_deaths", used, wait_seconds]:
             return Exhausted("engine_deaths", used, wait_seconds)
-        case ["requests" | "tokens" | "stored_bytes" as limit, used]:
+        case ["requests" | "tokens" | "kept_batches" | "stored_bytes" as limit, used]:
             return Exhausted(limit, used)
         case _:
             return None

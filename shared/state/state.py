@@ -96,6 +96,7 @@ class State:
         self.keys = Keys(self._redis, scripts, namespace)
         self.tenants = Tenants(self._redis, scripts, namespace)
         self.streams = Streams(scripts)
+        self.downloads = Streams(scripts, "downloads")
         self.live_calls = LiveCalls(scripts)
         self.doors = Doors(self._redis, scripts, namespace)
         self.limits = Limits(scripts)

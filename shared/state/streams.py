@@ -1,4 +1,4 @@
-"""What tenants have open, in all gateways together: event streams, and live calls.
+"""What tenants have open, in all gateways together: event streams, downloads, and live calls.
 
 Nothing of it is on disk.
 """
@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple
 from shared.state.scripts import Scripts
 
 #: The first word of their keys.
-Kind = Literal["streams", "live-calls"]
+Kind = Literal["streams", "downloads", "live-calls"]
 
 
 class Stream(NamedTuple):
-    """One open event stream, or one live call."""
+    """One open event stream, one download, or one live call."""
 
     tenant: str
     id: str
@@ -32,7 +32,9 @@ class Streams:
         Returns None, or how many the tenant has if these are too many.
         """
         milliseconds = int(seconds * 1000)
-        is_open, count = await self._scripts.run("open_stream", *stream, limit, milliseconds)
+        is_open, count = await self._scripts.run(
+            "open_stream", self._kind, *stream, limit, milliseconds
+        )
         return None if is_open else count
 
     async def renew(self, streams: Iterable[Stream], *, seconds: float) -> None:

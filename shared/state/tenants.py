@@ -28,8 +28,10 @@ class Usage(NamedTuple):
     enqueued_requests: int
     #: By model.
     enqueued_tokens: Mapping[str, int]
+    kept_batches: int
     stored_bytes: int
     event_streams: int
+    downloads: int
     live_calls: int
     engine_deaths: int
     webhook_endpoints: int
@@ -137,11 +139,14 @@ class Tenants:
             pipe.hgetall(f"{ns}enqueued:{tenant}")
             pipe.hget(f"{ns}stored", tenant)
             pipe.zrange(f"{ns}streams:{tenant}", 0, -1, withscores=True)
+            pipe.zrange(f"{ns}downloads:{tenant}", 0, -1, withscores=True)
             pipe.zrange(f"{ns}live-calls:{tenant}", 0, -1, withscores=True)
             pipe.hget(_deaths_key(ns), tenant)
             pipe.zcard(f"{ns}webhooks:{tenant}")
+            pipe.zcard(f"{ns}batches:{tenant}")
             found = await pipe.execute()
-        (seconds, micros), marks, queue, stored, streams, calls, deaths, hooks = found
+        (seconds, micros), marks, queue, stored, *found = found
+        streams, downloads, calls, deaths, hooks, batches = found
         now = seconds * 1_000_000 + micros
         held = _holding(queue, stored)
         return Usage(
@@ -150,8 +155,10 @@ class Tenants:
             },
             enqueued_requests=held.requests,
             enqueued_tokens=held.tokens,
+            kept_batches=batches,
             stored_bytes=held.stored_bytes,
             event_streams=sum(ends > now / 1000 for _, ends in streams),
+            downloads=sum(ends > now / 1000 for _, ends in downloads),
             live_calls=sum(ends > now / 1000 for _, ends in calls),
             engine_deaths=int(deaths or 0),
             webhook_endpoints=hooks,

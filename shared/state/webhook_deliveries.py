@@ -25,6 +25,7 @@ class Due(NamedTuple):
     """A claimed delivery with everything that an attempt needs. Times are Unix seconds."""
 
     endpoint: str
+    tenant: str
     id: str
     #: A fencing number: an attempt that outlives its claim cannot be settled.
     claim: int
@@ -104,15 +105,25 @@ class WebhookDeliveries:
                 return
 
     async def claim(
-        self, *, limit: int, per_endpoint: int, lease_seconds: float
+        self,
+        *,
+        limit: int,
+        per_endpoint: int,
+        lease_seconds: float,
+        under_way: Mapping[str, int] | None = None,
     ) -> tuple[list[Due], float | None]:
         """Claim due deliveries. Also returns the seconds until more may be due, if known.
 
-        Claims up to `limit`, and keeps each endpoint at no more than `per_endpoint` at once.
+        Claims up to `limit`, keeps each endpoint at no more than `per_endpoint` at once, and gives
+        a tenant no more than it leaves free of the limit, with those that it has `under_way`.
         """
         answer = json.loads(
             await self._scripts.run(
-                "claim_webhooks", limit, per_endpoint, int(lease_seconds * 1000)
+                "claim_webhooks",
+                limit,
+                per_endpoint,
+                int(lease_seconds * 1000),
+                json.dumps(dict(under_way or {})),
             )
         )
         wait: float = answer["wait_ms"] / 1000
@@ -182,6 +193,7 @@ def _due(
     url: str,
     secrets: list[str],
     slow: str,
+    tenant: str,
     kind: str,
     batch: str,
     sequence: str,
@@ -191,6 +203,7 @@ def _due(
 ) -> Due:
     return Due(
         endpoint=endpoint,
+        tenant=tenant,
         id=delivery_id,
         claim=claim,
         url=url,

@@ -17,6 +17,7 @@ class Trial(NamedTuple):
 
     id: str
     endpoint: str
+    tenant: str
     url: str
     secrets: tuple[str, ...]
     event: WebhookEvent
@@ -43,8 +44,12 @@ class WebhookTrials:
         seconds, _ = await self._redis.time()
         found: list[Trial] = []
         for one in wanted:
-            url, secret, old = await self._redis.hmget(
-                f"{self._namespace}webhook:{one['endpoint']}", "url", "secret", "old_secrets"
+            url, secret, old, tenant = await self._redis.hmget(
+                f"{self._namespace}webhook:{one['endpoint']}",
+                "url",
+                "secret",
+                "old_secrets",
+                "tenant",
             )
             if url and seconds - one["at"] < _TEST_SECONDS:
                 event = WebhookEvent(
@@ -54,7 +59,7 @@ class WebhookTrials:
                     data=WebhookEventData(id=SAMPLE_BATCH),
                 )
                 secrets = _live_secrets(secret, old, seconds)
-                found.append(Trial(one["id"], one["endpoint"], url, secrets, event))
+                found.append(Trial(one["id"], one["endpoint"], tenant or "", url, secrets, event))
         return found
 
     async def finish(self, trial: Trial, attempt: WebhookAttempt) -> None:

@@ -53,6 +53,7 @@ class NewBatchQuota:
     mixed_batches: bool = False
     stored_bytes: int | None = None
     engine_deaths: int | None = None
+    kept_batches: int | None = None
 
     @classmethod
     def of(cls, settings: SharedSettings, catalog: Catalog) -> Self:
@@ -64,6 +65,7 @@ class NewBatchQuota:
             mixed_batches=settings.mixed_batches,
             stored_bytes=settings.max_stored_bytes,
             engine_deaths=settings.max_engine_deaths_per_day,
+            kept_batches=settings.max_kept_batches,
         )
 
     async def reserve(self, state: State, tenant: str, batch_id: str, endpoint: str) -> Reservation:
@@ -103,6 +105,7 @@ class NewBatchQuota:
             batch.bytes,
             _first(settings.stored_bytes, self.stored_bytes),
             _first(settings.engine_deaths_per_day, self.engine_deaths),
+            _first(settings.kept_batches, self.kept_batches),
         )
 
 
@@ -141,6 +144,7 @@ def _outcome(
         "tokens": tokens,
         "stored_bytes": params.stored_bytes or 0,
         "engine_deaths": params.engine_deaths or 0,
+        "kept_batches": params.kept_batches or 0,
     }[outcome.limit]
     of_model = model if outcome.limit == "tokens" else None
     return Reached(outcome.limit, of_model, limit, outcome.used, outcome.wait_seconds)

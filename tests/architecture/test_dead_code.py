@@ -48,7 +48,6 @@ _USED_ELSEWHERE = {
     "estimate_inmemory_data_size": "Ray Data",
     "get_read_tasks": "Ray Data",
     "connection_made": "asyncio's transports",
-    "connection_lost": "asyncio's transports",
     "add_lora_async": "vLLM's AsyncLLM",
     "get_supported_tasks_async": "vLLM's AsyncLLM",
     "seekable": "Arrow, and Python's own readers",

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aio_pika
-import httpx
 import jsonschema
 import pytest
 import yaml
@@ -182,9 +181,6 @@ def _run_example(
     given.write_bytes(_whole(lines) if is_whole else lines)
     source = f"/tenants/{TENANT.name}/batches/{ids.batch_id(TENANT.name, message_id)}"
     queue = f"sub.{TENANT.name}.main"
-    with _running(site, subscribe, folder, tools):
-        wait_until(lambda: _is_bound(site, queue))
-
     for _ in range(2):
         done = subprocess.run(
             [*submit, str(given), message_id],
@@ -340,7 +336,6 @@ async def _open_door(site: Site) -> AsyncIterator[_Door]:
         events = await channel.get_queue(f"sub.{tenant}.{_DOOR}")
         for queue in (replies, events):
             await queue.purge()
-        await events.bind(topology.EVENTS_EXCHANGE, f"batch.*.{tenant}.*")
         door = _Door(channel, replies.name)
         await replies.consume(door.take)
         await events.consume(door.take)
@@ -460,17 +455,6 @@ def _running(
         finally:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-
-
-def _is_bound(site: Site, queue: str) -> bool:
-    """Whether somebody has bound the queue to the events."""
-    found = httpx.get(
-        f"http://127.0.0.1:{site.broker.management_port}/api/queues/%2F/{queue}/bindings",
-        auth=(TENANT.name, TENANT.password),
-    )
-    return found.is_success and any(
-        row["source"] == topology.EVENTS_EXCHANGE for row in found.json()
-    )
 
 
 async def _purge(site: Site, queue: str) -> None:

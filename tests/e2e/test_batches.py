@@ -268,7 +268,6 @@ async def _submit_on_the_bus(
         channel = await connection.channel()
         events = await channel.get_queue("sub.demo.main")
         await events.purge()
-        await events.bind(topology.EVENTS_EXCHANGE, "batch.*.demo.*")
         replies = await channel.get_queue("reply.demo.main")
         await replies.purge()
         exchange = await channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)

@@ -24,7 +24,15 @@ _LARGE = bytes(5 * 1024 * 1024)
 _PAUSE_SECONDS = 0.02
 #: On a busy machine it goes on for so much longer, until each thing was refused once.
 _MORE_SECONDS = 90.0
-_REFUSED = ("connections", "channels", "queues", "exchanges", "dead-lettering", "large message")
+_REFUSED = (
+    "connections",
+    "channels",
+    "queues",
+    "exchanges",
+    "bindings",
+    "dead-lettering",
+    "large message",
+)
 
 
 class Greedy:
@@ -43,6 +51,7 @@ class Greedy:
             self._repeat("channels", self._channels),
             self._repeat("queues", self._declared_queue),
             self._repeat("exchanges", self._declared_exchange),
+            self._repeat("bindings", self._binding),
             self._repeat("dead-lettering", self._dead_lettering),
             self._repeat("large message", self._large_message),
             self._megabytes(),
@@ -85,6 +94,13 @@ class Greedy:
     async def _declared_exchange(self, link: AbstractConnection) -> None:
         channel = await link.channel()
         await channel.declare_exchange(f"sub.{self._tenant}.main", aio_pika.ExchangeType.FANOUT)
+
+    async def _binding(self, link: AbstractConnection) -> None:
+        queue = await (await link.channel()).get_queue(f"sub.{self._tenant}.main")
+        # The broker keeps the arguments of each in memory.
+        key = f"batch.*.{self._tenant}.{self.tried['bindings']}"
+        arguments: dict[str, Any] = {"x": "x" * 100_000}
+        await queue.bind(topology.EVENTS_EXCHANGE, key, arguments=arguments)
 
     async def _dead_lettering(self, link: AbstractConnection) -> None:
         channel = await link.channel()

@@ -190,7 +190,7 @@ async def test_slow_objects_of_one_tenant_hold_up_no_other_tenant(
     assert {answers[one]["status"] for one in (*slow, *other)} == {"accepted"}
 
 
-async def test_batches_that_end_over_slow_objects_hold_up_no_other_tenant(
+async def test_batches_that_end_over_slow_objects_of_two_tenants_hold_up_no_third(
     state: State, straight: Storage, proxy: S3Proxy, s3: S3
 ) -> None:
     catalog = Catalog.model_validate(yaml.safe_load(CATALOG))
@@ -213,7 +213,8 @@ async def test_batches_that_end_over_slow_objects_hold_up_no_other_tenant(
         await cancel(state, straight, batch_id)
         return batch_id
 
-    slow = [await cancelled("acme", f"slow-{number}") for number in range(20)]
+    # Two that are slow together leave a slot to the third.
+    slow = [await cancelled(one, f"slow-{n}") for one in ("acme", "initech") for n in range(10)]
     other = await cancelled("globex", "in")
 
     def judge(_: str, path: str) -> None:

@@ -221,8 +221,8 @@ class Outsider:
                     return answer
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    # A subscriber as docs/bus-events.md has it: on the queue that a tenant is given, which it binds
-    # each time that it connects, and with an ack after its own commit.
+    # A subscriber as docs/bus-events.md has it: on the queue that a tenant is given, and with an
+    # ack after its own commit.
 
     async def _keep_listening(self, listening: asyncio.Event) -> None:
         while True:
@@ -239,8 +239,6 @@ class Outsider:
             channel.close_callbacks.add(lambda *_: lost.set())
             await channel.set_qos(prefetch_count=100, timeout=_CALL_SECONDS)
             events = await channel.get_queue(f"sub.{tenant}.main")
-            exchange = await channel.get_exchange("batch.events", ensure=False)
-            await events.bind(exchange, f"batch.*.{tenant}.*", timeout=_CALL_SECONDS)
             await events.consume(self._take_event, timeout=_CALL_SECONDS)
             replies = await channel.get_queue(f"reply.{tenant}.main")
             await replies.consume(self._take_reply, timeout=_CALL_SECONDS)

@@ -1,4 +1,4 @@
--- needs: lifecycle, event, progress, slice, part, served, waiting, transition, spent
+-- needs: lifecycle, event, progress, slice, part, served, waiting, transition, pace, spent
 -- Records a part. The first commit of a slice wins; later ones change nothing.
 -- ARGV: lane, batch id, index, epoch, part (JSON), completed, failed, input tokens, cached tokens,
 -- output tokens, reasoning tokens, what to announce about the slice (JSON; '' for nothing), then id
@@ -43,6 +43,7 @@ local function correct_charge(was_claimed)
   charge(lane, batch[5], used)
   learn_cost(lane, predicted, cjson.decode(part))
   redis.call('HINCRBY', lane_key(lane, 'job'), 'tokens', predicted)
+  count_for_pace(lane, redis.call('HGET', key, 'endpoint') or '', rows, predicted, used)
 end
 
 local function end_claim()
@@ -75,6 +76,7 @@ end
 local function count_for_job()
   redis.call('HINCRBY', lane_key(lane, 'job'), 'rows', rows)
   redis.call('HINCRBY', lane_key(lane, 'job'), 'slices', 1)
+  learn_start(lane)
   -- Any result shows that the engine works, and resets its count of deaths in a row.
   local dead_rows = math.max(0, #ARGV - DEAD_ROWS_FROM + 1) / 2
   if rows > dead_rows then redis.call('HDEL', lane_key(lane, 'job'), 'deaths') end

@@ -1,4 +1,4 @@
--- Renews open event streams or live calls, in memory only like their opening.
+-- Renews open event streams, downloads or live calls, in memory only like their opening.
 -- ARGV: kind, milliseconds, then pairs: tenant, stream
 redis.set_repl(redis.REPL_NONE)
 for i = 3, #ARGV, 2 do

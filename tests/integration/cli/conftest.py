@@ -87,6 +87,15 @@ def bind(queue: str, exchange: str, key: str) -> Action:
     return action
 
 
+def bind_exchange(exchange: str, source: str, key: str) -> Action:
+    """A binding of an exchange that is there."""
+
+    async def action(channel: AbstractChannel) -> object:
+        return await (await channel.get_exchange(exchange, ensure=False)).bind(source, key)
+
+    return action
+
+
 def take(queue: str) -> Action:
     """The next message, removed; None where there is none."""
 

@@ -20,6 +20,7 @@ from dispatcher.reaper import Reaper
 from shared.catalog_file import load_catalog
 from shared.errors import SetupError
 from shared.ledger.commits import cancel
+from shared.ledger.copies import copies_prefix
 from shared.ledger.kinds import Kind
 from shared.ledger.quarantine import QUARANTINE
 from shared.retention import RESERVED_SECONDS
@@ -36,7 +37,7 @@ from tests.integration.cli.test_damage import (
     name_fleet,
 )
 from tests.integration.cli.yards import Yards, empty, pack_up
-from tests.integration.dispatcher.conftest import SMALL_ENGINES, BatchYard, a_planner, good
+from tests.integration.dispatcher.conftest import SMALL_ENGINES, BatchYard, a_planner, good, lines
 from tests.servers import S3
 
 _NOTHING = dict.fromkeys(DAMAGES, "")
@@ -169,6 +170,18 @@ async def test_each_damage_is_found_and_what_is_safe_is_repaired(kind: Kind, yar
         if one.body is not None and one.damage != WHOLE:
             there = one.key in await yards.storage.keys(one.key)
             assert one.body in kept or (there and await yards.storage.get(one.key) == one.body)
+
+
+async def test_a_copy_that_alone_has_its_lines_is_missed(yards: Yards) -> None:
+    planner = a_planner(yards.state, yards.storage, yards.catalog, strict_input=False)
+    batch_id = await yards.submit("with a bad line", 3, body=lines(2) + b"{")
+    await planner.plan(batch_id)
+    [key] = await yards.storage.keys(copies_prefix(batch_id))
+    await yards.storage.remove([key])
+
+    _, told = await _fsck()
+
+    assert [(one["key"], one["problem"]) for one in told["findings"]] == [(key, "missing")]
 
 
 def _batch(made: list[Any], key: str) -> str:

@@ -182,6 +182,24 @@ async def test_a_message_is_refused_whose_tenant_has_no_room_for_it(
     await packer.make(inline("fourth", body, tenant="globex"))
 
 
+async def test_a_tenant_with_as_many_batches_as_it_may_keep_creates_no_more(
+    yard: BatchYard, catalog: Catalog, state: State
+) -> None:
+    packer = _packer(yard, catalog)
+    await state.tenants.put("acme", TenantSettings(kept_batches=1))
+    await packer.make(inline("first", lines(1)))
+
+    with pytest.raises(RejectedError) as refused:
+        await packer.make(inline("second", lines(1)))
+    # A repeat makes no other batch.
+    await packer.make(inline("first", lines(1)))
+    await packer.make(inline("third", lines(1), tenant="globex"))
+
+    [reason] = refused.value.reasons
+    assert reason.code == "quota_exceeded"
+    assert "Kept batch limit reached in organization acme." in reason.message
+
+
 async def test_results_count_and_are_never_refused(
     yard: BatchYard, state: State, catalog: Catalog
 ) -> None:

@@ -12,7 +12,7 @@ from shared.state import State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
 from tests.batches import JOB
-from tests.integration.dispatcher.conftest import BatchYard, a_planner, lines
+from tests.integration.dispatcher.conftest import BatchYard, a_planner, good, lines
 from tests.manifests import inline
 
 _LANE = "m@gpu"
@@ -47,6 +47,21 @@ async def test_a_batch_that_cannot_be_done_in_time_says_so_from_its_plan_on(
     entries = await yard.state.outbox.read("events", limit=99, wait_seconds=0.001)
     snapshots = [one.snapshot() for one in entries if one.fields["type"] == "batch.in_progress"]
     assert ["warnings" in snapshot for snapshot in snapshots] == [bool(codes)]
+
+
+async def test_what_requests_ask_for_in_vain_is_said_for_good(yard: BatchYard) -> None:
+    await _runs_at(yard.state, tokens_per_second=1.0)
+
+    batch_id = await yard.plan(
+        lines(10, max_tokens=1000, web_search_options={"a": 1}), expires_at=_soon()
+    )
+
+    running = (await yard.state.batches.get(batch_id)).to_openai()
+    await yard.run(batch_id, lambda _: good())
+    await yard.finaliser.finish(batch_id)
+    ended = (await yard.state.batches.get(batch_id)).to_openai()
+    codes = [[warning.code for warning in batch.warnings] for batch in (running, ended)]
+    assert codes == [["deadline_at_risk", "ignored_field"], ["ignored_field"]]
 
 
 async def test_where_no_rate_is_known_nothing_is_said(yard: BatchYard) -> None:

@@ -1,6 +1,7 @@
 """The deliverer against real receivers on this machine."""
 
 import time
+from functools import partial
 
 import pytest
 from openai import InvalidWebhookSignatureError
@@ -130,6 +131,25 @@ async def test_a_slow_receiver_does_not_hold_up_another(state: State) -> None:
         slow.gate.set()
         await eventually(lambda: stuck.has("delivered", deliveries=10))
     assert len(set(slow.ids)) == len(slow.ids) == 10
+
+
+async def test_a_tenant_with_many_slow_receivers_leaves_attempts_to_others(state: State) -> None:
+    async with receiving() as slow, receiving() as fast, delivering(state, each=4, attempts=8):
+        slow.gate.clear()
+        stuck = [await an_endpoint(state, slow.url) for _ in range(4)]
+        await an_endpoint(state, fast.url, tenant="globex")
+        for _ in range(4):
+            await _cancelled(state, "acme")
+        # Half of them: its endpoints could have twice as many as there are.
+        await eventually(lambda: len(slow.calls) == 4)
+
+        await _cancelled(state, "globex")
+
+        await eventually(lambda: len(fast.calls) == 1)
+        assert len(slow.calls) == 4
+        slow.gate.set()
+        for endpoint in stuck:
+            await eventually(partial(endpoint.has, "delivered", deliveries=4))
 
 
 @pytest.mark.parametrize("status", [429, 502, 504])

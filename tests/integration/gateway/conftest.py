@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-import uvicorn
 from openai import AsyncOpenAI
 
 from dispatcher.finaliser import Finaliser
 from gateway.app import build_app
+from gateway.server import Server
 from gateway.settings import GatewaySettings
 from shared.catalog_file import load_catalog
 from shared.settings import open_storage
@@ -83,9 +83,7 @@ def settings(redis_url: str, amqp_url: str, s3: S3, catalog: Path) -> GatewaySet
 @contextlib.contextmanager
 def running(settings: GatewaySettings) -> Iterator[Gateway]:
     """The gateway in a thread; it has stopped in order when this ends."""
-    server = uvicorn.Server(
-        uvicorn.Config(build_app(settings), port=0, log_config=None, timeout_graceful_shutdown=5)
-    )
+    server = Server.of(build_app(settings), settings, port=0, timeout_graceful_shutdown=5)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

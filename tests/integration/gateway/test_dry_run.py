@@ -274,11 +274,12 @@ async def test_the_schema_says_what_it_is(acme: Caller) -> None:
     assert {"$ref": "#/components/schemas/DryRun"} in answers
 
 
-async def test_where_lines_may_name_their_models_each_lane_is_shown(
+async def test_lines_may_name_their_models_and_be_bad_alone_where_operators_allow_it(
     settings: GatewaySettings, gateway: Gateway, gateway_state: State
 ) -> None:
+    allowed = {"mixed_batches": True, "strict_input": False}
     catalog = gateway.settings.catalog
-    with running(settings.model_copy(update={"catalog": catalog, "mixed_batches": True})) as other:
+    with running(settings.model_copy(update={"catalog": catalog, **allowed})) as other:
         async with calling(other, gateway_state) as acme:
             file_id = await _upload(
                 acme, _line("a"), _line("b", model="roomy"), _line("c"), _line("d", 90)
@@ -288,6 +289,8 @@ async def test_where_lines_may_name_their_models_each_lane_is_shown(
                 await gateway_state.lanes.beat(lane, "job", rows_wanted=1, rate=rate)
 
             found = (await _dry_run(acme, file_id)).json()
+            file_id = await _upload(acme, _line("a"), b"{", _line("a"), _line("b", model="nobody"))
+            bad = (await _dry_run(acme, file_id)).json()
 
     assert (found["valid"], found["model"], found["lane"], found["rows"]) == (False, None, None, 4)
     assert [(one["name"], one["rows"]) for one in found["lanes"]] == [(LANE, 3), ("roomy@cpu", 1)]
@@ -295,6 +298,12 @@ async def test_where_lines_may_name_their_models_each_lane_is_shown(
     assert [bad["line"] for bad in found["context_length"]["violations"]] == [4]
     assert found["context_length"]["max_model_len"] is None
     assert (found["tokens"]["rows_counted"], found["tokens"]["is_estimate"]) == (4, False)
+    assert (bad["valid"], bad["errors"], bad["rows"]) == (False, None, 4)
+    assert [(one["code"], one["line"]) for one in bad["refused"]["data"]] == [
+        ("invalid_json_line", 2),
+        ("duplicate_custom_id", 3),
+        ("model_not_found", 4),
+    ]
 
 
 async def _dry_run(caller: Caller, file_id: str, **changes: Any) -> httpx.Response:

@@ -13,11 +13,12 @@ from gateway.open_streams import OpenStreams
 from shared.errors import LimitError
 from shared.ledger.keys import add_key, change_key
 from shared.ledger.tenants import change_tenant
+from shared.lifecycle import Status
 from shared.scopes import Scope
 from shared.state import State, Stream
 from shared.storage import Storage
 from shared.tenants import EVERY_TENANT
-from tests.batches import in_progress
+from tests.batches import in_progress, in_status
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller, Gateway
 
@@ -77,6 +78,8 @@ async def test_a_tenant_sees_its_limits_with_what_is_used(
     assert found["requests_per_minute"]["limit"] == 100_000
     assert found["file_requests_per_minute"] == {"limit": 2, "used": 1}
     assert found["event_streams"] == {"limit": settings.max_event_streams, "used": 0}
+    assert found["kept_batches"] == {"limit": settings.max_kept_batches, "used": 1}
+    assert found["downloads"] == {"limit": settings.max_downloads, "used": 0}
     assert found["engine_deaths_per_day"] == {"limit": 200, "used": 0}
     assert found["webhook_endpoints"] == {"limit": 10, "used": 0}
     assert found["custom_id_characters"] == 512
@@ -173,6 +176,27 @@ async def test_a_file_is_refused_that_a_tenant_has_no_room_for(
     assert refused.headers["x-should-retry"] == "false"
     # Two files with their records, and the object of a deleted one, which is swept later.
     assert len(await bucket.keys(f"files/{acme.tenant}/")) == 5
+
+
+async def test_a_tenant_with_as_many_batches_as_it_may_keep_creates_no_more(
+    acme: Caller, globex: Caller, set_: Callable[..., Any], gateway_state: State
+) -> None:
+    await set_(kept_batches=2)
+    first, _ = [await in_status(gateway_state, Status.FAILED, tenant=acme.tenant) for _ in range(2)]
+    params = _params((await acme.openai.files.create(file=LINE, purpose="batch")).id)
+    theirs = _params((await globex.openai.files.create(file=LINE, purpose="batch")).id)
+
+    refused = await acme.http.post("/v1/batches", json=params)
+    used = (await acme.http.get("/v1/limits")).json()["kept_batches"]
+    others = await globex.http.post("/v1/batches", json=theirs)
+    await gateway_state.batches.forget([first])
+    room_again = await acme.http.post("/v1/batches", json=params)
+
+    error = refused.json()["error"]
+    assert (refused.status_code, used) == (429, {"limit": 2, "used": 2})
+    assert error["code"] == "kept_batch_limit_exceeded"
+    assert "Limit: 2 batches that are kept. Used: 2." in error["message"]
+    assert (others.status_code, room_again.status_code) == (200, 200)
 
 
 async def test_of_uploads_at_once_as_many_are_kept_as_there_is_room_for(
@@ -272,7 +296,7 @@ async def test_a_stream_counts_again_after_redis_has_forgotten_it(state: State) 
 
 
 async def test_a_stream_whose_reader_is_cancelled_is_counted_no_longer(state: State) -> None:
-    streams = OpenStreams(state.streams)
+    streams = OpenStreams(state.streams, "event_streams")
     place = await streams.take("acme", limit=1)
 
     async def frames() -> AsyncIterator[bytes]:

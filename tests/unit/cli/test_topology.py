@@ -43,7 +43,14 @@ def test_the_rights_of_new_tenants_can_be_had_alone() -> None:
         _output("--definitions", "--only-logins", "--tenant", "acme", "--tenant", "globex")
     )
 
-    assert set(made) == {"users", "permissions", "topic_permissions", "queues", "policies"}
+    assert set(made) == {
+        "users",
+        "permissions",
+        "topic_permissions",
+        "queues",
+        "policies",
+        "bindings",
+    }
     assert {row["user"] for row in made["topic_permissions"]} == {"acme", "globex"}
 
 
@@ -64,11 +71,12 @@ def test_the_text_names_everything_and_the_commands_that_give_the_rights() -> No
 
 
 def test_bounds_of_tenants_are_in_the_text_as_commands() -> None:
-    text = _output("--tenant", "acme", "--queue", "orders")
+    text = _output("--tenant", "acme", "--queue", "orders", "--event", "batch.failed")
 
     [words] = re.findall(r"rabbitmqctl (set_user_limits acme .*)", text)
     assert json.loads(shlex.split(words)[2]) == Bounds().limits()
     assert re.search(r"queue +sub\.acme\.orders ", text)
+    assert re.search(r"binding +batch\.events +batch\.failed\.acme\.\* -> sub\.acme\.orders", text)
     assert f'"max-length-bytes": {topology.TENANT_QUEUE_MAX_BYTES}' in text
     assert f"max_message_size = {topology.MAX_MESSAGE_BYTES}," in text
 

@@ -32,3 +32,8 @@ def test_a_batch_is_done_when_its_last_lane_is() -> None:
         whole.rows_per_second,
     )
     assert combined([]) is None
+
+
+def test_the_pace_of_such_rows_and_the_start_of_the_engine_count() -> None:
+    assert _forecast(own_rate=20.0, starts_in=60.0).finish_at == 1062
+    assert _forecast(own_rate=23.4567).rows_per_second == 23

@@ -131,3 +131,10 @@ def test_a_predicted_end_after_the_window_is_warned_of() -> None:
     assert [one.code for one in late_warnings(prediction, expires_at=1999)] == ["deadline_at_risk"]
     assert late_warnings(prediction, expires_at=2000) == []
     assert late_warnings(None, expires_at=0) == []
+
+
+def test_the_pace_of_the_batchs_own_rows_counts_before_that_of_the_lane() -> None:
+    found = predicted(replace(ALONE, own_rate=25.0, starts_in=90.0), now=NOW)
+
+    assert found is not None
+    assert (found.start_at, found.finish_at) == (1090, 1094)

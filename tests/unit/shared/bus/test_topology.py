@@ -11,6 +11,7 @@ from shared.errors import SetupError
 
 SERVICE = User("batchyard", "secret", tenant=False)
 ACME = User("acme", "secret", tenant=True)
+TRUSTED = User("acme", "secret", tenant=True, bounds=Bounds(queues=None))
 
 
 def rows(section: str, **fields: str) -> list[dict[str, Any]]:
@@ -18,10 +19,11 @@ def rows(section: str, **fields: str) -> list[dict[str, Any]]:
     return [row for row in found if fields.items() <= row.items()]
 
 
-def may(user: str, right: str, exchange: str, key: str) -> bool:
+def may(user: User, right: str, exchange: str, key: str) -> bool:
     """As RabbitMQ decides: the name replaces {username}, and the pattern may match anywhere."""
-    [row] = rows("topic_permissions", user=user, exchange=exchange)
-    return re.search(row[right].replace("{username}", user), key) is not None
+    found = definitions([user])["topic_permissions"]
+    [row] = [row for row in found if row["exchange"] == exchange]
+    return re.search(row[right].replace("{username}", user.name), key) is not None
 
 
 def test_the_password_hash_is_the_salt_and_the_digest_of_salt_and_password() -> None:
@@ -67,8 +69,8 @@ def test_a_tenant_has_the_permissions_of_the_contract() -> None:
 
     own = r"(sub|reply)\.acme\.(main)"
     assert row["configure"] == "^$"
-    assert row["write"] == rf"^(batch\.submit|{own})$"
-    assert row["read"] == rf"^(batch\.events|{own})$"
+    assert row["write"] == r"^batch\.submit$"
+    assert row["read"] == f"^{own}$"
 
 
 def test_a_tenant_has_the_queues_that_it_was_given_and_declares_none() -> None:
@@ -78,10 +80,36 @@ def test_a_tenant_has_the_queues_that_it_was_given_and_declares_none() -> None:
     [row] = made["permissions"]
     given = {queue["name"] for queue in made["queues"]} - topology.QUEUE_ARGUMENTS.keys()
     assert given == {"sub.acme.orders", "sub.acme.a.b", "reply.acme.orders", "reply.acme.a.b"}
-    assert all(re.search(row[right], name) for name in given for right in ("read", "write"))
+    assert all(re.search(row["read"], name) for name in given)
     for strange in ("sub.acme.axb", "sub.acme.other", "xsub.acme.orders", "sub.globex.orders"):
         assert not any(re.search(row[right], strange) for right in ("read", "write", "configure"))
-    assert not any(re.search(row["configure"], name) for name in given)
+    assert not any(
+        re.search(row[right], name) for name in given for right in ("configure", "write")
+    )
+
+
+def test_a_tenants_queues_are_bound_to_the_events_that_it_was_given() -> None:
+    bounds = Bounds(queues=("orders", "bills"), events=("batch.completed", "batch.failed"))
+    made = definitions([User("acme", "secret", tenant=True, bounds=bounds)])
+
+    bound = [
+        (row["destination"], row["routing_key"])
+        for row in made["bindings"]
+        if row["source"] == topology.EVENTS_EXCHANGE
+    ]
+    assert bound == [
+        (f"sub.acme.{name}", f"batch.{kind}.acme.*")
+        for name in ("orders", "bills")
+        for kind in ("completed", "failed")
+    ]
+    [permission] = made["permissions"]
+    assert not re.search(permission["read"], topology.EVENTS_EXCHANGE)
+
+
+@pytest.mark.parametrize("events", ["", "#", "batch.#", "batch.*.globex", "*.*", "batch.a|b"])
+def test_events_that_could_be_those_of_others_are_refused(events: str) -> None:
+    with pytest.raises(SetupError, match="names no events"):
+        definitions([User("acme", "secret", tenant=True, bounds=Bounds(events=(events,)))])
 
 
 def test_a_tenant_that_is_trusted_declares_queues_itself_and_they_end_unused() -> None:
@@ -131,14 +159,14 @@ def test_each_queue_of_a_tenant_is_bounded_in_bytes() -> None:
 
 @pytest.mark.parametrize("key", ["submit.v1.acme", "cancel.v1.acme"])
 def test_a_tenant_may_submit_and_cancel_for_itself(key: str) -> None:
-    assert may("acme", "write", topology.SUBMIT_EXCHANGE, key)
+    assert may(ACME, "write", topology.SUBMIT_EXCHANGE, key)
 
 
 @pytest.mark.parametrize(
     "key", ["submit.v1.globex", "submit.v1.acme.x", "x.submit.v1.acme", "submit.v2.acme", "#"]
 )
 def test_a_tenant_may_write_nothing_else(key: str) -> None:
-    assert not may("acme", "write", topology.SUBMIT_EXCHANGE, key)
+    assert not may(ACME, "write", topology.SUBMIT_EXCHANGE, key)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +180,9 @@ def test_a_tenant_may_write_nothing_else(key: str) -> None:
         "request.quarantined.acme.*",
     ],
 )
-def test_a_tenant_may_bind_to_its_own_events(key: str) -> None:
-    assert may("acme", "read", topology.EVENTS_EXCHANGE, key)
+def test_a_tenant_that_is_trusted_may_bind_to_its_own_events(key: str) -> None:
+    assert not may(ACME, "read", topology.EVENTS_EXCHANGE, key)
+    assert may(TRUSTED, "read", topology.EVENTS_EXCHANGE, key)
 
 
 @pytest.mark.parametrize(
@@ -172,13 +201,13 @@ def test_a_tenant_may_bind_to_its_own_events(key: str) -> None:
     ],
 )
 def test_a_tenant_may_bind_to_nothing_else(key: str) -> None:
-    assert not may("acme", "read", topology.EVENTS_EXCHANGE, key)
+    assert not may(TRUSTED, "read", topology.EVENTS_EXCHANGE, key)
 
 
 @pytest.mark.parametrize("right", ["read", "write"])
 def test_a_tenant_may_neither_forge_events_nor_read_submissions(right: str) -> None:
-    forged = may("acme", "write", topology.EVENTS_EXCHANGE, "batch.completed.acme.batch_1")
-    read = may("acme", "read", topology.SUBMIT_EXCHANGE, "submit.v1.acme")
+    forged = may(ACME, "write", topology.EVENTS_EXCHANGE, "batch.completed.acme.batch_1")
+    read = may(ACME, "read", topology.SUBMIT_EXCHANGE, "submit.v1.acme")
 
     assert not {"write": forged, "read": read}[right]
 
@@ -233,6 +262,7 @@ def test_logins_are_users_with_their_rights_and_queues_and_nothing_else() -> Non
         assert made.pop(section) == whole[section]
     assert {queue["name"] for queue in made.pop("queues")} == {"sub.acme.main", "reply.acme.main"}
     assert [one["name"] for one in made.pop("policies")] == ["batch-tenant-expiry-globex"]
+    assert [one["routing_key"] for one in made.pop("bindings")] == ["batch.*.acme.*"]
     assert made == {}
 
 

@@ -46,6 +46,8 @@ def test_a_full_queue_is_explained_in_openais_words() -> None:
     [
         ("stored_bytes", "Storage limit", "delete files"),
         ("event_streams", "Event stream limit", "close a stream"),
+        ("kept_batches", "Kept batch limit", "ask the operator"),
+        ("downloads", "Download limit", "once one of them has ended"),
         ("engine_deaths", "Engine death limit", "engine_died"),
     ],
 )

@@ -1,0 +1,26 @@
+-- What the pace of a lane's engine is learned from.
+
+-- Adds the rows of a slice, and their tokens as predicted and as used, to those of their kind. Kinds are
+-- named as in shared/ordering/pace.py: by the endpoint and the power of four of a row's tokens.
+local function count_for_pace(lane, endpoint, rows, predicted, used)
+  local tokens = math.max(1, predicted / math.max(1, rows))
+  local kind = endpoint .. ' ' .. int(math.floor(math.log(tokens) / math.log(4) + 1e-9))
+  local done = lane_key(lane, 'done')
+  redis.call('HINCRBY', done, 'rows ' .. kind, int(rows))
+  redis.call('HINCRBY', done, 'predicted ' .. kind, int(predicted))
+  redis.call('HINCRBY', done, 'used ' .. kind, int(used))
+end
+
+-- Learns from the first result of a lane job how long a start takes: that of a job alone, if the engine
+-- ran already, or that of both. The last one counts for a half. Engines of other pools start as they do.
+local function learn_start(lane)
+  local job = lane_key(lane, 'job')
+  if redis.call('HSETNX', job, 'first_result_ms', int(now_ms)) == 0 then return end
+  local seen = redis.call('HMGET', job, 'opened_at_ms', 'is_warm', 'runs_on')
+  if not seen[1] then return end
+  if seen[3] and seen[3] ~= '' and string.match(lane, '[^@]*$') ~= seen[3] then return end
+  local field = seen[2] == '1' and 'warm_start' or 'cold_start'
+  local seconds = (now_ms - tonumber(seen[1])) / 1000
+  local before = tonumber(redis.call('HGET', job, field) or seconds)
+  redis.call('HSET', job, field, string.format('%.3f', (before + seconds) / 2))
+end

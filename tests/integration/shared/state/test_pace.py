@@ -1,0 +1,73 @@
+"""What Redis keeps for the pace of a lane's engine, and of its starts."""
+
+from redis.asyncio import Redis
+
+from shared.ordering.pace import Done, Pace, kind_of, to_text
+from shared.slices import SliceUsage
+from shared.state import State
+from tests.batches import JOB, LANE, ROWS_A_SLICE, claimed, part
+
+_USAGE = SliceUsage(ROWS_A_SLICE, 0, 700, 100, 50, 0)
+
+
+async def _commit(state: State) -> None:
+    """One slice of a new batch gets its results."""
+    [claim] = await claimed(state, slices=1)
+    assert await state.claims.commit(claim, part(claim)._replace(usage=_USAGE)) == "ok"
+
+
+async def test_rows_are_counted_by_their_kind_with_predicted_and_used_tokens(state: State) -> None:
+    await state.lanes.open_job(LANE, "", JOB)
+    [claim] = await claimed(state, slices=1)
+    result = part(claim)._replace(usage=_USAGE)
+
+    for _ in range(2):
+        assert await state.claims.commit(claim, result) == "ok"
+
+    kind = kind_of("/v1/chat/completions", claim.slice.tokens, claim.slice.rows)
+    assert await state.lanes.done(LANE) == {
+        kind: Done(rows=ROWS_A_SLICE, predicted=claim.slice.tokens, used=650)
+    }
+
+
+async def test_the_time_of_a_start_is_learned_and_outlives_the_job(
+    state: State, redis: Redis, namespace: str
+) -> None:
+    key = f"{namespace}lane:{LANE}:job"
+    await state.lanes.open_job(LANE, "", JOB)
+    opened_at_ms = int((await redis.hget(key, "opened_at_ms")) or 0)
+    await redis.hset(key, "opened_at_ms", opened_at_ms - 90_000)
+
+    await _commit(state)
+    first = await state.lanes.job(LANE)
+    await _commit(state)
+
+    job = await state.lanes.job(LANE)
+    assert 90 <= first.cold_start <= 150
+    assert (first.warm_start, job.cold_start) == (0, first.cold_start)
+    assert job.first_result_at == first.first_result_at > 0
+
+    await state.lanes.open_job(LANE, JOB, "job-2")
+    job = await state.lanes.job(LANE)
+    assert (job.first_result_at, job.cold_start) == (0, first.cold_start)
+
+
+async def test_a_start_on_another_pool_says_nothing_of_the_lanes_own(state: State) -> None:
+    await state.lanes.open_job(LANE, "", JOB)
+    await state.lanes.beat(LANE, JOB, rows_wanted=1, runs_on="elsewhere")
+
+    await _commit(state)
+
+    job = await state.lanes.job(LANE)
+    assert job.first_result_at > 0
+    assert job.cold_start == 0
+
+
+async def test_the_pace_outlives_the_job_that_measured_it(state: State) -> None:
+    pace = Pace().learn({"/v1/embeddings 2": Done(10, 400, 300)}, 2.0)
+    await state.lanes.open_job(LANE, "", JOB)
+    await state.lanes.beat(LANE, JOB, rows_wanted=1, pace=to_text(pace))
+
+    await state.lanes.open_job(LANE, JOB, "job-2")
+
+    assert (await state.lanes.job(LANE)).pace == pace
