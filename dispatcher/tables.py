@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from dispatcher.result_files import Results
-from shared import crash, ids
+from shared import ids
 from shared.dataset.frames import Done, Problem
 from shared.errors import BatchyardError, NotFoundError, TransientError
 from shared.ledger.commits import Assembled
@@ -128,7 +128,6 @@ class Tables:
             async with aclosing(self._frames(record, wanted, results)) as frames:
                 async for file in self._files(record, wanted, folder, frames):
                     files.append(file)
-                    crash.point("tables.file_written")
         except _LostError as lost:
             with suppress(TransientError, StorageRefusedError):
                 await folder.storage.remove([file.key for file in files])
@@ -137,7 +136,6 @@ class Tables:
             return msgspec.structs.replace(table, code=problem.code, message=problem.message)
         table = msgspec.structs.replace(table, files=files)
         await write_success(folder.storage, table)
-        crash.point("tables.written")
         return table
 
     async def _frames(self, record: BatchRecord, wanted: WantedTable, results: Results) -> _Frames:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
@@ -206,7 +206,9 @@ async def test_a_table_without_what_its_rows_carry_says_so_and_the_results_stay(
         key = carried_key(batch_id)
         body = bytearray(await yard.storage.get(key))
         body[20] ^= 1
-        await (yard.storage.remove([key]) if damage == "gone" else yard.storage.put(key, body))
+        await (
+            yard.storage.remove([key]) if damage == "gone" else yard.storage.put(key, bytes(body))
+        )
 
         batch = await ended(yard, batch_id, lambda _: said("x"))
 
