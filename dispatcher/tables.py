@@ -127,7 +127,7 @@ class Tables:
         try:
             async with aclosing(self._frames(record, wanted, results)) as frames:
                 async for file in self._files(record, wanted, folder, frames):
-                    files.append(file)
+                    files.append(file)  # noqa: PERF401  # what was written before a failure counts
         except _LostError as lost:
             with suppress(TransientError, StorageRefusedError):
                 await folder.storage.remove([file.key for file in files])
