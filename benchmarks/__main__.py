@@ -28,6 +28,7 @@ from benchmarks.index_growth import index_growth
 from benchmarks.lane_waits import lane_waits
 from benchmarks.lanes import CASES, Scale
 from benchmarks.large_inputs import million_rows, validation
+from benchmarks.live import live_and_batch, live_calls
 from benchmarks.page_costs import page_costs
 from benchmarks.prefixes import prefixes
 from benchmarks.rows import CHAT, EMBEDDINGS
@@ -217,6 +218,8 @@ def main() -> None:
         "bus-flood",
         "index",
         "prefixes",
+        "live",
+        "live-and-batch",
     )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*names, []])
@@ -262,6 +265,8 @@ def _measure_fleet(names: list[str], turns: int, figures: list[Figure]) -> None:
                 figure for measure in CASES.values() for figure in measure(fleet, Scale())
             ],
             "ending": lambda: ending(fleet),
+            "live": lambda: live_calls(fleet, turns=turns),
+            "live-and-batch": lambda: live_and_batch(fleet, turns=turns),
         }
         for name in names:
             print(f"measuring  {name}", flush=True)

@@ -11,6 +11,7 @@ import structlog
 from dispatcher.result_files import ResultFiles, Results
 from dispatcher.result_lines import InputLostError
 from dispatcher.tables import Tables
+from dispatcher.traces import step
 from dispatcher.unrun_rows import CLOSING_REASONS
 from shared import crash
 from shared.errors import (
@@ -71,7 +72,11 @@ class Finaliser:
         record = await self._state.batches.get(batch_id)
         if record.status not in CLOSING_REASONS or await self._state.claims.inflight(batch_id):
             return
-        event = ending_event(record)
+        with step("finish", record):
+            await self._finish(record)
+
+    async def _finish(self, record: BatchRecord) -> None:
+        batch_id, event = record.id, ending_event(record)
         if event is not Event.OUTPUT_COMMITTED:
             await self._state.claims.commit_kept(batch_id)
         try:

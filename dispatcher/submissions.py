@@ -32,6 +32,7 @@ from shared.state import RateStatus, State
 from shared.storage import Storage
 from shared.submission.accept import accept, accept_known
 from shared.submission.admission import NewBatchQuota, Reached, refusal_text
+from shared.tracing import spans
 
 
 class Submissions:
@@ -174,7 +175,7 @@ def _manifest(envelope: Envelope, submission: Submission, source: Mapping[str, A
         metadata="" if metadata is None else json.dumps(metadata),
         correlation_id=envelope.correlation_id,
         reply_to=envelope.reply_to or "",
-        traceparent=traceparent,
+        traceparent=spans.current() or traceparent,
         tracestate=tracestate,
         deliver_results=bool(submission.deliver and submission.deliver.results),
         **{"input_file_id": ids.input_file_id(batch_id), **source},

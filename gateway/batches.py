@@ -22,8 +22,10 @@ from gateway.dependencies import Services, Use
 from gateway.dry_run import DryRun
 from gateway.file_store import live_file
 from gateway.limits import reserve_batch
+from gateway.reasons import shown
 from gateway.route_docs import addition, json_body
 from gateway.settings import GatewaySettings
+from gateway.traces import trace_of
 from shared import crash, ids
 from shared.bus.messages import window_seconds
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
@@ -107,6 +109,7 @@ async def new_batch(
         return (await services.state.batches.get(batch_id)).to_openai()
     table = _table(services, tenant, params)
     source = {**await _source(services, tenant, params, batch_id), **table}
+    source |= trace_of(request)
     manifest = _manifest(params, tenant, source, message_id, settings)
     accepted = await accept(services.state, services.storage, manifest)
     crash.point("gateway.accepted")
@@ -145,13 +148,14 @@ async def list_batches(
         limit=limit or _PAGE,
         changed_after=None if updated_after is None else int(updated_after * 1_000_000),
     )
-    return CursorPage.of([batch.to_openai() for batch in found], has_more=has_more)
+    return CursorPage.of(await shown(services.storage, found), has_more=has_more)
 
 
 @router.get("/batches/{batch_id}")  # noqa: FAST003  # the dependency that gives the batch reads it
-async def retrieve_batch(batch: OwnBatch) -> Batch:
+async def retrieve_batch(batch: OwnBatch, services: Use) -> Batch:
     """One batch as it is now."""
-    return batch.to_openai()
+    [whole] = await shown(services.storage, [batch])
+    return whole
 
 
 @router.post("/batches/{batch_id}/cancel")  # noqa: FAST003  # as above
@@ -182,7 +186,7 @@ async def _with_key(services: Services, tenant: str, key: str) -> CursorPage[Bat
     if not found:
         # It may be missing because a rebuild of Redis has not come to it.
         await services.state.restore.raise_if_under_way()
-    return CursorPage.of([batch.to_openai() for batch in found], has_more=False)
+    return CursorPage.of(await shown(services.storage, found), has_more=False)
 
 
 def _table(services: Services, tenant: str, params: CreateBatch) -> dict[str, Any]:

@@ -35,7 +35,6 @@ class LiveRequest(NamedTuple):
     model: LiveModel
     #: What the call counts against the tenant's tokens a minute.
     tokens: int
-    streams: bool
 
 
 class LiveModels:
@@ -71,7 +70,7 @@ class LiveModels:
             )
         endpoint = ENDPOINTS[path]
         _require_good(endpoint, model, body)
-        return LiveRequest(model, _tokens(endpoint, model, body), bool(body.get("stream")))
+        return LiveRequest(model, _tokens(endpoint, model, body))
 
 
 def _live_model(catalog: Catalog, name: str) -> LiveModel:

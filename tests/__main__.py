@@ -1,11 +1,13 @@
-"""Run the whole suite in three pytest processes side by side: one computes while others wait.
+"""Run the whole suite in pytest processes, two at a time: one computes while the other waits.
 
 Prints last what failed: whoever keeps only the end of a long output must see it.
 
     python -m tests [--checked] [arguments for each]
 
-One part holds what starts engines, one what speaks to whole fleets without engines, one the rest,
-with `--checked` less what `make check` runs. Exits with the worst of their codes.
+One part holds what starts engines. Beside it run, one after the other, the part that speaks to
+whole fleets without engines, and the rest, with `--checked` less what `make check` runs. All three
+at once take longer on two cores: what starts then meets its time limits, and what idles computes,
+too. Exits with the worst of their codes.
 """
 
 import asyncio
@@ -16,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _TESTS = Path(__file__).parent
-_ENGINES = "engines"
-_PARTS = {_ENGINES: ("engine", "e2e"), "fleets": ("contract", "faults", "chaos")}
+_ENGINES, _FLEETS, _OTHERS = "engines", "fleets", "others"
+_PARTS = {_ENGINES: ("engine", "e2e"), _FLEETS: ("contract", "faults", "chaos")}
 _CHECKED = ("architecture", "unit")
-#: The weight of the other parts: engines take the longest, and the others mostly wait.
+#: Of what runs beside the engines, which take the longest.
 _NICENESS = 5
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
 _NONE_COLLECTED = 5
@@ -35,7 +37,7 @@ def parts() -> Mapping[str, Sequence[str]]:
     named = {name for names in _PARTS.values() for name in names}
     return {
         name: [f"tests/{folder}" for folder in sorted(of_part)]
-        for name, of_part in {**_PARTS, "others": folders - named}.items()
+        for name, of_part in {**_PARTS, _OTHERS: folders - named}.items()
     }
 
 
@@ -73,14 +75,21 @@ async def _main(arguments: Sequence[str]) -> int:
     left_out = [f"tests/{folder}" for folder in _CHECKED if "--checked" in arguments]
     arguments = [argument for argument in arguments if argument != "--checked"]
     outcome: list[str] = []
-    codes = await asyncio.gather(
-        *(
-            _run(name, [folder for folder in folders if folder not in left_out], arguments, outcome)
-            for name, folders in parts().items()
-        )
-    )
+
+    folders = {
+        name: [folder for folder in all_ if folder not in left_out]
+        for name, all_ in parts().items()
+    }
+    codes: dict[str, int] = {}
+
+    async def run(*names: str) -> None:
+        """One after the other."""
+        for name in names:
+            codes[name] = await _run(name, folders[name], arguments, outcome)
+
+    await asyncio.gather(run(_ENGINES), run(_OTHERS, _FLEETS))
     print("\n".join(["", "What failed, and how each part ended:", *sorted(outcome)]), flush=True)
-    ran = [code for code in codes if code != _NONE_COLLECTED]
+    ran = [code for code in codes.values() if code != _NONE_COLLECTED]
     return max(ran, default=_NONE_COLLECTED)
 
 

@@ -23,6 +23,8 @@ _LOGICAL_CPUS = 16
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 _NICENESS = "5"
 _END_SECONDS = 20.0
+#: How often a start that Ray itself gives up is tried.
+_STARTS = 3
 #: By default Ray listens on every network interface, and serves its metrics without a password.
 _CLOSED = {
     # Ray replaces 127.0.0.1 by the machine's own address unless this machine is its whole cluster.
@@ -111,8 +113,19 @@ class RayNode:
         self.child.start()
 
     def wait(self, timeout_seconds: float = 180.0) -> None:
-        """Return when jobs can be submitted."""
-        wait_ready(self._answers, [self.child], timeout_seconds=timeout_seconds)
+        """Return when jobs can be submitted.
+
+        Ray gives a start up when its node has not registered within 30 seconds, which a busy
+        machine may need: it is started again. Raises SetupError when that does not help.
+        """
+        for left in reversed(range(_STARTS)):
+            try:
+                wait_ready(self._answers, [self.child], timeout_seconds=timeout_seconds)
+                break
+            except SetupError:
+                if self.child.is_alive() or not left:
+                    raise
+            self.launch()
         # Where the kernel divides the cores between sessions first, the niceness of Ray's workers
         # counts for nothing. From here on all of Ray yields to the processes that feed it; its own
         # start has a time limit.

@@ -12,6 +12,7 @@ from shared.ledger.commits import Cancellation, Commit, LaneFailure
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PackedPlan
 from shared.ledger.plans import Plan
+from shared.ledger.reasons import shortened
 from shared.lifecycle import Event, Status
 from shared.retention import EVENT_HISTORY_SECONDS
 from shared.slices import Part, labelled_part
@@ -126,7 +127,7 @@ def ended_batch(
         record=commit.record,
         event=commit.event,
         pin=Pin(commit.sequence, commit.at_ms),
-        fields=commit.fields,
+        fields=shortened(commit.fields),
         files=[file for file in commit.files if found.has(str(file["key"]))],
         garbage=commit.garbage or "",
         garbage_later=commit.garbage_later,

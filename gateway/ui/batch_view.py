@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gateway.dependencies import Services
 from gateway.explain import explain_batch
 from gateway.explanation import Explanation
+from gateway.reasons import shown
 from gateway.ui import pace
 from gateway.ui.words import duration, duration_range, event_text, status_text
 from shared.lifecycle import FINAL, PAUSABLE, Status
@@ -66,7 +67,7 @@ async def batch_view(services: Services, record: BatchRecord) -> BatchView:
     explanation = await explain_batch(record, services)
     [events] = await state.events.history([record.id])
     [marks] = await state.paces.of([record.id])
-    batch = record.to_openai()
+    [batch] = await shown(services.storage, [record])
     is_live = batch.status not in FINAL
     return BatchView(
         batch=batch,

@@ -20,6 +20,7 @@ from shared.errors import (
 )
 from shared.ledger.end_line import end_line
 from shared.ledger.quarantine import set_aside
+from shared.ledger.reasons import shortened
 from shared.ledger.records import encoded, read_record
 from shared.lifecycle import TRANSITIONS, Event
 from shared.state import MovedError, Pin, State
@@ -126,7 +127,7 @@ async def carry_out(state: State, storage: Storage, commit: Commit) -> bool:
 async def _apply(state: State, commit: Commit) -> bool:
     event, pin = Event(commit.event), Pin(commit.sequence, commit.at_ms)
     if event in FAILURES:
-        return await state.apply(commit.batch_id, event, commit.fields, pin=pin)
+        return await state.apply(commit.batch_id, event, shortened(commit.fields), pin=pin)
     return await state.conclude(
         commit.batch_id,
         event,

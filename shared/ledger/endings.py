@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from shared.ledger.commits import Assembled, Commit, commit_key
+from shared.ledger.reasons import LEFT_OUT
 from shared.ledger.tables import MadeTable
 from shared.lifecycle import TRANSITIONS, Event, Status
 from shared.state import BatchRecord, FileRecord
@@ -87,7 +88,9 @@ def commit_of(record: BatchRecord, event: Event, files: Sequence[FileRecord]) ->
     """The commit of a batch that has ended by `event`, from its record and its files."""
     row = TRANSITIONS[event]
     fields = {name: text for name, text in record.fields.items() if name in _OF_ENDS}
-    before = {name: text for name, text in record.fields.items() if name not in _OF_ENDS}
+    # The reasons that were left out are lost with the commit that had them.
+    outside = {*_OF_ENDS, LEFT_OUT}
+    before = {name: text for name, text in record.fields.items() if name not in outside}
     at = int(before.pop(f"{row.target}_at"))
     own = {fields.get("output_file_id"), fields.get("error_file_id"), *record.table_file_ids}
     return Commit(

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     TABLE = "table"
     COMMIT = "commit"
     UPLOAD_PART = "upload part"
+    BILL = "bill"
     REBUILD = "rebuild"
     PROBE = "probe"
     QUARANTINE = "quarantine"
@@ -53,6 +54,7 @@ _KEYS: Mapping[Kind, str] = {
     Kind.TABLE: rf"{_BATCH}/[a-z_]+/table/(_SUCCESS|part-\d+\.(parquet|jsonl|csv))",
     Kind.COMMIT: rf"{_BATCH}/commit-[a-z_]+\.json",
     Kind.UPLOAD_PART: r"uploads/.+",
+    Kind.BILL: r"bills/.+",
     Kind.REBUILD: r"rebuilds/\d+",
     Kind.PROBE: r"probes/.+",
     Kind.QUARANTINE: r"quarantine/.+",

@@ -33,7 +33,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str = ""
     correlation_id: str = ""
     reply_to: str = ""
-    #: The W3C trace context of the message that asked for the batch.
+    #: The W3C trace context of the call or message that asked for the batch.
     traceparent: str = ""
     tracestate: str = ""
     #: Together with the ETag, these pin the input.

@@ -126,6 +126,10 @@ class Storage:
         """Make the object that `check_reads` asks for, for logins that may not list the bucket."""
         await self.create(READABLE, b"1")
 
+    async def has_bucket(self) -> bool:
+        """Whether the bucket is there."""
+        return await self._calls.call(lambda: self._client.bucket_exists(self.bucket))
+
     async def ping(self) -> None:
         """Raise TransientError if the server does not answer."""
         await self._calls.call(lambda: self._client.bucket_exists(self.bucket))

@@ -51,6 +51,9 @@ class Sink(io.RawIOBase):
         self._pipes = pipes
         self.size = 0
 
+    def writable(self) -> bool:
+        return True
+
     def tell(self) -> int:
         return self.size
 

@@ -192,6 +192,11 @@ def test_the_made_variables_fit_together(fleet: Compose) -> None:
         services["s3"]["environment"]["MINIO_ROOT_PASSWORD"]
         == services["gateway"]["environment"]["BATCHYARD_S3_SECRET_KEY"]
     )
+    # Live calls and batches of a tenant find each other's prompts in the cache.
+    of_gateway, of_lanes = (
+        services[name]["environment"]["BATCHYARD_CACHE_SECRET"] for name in ("gateway", "ray-head")
+    )
+    assert of_gateway == of_lanes
     lane_password = services["redis"]["environment"]["LANE_PASSWORD"]
     lane_url = services["ray-head"]["environment"]["BATCHYARD_REDIS_URL"]
     assert f"lane:{lane_password}@redis:6379/" in lane_url

@@ -51,10 +51,16 @@ def live_calls(fleet: RunningFleet) -> int:
     return used
 
 
-def test_the_python_sdk_streams_and_gets_its_forms(warm_chat: RunningFleet) -> None:
+def test_the_python_sdk_streams_calls_tools_and_gets_its_forms(warm_chat: RunningFleet) -> None:
     chats = warm_chat.client.chat.completions
     whole = chats.create(**SAME, max_tokens=12)
     text, usage = streamed(warm_chat)
+    called = chats.create(
+        **SAME,
+        max_tokens=200,
+        tools=[{"type": "function", "function": {"name": "weather", "parameters": WEATHER}}],
+        tool_choice={"type": "function", "function": {"name": "weather"}},
+    )
     formed = chats.create(
         **SAME,
         max_tokens=60,
@@ -69,6 +75,10 @@ def test_the_python_sdk_streams_and_gets_its_forms(warm_chat: RunningFleet) -> N
 
     assert text == whole.choices[0].message.content
     assert usage.completion_tokens == 12
+    calls: Any = called.choices[0].message.tool_calls
+    assert [json.loads(call.function.arguments) in map(json.loads, UNITS) for call in calls] == [
+        True
+    ]
     assert json.loads(formed.choices[0].message.content or "") in map(json.loads, UNITS)
     assert {"response.created", "response.output_text.delta"} <= {one.type for one in events}
     with pytest.raises(openai.BadRequestError, match="temperature"):

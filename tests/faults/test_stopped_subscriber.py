@@ -39,7 +39,7 @@ _QUORUM: dict[str, Any] = {"x-queue-type": "quorum"}
 async def test_a_subscriber_that_stops_for_a_while_troubles_nobody_and_hears_what_it_missed(
     overflow: str, yard: BrokerYard
 ) -> None:
-    await _stop_for(yard, events=1000, overflow=overflow)
+    await _stop_for(yard, events=500, overflow=overflow)
 
 
 @pytest.mark.on_demand

@@ -59,6 +59,15 @@ def test_logins_of_lane_jobs_are_files_of_the_head_alone(documents: list[Documen
             assert not environment & SECRET_SETTINGS
 
 
+def test_the_gateway_has_the_cache_secret_of_lane_jobs(documents: list[Document]) -> None:
+    [gateway] = [pod for pod in pods(documents) if pod.name == "gateway"]
+    variables = {variable["name"]: variable for variable in gateway.containers[0]["env"]}
+
+    source = variables["BATCHYARD_CACHE_SECRET"]["valueFrom"]["secretKeyRef"]
+
+    assert source == {"name": "batchyard-lane", "key": "BATCHYARD_CACHE_SECRET"}
+
+
 def _secret_files(pod: Pod, container: Document) -> frozenset[str]:
     """The settings that the container finds in the folder of its secrets."""
     volumes = {volume["name"]: volume for volume in pod.spec.get("volumes", [])}

@@ -25,7 +25,7 @@ for await (const chunk of stream) {
 assert.equal(text, whole.choices[0].message.content);
 assert.equal(usage.completion_tokens, 12);
 
-// Structured output
+// Tools, and structured output
 const unit = { enum: ["celsius", "kelvin"] };
 const parameters = {
   type: "object",
@@ -33,6 +33,15 @@ const parameters = {
   required: ["unit"],
   additionalProperties: false,
 };
+const called = await client.chat.completions.create({
+  ...same,
+  max_tokens: 200,
+  tools: [{ type: "function", function: { name: "weather", parameters } }],
+  tool_choice: { type: "function", function: { name: "weather" } },
+});
+const call = called.choices[0].message.tool_calls[0].function;
+assert.equal(call.name, "weather");
+assert.ok(unit.enum.includes(JSON.parse(call.arguments).unit));
 const formed = await client.chat.completions.create({
   ...same,
   max_tokens: 60,

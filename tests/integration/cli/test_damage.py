@@ -246,6 +246,7 @@ CASES: Mapping[Kind, Case] = {
     Kind.COMMIT: Case(_commit, {"flipped": "completed", "cut": "completed", "gone": "finalizing"}),
     Kind.UPLOAD_PART: Case(_plain("uploads/x/"), named=()),
     Kind.REBUILD: Case(_plain("rebuilds/", name_by_number=True), named=()),
+    Kind.BILL: Case(_plain("bills/"), named=()),
     Kind.PROBE: Case(_plain("probes/"), named=()),
     Kind.QUARANTINE: Case(_plain("quarantine/"), named=()),
 }

@@ -25,6 +25,8 @@ def test_logs_of_jobs_lie_in_the_run_directory_and_stay_there(tmp_path: Path) ->
     node = RayNode(run_dir, _TOKEN, environment)
     try:
         node.launch()
+        # So it ends by itself on a machine that is too busy for its own time limit.
+        node.child.kill()
         node.wait()
         wait_until(lambda: _submit(node, "said-by-the-job"), timeout=120)
         log = run_dir / "ray-logs" / "job-driver-said-by-the-job.log"

@@ -9,6 +9,7 @@ import pytest
 from openai import BadRequestError, ConflictError, NotFoundError
 
 from shared.bus import topology
+from shared.ledger.commits import fail
 from shared.ledger.manifests import Manifest, manifest_key
 from shared.lifecycle import Event
 from shared.openai.endpoints import ENDPOINTS
@@ -638,3 +639,23 @@ async def test_a_batch_is_found_again_by_its_key(
 
     assert [one["id"] for one in found.json()["data"]] == [made.id]
     assert others.json()["data"] == unknown.json()["data"] == []
+
+
+async def test_a_failed_batch_has_all_its_reasons_of_which_redis_keeps_the_first_ones(
+    acme: Caller, file_id: str, gateway_state: State, bucket: Storage
+) -> None:
+    batch = await acme.openai.batches.create(
+        input_file_id=file_id, endpoint="/v1/embeddings", completion_window="24h"
+    )
+    reasons = [{"code": "bad", "line": line, "message": "x" * 200} for line in range(1, 1001)]
+    fields = {"errors": json.dumps(reasons), "first_error": "x"}
+
+    await fail(gateway_state, bucket, batch.id, Event.INPUT_REJECTED, fields)
+
+    record = await gateway_state.batches.get(batch.id)
+    assert sum(len(text) for text in record.fields.values()) < 8192
+    one = await acme.openai.batches.retrieve(batch.id)
+    listed = await acme.openai.batches.list(limit=1)
+    for found in (one, listed.data[0]):
+        assert found.errors is not None
+        assert [error.line for error in found.errors.data or []] == list(range(1, 1001))

@@ -1,0 +1,77 @@
+"""`vllm serve` on a model of a catalog, as people run it without Batchyard."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from shared.catalog_file import load_catalog
+
+_START_SECONDS = 300
+
+
+@contextmanager
+def vllm_serve(path: Path, model_name: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """The address of a server with the arguments that the model's engines have."""
+    from worker.engine_definition import engine_arguments, engine_environment
+
+    catalog = load_catalog(path)
+    model = catalog.model(model_name)
+    pool = catalog.pools[catalog.lane_of(model_name).pool]
+    # It keeps no seats free, and takes calls in the order of their coming.
+    arguments = engine_arguments(model, pool) | {"max_num_seqs": model.seats}
+    arguments.pop("scheduling_policy", None)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+            *(f"--model={model.source}", f"--served-model-name={model_name}"),
+            *("--host=127.0.0.1", f"--port={port}"),
+            *(_flag(name, value) for name, value in arguments.items()),
+        ],
+        env={**os.environ, **environment, **engine_environment(model, pool)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_up(f"{url}/health", process)
+        yield url
+    finally:
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        _, stuck = psutil.wait_procs(children, timeout=15)
+        for child in stuck:
+            child.kill()
+        process.wait()
+
+
+def _flag(name: str, value: object) -> str:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag}={value}"
+
+
+def _wait_until_up(url: str, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + _START_SECONDS
+    while time.monotonic() < until:
+        # `poll` would reap it before its children are found.
+        if psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE:
+            raise RuntimeError("vllm serve ended.")
+        try:
+            with urllib.request.urlopen(url, timeout=5):  # noqa: S310  # our own address
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise RuntimeError(f"vllm serve did not come up within {_START_SECONDS} s.")
