@@ -140,6 +140,7 @@ def build_dispatcher(
         state,
         services.lookups,
         places=settings.places,
+        table_places=settings.table_places,
         max_bytes=settings.max_input_bytes,
         file_seconds=settings.file_seconds,
     )

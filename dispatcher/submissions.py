@@ -69,7 +69,8 @@ class Submissions:
             raise RejectedError([*denials, *reasons, *unservable_now], is_dead=True)
         reply = address_of(envelope, body)
         if isinstance(submission.input, InlineInput) and not (reasons or unservable_now):
-            manifest = _manifest(envelope, submission, self._inputs.unplaced())
+            source = {**self._inputs.unplaced(), **self._inputs.table(envelope.tenant, submission)}
+            manifest = _manifest(envelope, submission, source)
             batch = InlineBatch(manifest, _lines(submission.input), reply)
             # Parsed, a message may take many times its memory, and many of them wait.
             del submission
@@ -122,7 +123,9 @@ class Submissions:
         tenant, batch_id = envelope.tenant or "", _batch_id(envelope)
         found = [*reasons, *unservable(submission, now=int(time.time()))]
         source: dict[str, Any] = {}
+        table: dict[str, Any] = {}
         try:
+            table = self._inputs.table(tenant, submission)
             match submission.input:
                 case FileInput() as file:
                     source = await self._inputs.find_file(tenant, file)
@@ -138,7 +141,7 @@ class Submissions:
         outcome = await self._quota.reserve(self._state, tenant, batch_id, submission.endpoint)
         if isinstance(outcome, Reached | RateStatus):
             raise RejectedError([Reason("quota_exceeded", refusal_text(tenant, outcome))])
-        return source
+        return {**source, **table}
 
 
 def unservable(submission: Submission, *, now: int) -> list[Reason]:

@@ -36,6 +36,7 @@ from shared.openai.shapes import Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
 from shared.submission.accept import HTTP_KEY, accept, conflict
 from shared.submission.datasets import Datasets
+from shared.submission.tables import table_fields
 
 router = APIRouter()
 
@@ -70,6 +71,7 @@ async def try_batch(
 ) -> DryRun:
     """What would become of the batch."""
     _check(services.settings, params, idempotency_key)
+    _table(services, tenant, params)
     if params.input is not None:
         datasets = Datasets(services.state, services.storage, services.settings.places)
         return await services.dry_runs.run_dataset(
@@ -105,7 +107,8 @@ async def new_batch(
         if known.fingerprint != fingerprint(params, seconds):
             raise conflict(message_id)
         return (await services.state.batches.get(batch_id)).to_openai()
-    source = await _source(services, tenant, params, batch_id)
+    table = _table(services, tenant, params)
+    source = {**await _source(services, tenant, params, batch_id), **table}
     source |= trace_of(request)
     manifest = _manifest(params, tenant, source, message_id, settings)
     accepted = await accept(services.state, services.storage, manifest)
@@ -184,6 +187,17 @@ async def _with_key(services: Services, tenant: str, key: str) -> CursorPage[Bat
         # It may be missing because a rebuild of Redis has not come to it.
         await services.state.restore.raise_if_under_way()
     return CursorPage.of(await shown(services.storage, found), has_more=False)
+
+
+def _table(services: Services, tenant: str, params: CreateBatch) -> dict[str, Any]:
+    """The table that the batch asks for: fields of its manifest."""
+    return table_fields(
+        tenant,
+        params.output,
+        params.input,
+        endpoint=params.endpoint,
+        places=services.settings.table_places,
+    )
 
 
 async def _source(

@@ -55,6 +55,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     strikes: int = 0
     #: The key of the dataset that the input is rendered from; until then it stands for the input.
     dataset: str = ""
+    #: The table that is made of the results, as JSON.
+    output: str = ""
 
 
 def to_manifest(record: Mapping[str, str]) -> Manifest:
