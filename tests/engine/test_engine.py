@@ -794,9 +794,11 @@ async def test_moderations_are_the_scores_of_a_classifier_in_openais_form(
     found = json.loads(results[1][1])
     # OpenAI's own type has a field for each of OpenAI's categories.
     assert {*ModerationCreateResponse.model_fields} <= {*found}
-    assert [one["category_scores"]["LABEL_0"] for one in found["results"]] == pytest.approx(scores)
+    assert [one["category_scores"]["relevance"] for one in found["results"]] == pytest.approx(
+        scores
+    )
     assert [one["flagged"] for one in found["results"]] == [score >= 0.5 for score in scores]
     assert found["usage"]["prompt_tokens"] > 0
     [together] = json.loads(results[2][1])["results"]
-    assert together["category_scores"]["LABEL_0"] == pytest.approx(scores[0])
+    assert together["category_scores"]["relevance"] == pytest.approx(scores[0])
     assert json.loads(results[3][1])["error"]["param"].startswith("input.0")
