@@ -39,7 +39,7 @@ _MAX_SHOWN = 100
 class Output(BaseModel):
     """The table that is made of a batch's results, in the order of its input."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     format: Format = Field(default="parquet", description="Of its files.")
     columns: list[str] | dict[str, str] | None = Field(
