@@ -21,6 +21,7 @@ import msgspec
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
 from worker.engine_errors import Result
+from worker.engine_results import refusal
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, WithdrawnError
 from worker.row_groups import in_groups
@@ -195,6 +196,8 @@ class ScriptedEngine:
         body = json.loads(line)["body"]
         prompt_tokens = len(body["messages"][-1]["content"]) // _CHARACTERS_PER_TOKEN
         output_tokens = body["max_tokens"]
+        if prompt_tokens + output_tokens > self._steps.pace.kv_tokens:
+            return refusal("The request needs more tokens than the engine has room for.")
         self._came_at.setdefault(work.batch_id, time.time())
         try:
             async with self._entrance.entered(work) as guest:

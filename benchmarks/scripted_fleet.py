@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +25,23 @@ class ScriptedFleet:
 
     base_url: str
     redis_url: str
+    tenant_amqp_url: str
     engine_port: int
     folder: Path
 
 
 @contextmanager
-def running_scripted_fleet(folder: Path | None = None) -> Iterator[ScriptedFleet]:
-    """A fleet in its own folder; it is stopped afterwards."""
+def running_scripted_fleet(
+    folder: Path | None = None, *, changes: Mapping[str, str] | None = None
+) -> Iterator[ScriptedFleet]:
+    """A fleet in its own folder; it is stopped afterwards.
+
+    `changes` are more variables of its processes' environment.
+    """
     with tempfile.TemporaryDirectory(prefix="batchyard-bench-") as made:
         place = folder or Path(made)
-        with running_yard(place, ("gateway", "dispatcher"), model=MODEL) as yard:
+        names = ("gateway", "dispatcher")
+        with running_yard(place, names, model=MODEL, changes=changes) as yard:
             port = free_port()
             engine = [sys.executable, "-m", "benchmarks.scripted_engine", _HOST, str(port)]
             job = [sys.executable, "-m", "benchmarks.scripted_lane", _LANE, _JOB, str(port)]
@@ -46,7 +53,9 @@ def running_scripted_fleet(folder: Path | None = None) -> Iterator[ScriptedFleet
             try:
                 for child in children:
                     child.start()
-                yield ScriptedFleet(f"{yard.address}/v1", yard.redis_url, port, place)
+                yield ScriptedFleet(
+                    f"{yard.address}/v1", yard.redis_url, yard.tenant_amqp_url, port, place
+                )
             finally:
                 for child in reversed(children):
                     child.stop()

@@ -17,6 +17,7 @@ from shared.ordering.work import Work
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
+from shared.tracing import spans
 from worker.batch_watch import BatchWatch
 from worker.connections import opened, read_settings
 from worker.engine_errors import Engine, EngineGoneError, Results
@@ -77,6 +78,7 @@ class ScriptedEngines(LaneEngines):
                 BatchWatch(state),
                 rows_in_engine=self._rows_in_engine,
                 rows_per_engine_call=self._settings.rows_per_engine_call,
+                wave=spans.current(),
             )
             blocks = grouped(claims)
             turns = asyncio.Semaphore(blocks_at_once(blocks, self._rows_in_engine))
@@ -102,5 +104,6 @@ async def _run_block(
 if __name__ == "__main__":
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
+    spans.start("lane-job")
     ScriptedEngines.port = int(sys.argv[3])
     run_lane_job(settings, sys.argv[1], sys.argv[2], engines_class=ScriptedEngines)

@@ -14,10 +14,12 @@ from typer.main import get_command
 PANEL = "Your own fleet"
 #: Where each command is, and what it does.
 _COMMANDS = {
+    "bill": ("cli.bill:run", "Write what a month has cost, in FOCUS, as CSV or Parquet."),
     "keys": ("cli.keys:app", "Create, list, change and revoke API keys."),
     "tenants": ("cli.tenants:app", "Show and set what tenants may do and have."),
     "topology": ("cli.topology:run", "Show what RabbitMQ needs, for a broker of your own."),
     "rebuild": ("cli.rebuild:run", "Rebuild the index in Redis from S3."),
+    "doctor": ("cli.doctor:run", "Look at a whole fleet, and say what is wrong and what to do."),
     "fsck": ("cli.fsck:run", "Compare S3 with Redis, and name what is damaged."),
     "remake": ("cli.remake:run", "Make damaged result files of a batch again."),
     "users": ("cli.users:app", "Create, limit, list, renew and delete tenants' RabbitMQ logins."),
@@ -34,6 +36,7 @@ _LIBRARIES = {
     "openai",
     "prometheus_client",
     "psutil",
+    "pyarrow",
     "pydantic_settings",
     "redis",
     "structlog",

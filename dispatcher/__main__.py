@@ -10,6 +10,7 @@ from dispatcher.app import run
 from dispatcher.settings import DispatcherSettings
 from shared.errors import BatchyardError
 from shared.monitoring import log
+from shared.tracing import spans
 
 
 async def _main(settings: DispatcherSettings) -> None:
@@ -28,6 +29,7 @@ def main() -> int:
         return 2
     log.configure("dispatcher", settings.log_level)
     try:
+        spans.start("dispatcher")
         asyncio.run(_main(settings))
     except BatchyardError as error:
         sys.stderr.write(f"dispatcher: {error}\n")

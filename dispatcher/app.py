@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from dispatcher import health
+from dispatcher.bills import Bills
 from dispatcher.cluster import Cluster
 from dispatcher.datasets import DatasetInputs
 from dispatcher.election import Election
@@ -139,6 +140,7 @@ def build_dispatcher(
         state,
         services.lookups,
         places=settings.places,
+        table_places=settings.table_places,
         max_bytes=settings.max_input_bytes,
         file_seconds=settings.file_seconds,
     )
@@ -205,6 +207,7 @@ def _build_leader(
         ),
         job_records=JobRecords(services.cluster),
         engine_watch=EngineWatch(state, services.cluster, catalog),
+        bills=None if settings.bills == "none" else Bills(state, storage, catalog, settings.bills),
     )
 
 

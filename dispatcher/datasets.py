@@ -5,25 +5,27 @@ It is made once. Whoever repeats this finds the file, or makes the same bytes ag
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 import structlog
 
 from dispatcher.input_chunks import InputRefusedError, UnansweredError
 from shared import crash
-from shared.dataset.dataset import PinnedDataset
+from shared.dataset.dataset import Dataset, PinnedDataset
 from shared.errors import BrokenObjectError, NotFoundError, TransientError
+from shared.ledger.copies import reserve_copies
 from shared.ledger.datasets import read_dataset
 from shared.ledger.file_records import write_file
+from shared.ledger.tables import carried_key
 from shared.openai.limits import amount_code, amount_text
 from shared.openai.shapes import BatchError
 from shared.retention import RESERVED_SECONDS
 from shared.settings import THIRTY_DAYS
 from shared.state import BatchRecord, FileRecord, State
 from shared.state.files import StoredBytesError
-from shared.storage import Storage
-from shared.submission.dataset_lines import DatasetLines
+from shared.storage import Storage, Stored
+from shared.submission.dataset_lines import Carry, DatasetLines, drop
 
 log = structlog.get_logger()
 
@@ -84,7 +86,7 @@ class DatasetInputs:
             # Another planner has just made it.
             return
         try:
-            stored = await self._storage.upload(key, self._lines(record, pinned))
+            stored = await self._upload(record, pinned, key)
         except InputRefusedError:
             await self._state.files.unreserve(key, f"{key}.json")
             raise
@@ -103,6 +105,35 @@ class DatasetInputs:
         crash.point("datasets.kept")
         log.info("dataset.rendered", batch_id=record.id, sources=len(pinned.sources))
 
+    async def _upload(self, record: BatchRecord, pinned: PinnedDataset, key: str) -> Stored:
+        """Write the lines, and beside them what their rows carry along."""
+        if not Dataset.model_validate_json(bytes(pinned.dataset)).carry:
+            return await self._storage.upload(key, self._lines(record, pinned))
+        now = time.time()
+        await reserve_copies(
+            self._state, record.id, expires_at=record.number("expires_at"), now=now
+        )
+        chunks: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
+
+        async def lines() -> AsyncIterator[bytes]:
+            async with aclosing(self._lines(record, pinned, carry=chunks.put)) as found:
+                async for chunk in found:
+                    yield chunk
+            await chunks.put(None)
+
+        async def carried() -> AsyncIterator[bytes]:
+            while (chunk := await chunks.get()) is not None:
+                yield chunk
+
+        try:
+            async with asyncio.TaskGroup() as uploads:
+                upload = self._storage.upload(carried_key(record.id), carried())
+                uploads.create_task(upload)
+                stored = uploads.create_task(self._storage.upload(key, lines()))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group
+        return stored.result()
+
     async def _keep(self, file: FileRecord) -> None:
         settings = self._state.tenants.of(file.tenant)
         limit = self._stored_bytes if settings.stored_bytes is None else settings.stored_bytes
@@ -119,9 +150,17 @@ class DatasetInputs:
         if not is_kept:
             raise TransientError(f"{file.id} took longer than its reservation.")
 
-    async def _lines(self, record: BatchRecord, pinned: PinnedDataset) -> AsyncIterator[bytes]:
+    async def _lines(
+        self,
+        record: BatchRecord,
+        pinned: PinnedDataset,
+        *,
+        carry: Carry = drop,
+    ) -> AsyncGenerator[bytes, None]:
         """The input. Raises InputRefusedError at the end, or as soon as there is too much."""
-        dataset = DatasetLines(self._storage, pinned, record.fields["endpoint"], self.max_rows)
+        dataset = DatasetLines(
+            self._storage, pinned, record.fields["endpoint"], self.max_rows, carry=carry
+        )
         size = 0
         try:
             async with aclosing(dataset.chunks()) as chunks:

@@ -1,6 +1,5 @@
 """The AMQP properties of a batch message, checked as docs/bus.md says."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,12 +18,9 @@ from shared.bus.received import (
 )
 from shared.bus.topology import may_receive
 from shared.bus.unreadable import UNREADABLE
+from shared.tracing.trace_context import usable
 
 T = TypeVar("T")
-
-# W3C Trace Context: version 00, ids that are not all zeros.
-_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_MAX_TRACESTATE = 512
 
 
 class Envelope(NamedTuple):
@@ -78,11 +74,7 @@ class Envelope(NamedTuple):
     @property
     def trace(self) -> tuple[str, str]:
         """`traceparent` and `tracestate`, empty if W3C's rules say to ignore them."""
-        parent, state = (self.headers.get(name) for name in ("traceparent", "tracestate"))
-        if not isinstance(parent, str) or not _TRACEPARENT.fullmatch(parent):
-            return "", ""
-        is_usable = isinstance(state, str) and len(state) <= _MAX_TRACESTATE and state.isprintable()
-        return parent, str(state) if is_usable else ""
+        return usable(self.headers.get("traceparent"), self.headers.get("tracestate"))
 
 
 def header_bytes(headers: Mapping[str, Any]) -> int:

@@ -10,6 +10,8 @@ import structlog
 
 from dispatcher.result_files import ResultFiles, Results
 from dispatcher.result_lines import InputLostError
+from dispatcher.tables import Tables
+from dispatcher.traces import step
 from dispatcher.unrun_rows import CLOSING_REASONS
 from shared import crash
 from shared.errors import (
@@ -21,6 +23,7 @@ from shared.errors import (
 from shared.ledger.commits import Commit, carry_out, create_commit
 from shared.ledger.endings import ending_event, new_commit
 from shared.ledger.parts import drop_broken
+from shared.ledger.tables import MadeTable
 from shared.lifecycle import Event
 from shared.state import BatchRecord, State
 from shared.storage import Storage
@@ -43,6 +46,7 @@ class Finaliser:
         tag_results: bool = False,
         keep_parts: bool = False,
         unanswered_seconds: float = _UNANSWERED_SECONDS,
+        tables: Tables | None = None,
     ) -> None:
         """A part for which S3 fails, while it answers for others, is given up after that time.
 
@@ -51,6 +55,7 @@ class Finaliser:
         self._state = state
         self._storage = storage
         self._files = ResultFiles(state, storage)
+        self._tables = tables or Tables(storage)
         self._output_seconds = output_seconds
         self._tag_results = tag_results
         self._keep_parts = keep_parts
@@ -67,7 +72,11 @@ class Finaliser:
         record = await self._state.batches.get(batch_id)
         if record.status not in CLOSING_REASONS or await self._state.claims.inflight(batch_id):
             return
-        event = ending_event(record)
+        with step("finish", record):
+            await self._finish(record)
+
+    async def _finish(self, record: BatchRecord) -> None:
+        batch_id, event = record.id, ending_event(record)
         if event is not Event.OUTPUT_COMMITTED:
             await self._state.claims.commit_kept(batch_id)
         try:
@@ -83,8 +92,9 @@ class Finaliser:
             return
         self._unanswered.pop(batch_id, None)
         crash.point("finaliser.assembled")
+        table = await self._make_table(record, event, results)
         try:
-            commit = await self._commit(record, event, results)
+            commit = await self._commit(record, event, results, table)
             crash.point("finaliser.committed")
             await carry_out(self._state, self._storage, commit)
             crash.point("finaliser.concluded")
@@ -114,7 +124,18 @@ class Finaliser:
                 await self._storage.tag(file.key, {"tenant": record.tenant})
         return results
 
-    async def _commit(self, before: BatchRecord, event: Event, results: Results) -> Commit:
+    async def _make_table(
+        self, record: BatchRecord, event: Event, results: Results
+    ) -> MadeTable | None:
+        table = await self._tables.make(record, event, results)
+        if self._tag_results and table is not None and table.is_ours:
+            for file in table.files:
+                await self._storage.tag(file.key, {"tenant": record.tenant})
+        return table
+
+    async def _commit(
+        self, before: BatchRecord, event: Event, results: Results, table: MadeTable | None
+    ) -> Commit:
         """Create the commit object, or read the one that was first.
 
         Raises InvalidTransitionError when the batch is no longer what it was `before`, and
@@ -129,6 +150,7 @@ class Finaliser:
             pin,
             output=results.output,
             error=results.error,
+            table=table,
             bucket=self._storage.bucket,
             output_seconds=self._output_seconds,
             keep_parts=self._keep_parts,

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from shared import ids
-from shared.bus.messages import FileInput, Reason, RejectedError, S3Input
+from shared.bus.messages import FileInput, Reason, RejectedError, S3Input, Submission
 from shared.dataset.dataset import Dataset
 from shared.errors import BatchyardError, InvalidInputError, NotFoundError, TransientError
 from shared.input_places import InputPlaces, is_in
@@ -15,6 +15,7 @@ from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import ForbiddenError, Storage, Stored
 from shared.submission.datasets import Datasets
+from shared.submission.tables import table_fields
 
 #: Lookups in S3 for one tenant at once: its slow objects must not hold up other tenants.
 _LOOKUPS_PER_TENANT = 8
@@ -44,6 +45,7 @@ class Inputs:
         max_bytes: int,
         file_seconds: int = THIRTY_DAYS,
         pauses: Sequence[float] = _PAUSES,
+        table_places: InputPlaces | None = None,
     ) -> None:
         self._state = state
         self._storage = storage
@@ -51,7 +53,23 @@ class Inputs:
         self._max_bytes = max_bytes
         self._file_seconds = file_seconds
         self._pauses = pauses
+        self._table_places = table_places
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def table(self, tenant: str, submission: Submission) -> dict[str, Any]:
+        """The table that the batch asks for. Raises RejectedError."""
+        try:
+            return table_fields(
+                tenant,
+                submission.output,
+                submission.input,
+                endpoint=submission.endpoint,
+                places=self._table_places,
+            )
+        except InvalidInputError as error:
+            raise RejectedError(
+                [Reason("schema_invalid", str(error), error.param or "")]
+            ) from error
 
     def unplaced(self) -> dict[str, Any]:
         """The fields of an input that is not in a pack yet."""

@@ -25,6 +25,7 @@ from dispatcher.replay import Replay
 from dispatcher.replies import Replies
 from dispatcher.settlement import Outcome, Settlement
 from dispatcher.submissions import Submissions
+from dispatcher.traces import note_outcome, receiving
 from shared import crash
 from shared.bus import messages, replays
 from shared.bus.connection import Bus
@@ -80,9 +81,11 @@ class Intake:
         """Handle one delivery and settle it."""
         delivery = Delivery(message, service_user=self._service_user)
         is_settled = False
-        while not is_settled:
-            outcome, error = await self._handle(delivery)
-            is_settled = await self._settlement.settle(delivery, outcome, error)
+        with receiving(delivery) as span:
+            while not is_settled:
+                outcome, error = await self._handle(delivery)
+                note_outcome(span, outcome)
+                is_settled = await self._settlement.settle(delivery, outcome, error)
 
     async def _handle(self, delivery: Delivery) -> tuple[Outcome, Exception | None]:
         """Handle the message; returns the outcome."""

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from dispatcher.bills import Bills
 from dispatcher.duties import repeat
 from dispatcher.engine_watch import EngineWatch
 from dispatcher.job_records import JobRecords
@@ -27,14 +28,19 @@ class Leader:
         deliverer: Deliverer,
         job_records: JobRecords | None = None,
         engine_watch: EngineWatch | None = None,
+        bills: Bills | None = None,
     ) -> None:
-        """Without `job_records`, Ray keeps them; without `engine_watch`, nobody sees engines."""
+        """Without `job_records`, Ray keeps them; without `engine_watch`, nobody sees engines.
+
+        Without `bills`, nobody writes any.
+        """
         self._rounds = rounds
         self._windows = windows
         self._reaper = reaper
         self._deliverer = deliverer
         self._job_records = job_records
         self._engine_watch = engine_watch
+        self._bills = bills
         #: Whether the duties are under way.
         self.leads = False
 
@@ -42,6 +48,7 @@ class Leader:
         """Do all duties until cancelled. Raises TransientError when Redis is lost."""
         ray = [] if self._job_records is None else [self._job_records.forget]
         engines = [] if self._engine_watch is None else [self._engine_watch.look]
+        bills = [] if self._bills is None else [self._bills.write]
         duties = [
             asyncio.create_task(duty)
             for duty in (
@@ -54,7 +61,7 @@ class Leader:
                 repeat(self._reaper.sweep, every_seconds=5),
                 repeat(self._reaper.forget, every_seconds=60),
                 repeat(self._reaper.sweep_abandoned, every_seconds=3600),
-                *(repeat(duty, every_seconds=3600) for duty in ray),
+                *(repeat(duty, every_seconds=3600) for duty in (*ray, *bills)),
                 *(repeat(duty, every_seconds=_LOOK_SECONDS) for duty in engines),
             )
         ]

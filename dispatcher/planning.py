@@ -22,6 +22,7 @@ from dispatcher.lane_outlooks import LaneOutlooks
 from dispatcher.lane_shares import LaneShares
 from dispatcher.row_span import RowSpan, SpanLimits
 from dispatcher.slicing import SliceLimits
+from dispatcher.traces import step
 from shared import crash
 from shared.catalog import Catalog
 from shared.errors import (
@@ -115,6 +116,11 @@ class Planner:
         record = await self._state.batches.get(batch_id)
         if record.status is not Status.VALIDATING:
             return
+        with step("plan", record):
+            await self._plan(record)
+
+    async def _plan(self, record: BatchRecord) -> None:
+        batch_id = record.id
         crash.point("planner.begin")
         plan = _new_plan()
         await self._state.tenants.look()

@@ -1,5 +1,7 @@
 """The settings of the dispatcher, besides those of all processes."""
 
+from typing import Literal
+
 from pydantic import Field, SecretStr
 
 from shared.settings import NINETY_DAYS, SharedSettings
@@ -36,6 +38,11 @@ class DispatcherSettings(SharedSettings):
         default=True,
         description="keep the parts of results in S3 for a day after their batch's end, so that "
         "`batchyard remake` can make damaged result files again",
+    )
+    bills: Literal["csv", "parquet", "none"] = Field(
+        default="csv",
+        description="the form of each month's bill, which the dispatcher writes to S3 at the "
+        "month's end; `none` for no bills",
     )
     batch_seconds: int = Field(
         default=NINETY_DAYS,

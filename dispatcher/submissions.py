@@ -32,6 +32,7 @@ from shared.state import RateStatus, State
 from shared.storage import Storage
 from shared.submission.accept import accept, accept_known
 from shared.submission.admission import NewBatchQuota, Reached, refusal_text
+from shared.tracing import spans
 
 
 class Submissions:
@@ -68,7 +69,8 @@ class Submissions:
             raise RejectedError([*denials, *reasons, *unservable_now], is_dead=True)
         reply = address_of(envelope, body)
         if isinstance(submission.input, InlineInput) and not (reasons or unservable_now):
-            manifest = _manifest(envelope, submission, self._inputs.unplaced())
+            source = {**self._inputs.unplaced(), **self._inputs.table(envelope.tenant, submission)}
+            manifest = _manifest(envelope, submission, source)
             batch = InlineBatch(manifest, _lines(submission.input), reply)
             # Parsed, a message may take many times its memory, and many of them wait.
             del submission
@@ -121,7 +123,9 @@ class Submissions:
         tenant, batch_id = envelope.tenant or "", _batch_id(envelope)
         found = [*reasons, *unservable(submission, now=int(time.time()))]
         source: dict[str, Any] = {}
+        table: dict[str, Any] = {}
         try:
+            table = self._inputs.table(tenant, submission)
             match submission.input:
                 case FileInput() as file:
                     source = await self._inputs.find_file(tenant, file)
@@ -137,7 +141,7 @@ class Submissions:
         outcome = await self._quota.reserve(self._state, tenant, batch_id, submission.endpoint)
         if isinstance(outcome, Reached | RateStatus):
             raise RejectedError([Reason("quota_exceeded", refusal_text(tenant, outcome))])
-        return source
+        return {**source, **table}
 
 
 def unservable(submission: Submission, *, now: int) -> list[Reason]:
@@ -171,7 +175,7 @@ def _manifest(envelope: Envelope, submission: Submission, source: Mapping[str, A
         metadata="" if metadata is None else json.dumps(metadata),
         correlation_id=envelope.correlation_id,
         reply_to=envelope.reply_to or "",
-        traceparent=traceparent,
+        traceparent=spans.current() or traceparent,
         tracestate=tracestate,
         deliver_results=bool(submission.deliver and submission.deliver.results),
         **{"input_file_id": ids.input_file_id(batch_id), **source},

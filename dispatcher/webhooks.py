@@ -16,6 +16,7 @@ import structlog
 
 from dispatcher.schedule import DELAYS, GONE, SLOW_DOWN, next_attempt, pause
 from dispatcher.sender import Answer, Sender
+from dispatcher.traces import calling, note_answer
 from shared import crash
 from shared.errors import TransientError
 from shared.openai.webhooks import WebhookAttempt, headers
@@ -112,7 +113,12 @@ class Deliverer:
 
     async def _attempt(self, due: Due) -> None:
         body, at = due.event.to_bytes(), int(time.time())
-        answer = await self._sender.post(due.url, headers(due.id, at, body, due.secrets), body)
+        signed = dict(headers(due.id, at, body, due.secrets))
+        with calling(due) as span:
+            if trace := span.traceparent or due.traceparent:
+                signed["traceparent"] = trace
+            answer = await self._sender.post(due.url, signed, body)
+            note_answer(span, answer)
         crash.point("dispatcher.webhook_sent")
         verdict = judge(due, answer, now=time.time(), chance=self._chance(), delays=self._delays)
         attempt = WebhookAttempt(attempted_at=at, status_code=answer.status, error=answer.error)

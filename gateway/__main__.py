@@ -12,6 +12,7 @@ from gateway.settings import GatewaySettings
 from shared.bus.messages import path
 from shared.errors import SetupError
 from shared.monitoring import log
+from shared.tracing import spans
 
 #: The exit code if the port is taken or a service is down.
 _NOT_STARTED = 3
@@ -22,6 +23,7 @@ def main() -> int:
     try:
         settings = GatewaySettings()
         log.configure("gateway", settings.log_level)
+        spans.start("gateway")
         app = build_app(settings)
     except ValidationError as error:
         problems = (f"BATCHYARD_{path(e['loc']).upper()}: {e['msg']}" for e in error.errors())

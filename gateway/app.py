@@ -40,6 +40,7 @@ from gateway.live_doors import LiveDoors
 from gateway.live_request import LiveModels
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
+from gateway.traces import Traced
 from gateway.ui import routes as ui
 from gateway.ui.feed import Feed
 from gateway.upload_memory import UploadMemory
@@ -57,6 +58,7 @@ from shared.state import State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
 from shared.tasks import end
+from shared.tracing import spans
 
 log = structlog.get_logger()
 
@@ -175,6 +177,8 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         calls = Calls()
         app.include_router(metrics.router(calls, settings.metrics_token.get_secret_value()))
         app.add_middleware(metrics.Counting, calls=calls)
+    if spans.is_on():
+        app.add_middleware(Traced)
     errors.install(app)
     openapi.install(app, settings)
     return app

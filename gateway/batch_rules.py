@@ -12,6 +12,7 @@ from shared.bus.messages import Deliver, Integer
 from shared.dataset.dataset import Dataset
 from shared.errors import InvalidInputError
 from shared.openai.endpoints import ENDPOINTS
+from shared.table.output import Output
 
 MAX_KEY_CHARACTERS = 255
 _MAX_ID_CHARACTERS = 256
@@ -33,6 +34,9 @@ ADDITIONS = {
     "template that makes a request body of each row. The rendered requests are the batch's "
     '`input_file_id`. In OpenAI\'s SDK: `extra_body={"input": {"objects": "s3://…/*.parquet", '
     '"template": {…}}}`, with `input_file_id=omit`.',
+    "output": "Not in OpenAI's API. A table of the results, besides the result files: its format, "
+    "its columns, and where it is wanted. The batch's `table` says where it is, and its files. In "
+    'OpenAI\'s SDK: `extra_body={"output": {"format": "parquet"}}`.',
     "priority": "Not in OpenAI's API. 0 to 9; batches with a higher priority run sooner.",
 }
 
@@ -52,6 +56,7 @@ class CreateBatch(BaseModel):
     idempotency_key: str | None = Field(default=None, max_length=MAX_KEY_CHARACTERS)
     dry_run: bool = False
     deliver: Deliver | None = None
+    output: Output | None = None
 
 
 def check(
@@ -97,6 +102,7 @@ def fingerprint(params: CreateBatch, output_seconds: int) -> str:
         # Only if it is set, so that older fingerprints stay the same.
         *(["results"] if delivers(params) else []),
         *([params.input.model_dump(mode="json")] if params.input else []),
+        *([params.output.model_dump(mode="json")] if params.output else []),
     ]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

@@ -25,6 +25,7 @@ from gateway.limits import reserve_batch
 from gateway.reasons import shown
 from gateway.route_docs import addition, json_body
 from gateway.settings import GatewaySettings
+from gateway.traces import trace_of
 from shared import crash, ids
 from shared.bus.messages import window_seconds
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
@@ -35,6 +36,7 @@ from shared.openai.shapes import Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
 from shared.submission.accept import HTTP_KEY, accept, conflict
 from shared.submission.datasets import Datasets
+from shared.submission.tables import table_fields
 
 router = APIRouter()
 
@@ -69,6 +71,7 @@ async def try_batch(
 ) -> DryRun:
     """What would become of the batch."""
     _check(services.settings, params, idempotency_key)
+    _table(services, tenant, params)
     if params.input is not None:
         datasets = Datasets(services.state, services.storage, services.settings.places)
         return await services.dry_runs.run_dataset(
@@ -104,7 +107,9 @@ async def new_batch(
         if known.fingerprint != fingerprint(params, seconds):
             raise conflict(message_id)
         return (await services.state.batches.get(batch_id)).to_openai()
-    source = await _source(services, tenant, params, batch_id)
+    table = _table(services, tenant, params)
+    source = {**await _source(services, tenant, params, batch_id), **table}
+    source |= trace_of(request)
     manifest = _manifest(params, tenant, source, message_id, settings)
     accepted = await accept(services.state, services.storage, manifest)
     crash.point("gateway.accepted")
@@ -182,6 +187,17 @@ async def _with_key(services: Services, tenant: str, key: str) -> CursorPage[Bat
         # It may be missing because a rebuild of Redis has not come to it.
         await services.state.restore.raise_if_under_way()
     return CursorPage.of(await shown(services.storage, found), has_more=False)
+
+
+def _table(services: Services, tenant: str, params: CreateBatch) -> dict[str, Any]:
+    """The table that the batch asks for: fields of its manifest."""
+    return table_fields(
+        tenant,
+        params.output,
+        params.input,
+        endpoint=params.endpoint,
+        places=services.settings.table_places,
+    )
 
 
 async def _source(

@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import APIRouter, Request
 
@@ -14,6 +16,7 @@ from gateway.limits import reserve_batch
 from gateway.retry_input import retry_input
 from gateway.retry_rules import RetryBatch, fingerprint, linked_metadata
 from gateway.route_docs import addition, json_body
+from gateway.traces import trace_of
 from shared import crash, ids
 from shared.bus.messages import window_seconds
 from shared.errors import BrokenObjectError, ConflictError, NotFoundError
@@ -73,7 +76,13 @@ async def retry(
         await reserve_batch(request, services, tenant, new_id, batch.fields["endpoint"])
         file = await retry_input(services, batch, params.rows, new_id)
         manifest = _manifest(
-            services, batch, params, file, message_id=message_id, metadata=metadata
+            services,
+            batch,
+            params,
+            file,
+            message_id=message_id,
+            metadata=metadata,
+            trace=trace_of(request),
         )
     await accept(services.state, services.storage, manifest)
     crash.point("gateway.retried")
@@ -88,6 +97,7 @@ def _manifest(
     *,
     message_id: str,
     metadata: dict[str, str],
+    trace: Mapping[str, Any],
 ) -> Manifest:
     now = int(time.time())
     window = params.completion_window or batch.fields["completion_window"]
@@ -110,4 +120,5 @@ def _manifest(
         priority=batch.number("priority") if params.priority is None else params.priority,
         metadata=json.dumps(metadata),
         output_seconds=batch.number("output_seconds") or services.settings.output_seconds,
+        **trace,
     )

@@ -134,6 +134,19 @@ class LiveCalls(_Strict):
         return self
 
 
+class Moderation(_Strict):
+    """What the labels of a model mean that classifies texts for moderation."""
+
+    #: The score from which a category is true.
+    threshold: float = Field(default=0.5, gt=0, le=1)
+    #: Labels that mean no harm, in any case of letters; all others are categories.
+    harmless: tuple[str, ...] = ("safe", "ok", "none", "neutral", "normal", "benign", "non-toxic")
+
+    def is_harm(self, label: str) -> bool:
+        """Whether the label is a category."""
+        return label.casefold() not in {one.casefold() for one in self.harmless}
+
+
 class Model(_Strict):
     """One entry of `models`: where its weights are, where they may run, and how."""
 
@@ -160,6 +173,7 @@ class Model(_Strict):
     media_domains: tuple[Domain, ...] = ()
     media_limits: MediaLimits = MediaLimits()
     live: LiveCalls | None = None
+    moderation: Moderation | None = None
     engine: dict[str, Any] = {}
     env: dict[str, Annotated[str, BeforeValidator(_number_as_text)]] = {}
 
@@ -323,6 +337,8 @@ class Catalog(_Strict):
             del what["live"]
         else:
             del what["live"]["wait_seconds"]
+        if what["moderation"] is None:
+            del what["moderation"]
         what["protocol"] = _ENGINE_PROTOCOL
         pool = self.pools[lane.pool]
         what["pool"] = pool.model_dump(mode="json", exclude={"price_per_hour"})

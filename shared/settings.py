@@ -217,11 +217,22 @@ class SharedSettings(StoreSettings, TenantDefaults):
     max_embedding_inputs: int = Field(
         default=50_000, ge=1, description="inputs of all requests of an embeddings batch together"
     )
+    output_places: dict[str, tuple[InputPlace, ...]] = Field(
+        default={},
+        description="places where tenants may have the tables of their batches, besides their "
+        "own prefix, written as BATCHYARD_INPUT_PLACES; Batchyard's login must be allowed to write "
+        "there",
+    )
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
         description="private networks where webhook endpoints may be, as a JSON list such as "
         '["10.1.0.0/16"]; set the same for gateway and dispatcher',
     )
+
+    @property
+    def table_places(self) -> InputPlaces:
+        """The places in S3 where each tenant may have tables."""
+        return InputPlaces(self.s3_bucket, self.tenant_prefix, self.output_places)
 
 
 def open_storage(

@@ -227,6 +227,8 @@ class Claim:
     #: None where nothing is set for the tenant.
     tenant_deaths: int = 0
     tenant_death_limit: int | None = None
+    #: The W3C trace context of the batch's submission; empty without one.
+    traceparent: str = ""
 
 
 class Stop(StrEnum):

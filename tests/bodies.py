@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 EMBEDDINGS, RESPONSES = "/v1/embeddings", "/v1/responses"
-MESSAGES = "/v1/messages"
+MESSAGES, MODERATIONS = "/v1/messages", "/v1/moderations"
 SCORE, RERANK, CLASSIFY, POOLING = "/score", "/rerank", "/classify", "/pooling"
 _USER = {"role": "user", "content": "x"}
 _FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -24,6 +24,7 @@ GOOD: Mapping[str, dict[str, Any]] = {
     RERANK: {"model": "m", "query": "x", "documents": ["y", "z"]},
     CLASSIFY: {"model": "m", "input": "x"},
     POOLING: {"model": "m", "input": "x"},
+    MODERATIONS: {"model": "m", "input": "x"},
 }
 #: Paths that vLLM has besides, for the same bodies.
 OTHER_PATHS: Mapping[str, str] = {
@@ -194,6 +195,7 @@ CLOSED: tuple[tuple[str, dict[str, Any], str], ...] = (
     (SCORE, {"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs"),
     (RERANK, {"priority": 1}, "priority"),
     (CLASSIFY, {"messages": [_USER], "chat_template": "x"}, "chat_template"),
+    (MODERATIONS, {"priority": 1}, "priority"),
     (POOLING, {"data": "http://10.0.0.1/picture.tiff"}, "data"),
 )
 #: What a request of the endpoint may say beside its content and its model, and many do.

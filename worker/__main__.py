@@ -44,6 +44,7 @@ def _run_lane(lane_name: str, job: str, digest: str, unknown: list[str]) -> NoRe
     import structlog
 
     from shared.monitoring import log
+    from shared.tracing import spans
     from worker.catalog import wait_for_catalog
     from worker.connections import read_settings
     from worker.job import run_lane_job
@@ -52,6 +53,7 @@ def _run_lane(lane_name: str, job: str, digest: str, unknown: list[str]) -> NoRe
 
     settings = read_settings()
     log.configure("lane-job", settings.log_level)
+    spans.start("lane-job")
     if unknown:
         structlog.get_logger().warning("lane_job.newer_dispatcher", ignored=unknown)
     wait_for_catalog(settings.catalog, digest)

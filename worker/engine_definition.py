@@ -30,6 +30,7 @@ from worker.engine_sizes import (
 )
 from worker.engine_status import DEPLOYMENT
 from worker.live_scaling import replicas_wanted
+from worker.moderations import moderation_environment
 from worker.row_rules import rules_environment
 
 #: Calls that one replica has at most, which rows of batches never reach: what waits for the engine
@@ -72,6 +73,7 @@ def llm_config(model: Model, pool: Pool) -> LLMConfig:
                 **_live_environment(model),
                 **rules_environment(model),
                 **endpoints_environment(model),
+                **moderation_environment(model),
                 **engine_environment(model, pool),
             }
         },

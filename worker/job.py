@@ -19,6 +19,7 @@ from shared.ordering.pace import to_text
 from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
+from shared.tracing import spans
 from worker.connections import opened
 from worker.door_keeper import DoorKeeper
 from worker.engine_errors import EngineFailedError
@@ -63,6 +64,7 @@ def run_lane_job(
             ).run()
 
     asyncio.run(work())
+    spans.stop()
     # The waves of a superseded job run in threads that nothing can stop.
     os._exit(0)
 

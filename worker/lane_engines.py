@@ -7,6 +7,7 @@ from shared.catalog import Catalog, Lane
 from shared.doors import Door
 from shared.slices import Claim
 from shared.state import State
+from shared.tracing import spans
 from worker.batch_watch import BatchWatch
 from worker.engine_client import EngineClient
 from worker.engine_deployment import ensure_engine
@@ -76,6 +77,7 @@ class LaneEngines:
             share_prefixes=self._share_prefixes,
             rules=self._rules,
             patience_seconds=self._patience_seconds,
+            wave=spans.current(),
         )
 
     def slice_runner(self, engine: Lane) -> SliceRunner:

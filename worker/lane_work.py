@@ -12,6 +12,7 @@ from shared.catalog import Lane
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
+from worker import traces
 from worker.lane_engines import LaneEngines
 from worker.lane_load import LaneLoad, Room
 from worker.outcomes import SliceResult
@@ -222,7 +223,8 @@ class LaneWork:
 
     async def _run_wave(self, claims: list[Claim], engine: Lane, wave: int) -> None:
         try:
-            await self._engines.run_wave(claims, engine)
+            with traces.wave("wave", self._lane.name, claims, number=wave):
+                await self._engines.run_wave(claims, engine)
         except Exception:
             await asyncio.sleep(_PAUSE_SECONDS)
             raise
@@ -235,7 +237,8 @@ class LaneWork:
         began = time.monotonic()
         try:
             given = await asyncio.gather(*(fetch(self._storage, claim) for claim in claims))
-            results = await self._engines.suspect_runner(engine).run(claims, given)
+            with traces.wave("run suspects", self._lane.name, claims):
+                results = await self._engines.suspect_runner(engine).run(claims, given)
             for claim, result in zip(claims, results, strict=True):
                 await self._settle(claim, result)
             if any(result.outcome.is_trouble for result in results):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from shared.openai.endpoints import ENDPOINTS
 from worker.embedding_answers import write_from_arrays
 from worker.engine_errors import Answer
 from worker.engine_results import failure, from_http, success
+from worker.moderations import add_moderations, moderation_from
 
 #: How long an abandoned request may take to leave vLLM, in seconds.
 ABORT_SECONDS = 5
@@ -25,6 +27,7 @@ class OpenAILayer:
     """Answers requests as `vllm serve` would."""
 
     def __init__(self, app: Any) -> None:
+        add_moderations(app, moderation_from(os.environ))
         self._app = app
         self._handlers = _handlers(app.state)
 

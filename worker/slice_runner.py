@@ -7,6 +7,7 @@ from contextlib import aclosing
 import structlog
 
 from shared.slices import Claim, Stop
+from worker import traces
 from worker.batch_watch import BatchWatch
 from worker.engine_errors import Engine, EngineGoneError, EngineUnavailableError
 from worker.outcomes import Outcome, SliceResult, outcome, public_reason, worst
@@ -32,22 +33,33 @@ class SliceRunner:
         rows_in_engine: int,
         rows_per_engine_call: int,
         pool: str = "",
+        wave: str = "",
     ) -> None:
-        """`pool` is the engine's, which its rows' GPU time is counted for."""
+        """`pool` is the engine's, which its rows' GPU time is counted for.
+
+        `wave` is the trace context of the wave that all slices here are part of.
+        """
         self._engine = engine
         self._watch = watch
         self._step = rows_per_engine_call
         self._pool = pool
+        self._wave = wave
         self._limiter = RowLimiter(max(rows_in_engine, rows_per_engine_call))
         self._telling: set[asyncio.Task[None]] = set()
 
     async def run(self, claim: Claim, given: SliceInput) -> SliceResult:
         """Run the slice's rows that have no result yet, until its batch stops."""
+        with traces.slice_run(claim, wave=self._wave) as span:
+            result = await self._run(claim, given, span.traceparent)
+            traces.note_result(span, result)
+            return result
+
+    async def _run(self, claim: Claim, given: SliceInput, trace: str) -> SliceResult:
         if isinstance(given.lines, Outcome):
             return SliceResult(given.lines, nothing())
         run = SliceRun(claim, given.lines, given.kept, pool=self._pool)
         chunks = run.chunks(self._step)
-        calls = [asyncio.ensure_future(self._call(run, chunk)) for chunk in chunks]
+        calls = [asyncio.ensure_future(self._call(run, chunk, trace)) for chunk in chunks]
 
         def stop(reason: Stop) -> None:
             run.stop = reason
@@ -82,18 +94,20 @@ class SliceRunner:
         await asyncio.sleep(_WITHDRAWN_SECONDS)
         await self._watch.tell_ending(run.claim, run.rows_in_engine)
 
-    async def _call(self, run: SliceRun, chunk: Sequence[int]) -> None:
+    async def _call(self, run: SliceRun, chunk: Sequence[int], trace: str) -> None:
         """Run the rows at these positions of the slice together."""
         lines = [run.lines[position] for position in chunk]
         order = [run.works[position] for position in chunk]
         async with self._limiter.borrowed(len(chunk)) as places:
             run.enter(chunk)
             try:
-                async with aclosing(self._engine.run_lines(lines, order)) as groups:
-                    async for group in groups:
-                        for number, result in group:
-                            run.answer(chunk[number], result)
-                        await places.give_back(len(group))
+                with traces.engine_call(run.claim, len(chunk), parent=trace) as call:
+                    async with aclosing(self._engine.run_lines(lines, order)) as groups:
+                        async for group in groups:
+                            for number, result in group:
+                                run.answer(chunk[number], result)
+                                call.note(chunk[number], result[0])
+                            await places.give_back(len(group))
             except Exception as error:
                 if outcome(error) is Outcome.STRUCK:
                     run.strike(_struck(chunk, error))

@@ -25,6 +25,7 @@ from shared.slices import Claim, SliceUsage, StrikeRange
 from shared.spent import from_text, to_text
 from shared.state import State
 from shared.storage import Storage
+from shared.tracing import spans
 from worker.batch_watch import BatchWatch
 from worker.connections import open_state, read_settings, run_with_stores
 from worker.engine_client import EngineClient
@@ -43,6 +44,8 @@ _Columns = dict[str, Any]
 STORES = "stores"
 #: What a process of a wave asks for: it waits for others, and needs no CPU of its own.
 _LIGHT: dict[str, Any] = {"num_cpus": 0, "resources": {STORES: 0.001}}
+#: Seconds for sending a block's spans.
+_FLUSH_SECONDS = 2.0
 #: How many processes read, and how many commit, in one wave.
 _HELPERS = 2
 
@@ -65,10 +68,12 @@ def run_wave(
     share_prefixes: tuple[str, ...] = (),
     rules: RowRules = DEFAULT_RULES,
     patience_seconds: float | None = None,
+    wave: str = "",
 ) -> None:
     """Run the slices up to their commits; blocks until the last one. Meant for a thread.
 
-    A slice goes back if the engine has had no replica for `patience_seconds`.
+    A slice goes back if the engine has had no replica for `patience_seconds`. `wave` is the trace
+    context of the wave.
     """
     groups = grouped(claims)
     ray.data.read_datasource(
@@ -89,6 +94,7 @@ def run_wave(
             "share_prefixes": share_prefixes,
             "rules": rules,
             "patience_seconds": patience_seconds,
+            "wave": wave,
         },
         **_LIGHT,
     ).write_datasink(PartSink(), concurrency=_HELPERS, ray_remote_args=_LIGHT)
@@ -154,9 +160,11 @@ class SliceMapper:
         share_prefixes: tuple[str, ...],
         rules: RowRules,
         patience_seconds: float | None,
+        wave: str,
     ) -> None:
         self._settings = settings = read_settings()
         log.configure_own("wave", settings.log_level)
+        spans.start("wave")
         self._state, self._storage = open_state(settings), open_storage(settings)
         client = EngineClient(
             app_name,
@@ -169,6 +177,7 @@ class SliceMapper:
             rows_in_engine=rows_in_engine,
             rows_per_engine_call=settings.rows_per_engine_call,
             pool=pool,
+            wave=wave,
         )
 
     async def __call__(self, block: _Columns) -> AsyncIterator[_Columns]:
@@ -181,6 +190,9 @@ class SliceMapper:
             )
         )
         yield {"claim": pa.array(map(bytes, block["claim"]), pa.binary()), **_to_columns(results)}
+        if spans.is_on():
+            # Nothing tells this process that its wave has ended.
+            await asyncio.to_thread(spans.flush, _FLUSH_SECONDS)
 
     async def _run(self, claim: Claim, given: SliceInput, *, may_run: bool) -> SliceResult:
         if not may_run:

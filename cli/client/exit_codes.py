@@ -33,7 +33,7 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.ENDED_EARLY: "The batch expired or was cancelled.",
     ExitCode.NOT_ENDED: "The batch has not ended, so its results are not complete.",
     ExitCode.UNAVAILABLE: "The gateway did not answer, or refused for now. Try again later.",
-    ExitCode.DAMAGED: "`rebuild` or `fsck` is done and has found damage, which it names.",
+    ExitCode.DAMAGED: "`rebuild`, `fsck` or `doctor` is done and names the damage that it found.",
     ExitCode.INTERRUPTED: "Ctrl-C. Batches were left running, unless you chose to cancel them.",
     ExitCode.TERMINATED: "SIGTERM. Batches were left running.",
 }

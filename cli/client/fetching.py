@@ -11,6 +11,7 @@ from cli.client.output import note
 from cli.client.results import Order, Results
 from cli.client.results import only_failed as of_failed
 from cli.client.sinks import PartFile, write
+from shared.errors import InvalidInputError
 from shared.lifecycle import FINAL
 
 
@@ -43,6 +44,34 @@ def fetch(
     with part.open() as file:
         write(lines, file)
     part.finish()
+    note(f"Wrote {output}.")
+
+
+def fetch_table(gateway: Gateway, batch: Mapping[str, Any], output: Path | None) -> None:
+    """Write the batch's table: one file, or its files into a folder. Raises InvalidInputError."""
+    table = batch.get("table") or {}
+    file_ids = table.get("file_ids", [])
+    if table.get("error"):
+        note(table["error"]["message"])
+    if not file_ids:
+        raise InvalidInputError(
+            f"{batch['id']} has no table. A batch that is created with 'output' has one at its end."
+        )
+    if output is None and len(file_ids) > 1:
+        raise InvalidInputError(
+            f"The table of {batch['id']} has {len(file_ids)} files. Name a folder with --output."
+        )
+    if output is None:
+        write(download(gateway, file_ids[0]))
+        return
+    is_folder = output.is_dir() or len(file_ids) > 1
+    for number, file_id in enumerate(file_ids):
+        name = f"part-{number:05d}.{table['format']}"
+        path = output / name if is_folder else output
+        part = PartFile(path, file_id)
+        with part.open() as file:
+            write(download(gateway, file_id, start=part.size()), file)
+        part.finish()
     note(f"Wrote {output}.")
 
 

@@ -142,6 +142,10 @@ def fetch(
     failed: Annotated[
         bool, typer.Option("--failed", help="Only results of requests that have an error.")
     ] = False,
+    table: Annotated[
+        bool,
+        typer.Option("--table", help="The batch's table: to a file, or its files to a folder."),
+    ] = False,
     order: ResultOrder = "input",
     wait: Wait = False,
     context: Context = None,
@@ -149,6 +153,7 @@ def fetch(
     """Print a batch's results, or write them to a file; a broken download is continued."""
     from cli.client.exit_codes import code_of
     from cli.client.fetching import fetch as fetch_results
+    from cli.client.fetching import fetch_table
     from cli.client.waiting import wait_for
 
     with connected(context, waits=True) as gateway:
@@ -161,6 +166,9 @@ def fetch(
                 f"{batch_id} is {status_text(batch)}, {rows_text(batch)} rows. Take the results so "
                 "far with --partial, or wait with --wait."
             )
+            end_with([code])
+        if table:
+            fetch_table(gateway, batch, output)
             end_with([code])
         if output is not None and output.is_dir():
             output /= f"{batch_id}.jsonl"

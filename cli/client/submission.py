@@ -33,7 +33,9 @@ class BatchOptions(NamedTuple):
         }
         if self.template is not None:
             body["endpoint"] = self.endpoint or self.template.endpoint
-            return {**body, "input": self.template.input}
+            output = self.template.output
+            table = {} if output is None else {"output": output}
+            return {**body, "input": self.template.input, **table}
         return {**body, "endpoint": self.endpoint or endpoint_of(path)}
 
 

@@ -11,10 +11,11 @@ _OWN = ("file_id", "objects")
 
 
 class RowTemplate(NamedTuple):
-    """The endpoint of the requests, and the `input` of their batch but for its file."""
+    """The endpoint of the requests, and `input` and `output` of their batch but for its file."""
 
     endpoint: str
     input: dict[str, Any]
+    output: Any = None
 
 
 def read_template(path: Path) -> RowTemplate:
@@ -48,4 +49,5 @@ def read_template(path: Path) -> RowTemplate:
     endpoint = found.pop("endpoint", _ENDPOINT)
     if not isinstance(endpoint, str):
         raise InvalidInputError(f"--template {path}: 'endpoint' must be a text.")
-    return RowTemplate(endpoint, {str(name): value for name, value in found.items()})
+    output = found.pop("output", None)
+    return RowTemplate(endpoint, {str(name): value for name, value in found.items()}, output)

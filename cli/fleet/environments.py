@@ -28,6 +28,8 @@ SECRET_SETTINGS = frozenset(
         "S3_SECRET_KEY",
     )
 )
+#: OpenTelemetry's variables that often hold the login of a collector.
+_COLLECTOR_LOGINS = frozenset({"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"})
 #: The folder in the run directory with the secrets of lane jobs.
 _LANE_SECRETS = "lane-secrets"
 
@@ -40,7 +42,8 @@ def service_environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 def node_environment(environment: Mapping[str, str], run_dir: Path) -> dict[str, str]:
     """The environment of Ray's node: that of gateway and dispatcher without secrets."""
-    plain = {name: text for name, text in environment.items() if name not in SECRET_SETTINGS}
+    secret = SECRET_SETTINGS | _COLLECTOR_LOGINS
+    plain = {name: text for name, text in environment.items() if name not in secret}
     return {**plain, "BATCHYARD_LOGINS": str((run_dir / _LANE_SECRETS).resolve())}
 
 

@@ -9,7 +9,7 @@ from shared.errors import NotFoundError
 from shared.ledger.commits import cancel_key, commit_key
 from shared.ledger.copies import copy_key
 from shared.ledger.keys import key_record_key
-from shared.ledger.kinds import Kind
+from shared.ledger.kinds import Kind, kind_of
 from shared.ledger.manifests import manifest_key
 from shared.ledger.packs import is_pack, without_inputs
 from shared.ledger.parts import is_broken
@@ -121,7 +121,7 @@ class IndexCheck:
 
         if not file.owned or file.bucket != self._storage.bucket or file.has_expired:
             return
-        kind = Kind.FILE if file.has_record else Kind.RESULT
+        kind = Kind.FILE if file.has_record else kind_of(file.key) or Kind.RESULT
         found = await look(file.key)
         if found is None:
             yield finding(file.key, kind, Problem.MISSING, "the file has lost its object")
@@ -129,7 +129,7 @@ class IndexCheck:
             yield finding(file.key, kind, Problem.DAMAGED, "it is not the object that was stored")
         elif (
             self._reads_bodies
-            and kind is Kind.RESULT
+            and kind in (Kind.RESULT, Kind.TABLE)
             and file.sha256
             and (reason := await digest_differs(self._storage, file.key, file.sha256))
         ):

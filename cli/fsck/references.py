@@ -121,6 +121,14 @@ def _commit(key: str, facts: Facts) -> _Verdict:
     return _of_batch(key, facts)
 
 
+def _table(key: str, facts: Facts) -> _Verdict:
+    record = facts.batches.get(second_of(key))
+    table = json.loads(record.fields.get("table", "{}")) if record is not None else {}
+    if (table.get("url") or "").endswith(f"/{key.rpartition('/')[0]}/"):
+        return None
+    return _of_live_batch(key, facts)
+
+
 def _result(key: str, facts: Facts) -> _Verdict:
     record = facts.batches.get(second_of(key))
     fields = {} if record is None else record.fields
@@ -142,10 +150,12 @@ _RULES: Mapping[Kind, Callable[[str, Facts], _Verdict]] = {
     Kind.DATASET: _of_batch,
     Kind.PLAN: _of_live_batch,
     Kind.COPY: _of_live_batch,
+    Kind.CARRIED: _of_live_batch,
     Kind.CANCELLATION: _of_batch,
     Kind.LANE_FAILURE: _of_batch,
     Kind.PART: _result,
     Kind.RESULT: _result,
+    Kind.TABLE: _table,
     Kind.COMMIT: _commit,
     Kind.UPLOAD_PART: _upload_part,
 }

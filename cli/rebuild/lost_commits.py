@@ -2,14 +2,15 @@
 
 import hashlib
 import json
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from cli.rebuild.from_s3 import BatchObjects
 from shared import ids
-from shared.errors import NotFoundError
+from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.commits import FAILURES, Assembled, Commit
 from shared.ledger.endings import new_commit
 from shared.ledger.manifests import Manifest
+from shared.ledger.tables import MadeTable, place_of, read_success, table_prefix, wanted_of
 from shared.lifecycle import TRANSITIONS, Event, Status
 from shared.settings import THIRTY_DAYS
 from shared.state import BatchRecord, Pin
@@ -56,6 +57,7 @@ async def commit_again(
         error=files["error"],
         bucket=storage.bucket,
         output_seconds=THIRTY_DAYS,
+        table=await _table(storage, manifest, event),
     )
 
 
@@ -66,6 +68,19 @@ def _status_before(event: Event) -> Status:
 
 def _texts(fields: dict[str, str | int]) -> dict[str, str]:
     return {name: str(value) for name, value in fields.items()}
+
+
+async def _table(storage: Storage, manifest: Manifest, event: Event) -> MadeTable | None:
+    """The table that the batch has made, where it was wanted or beside its results."""
+    if not manifest.output:
+        return None
+    places = [(storage.bucket, table_prefix(manifest.id, event))]
+    if (wanted := wanted_of(manifest.output)).destination is not None:
+        places.append(place_of(manifest.id, event, wanted.destination))
+    for bucket, prefix in places:
+        with suppress(NotFoundError, BrokenObjectError):
+            return await read_success(storage.of_bucket(bucket), prefix)
+    return None
 
 
 async def _result(

@@ -96,7 +96,9 @@ class EventShape(BaseModel):
         default="", description="the submission's; absent for a batch that came over HTTP"
     )
     traceparent: str = Field(
-        default="", description="W3C's, from the submission; absent if it had none"
+        default="",
+        description="W3C's, of the batch's trace: the submission's own, or where the fleet is "
+        "traced, a span below it; absent if there is none",
     )
     tracestate: str = Field(
         default="", description="W3C's, from the submission; absent if it had none"

@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from shared.dataset.dataset import Dataset
 from shared.errors import InvalidInputError
+from shared.table.output import Output
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -192,6 +193,7 @@ class Submission(_Shape):
     input: InlineInput | S3Input | FileInput | DatasetInput = Field(discriminator="kind")
     # Omitted if unset, so that old fingerprints stay valid.
     deliver: Deliver | None = Field(default=None, exclude_if=lambda deliver: deliver is None)
+    output: Output | None = Field(default=None, exclude_if=lambda output: output is None)
 
 
 class Cancellation(_Shape):

@@ -15,6 +15,7 @@ from itertools import chain
 import structlog
 
 from shared import crash
+from shared.bus import event_spans
 from shared.bus.broker_errors import RefusedError, UnroutableError
 from shared.bus.connection import Bus
 from shared.bus.event_messages import EventMessages
@@ -25,6 +26,7 @@ from shared.state import State
 from shared.state.leases import Lease
 from shared.state.outbox import Box, Entry
 from shared.tasks import end
+from shared.tracing import spans
 
 log = structlog.get_logger()
 
@@ -153,7 +155,9 @@ class Relay:
     async def _publish(self, entry: Entry) -> None:
         match self._box:
             case "events":
-                await self._event(entry)
+                with event_spans.sending(entry):
+                    await self._event(entry)
+                event_spans.tell_end(entry)
             case "submissions":
                 await self._submission(entry)
             case "replies":
@@ -189,18 +193,23 @@ class Relay:
 
     async def _submission(self, entry: Entry) -> None:
         message = json.loads(entry.fields["message"])
-        await self._bus.publish(
-            SUBMIT_EXCHANGE,
-            submit_key(message["tenant"]),
-            json.dumps({"batch_id": message["batch_id"]}).encode(),
-            properties={
-                "message_id": message["batch_id"],
-                "type": READY,
-                "content_type": "application/json",
-                "user_id": self._service_user,
-            },
-            mandatory=True,
-        )
+        key, trace = submit_key(message["tenant"]), message.get("traceparent", "")
+        with spans.span(f"send {SUBMIT_EXCHANGE}", "producer", parent=trace) as span:
+            span.set(event_spans.sent_to(SUBMIT_EXCHANGE, key))
+            trace = span.traceparent or trace
+            await self._bus.publish(
+                SUBMIT_EXCHANGE,
+                key,
+                json.dumps({"batch_id": message["batch_id"]}).encode(),
+                properties={
+                    "message_id": message["batch_id"],
+                    "type": READY,
+                    "content_type": "application/json",
+                    "user_id": self._service_user,
+                },
+                headers={"traceparent": trace} if trace else None,
+                mandatory=True,
+            )
 
     async def _reply(self, entry: Entry) -> None:
         address = entry.fields["to"]

@@ -24,6 +24,7 @@ _BY_ENDING: dict[str, Format] = {
     "gif": "image",
 }
 _MAX_COLUMN = 256
+_MAX_CARRIED = 1000
 
 
 class Sample(BaseModel):
@@ -73,6 +74,13 @@ class Dataset(BaseModel):
         default=None, description="A random part of the rows that the filter lets through."
     )
     limit: int | None = Field(default=None, ge=1, description="At most so many of these rows.")
+    carry: list[str] = Field(
+        default=[],
+        max_length=_MAX_CARRIED,
+        # Left out if it is empty, so that old fingerprints stay valid.
+        exclude_if=lambda names: not names,
+        description="Columns that the batch's `output` gets beside the answers.",
+    )
 
     @model_validator(mode="after")
     def _names_one_place(self) -> "Dataset":

@@ -6,7 +6,7 @@ A value of a CSV file is text as it stands: `007` stays `007`.
 import base64
 import csv
 import io
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from shared.dataset.carrying import Carrier
 from shared.dataset.dataset import Source
 from shared.errors import BatchyardError
 
@@ -44,26 +45,33 @@ class MissingColumnError(BatchyardError):
 class Needed:
     """The columns that a template, a filter and the client's lists need."""
 
-    def __init__(self, names: Collection[str], *, has_all: bool) -> None:
-        """These, and perhaps all others."""
+    def __init__(self, names: Collection[str], *, has_all: bool, carrier: Carrier) -> None:
+        """These, perhaps all others, and those that are carried along."""
         self._names = set(names)
         self._has_all = has_all
+        self.carrier = carrier
 
     def of(self, has: Collection[str], given: Collection[str]) -> list[str]:
-        """Those to read, beside those that are `given`. Raises MissingColumnError."""
-        for name in sorted(self._names - set(has) - set(given)):
+        """Those that rows show, beside those that are `given`. Raises MissingColumnError."""
+        for name in sorted(self._names.union(self.carrier.columns) - set(has) - set(given)):
             raise MissingColumnError(name, [*has, *given])
         return [name for name in has if self._has_all or name in self._names]
+
+    def read(self, has: Collection[str], given: Collection[str]) -> list[str]:
+        """Those that are read, as `of`."""
+        shown = self.of(has, given)
+        return shown + [name for name in self.carrier.columns if name in has and name not in shown]
 
 
 def rows_of(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
     """The object's rows in order, each with the columns of its folders.
 
-    Raises UnreadableError and MissingColumnError.
+    Raises UnreadableError, MissingColumnError and MixedTypesError.
     """
     try:
         for row in _READERS[source.format](source, file, needed):
             yield {**source.columns, **row} if source.columns else row
+        needed.carrier.leave()
     except (pa.ArrowException, ValueError, csv.Error, OSError, RecursionError) as error:
         # Arrow's and Python's own words may quote a value.
         raise UnreadableError(f"it cannot be read as {source.format}") from error
@@ -71,29 +79,28 @@ def rows_of(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]
 
 def _parquet(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
     table = pq.ParquetFile(pa.PythonFile(file, mode="r"), buffer_size=_CHUNK_BYTES)
-    columns = needed.of(table.schema_arrow.names, source.columns)
+    has = table.schema_arrow.names
+    shown, columns = needed.of(has, source.columns), needed.read(has, source.columns)
     for batch in table.iter_batches(_ROWS_TOGETHER, columns=columns, use_threads=False):
-        yield from _as_rows(batch)
+        yield from _as_rows(batch, shown, needed.carrier)
 
 
 def _arrow(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:
     reader = pyarrow.ipc.open_file(pa.PythonFile(file, mode="r"))
-    columns = needed.of(reader.schema.names, source.columns)
+    has = reader.schema.names
+    shown, columns = needed.of(has, source.columns), needed.read(has, source.columns)
     for number in range(reader.num_record_batches):
         batch = reader.get_batch(number)
         for start in range(0, batch.num_rows, _ROWS_TOGETHER):
-            yield from _as_rows(batch.slice(start, _ROWS_TOGETHER).select(columns))
+            some = batch.slice(start, _ROWS_TOGETHER).select(columns)
+            yield from _as_rows(some, shown, needed.carrier)
 
 
-def _as_rows(batch: pa.RecordBatch) -> Iterator[Row]:
-    names = batch.schema.names
-    if not names:
-        # Nothing of the table is needed but its number of rows.
-        yield from ({} for _ in range(batch.num_rows))
-        return
-    columns = [column.to_pylist() for column in batch.columns]
-    for values in zip(*columns, strict=True):
-        yield dict(zip(names, values, strict=True))
+def _as_rows(batch: pa.RecordBatch, shown: Sequence[str], carrier: Carrier) -> Iterator[Row]:
+    columns = [batch.column(name).to_pylist() for name in shown]
+    for index in range(batch.num_rows):
+        carrier.look_at(batch, index)
+        yield {name: column[index] for name, column in zip(shown, columns, strict=True)}
 
 
 def _csv(source: Source, file: io.RawIOBase, needed: Needed) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""What the fleet and the renderer's process say to each other, as frames on two pipes. Pure.
+"""What the fleet says to processes that handle tenants' data, and they to it, on two pipes. Pure.
 
 A frame is a kind of one byte, its length in four bytes, and that many bytes.
 """
@@ -10,7 +10,7 @@ import msgspec
 
 from shared.dataset.dataset import PinnedDataset
 
-#: Larger than any answer: a renderer that asks for more is broken.
+#: Larger than any answer: a child that sends more is broken.
 MAX_FRAME = 64 * 1024 * 1024
 HEADER_BYTES = 5
 
@@ -18,14 +18,19 @@ HEADER_BYTES = 5
 class Kind(bytes, Enum):
     """What a frame holds."""
 
-    #: To the renderer: what it is to do, and bytes that it asked for.
+    #: To the child: what it is to do, and bytes that it asked for.
     JOB = b"J"
     BYTES = b"B"
-    #: From it: a request for bytes, lines, a row that cannot be rendered, and its last word.
+    #: From it: a request for bytes, something that is wrong, and its last word.
     READ = b"R"
-    LINES = b"L"
     PROBLEM = b"P"
     DONE = b"D"
+    #: From a renderer: lines, and what their rows carry along.
+    LINES = b"L"
+    CARRIED = b"C"
+    #: From a writer of tables: bytes of a file, and that the file is whole.
+    FILE = b"F"
+    FILE_END = b"E"
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -4,7 +4,6 @@ What it runs and parses is the tenant's: so it has no environment, no credential
 address, a limit of memory, and a limit of time for each row. It reads by asking its parent.
 """
 
-import io
 import os
 import random
 import resource
@@ -14,10 +13,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from types import FrameType
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from shared.dataset.carrying import Carrier, MixedTypesError
 from shared.dataset.dataset import Dataset, Source
 from shared.dataset.formats import (
     MissingColumnError,
@@ -26,17 +26,8 @@ from shared.dataset.formats import (
     UnreadableError,
     rows_of,
 )
-from shared.dataset.frames import (
-    HEADER_BYTES,
-    Done,
-    Job,
-    Kind,
-    Problem,
-    Read,
-    encoded,
-    frame,
-    header,
-)
+from shared.dataset.frames import Done, Job, Kind, Problem, encoded, frame
+from shared.dataset.pipes import Pipes, RemoteFile
 from shared.dataset.template import (
     ROW,
     MalformedTemplateError,
@@ -48,79 +39,9 @@ from shared.dataset.template import (
 T = TypeVar("T")
 
 _LINES_BYTES = 1024 * 1024
-_READ_BYTES = 8 * 1024 * 1024
 _MAX_COLUMNS_TOLD = 30
 #: How many times the time that it may take ends the process.
 _TIMES_TO_THE_END = 2
-
-
-class Pipes:
-    """The two pipes to the parent."""
-
-    def __init__(self, given: BinaryIO, taken: BinaryIO) -> None:
-        self._given = given
-        self._taken = taken
-
-    def receive(self, wanted: Kind) -> bytes:
-        """The next frame's body. Raises EOFError if the parent is gone."""
-        head = self._given.read(HEADER_BYTES)
-        if len(head) < HEADER_BYTES:
-            raise EOFError
-        kind, length = header(head)
-        body = self._given.read(length)
-        if kind is not wanted or len(body) < length:
-            raise EOFError
-        return body
-
-    def send(self, frame: bytes) -> None:
-        """Say something to the parent."""
-        self._taken.write(frame)
-        self._taken.flush()
-
-
-class RemoteFile(io.RawIOBase):
-    """An object that the parent reads for us, in pieces of some size."""
-
-    def __init__(self, pipes: Pipes, number: int, size: int) -> None:
-        self._pipes = pipes
-        self._number = number
-        self._size = size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readall(self) -> bytes:
-        return self.read(-1)
-
-    def read(self, size: int | None = -1) -> bytes:
-        end = self._size if size is None or size < 0 else min(self._at + size, self._size)
-        pieces = []
-        while self._at < end:
-            piece_end = min(end, self._at + _READ_BYTES)
-            self._pipes.send(encoded(Kind.READ, Read(self._number, self._at, piece_end)))
-            piece = self._pipes.receive(Kind.BYTES)
-            if len(piece) != piece_end - self._at:
-                raise EOFError
-            pieces.append(piece)
-            self._at = piece_end
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]  # any writable buffer
-        piece = self.read(len(buffer))
-        buffer[: len(piece)] = piece
-        return len(piece)
 
 
 class Rendering:
@@ -133,6 +54,7 @@ class Rendering:
         self._dataset = Dataset.model_validate_json(bytes(job.pinned.dataset))
         self._template = RowTemplate(self._dataset.template)
         self._filter = RowFilter(self._dataset.filter) if self._dataset.filter else None
+        self._carrier = Carrier(self._dataset.carry)
         self._problems = 0
         self._read = 0
         self._rows = 0
@@ -149,6 +71,7 @@ class Rendering:
                     break
                 continue
             self._rows += 1
+            self._carry(self._carrier.keep(row))
             waiting.append(line)
             size += len(line)
             if size >= _LINES_BYTES:
@@ -159,12 +82,24 @@ class Rendering:
 
     def end(self) -> None:
         """Send the end."""
+        self._carry(self._carrier.end())
+        self.done()
+
+    def done(self) -> None:
+        """Say that nothing follows."""
         self._pipes.send(encoded(Kind.DONE, Done(self._read, self._rows, self._problems)))
 
     def tell(self, code: str, message: str, param: str, row: int | None = None) -> None:
         """Send a problem."""
         self._problems += 1
         self._pipes.send(encoded(Kind.PROBLEM, Problem(code, message, param, row)))
+
+    def _carry(self, chunks: Iterator[bytes]) -> None:
+        """Send what goes along."""
+        if not self._carrier.columns:
+            return
+        for chunk in chunks:
+            self._pipes.send(frame(Kind.CARRIED, chunk))
 
     def _most_rows(self) -> int:
         # One more than allowed, so that the parent sees that there are too many.
@@ -191,7 +126,7 @@ class Rendering:
         names = {*self._template.columns, *(self._filter.columns if self._filter else ())}
         has_all = ROW in names
         wanted = {name for name in (self._dataset.custom_id,) if name}
-        needed = Needed(names - {ROW} | wanted, has_all=has_all)
+        needed = Needed(names - {ROW} | wanted, has_all=has_all, carrier=self._carrier)
         for number, source in enumerate(self._job.pinned.sources):
             file = RemoteFile(self._pipes, number, source.size)
             try:
@@ -243,7 +178,9 @@ class Rendering:
         )
 
     def _user_of(self, column: str) -> str:
-        return "template" if column in self._template.columns else "filter"
+        if column in self._template.columns:
+            return "template"
+        return "carry" if column in self._dataset.carry else "filter"
 
 
 def _kind(value: object) -> str:
@@ -294,8 +231,12 @@ def main() -> None:
         except (TimeoutError, MemoryError):
             # The parent says so.
             os._exit(1)
-        rendering.run()
-        rendering.end()
+        try:
+            rendering.run()
+            rendering.end()
+        except MixedTypesError as error:
+            rendering.tell("mixed_types", f"input.carry: {error}.", "input.carry")
+            rendering.done()
     except (EOFError, BrokenPipeError):
         # The parent is gone, or has heard enough.
         os._exit(1)

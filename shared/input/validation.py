@@ -33,6 +33,7 @@ from shared.input.rows import (
 from shared.openai.bodies import Body, Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS, Endpoint, count_inputs
 from shared.openai.ignored_fields import IgnoredFields
+from shared.openai.media_tokens import may_have_media, media_prediction
 from shared.openai.row_limits import int_of, sequences
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
 from shared.openai.shapes import BatchError, BatchWarning
@@ -321,7 +322,7 @@ class InputCheck:
                 min_tokens=min_tokens,
                 is_unending=is_unending,
             )
-        prompt_tokens = (len(line) + _repeated_bytes(endpoint, raw or {})) // BYTES_PER_TOKEN
+        prompt_tokens = _prompt_tokens(endpoint, line, raw or {})
         self.prompt_tokens += prompt_tokens
         if endpoint.counts_inputs:
             self.embedding_inputs += endpoint.prompts(raw or {})
@@ -338,6 +339,14 @@ class InputCheck:
             model,
             refusal,
         )
+
+
+def _prompt_tokens(endpoint: Endpoint, line: bytes, body: Mapping[str, Any]) -> int:
+    size, tokens = len(line) + _repeated_bytes(endpoint, body), 0
+    if may_have_media(line):
+        media_bytes, tokens = media_prediction(body)
+        size -= media_bytes
+    return min(max(0, size) // BYTES_PER_TOKEN + tokens, MAX_COUNT)
 
 
 def _repeated_bytes(endpoint: Endpoint, body: Mapping[str, Any]) -> int:

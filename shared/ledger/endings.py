@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from shared.ledger.commits import Assembled, Commit, commit_key
 from shared.ledger.reasons import LEFT_OUT
+from shared.ledger.tables import MadeTable
 from shared.lifecycle import TRANSITIONS, Event, Status
 from shared.state import BatchRecord, FileRecord
 from shared.state.batches import Pin
@@ -20,6 +21,7 @@ _OF_ENDS = {
     "output_object",
     "error_file_id",
     "error_object",
+    "table",
 }
 
 
@@ -40,8 +42,9 @@ def new_commit(
     bucket: str,
     output_seconds: int,
     keep_parts: bool = False,
+    table: MadeTable | None = None,
 ) -> Commit:
-    """The commit of a batch that ends with these files in `bucket`.
+    """The commit of a batch that ends with these files in `bucket`, and with this table.
 
     `output_seconds` is how long files are kept unless the batch says otherwise. Parts are swept at
     once, or a day later.
@@ -60,6 +63,9 @@ def new_commit(
             files.append(_file(record, kind, written, bucket, seconds).to_fields())
             fields[f"{kind}_file_id"] = written.file_id
             fields[f"{kind}_object"] = _place(written, bucket)
+    if table is not None:
+        files += [file.to_fields() for file in _table_files(record, table, seconds)]
+        fields["table"] = table.to_field()
     parts = f"batches/{record.id}/parts/"
     is_part = any(one is not None and one.key.startswith(parts) for one in (output, error))
     # Even if no part was committed: a job may have died after writing one.
@@ -86,7 +92,7 @@ def commit_of(record: BatchRecord, event: Event, files: Sequence[FileRecord]) ->
     outside = {*_OF_ENDS, LEFT_OUT}
     before = {name: text for name, text in record.fields.items() if name not in outside}
     at = int(before.pop(f"{row.target}_at"))
-    own = {fields.get("output_file_id"), fields.get("error_file_id")}
+    own = {fields.get("output_file_id"), fields.get("error_file_id"), *record.table_file_ids}
     return Commit(
         batch_id=record.id,
         event=event,
@@ -132,6 +138,16 @@ def _file(
         filename=f"{record.id}_{kind}.jsonl",
         purpose="batch_output",
     )._replace(sha256=written.sha256)
+
+
+def _table_files(record: BatchRecord, table: MadeTable, seconds: int) -> list[FileRecord]:
+    """The files of a table. Those in a place of the tenant's are not ours to delete."""
+    return [
+        _file(record, "table", file, table.bucket, seconds)._replace(
+            filename=f"{record.id}_{file.key.rpartition('/')[2]}", owned=table.is_ours
+        )
+        for file in table.files
+    ]
 
 
 def _place(written: Assembled, bucket: str) -> str:

@@ -19,12 +19,15 @@ class Kind(StrEnum):
     PACK = "pack"
     PLAN = "plan"
     COPY = "copy"
+    CARRIED = "carried columns"
     CANCELLATION = "cancellation"
     LANE_FAILURE = "lane failure"
     PART = "part"
     RESULT = "result file"
+    TABLE = "table"
     COMMIT = "commit"
     UPLOAD_PART = "upload part"
+    BILL = "bill"
     REBUILD = "rebuild"
     PROBE = "probe"
     QUARANTINE = "quarantine"
@@ -43,12 +46,15 @@ _KEYS: Mapping[Kind, str] = {
     Kind.PACK: r"packs/[^/]+/\d+\.jsonl",
     Kind.PLAN: rf"{_BATCH}/plan\.json",
     Kind.COPY: rf"{_BATCH}/copies/[^/]+\.jsonl",
+    Kind.CARRIED: rf"{_BATCH}/copies/carried\.arrows",
     Kind.CANCELLATION: rf"{_BATCH}/cancel\.json",
     Kind.LANE_FAILURE: rf"{_BATCH}/lane-failed-[0-9a-f]+\.json",
     Kind.PART: rf"{_BATCH}/parts/\d+-\d+\.jsonl",
     Kind.RESULT: rf"{_BATCH}/[a-z_]+/(output|error|error-without-names)\.jsonl",
+    Kind.TABLE: rf"{_BATCH}/[a-z_]+/table/(_SUCCESS|part-\d+\.(parquet|jsonl|csv))",
     Kind.COMMIT: rf"{_BATCH}/commit-[a-z_]+\.json",
     Kind.UPLOAD_PART: r"uploads/.+",
+    Kind.BILL: r"bills/.+",
     Kind.REBUILD: r"rebuilds/\d+",
     Kind.PROBE: r"probes/.+",
     Kind.QUARANTINE: r"quarantine/.+",

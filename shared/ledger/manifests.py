@@ -33,7 +33,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str = ""
     correlation_id: str = ""
     reply_to: str = ""
-    #: The W3C trace context of the message that asked for the batch.
+    #: The W3C trace context of the call or message that asked for the batch.
     traceparent: str = ""
     tracestate: str = ""
     #: Together with the ETag, these pin the input.
@@ -55,6 +55,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     strikes: int = 0
     #: The key of the dataset that the input is rendered from; until then it stands for the input.
     dataset: str = ""
+    #: The table that is made of the results, as JSON.
+    output: str = ""
 
 
 def to_manifest(record: Mapping[str, str]) -> Manifest:

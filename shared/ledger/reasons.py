@@ -17,7 +17,7 @@ def shortened(fields: Mapping[str, str | int]) -> dict[str, str | int]:
         return dict(fields)
     reasons = msgspec.json.decode(text, type=list[msgspec.Raw])
     kept, size = 1, len(reasons[0])
-    while size + len(reasons[kept]) <= _MAX_BYTES:
+    while kept < len(reasons) and size + len(reasons[kept]) <= _MAX_BYTES:
         size += len(reasons[kept])
         kept += 1
     errors = msgspec.json.encode(reasons[:kept]).decode()

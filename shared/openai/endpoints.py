@@ -9,6 +9,7 @@ from shared.openai.bodies import Body
 from shared.openai.bodies.embedding import EmbeddingBody
 from shared.openai.bodies.generation import COMPLETION_TOKENS, ChatBody, CompletionBody
 from shared.openai.bodies.messages import MessagesBody
+from shared.openai.bodies.moderation import ModerationBody
 from shared.openai.bodies.pooling import ClassifyBody, PoolingBody
 from shared.openai.bodies.response import ResponseBody
 from shared.openai.bodies.scoring import SCORE_FORMS, RerankBody, ScoreBody
@@ -145,6 +146,14 @@ _ROWS = (
         body=ResponseBody,
         prompt="items",
         output_limits=("max_output_tokens",),
+    ),
+    # Of OpenAI, and not of vLLM: the engine makes it of its classes.
+    Endpoint(
+        "/v1/moderations",
+        tasks=("classify",),
+        forms=(("input",),),
+        body=ModerationBody,
+        prompt="texts",
     ),
     Endpoint(
         "/v1/messages",

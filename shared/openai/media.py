@@ -88,6 +88,15 @@ def media_of(body: Mapping[str, Any]) -> Iterator[Medium]:
             yield Medium(place, value, holder, name)
 
 
+def files_of(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """All media of a request, each as the name of its field and its URL, or its base64."""
+    for medium in media_of(body):
+        yield medium.place.rpartition(".")[2], medium.url
+    for _, name, value, _ in _fields(body):
+        if name in _DATA and isinstance(value, dict) and isinstance(value.get("data"), str):
+            yield name, value["data"]
+
+
 def media_refusal(
     body: Mapping[str, Any], rules: MediaRules, *, extra_fields: Collection[str] = ()
 ) -> Refusal | None:

@@ -140,6 +140,24 @@ class BatchWarning(_Shape):
     message: str
 
 
+class TableError(_Shape):
+    """Why a table is not what, or not where, the client wanted."""
+
+    code: Literal["destination_refused", "carried_lost", "table_failed"]
+    message: str
+
+
+class BatchTable(_Shape):
+    """The table that a batch has made of its results, in the order of its input."""
+
+    format: Literal["parquet", "jsonl", "csv"]
+    url: str | None = Field(description="The table's folder in S3. Null if there is no table.")
+    rows: int
+    bytes: int
+    file_ids: list[str] = Field(description="Its files, in order.")
+    error: TableError | None = None
+
+
 class Batch(_Shape):
     """The batch object; timestamps are Unix seconds."""
 
@@ -171,6 +189,8 @@ class Batch(_Shape):
     warnings: list[BatchWarning] = Field(default=[], exclude_if=lambda warnings: not warnings)
     #: Not in OpenAI's API, and only present once rows have a result.
     cost: BatchCost | None = Field(default=None, exclude_if=lambda cost: cost is None)
+    #: Not in OpenAI's API, and only present once it is made.
+    table: BatchTable | None = Field(default=None, exclude_if=lambda table: table is None)
 
 
 ModelState = Literal["cold", "starting", "warm"]

@@ -67,9 +67,16 @@ class BatchRecord(NamedTuple):
 
     @property
     def file_ids(self) -> list[str]:
-        """The ids of its input file and of its result files, as far as they exist."""
+        """The ids of its input file, its result files and those of its table."""
         names = ("input_file_id", "output_file_id", "error_file_id")
-        return [self.fields[name] for name in names if name in self.fields]
+        found = [self.fields[name] for name in names if name in self.fields]
+        return [*found, *self.table_file_ids]
+
+    @property
+    def table_file_ids(self) -> list[str]:
+        """The ids of the files of its table, in order."""
+        found: list[str] = json.loads(self.fields.get("table", "{}")).get("file_ids", [])
+        return found
 
     @property
     def ended_at(self) -> int | None:
@@ -117,6 +124,7 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
             "paused": "paused" in fields and fields["status"] in PAUSABLE,
             "warnings": warnings_of(fields),
             "cost": _cost(fields),
+            "table": json.loads(fields["table"]) if "table" in fields else None,
         }
     )
 

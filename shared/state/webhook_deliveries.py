@@ -37,6 +37,8 @@ class Due(NamedTuple):
     tries: int
     #: How many times in a row the endpoint has asked to slow down.
     slow: int
+    #: The W3C trace context of the batch's submission; empty without one.
+    traceparent: str = ""
 
 
 class WebhookDeliveries:
@@ -194,6 +196,7 @@ def _due(
     secrets: list[str],
     slow: str,
     tenant: str,
+    traceparent: str,
     kind: str,
     batch: str,
     sequence: str,
@@ -212,6 +215,7 @@ def _due(
         since=int(since_ms) / 1000,
         tries=int(tries),
         slow=int(slow),
+        traceparent=traceparent,
     )
 
 

@@ -8,6 +8,7 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import urlsplit
@@ -67,7 +68,6 @@ class Storage:
         attempts: int = 5,
     ) -> None:
         url = urlsplit(endpoint)
-        self.bucket = bucket
         self._calls = Calls(attempts=attempts, patience_seconds=patience_seconds)
         self._connections = urllib3.PoolManager(
             maxsize=THREADS,
@@ -83,7 +83,18 @@ class Storage:
             region=region,
             http_client=self._connections,
         )
-        self._requests = BucketRequests(self._client, bucket, region=region)
+        self._region = region
+        self._open(bucket)
+
+    def of_bucket(self, bucket: str) -> "Storage":
+        """Another bucket of the same server, over the same connections. Do not close it."""
+        other = copy(self)
+        other._open(bucket)  # noqa: SLF001  # it is one of us
+        return other
+
+    def _open(self, bucket: str) -> None:
+        self.bucket = bucket
+        self._requests = BucketRequests(self._client, bucket, region=self._region)
         self._uploads = MultipartUploads(self._client, bucket, self._calls)
 
     async def prepare(self) -> None:
@@ -114,6 +125,10 @@ class Storage:
     async def make_readable(self) -> None:
         """Make the object that `check_reads` asks for, for logins that may not list the bucket."""
         await self.create(READABLE, b"1")
+
+    async def has_bucket(self) -> bool:
+        """Whether the bucket is there."""
+        return await self._calls.call(lambda: self._client.bucket_exists(self.bucket))
 
     async def ping(self) -> None:
         """Raise TransientError if the server does not answer."""

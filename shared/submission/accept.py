@@ -143,6 +143,7 @@ def to_input_file(manifest: Manifest) -> FileRecord:
 
 def _message(manifest: Manifest) -> str:
     """The message that makes a dispatcher plan a batch that came over HTTP."""
-    return msgspec.json.encode(
-        {"type": READY, "tenant": manifest.tenant, "batch_id": manifest.id}
-    ).decode()
+    message = {"type": READY, "tenant": manifest.tenant, "batch_id": manifest.id}
+    if manifest.traceparent:
+        message["traceparent"] = manifest.traceparent
+    return msgspec.json.encode(message).decode()

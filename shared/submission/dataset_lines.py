@@ -1,30 +1,44 @@
 """The request lines of a pinned dataset, read from S3 and rendered. Writes nothing."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
 from shared.dataset.dataset import PinnedDataset, Source
 from shared.dataset.frames import Done, Job, Problem
-from shared.dataset.rendering import rendered
+from shared.dataset.rendering import Carried, rendered
 from shared.errors import NotFoundError
 from shared.input.problems import Problems
 from shared.storage import ChangedError, Storage
+
+#: Gets what the rows carry along, in chunks.
+Carry = Callable[[bytes], Awaitable[None]]
 
 _MAX_LISTED = 1000
 #: Requests that are shown in full.
 _SHOWN = 3
 
 
+async def drop(_: bytes) -> None:
+    """Nobody wants it."""
+
+
 class DatasetLines:
     """Gives the lines of one dataset, and collects what is wrong with it."""
 
     def __init__(
-        self, storage: Storage, pinned: PinnedDataset, endpoint: str, max_rows: int
+        self,
+        storage: Storage,
+        pinned: PinnedDataset,
+        endpoint: str,
+        max_rows: int,
+        *,
+        carry: Carry = drop,
     ) -> None:
         """One row more than `max_rows` is rendered, so that too many are seen."""
         self._storage = storage
+        self._carry = carry
         self._job = Job(pinned, endpoint, max_rows)
         self.problems = Problems(_MAX_LISTED)
         #: The first requests.
@@ -41,6 +55,8 @@ class DatasetLines:
                             if not self.problems.count:
                                 self._note_first(one)
                                 yield one
+                        case Carried():
+                            await self._carry(one.body)
                         case Problem():
                             self.problems.add(one.code, one.row, one.param, one.message)
                         case Done() if one.rows == 0 and not self.problems.count:

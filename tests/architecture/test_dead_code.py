@@ -52,6 +52,7 @@ _USED_ELSEWHERE = {
     "get_supported_tasks_async": "vLLM's AsyncLLM",
     "seekable": "Arrow, and Python's own readers",
     "readinto": "Python's own readers",
+    "writable": "Arrow",
     "record_autoscaling_stats": "Ray Serve",
     "capture_signals": "uvicorn",
     "job_log": "tests, to say why a lane job died",

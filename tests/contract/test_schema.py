@@ -135,8 +135,13 @@ def _objects(caller: Caller, receiver: Receiver) -> dict[str, dict[str, list[Any
         "updateWebhookEndpoint": {"webhook_endpoint_id": [changed], "url": [*urls, None]},
         **_by_id("webhook_endpoint_id", deleted, "deleteWebhookEndpoint"),
         # The header alone has the key: two different ones are refused.
-        # A dataset needs objects that exist: it has tests of its own.
-        "createBatch": {"input_file_id": [file], "idempotency_key": [None], "input": [None]},
+        # A dataset needs objects that exist, and a table columns that do: they have own tests.
+        "createBatch": {
+            "input_file_id": [file],
+            "idempotency_key": [None],
+            "input": [None],
+            "output": [None],
+        },
         # Of other tenants, only an operator is told.
         **{
             operation: {"project_ids[]": [[caller.tenant]]}

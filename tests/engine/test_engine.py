@@ -767,3 +767,38 @@ async def test_scores_rankings_and_classes_are_those_of_vllm_serve(
     fine = ("one with many", "in order", "classes", "class of a chat", "pooled", "items")
     assert [statuses[name] for name in fine] == [200] * len(fine)
     assert statuses["embeddings of a judge"] == 404
+
+
+async def test_moderations_are_the_scores_of_a_classifier_in_openais_form(
+    judge: "Future[str]",
+) -> None:
+    from openai.types import ModerationCreateResponse
+
+    from worker.engine_client import EngineClient
+
+    client = EngineClient(await asyncio.wrap_future(judge))
+    texts = ["a train", "a password"]
+    classes = {"model": "tiny-judge", "input": texts}
+    rows = [
+        line("/classify", classes),
+        line("/v1/moderations", classes),
+        line("/v1/moderations", {**classes, "input": [{"type": "text", "text": texts[0]}]}),
+        line("/v1/moderations", {**classes, "input": [{"type": "image_url"}]}),
+        line("/v1/moderations", {**classes, "model": "nobody"}),
+    ]
+
+    results = await answers(client, rows)
+
+    assert [status for status, _ in results] == [200, 200, 200, 400, 404]
+    scores = [one["probs"][0] for one in json.loads(results[0][1])["data"]]
+    found = json.loads(results[1][1])
+    # OpenAI's own type has a field for each of OpenAI's categories.
+    assert {*ModerationCreateResponse.model_fields} <= {*found}
+    assert [one["category_scores"]["relevance"] for one in found["results"]] == pytest.approx(
+        scores
+    )
+    assert [one["flagged"] for one in found["results"]] == [score >= 0.5 for score in scores]
+    assert found["usage"]["prompt_tokens"] > 0
+    [together] = json.loads(results[2][1])["results"]
+    assert together["category_scores"]["relevance"] == pytest.approx(scores[0])
+    assert json.loads(results[3][1])["error"]["param"].startswith("input.0")

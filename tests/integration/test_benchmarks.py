@@ -1,15 +1,9 @@
 """The benchmarks run too, on a small scale, because they call code that no test calls that way."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.index_growth import index_growth
-from benchmarks.lane_waits import Bench
 from benchmarks.rebuild_proof import differences, take, take_events
-from benchmarks.rows import CHAT
-from benchmarks.scripted_fleet import running_scripted_fleet
-from benchmarks.tenants import giants
 from shared.lifecycle import Event
 from shared.state import State
 from tests.batches import LANE, in_progress
@@ -21,18 +15,6 @@ def test_the_index_is_measured() -> None:
 
     assert len(figures) == 7
     assert all(figure.value > 0 and figure.baseline for figure in figures)
-
-
-def test_the_scripted_fleet_says_what_batches_wait_for(tmp_path: Path) -> None:
-    with running_scripted_fleet(tmp_path) as fleet:
-        bench = Bench(fleet)
-        me, other = bench.tenant("me"), bench.tenant("other")
-        with giants([other], CHAT, rows=1500, tokens=16):
-            run = me.run(CHAT, me.upload(CHAT, [16] * 5))
-        report = bench.report()
-
-    assert run.began_at < report.came_at[run.batch_id] < report.left_at[run.batch_id] < run.ended_at
-    assert 0 < report.computed["me"] < report.computed["other"]
 
 
 async def test_what_is_not_as_before_a_rebuild_is_seen(own_state: State) -> None:

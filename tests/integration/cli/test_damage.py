@@ -6,6 +6,7 @@ as they are. A kind without a case fails.
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from shared.dataset.dataset import PinnedDataset
 from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.changes import save_changes
 from shared.ledger.commits import cancel, cancel_key, commit_key, save_lane_failure
+from shared.ledger.copies import reserve_copies
 from shared.ledger.datasets import write_dataset
 from shared.ledger.keys import create_key, key_record_key
 from shared.ledger.kinds import Kind, kind_of
@@ -35,6 +37,7 @@ from shared.ledger.manifests import manifest_key, to_manifest
 from shared.ledger.packs import read_manifest
 from shared.ledger.plans import plan_key
 from shared.ledger.quarantine import QUARANTINE
+from shared.ledger.tables import carried_key, table_prefix
 from shared.ledger.tenants import change_tenant, tenant_key
 from shared.ledger.webhook_endpoints import save_webhook, webhook_key
 from shared.lifecycle import FINAL, Event
@@ -42,8 +45,11 @@ from shared.state import State
 from shared.state.files import deleted_key
 from shared.storage import Storage
 from shared.submission.accept import accept
+from shared.submission.tables import table_fields
+from shared.table.output import Output
 from tests.integration.cli.yards import TENANT, Yards, empty, pack_up
 from tests.integration.dispatcher.conftest import (
+    CHAT,
     SMALL_ENGINES,
     BatchYard,
     a_planner,
@@ -134,6 +140,14 @@ async def _copy(yards: Yards, name: str) -> tuple[str, str]:
     return key, batch_id
 
 
+async def _carried(yards: Yards, name: str) -> tuple[str, str]:
+    """Of a batch without a table; what the damage costs a table is shown with the tables."""
+    batch_id = await yards.start(name, 9)
+    await reserve_copies(yards.state, batch_id, expires_at=0, now=time.time())
+    await yards.storage.put(carried_key(batch_id), b"columns")
+    return carried_key(batch_id), batch_id
+
+
 async def _cancellation(yards: Yards, name: str) -> tuple[str, str]:
     batch_id = await yards.start(name, 9)
     await cancel(yards.state, yards.storage, batch_id)
@@ -164,6 +178,12 @@ async def _part(yards: Yards, name: str) -> tuple[str, str]:
 async def _result(yards: Yards, name: str) -> tuple[str, str]:
     batch_id = await yards.complete(name, 9)
     return f"batches/{batch_id}/output_committed/output.jsonl", batch_id
+
+
+async def _table(yards: Yards, name: str) -> tuple[str, str]:
+    output = table_fields(TENANT, Output(), None, endpoint=CHAT, places=None)
+    batch_id = await yards.complete(name, 9, **output)
+    return f"{table_prefix(batch_id, Event.OUTPUT_COMMITTED)}part-00000.parquet", batch_id
 
 
 async def _commit(yards: Yards, name: str) -> tuple[str, str]:
@@ -207,6 +227,7 @@ CASES: Mapping[Kind, Case] = {
     Kind.DATASET: Case(_dataset, dict.fromkeys(DAMAGES, "in_progress"), named=()),
     Kind.PLAN: Case(_plan, dict.fromkeys(DAMAGES, "validating"), named=("flipped", "cut", "gone")),
     Kind.COPY: Case(_copy, dict.fromkeys(DAMAGES, "in_progress"), named=()),
+    Kind.CARRIED: Case(_carried, dict.fromkeys(DAMAGES, "in_progress"), named=()),
     Kind.CANCELLATION: Case(
         _cancellation,
         {"flipped": "cancelling", "cut": "cancelling", "gone": "in_progress"},
@@ -220,10 +241,12 @@ CASES: Mapping[Kind, Case] = {
     # The bytes themselves are compared when the results are put together.
     Kind.PART: Case(_part, dict.fromkeys(DAMAGES, "in_progress"), named=("cut",)),
     Kind.RESULT: Case(_result, dict.fromkeys(DAMAGES, "completed"), named=()),
+    Kind.TABLE: Case(_table, dict.fromkeys(DAMAGES, "completed"), named=()),
     # Without a commit, the batch has not ended for all that S3 knows.
     Kind.COMMIT: Case(_commit, {"flipped": "completed", "cut": "completed", "gone": "finalizing"}),
     Kind.UPLOAD_PART: Case(_plain("uploads/x/"), named=()),
     Kind.REBUILD: Case(_plain("rebuilds/", name_by_number=True), named=()),
+    Kind.BILL: Case(_plain("bills/"), named=()),
     Kind.PROBE: Case(_plain("probes/"), named=()),
     Kind.QUARANTINE: Case(_plain("quarantine/"), named=()),
 }

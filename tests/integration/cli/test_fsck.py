@@ -49,6 +49,7 @@ _FOUND: Mapping[Kind, Mapping[str, str]] = {
     Kind.DELETION: _NOTHING,
     Kind.UPLOAD_PART: _NOTHING,
     Kind.REBUILD: _NOTHING,
+    Kind.BILL: _NOTHING,
     Kind.PROBE: _NOTHING,
     Kind.QUARANTINE: _NOTHING,
     # Nobody misses it: its lines are in the input.

@@ -44,6 +44,7 @@ from shared.catalog import Catalog
 from shared.errors import NotFoundError
 from shared.input_places import InputPlaces
 from shared.ledger.manifests import manifest_key
+from shared.ledger.tables import wanted_of
 from shared.lifecycle import Event, Status
 from shared.monitoring.trail import Trail
 from shared.state import BatchRecord, FileRecord, State
@@ -904,21 +905,26 @@ async def test_a_table_in_a_place_of_the_tenant_becomes_a_batch(
     await storage.put(f"inbox/{acme.tenant}/t.csv", b"text\na\n")
     url = f"s3://{storage.bucket}/inbox/{acme.tenant}/t.csv"
     table = {"kind": "dataset", "objects": url, "template": {"model": "m", "user": "{{ text }}"}}
+    table["carry"] = ["text"]
     wrong = {**table, "template": {"user": "{{ text"}}
     foreign = {**table, "objects": f"s3://{storage.bucket}/inbox/other/t.csv"}
     unknown = {**table, "columms": ["text"]}
 
     for number, given in enumerate((table, wrong, foreign, unknown)):
-        await acme.send(_body(input=given))
+        await acme.send(_body(input=given, output={"format": "csv"}))
         await acme.settle(number + 1)
+    await acme.send(_body(input=table, output={"columns": ["nothing"]}))
+    await acme.settle(5)
 
-    replies = [(await acme.reply())[0] for _ in range(4)]
+    replies = [(await acme.reply())[0] for _ in range(5)]
     record = await state.batches.get(replies[0]["batch"]["id"])
     assert await storage.get(record.fields["dataset"])
+    assert wanted_of(record.fields["output"]).format == "csv"
     assert [one["error"]["param"] for one in replies[1:]] == [
         "input.template.user",
         "input.objects",
         "input.columms",
+        "output.columns",
     ]
 
 

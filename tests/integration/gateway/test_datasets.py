@@ -6,6 +6,7 @@ import httpx
 import openai
 
 from shared.ledger.datasets import read_dataset
+from shared.ledger.tables import wanted_of
 from shared.state import State
 from shared.storage import Storage
 from tests.integration.gateway.conftest import Caller
@@ -115,6 +116,40 @@ async def test_a_dry_run_tells_of_every_bad_row(acme: Caller, bucket: Storage) -
         (row, "input.template.max_tokens") for row in (1, 2, 3, 4)
     ]
     assert "no number" not in str(found)
+
+
+async def test_a_batch_asks_for_a_table_by_http(
+    acme: Caller, bucket: Storage, gateway_state: State
+) -> None:
+    await _put(acme, bucket, "a.csv", "one")
+    place = f"s3://{bucket.bucket}/inbox/{acme.tenant}/answers/"
+    wanted = {**_input(acme, bucket), "carry": ["text"]}
+
+    made = await _create(acme, wanted, output={"format": "csv", "destination": place})
+
+    record = await gateway_state.batches.get(made.json()["id"])
+    table = wanted_of(record.fields["output"])
+    names = ["custom_id", "text", "answer", "finish_reason", "input_tokens", "output_tokens"]
+    assert (table.format, table.destination) == ("csv", place)
+    assert [one.name for one in table.columns] == [*names, "error_code", "error"]
+
+
+async def test_a_wrong_table_is_refused_with_its_place(acme: Caller, bucket: Storage) -> None:
+    await _put(acme, bucket, "a.csv", "one")
+    wanted = {**_input(acme, bucket), "carry": ["answer"]}
+    wrong: list[tuple[dict[str, Any] | None, str]] = [
+        (None, "input.carry"),
+        ({"format": "xlsx"}, "output.format"),
+        ({"columns": ["input.text"]}, "output.columns"),
+        ({"columns": ["nope"]}, "output.columns"),
+        ({}, "output.columns"),
+        ({"columns": ["answer"], "schema": {"type": "what"}}, "output.schema"),
+        ({"columns": ["answer"], "destination": "s3://other/x/"}, "output.destination"),
+    ]
+    for output, param in wrong:
+        more = {} if output is None else {"output": output}
+        answer = await _create(acme, wanted, **more)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 async def _put(caller: Caller, bucket: Storage, name: str, *texts: str) -> None:

@@ -40,6 +40,9 @@ class _Host(BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("location", "/secret")
             self.end_headers()
+        elif self.path == "/broken" or self.server.paths.count("/busy") in (1, 2):  # type: ignore[attr-defined]  # ours
+            self.send_response(503)
+            self.end_headers()
         elif self.path == "/endless":
             self.send_response(200)
             self.end_headers()
@@ -188,6 +191,23 @@ async def test_an_address_that_changes_after_it_was_checked_is_not_called(
     # One lookup, and the connection went to its answer.
     assert _urls(results[0]) == [_DATA]
     assert host.paths == ["/a"]
+
+
+async def test_a_host_that_is_busy_is_asked_again_and_one_that_stays_so_costs_its_own_row(
+    storage: Storage, host: _Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.media_fetcher._PAUSES", (0.0, 0.0))
+    busy, broken = (f"http://127.0.0.1:{host.server_port}/{name}" for name in ("busy", "broken"))
+
+    async with _an_engine(storage) as (engine, behind):
+        found = await _run(engine, _line("x", busy))
+        lost = await _run(engine, _line("x", broken), _line("text alone"))
+
+    assert _urls(found[0]) == [_DATA]
+    assert host.paths == ["/busy"] * 3 + ["/broken"] * 3
+    assert "503" in _error(lost[0])["message"]
+    assert lost[1][0] == 200
+    assert len(behind.seen) == 2
 
 
 async def test_a_redirect_is_not_followed(storage: Storage, host: _Server) -> None:

@@ -9,11 +9,15 @@ from shared.errors import InvalidInputError
 
 def test_a_template_file_is_all_of_the_input_but_its_file(tmp_path: Path) -> None:
     path = tmp_path / "ask.yaml"
-    path.write_text("endpoint: /v1/embeddings\ncustom_id: id\ntemplate: {input: '{{ text }}'}\n")
+    path.write_text(
+        "endpoint: /v1/embeddings\ncustom_id: id\ntemplate: {input: '{{ text }}'}\n"
+        "output: {format: csv}\n"
+    )
 
     body = BatchOptions(template=read_template(path)).body(tmp_path / "t.parquet")
 
     assert body["endpoint"] == "/v1/embeddings"
+    assert body["output"] == {"format": "csv"}
     assert body["input"] == {"custom_id": "id", "template": {"input": "{{ text }}"}}
 
 

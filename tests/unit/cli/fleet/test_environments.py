@@ -34,6 +34,7 @@ def test_every_secret_setting_is_known() -> None:
 
 def test_rays_node_has_no_secret_wherever_it_comes_from(tmp_path: Path) -> None:
     planted = {name: f"hush-{name}" for name in SECRET_SETTINGS}
+    planted["OTEL_EXPORTER_OTLP_HEADERS"] = "authorization=hush"
 
     of_node = node_environment({**planted, "BATCHYARD_LINGER_SECONDS": "3", "A": "b"}, tmp_path)
 

@@ -18,7 +18,7 @@ def test_a_reranker_gives_no_embeddings_and_a_classifier_scores_no_pairs() -> No
 
     assert {"/score", "/v1/rerank", "/classify", "/pooling"} < {*reranker}
     assert "/v1/embeddings" not in reranker
-    assert {*classifier} == {"/classify", "/pooling"}
+    assert {*classifier} == {"/classify", "/pooling", "/v1/moderations"}
 
 
 @pytest.mark.parametrize(

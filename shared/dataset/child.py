@@ -1,0 +1,79 @@
+"""Runs a process without credentials that handles a tenant's data, and reads objects for it."""
+
+import asyncio
+import contextlib
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import msgspec
+
+from shared.dataset.frames import HEADER_BYTES, Kind, Read, frame, header
+
+#: What it is asked to read: the number of an object, and bytes [start, end) of it.
+Reader = Callable[[int, int, int], Awaitable[bytes]]
+
+#: A child that says nothing for so long hangs.
+_SILENCE_SECONDS = 600.0
+#: Nothing of ours: the child runs or parses what is a tenant's. Arrow's own pools reserve too much
+#: memory.
+_ENVIRONMENT = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+async def said_by(
+    module: str, job: bytes, read: Reader
+) -> AsyncGenerator[tuple[Kind, bytes] | None, None]:
+    """What a process that runs the module says about the job, a frame; None if it has died.
+
+    It ends with DONE or with None. Raises what `read` raises.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        "-m",
+        module,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=DEVNULL,
+        env=_ENVIRONMENT,
+    )
+    try:
+        await _send(process, job)
+        while (said := await _next(process)) is not None:
+            kind, body = said
+            if kind is Kind.READ:
+                asked = msgspec.json.decode(body, type=Read)
+                found = await read(asked.source, asked.start, asked.end)
+                await _send(process, frame(Kind.BYTES, found))
+                continue
+            yield said
+            if kind is Kind.DONE:
+                return
+        yield None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _send(process: Process, frame: bytes) -> None:
+    assert process.stdin is not None  # noqa: S101  # it is a pipe
+    process.stdin.write(frame)
+    with contextlib.suppress(ConnectionError):
+        # If it is dead, the next frame is missing.
+        await process.stdin.drain()
+
+
+async def _next(process: Process) -> tuple[Kind, bytes] | None:
+    """The next frame; None from a child that is dead, hangs or talks nonsense."""
+    assert process.stdout is not None  # noqa: S101  # it is a pipe
+    try:
+        async with asyncio.timeout(_SILENCE_SECONDS):
+            kind, length = header(await process.stdout.readexactly(HEADER_BYTES))
+            return kind, await process.stdout.readexactly(length)
+    except (asyncio.IncompleteReadError, TimeoutError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""Traces of batches, by OpenTelemetry. Off unless the environment names a collector."""
