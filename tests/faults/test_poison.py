@@ -34,7 +34,7 @@ _UNDECODABLE = (b"", b"{", b"\xff\xfe", b'{"schema": "batch.submit/1",', b"[1, 2
 _WRONG: Sequence[dict[str, Any]] = (
     {"surprise": 1},
     {"priority": 10},
-    {"endpoint": "/v1/moderations"},
+    {"endpoint": "/v1/images/generations"},
     {"completion_window": "soon"},
     {"not_after": "2020-01-01T00:00:00Z"},
     {"input": {"kind": "mail"}},

@@ -52,6 +52,8 @@ _FOUND: Mapping[Kind, Mapping[str, str]] = {
     Kind.BILL: _NOTHING,
     Kind.PROBE: _NOTHING,
     Kind.QUARANTINE: _NOTHING,
+    # What damage to it costs is told when the table of its batch is made.
+    Kind.CARRIED: _NOTHING,
     # Nobody misses it: its lines are in the input.
     Kind.COPY: {**_EVERYTHING, "gone": ""},
     # Redis has not heard of it in this test.
@@ -62,7 +64,10 @@ _FOUND: Mapping[Kind, Mapping[str, str]] = {
     Kind.PACK: {"flipped": "", "cut": "damaged", "gone": "missing"},
 }
 #: Kinds of which something is left after a repair.
-_LEFT = {Kind.FILE, Kind.PACK, Kind.PLAN, Kind.RESULT, Kind.LANE_FAILURE, Kind.DATASET}
+_LEFT = {
+    *(Kind.FILE, Kind.PACK, Kind.PLAN, Kind.RESULT, Kind.TABLE),
+    *(Kind.LANE_FAILURE, Kind.DATASET),
+}
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ _TENANT = "acme"
 _EACH = {"batch", "manifest.json", "0.jsonl", "commit.json"}
 #: Of these there is a fixed number, of a tenant, a lane or the fleet.
 _FIXED = {
-    "batches", "changes", "ended", "endings", "lanes", "lane:cost", "lane:job", "lane:served",
-    "outbox", "totals", "webhook", "webhooks",
+    "batches", "changes", "ended", "endings", "lanes", "lane:cost", "lane:done", "lane:job",
+    "lane:served", "outbox", "totals", "webhook", "webhooks",
 }  # fmt: skip
 #: Which of them there are for batches only.
 _OF_BATCHES = {"batches", "changes", "endings"}

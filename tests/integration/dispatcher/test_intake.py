@@ -351,7 +351,7 @@ async def test_another_body_under_the_same_id_is_refused_and_spoils_nothing(
         ({"input": {"kind": "mail"}}, "schema_invalid", "input.kind"),
         ({"input": {"kind": "inline", "requests": []}}, "schema_invalid", "input.requests"),
         ({"custom_id": ""}, "schema_invalid", "input.requests[0].custom_id"),
-        ({"endpoint": "/v1/moderations"}, "schema_invalid", "endpoint"),
+        ({"endpoint": "/v1/images/generations"}, "schema_invalid", "endpoint"),
         ({"not_after": "2020-01-01T00:00:00Z"}, "expired", "not_after"),
         ({"input": {"kind": "file", "file_id": "file-x"}}, "input_not_found", "input.file_id"),
         ({"metadata": {"k": "x" * MAX_BODY_BYTES}}, "too_large", None),
@@ -588,7 +588,7 @@ async def test_reasons_of_the_schema_of_the_input_and_of_time_are_reported_toget
 ) -> None:
     await acme.send(
         _body(
-            endpoint="/v1/moderations",
+            endpoint="/v1/images/generations",
             not_after="2020-01-01T00:00:00Z",
             input={"kind": "file", "file_id": "file-x"},
         )
