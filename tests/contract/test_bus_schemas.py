@@ -241,9 +241,10 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 def _schema(name: str) -> dict[str, Any]:
     schema: dict[str, Any] = _pythonic(json.loads((_DOCS / f"schemas/{name}.json").read_text()))
     if name == messages.SUBMIT:
-        # What a template and a filter may say is beyond a schema: datasets have tests of their own.
-        kinds = schema["properties"]["input"]["oneOf"]
-        kinds.remove({"$ref": "#/$defs/DatasetInput"})
+        # What templates, filters and columns may say is beyond a schema: datasets and tables have
+        # tests of their own.
+        schema["properties"]["input"]["oneOf"].remove({"$ref": "#/$defs/DatasetInput"})
+        schema["properties"]["output"]["anyOf"].remove({"$ref": "#/$defs/Output"})
     return schema
 
 
