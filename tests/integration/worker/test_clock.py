@@ -1,5 +1,6 @@
 """The clock of a lane job and its engine is set while rows run."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from tests.integration.worker.conftest import StubFleet, requests
 
 pytestmark = pytest.mark.timeout(300)
 
-_ROWS = 300
+_ROWS = 400
+_STEP_SECONDS = 60
 
 
 @pytest.fixture
@@ -35,10 +37,13 @@ async def test_rows_run_once_while_the_clock_is_set_forwards_and_backwards(
     stub_fleet.set_seats(32)
     batch_id = await stub_fleet.submit(requests(_ROWS))
 
-    for number, seconds in enumerate((60, 0, -60, 60, 0), start=1):
+    steps = (_STEP_SECONDS, 0, -_STEP_SECONDS, _STEP_SECONDS, 0)
+    for number, seconds in enumerate(steps, start=1):
         goal = number * _ROWS // 8
         await eventually(lambda goal=goal: stub_fleet.engine.rows_answered() >= goal)  # type: ignore[misc]  # bound now
         clock.set(seconds)
+        # On a busy machine, several goals are reached at once.
+        await eventually(lambda seconds=seconds: _runs_at(stub_fleet, seconds))  # type: ignore[misc]  # as above
     record = await stub_fleet.end_of(batch_id)
 
     assert record.status == "completed"
@@ -49,3 +54,9 @@ async def test_rows_run_once_while_the_clock_is_set_forwards_and_backwards(
     assert max(times) - min(times) > 100
     # No claim ran out, and none was taken away.
     assert set(stub_fleet.engine.rows_seen().values()) == {1}
+
+
+def _runs_at(stub_fleet: StubFleet, seconds: int) -> bool:
+    """Whether a row was run while the engine's clock was off by so much."""
+    its_now = time.time() + seconds
+    return any(abs(run["at"] - its_now) < _STEP_SECONDS / 2 for run in stub_fleet.engine.runs())
