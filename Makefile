@@ -35,9 +35,9 @@ credentials: ## write the secrets of compose.yaml into .env; needs only Python
 
 .PHONY: check
 check: $(INSTALLED) ## lint, types, import rules, architecture and unit tests: under a minute when warm
-	@$(MAKE) --no-print-directory -j2 --output-sync=target types lint units
+	@$(MAKE) --no-print-directory -j2 --output-sync=target types units architecture lint
 
-.PHONY: types lint units
+.PHONY: types units architecture lint
 types:
 	$(BIN)/mypy
 
@@ -47,8 +47,8 @@ lint:
 	$(BIN)/lint-imports
 	git ls-files -z '*.yaml' '*.yml' | xargs -0 -r $(BIN)/yamllint --strict
 
-units:
-	$(BIN)/python -m pytest -q tests/architecture tests/unit
+units architecture: %:
+	$(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/$* tests/$(*:units=unit)
 
 .PHONY: servers
 servers: $(INSTALLED) ## install RabbitMQ, Redis and Ceph from Debian's packages if they are missing
@@ -66,6 +66,7 @@ test-stack: $(INSTALLED) ## build the images, bring compose.yaml up and break it
 .PHONY: fuzz
 fuzz: $(INSTALLED) ## a million random lines and forms, and thousands of random calls; for a night run
 	$(BIN)/python -m tests.fuzz $(ARGS)
+	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile many tests/unit
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -rP tests/contract/test_schema.py
 
 .PHONY: faults

@@ -4,10 +4,10 @@ Prints last what failed: whoever keeps only the end of a long output must see it
 
     python -m tests [--checked] [arguments for each]
 
-One part holds what starts engines. Beside it run, one after the other, the part that speaks to
-whole fleets without engines, and the rest, with `--checked` less what `make check` runs. All three
-at once take longer on two cores: what starts then meets its time limits, and what idles computes,
-too. Exits with the worst of their codes.
+One part holds what starts engines, one what speaks to whole fleets without engines, and one the
+rest, with `--checked` less what `make check` runs. The next part begins when one has ended. All
+three at once take longer on two cores: what starts then meets its time limits, and what idles
+computes, too. Exits with the worst of their codes.
 """
 
 import asyncio
@@ -21,8 +21,7 @@ _TESTS = Path(__file__).parent
 _ENGINES, _FLEETS, _OTHERS = "engines", "fleets", "others"
 _PARTS = {_ENGINES: ("engine", "e2e"), _FLEETS: ("contract", "faults", "chaos")}
 _CHECKED = ("architecture", "unit")
-#: Of what runs beside the engines, which take the longest.
-_NICENESS = 5
+_AT_A_TIME = 2
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
 _NONE_COLLECTED = 5
 #: What is said again at the end: failures, and pytest's last line.
@@ -47,7 +46,6 @@ async def _run(
     # Both parts would write to one cache.
     own = ("-o", f"cache_dir=.pytest_cache/{name}")
     process = await asyncio.create_subprocess_exec(
-        *("nice", "-n", str(0 if name == _ENGINES else _NICENESS)),
         sys.executable,
         "-m",
         "pytest",
@@ -82,12 +80,13 @@ async def _main(arguments: Sequence[str]) -> int:
     }
     codes: dict[str, int] = {}
 
-    async def run(*names: str) -> None:
-        """One after the other."""
-        for name in names:
+    waiting = iter((_ENGINES, _OTHERS, _FLEETS))
+
+    async def run() -> None:
+        for name in waiting:
             codes[name] = await _run(name, folders[name], arguments, outcome)
 
-    await asyncio.gather(run(_ENGINES), run(_OTHERS, _FLEETS))
+    await asyncio.gather(*(run() for _ in range(_AT_A_TIME)))
     print("\n".join(["", "What failed, and how each part ended:", *sorted(outcome)]), flush=True)
     ran = [code for code in codes.values() if code != _NONE_COLLECTED]
     return max(ran, default=_NONE_COLLECTED)

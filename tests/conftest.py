@@ -20,9 +20,12 @@ from tests.eventually import wait_until
 from tests.on_disk import are_bound, are_registered
 from tests.servers import S3, own_rabbitmq, own_redis, some_rabbitmq, some_redis, some_s3
 
-# No test fails because the machine is slow.
-settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any")
+# No test fails because the machine is slow. Each run tries other examples; `make fuzz` tries many.
+settings.register_profile(
+    "few", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("many", settings.get_profile("few"), max_examples=2000)
+settings.load_profile("few")
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +51,7 @@ def _mortal_rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[serve
     run_dir = tmp_path_factory.mktemp("mortal-rabbitmq")
     with own_rabbitmq(run_dir) as server:
         # Killed before, it begins a queue anew, empty and without a leader, or forgets a binding.
-        queues = [*topology.QUEUE_ARGUMENTS]
+        queues = topology.REQUIRED_QUEUES
         wait_until(
             lambda: are_registered(run_dir, *queues) and are_bound(run_dir, *queues), timeout=20
         )
@@ -124,7 +127,7 @@ async def bus(amqp_url: str) -> AsyncIterator[Bus]:
 async def _purge(amqp_url: str) -> None:
     async with await aio_pika.connect(amqp_url) as connection:
         channel = await connection.channel()
-        for name in topology.QUEUE_ARGUMENTS:
+        for name in topology.REQUIRED_QUEUES:
             await (await channel.get_queue(name)).purge()
 
 

@@ -2,8 +2,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-_ROOT = Path(__file__).parents[2]
-_ROOMS = ("gateway", "dispatcher", "worker", "cli", "shared")
+from tests.architecture.sources import ROOT, files, tree
+
 _BROAD = {"Exception", "BaseException"}
 
 #: Where code must survive any error, and why. All other code names the errors that it expects.
@@ -12,6 +12,7 @@ _GRANTED = {
     ("dispatcher/election.py", "_is_elected"): "without Redis nobody leads; it asks again",
     ("dispatcher/intake.py", "_handle"): "a bug in one message must not stop the others",
     ("dispatcher/settlement.py", "settle"): "what cannot be buried is left to the broker",
+    ("gateway/live_messages.py", "_answer"): "a bug in one call must not stop the others",
     ("gateway/tokens.py", "load_counter"): "tokenizers raises nothing narrower; it is estimated",
     ("worker/engine_start.py", "register_model_classes"): "vLLM finds the words for such a model",
     ("worker/fronts.py", "_enter"): "a row's failure is its result",
@@ -22,20 +23,15 @@ _GRANTED = {
 
 
 def test_broad_excepts_stand_only_where_they_are_granted() -> None:
-    found = {place for file in _files() for place in _broad_handlers(file)}
+    found = {place for file in files() for place in _broad_handlers(file)}
 
     assert found == set(_GRANTED)
 
 
-def _files() -> Iterator[Path]:
-    for room in _ROOMS:
-        yield from sorted((_ROOT / room).rglob("*.py"))
-
-
 def _broad_handlers(file: Path) -> Iterator[tuple[str, str]]:
     """File and function of each handler that catches every exception."""
-    name = str(file.relative_to(_ROOT))
-    for function, node in _nodes(ast.parse(file.read_text()), "module"):
+    name = str(file.relative_to(ROOT))
+    for function, node in _nodes(tree(file)):
         match node:
             case ast.ExceptHandler(type=None):
                 is_broad = not _raises(node)
@@ -49,14 +45,15 @@ def _broad_handlers(file: Path) -> Iterator[tuple[str, str]]:
             yield name, function
 
 
-def _nodes(node: ast.AST, function: str) -> Iterator[tuple[str, ast.AST]]:
-    for child in ast.iter_child_nodes(node):
-        yield function, child
-        match child:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield from _nodes(child, name)
-            case _:
-                yield from _nodes(child, function)
+def _nodes(module: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """Every node with the name of the function that it stands in."""
+    waiting: list[tuple[str, ast.AST]] = [("module", module)]
+    while waiting:
+        function, node = waiting.pop()
+        yield function, node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        waiting += ((function, child) for child in ast.iter_child_nodes(node))
 
 
 def _is_broad(expected: ast.expr) -> bool:

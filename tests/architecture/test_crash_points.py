@@ -3,12 +3,10 @@
 import ast
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
+from tests.architecture.sources import ROOT, files, nodes
 from tests.chaos.points import POINTS, REBUILD_POINTS
 
-_ROOT = Path(__file__).parents[2]
-_ROOMS = ("gateway", "dispatcher", "worker", "cli", "shared")
 #: The run that dies at all of POINTS; tests/chaos/test_chaos.py starts it.
 _RUN = "--points"
 
@@ -17,8 +15,8 @@ def test_each_point_of_the_code_has_a_test_that_dies_there() -> None:
     tested = {name for names in (*POINTS.values(), REBUILD_POINTS) for name in names}
 
     assert set(_points()) == tested
-    assert f'"{_RUN}"' in (_ROOT / "tests/chaos/test_chaos.py").read_text()
-    assert "REBUILD_POINTS" in (_ROOT / "tests/integration/cli/test_rebuild.py").read_text()
+    assert f'"{_RUN}"' in (ROOT / "tests/chaos/test_chaos.py").read_text()
+    assert "REBUILD_POINTS" in (ROOT / "tests/integration/cli/test_rebuild.py").read_text()
 
 
 def test_a_name_stands_for_one_place() -> None:
@@ -29,16 +27,15 @@ def test_a_name_stands_for_one_place() -> None:
 
 def _points() -> Iterator[str]:
     """The name in each call of `crash.point`, which must be a string literal."""
-    for room in _ROOMS:
-        for file in sorted((_ROOT / room).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text())):
-                match node:
-                    case ast.Call(
-                        func=ast.Attribute(value=ast.Name(id="crash"), attr="point"),
-                        args=[ast.Constant(value=str(name))],
-                    ):
-                        yield name
-                    case ast.Call(func=ast.Attribute(value=ast.Name(id="crash"), attr="point")):
-                        yield f"{file.name}:{node.lineno} names no point"
-                    case _:
-                        pass
+    for file in files():
+        for node in nodes(file):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="crash"), attr="point"),
+                    args=[ast.Constant(value=str(name))],
+                ):
+                    yield name
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="crash"), attr="point")):
+                    yield f"{file.name}:{node.lineno} names no point"
+                case _:
+                    pass

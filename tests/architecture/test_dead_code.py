@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
-_ROOT = Path(__file__).parents[2]
-_ROOMS = ("shared", "gateway", "dispatcher", "worker", "cli")
-_USERS = (*_ROOMS, "benchmarks")
+from tests.architecture.sources import ROOMS, ROOT, files, nodes, tree
+
+_USERS = (*ROOMS, "benchmarks")
 #: Decorators whose functions still have to be called from this tree.
 _LEAVE_IT_TO_US = {
     "asynccontextmanager",
@@ -39,6 +39,8 @@ _USED_ELSEWHERE = {
     "status_details": "OpenAI's clients: a field of a file",
     "CLAIM_EXPIRED": "the scripts in Lua, which write the same words",
     "JOB_ENDED": "the scripts in Lua, which write the same words",
+    "middle_at": "the scripts in Lua, which count how far it was off",
+    "late_at": "the scripts in Lua, as above",
     "_watching": "nobody: a task lives for as long as something refers to it",
     "ignore_aliases": "PyYAML's dumper",
     "on_start": "the parser of forms",
@@ -74,7 +76,7 @@ class _Definition(NamedTuple):
 
 def test_every_name_is_used() -> None:
     unused = [
-        f"{found.file.relative_to(_ROOT)}:{found.line}: {found.name}"
+        f"{found.file.relative_to(ROOT)}:{found.line}: {found.name}"
         for found in _definitions()
         if not _is_used(found) and found.name not in _USED_ELSEWHERE
     ]
@@ -90,28 +92,23 @@ def test_each_exception_is_needed(name: str) -> None:
 def _is_used(found: _Definition) -> bool:
     if found.name.startswith("_"):
         return found.name in _uses(found.file)
-    return found.name in _shown() or any(found.name in _uses(file) for file in _files(_USERS))
+    return found.name in _shown() or any(found.name in _uses(file) for file in files(*_USERS))
 
 
 @cache
 def _shown() -> frozenset[str]:
     """The names inside of the marks of the page's templates."""
-    texts = (path.read_text() for path in (_ROOT / "gateway/ui/templates").glob("*.html"))
+    texts = (path.read_text() for path in (ROOT / "gateway/ui/templates").glob("*.html"))
     marks = (mark for text in texts for mark in re.findall(r"\{[{%](.*?)[%}]\}", text, re.DOTALL))
     return frozenset(word for mark in marks for word in re.findall(r"\w+", mark))
-
-
-@cache
-def _files(rooms: tuple[str, ...]) -> list[Path]:
-    return sorted(file for room in rooms for file in (_ROOT / room).rglob("*.py"))
 
 
 @cache
 def _definitions() -> list[_Definition]:
     return [
         _Definition(file, name, line)
-        for file in _files(_ROOMS)
-        for name, line in _defined(ast.parse(file.read_text()))
+        for file in files()
+        for name, line in _defined(file)
         if not name.startswith("__") and name != "_" and (file, line) not in _table_fields()
     ]
 
@@ -120,16 +117,16 @@ def _definitions() -> list[_Definition]:
 def _table_fields() -> frozenset[tuple[Path, int]]:
     return frozenset(
         (file, line)
-        for file in (_ROOT / _TABLES).glob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
+        for file in (ROOT / _TABLES).glob("*.py")
+        for node in nodes(file)
         if isinstance(node, ast.ClassDef)
         for _, line in _variables(node.body)
     )
 
 
-def _defined(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def _defined(file: Path) -> Iterator[tuple[str, int]]:
     """Functions, classes and attributes at any depth; variables of the module and of classes."""
-    for node in ast.walk(tree):
+    for node in nodes(file):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 if all(_name_of(one) in _LEAVE_IT_TO_US for one in node.decorator_list):
@@ -176,15 +173,14 @@ def _name_of(decorator: ast.expr) -> str:
 @cache
 def _uses(file: Path) -> frozenset[str]:
     """The names that a file reads, also as attributes, arguments, or whole strings."""
-    tree = ast.parse(file.read_text())
     exported = {
         id(text)
-        for node in tree.body
+        for node in tree(file).body
         if isinstance(node, ast.Assign) and "__all__" in _bound(node.targets[0])
         for text in ast.walk(node.value)
     }
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(file):
         match node:
             case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
                 found.add(name)

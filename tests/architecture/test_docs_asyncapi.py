@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from shared.bus import asyncapi, messages, replays, topology
+from shared.bus import asyncapi, live_messages, messages, replays, topology
 from shared.bus.event_shapes import EVENT_TYPES
 from shared.lifecycle import TRANSITIONS
 
@@ -85,12 +85,18 @@ def test_every_event_that_a_script_announces_is_described_and_no_other() -> None
 def test_every_message_that_a_tenant_may_send_is_described() -> None:
     types = {
         value
-        for value in (*vars(messages).values(), *vars(replays).values())
-        if isinstance(value, str) and re.fullmatch(r"batch\.\w+\.v\d+", value)
+        for module in (messages, replays, live_messages)
+        for value in vars(module).values()
+        if isinstance(value, str) and re.fullmatch(r"(batch|live)\.\w+\.v\d+", value)
     }
 
     described = {message.name for message in asyncapi.all_messages() if message.kind == "received"}
-    assert described == types - {messages.READY, messages.REPLY, replays.REPLAYED}
+    assert described == types - {
+        messages.READY,
+        messages.REPLY,
+        replays.REPLAYED,
+        live_messages.REPLY,
+    }
 
 
 def test_the_channels_are_those_of_the_broker() -> None:
@@ -105,7 +111,7 @@ def test_the_channels_are_those_of_the_broker() -> None:
     }
     assert {name: exchange["type"] for name, exchange in used.items()} == {
         name: topology.EXCHANGE_TYPES[name]
-        for name in (topology.SUBMIT_EXCHANGE, topology.EVENTS_EXCHANGE)
+        for name in (topology.SUBMIT_EXCHANGE, topology.EVENTS_EXCHANGE, topology.LIVE_EXCHANGE)
     }
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,7 @@ def _python(line: str) -> Iterator[str]:
 def _ours(line: str) -> Iterator[str]:
     """`batchyard …`; several commands may be named as `create|list`."""
     for arguments in re.findall(r"(?:^|(?<!-n)[\s/])batchyard ([a-z][^;&`]*)", line):
-        # Typer's own shapes, which are not click's.
-        command: Any = typer.main.get_command(app)
+        command = _batchyard()
         words = arguments.partition(" | ")[0].split()
         while words and (commands := getattr(command, "commands", None)):
             names = words.pop(0).split("|")
@@ -107,6 +107,12 @@ def _ours(line: str) -> Iterator[str]:
             option = word.partition("=")[0].strip("[]()")
             if option.startswith("--") and option not in {*options, "--help"}:
                 yield f"no option {option}"
+
+
+@cache
+def _batchyard() -> Any:
+    # Typer's own shapes, which are not click's.
+    return typer.main.get_command(app)
 
 
 def _compose(line: str) -> Iterator[str]:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).parents[2]
-_PAGES = sorted([*_ROOT.glob("*.md"), *(_ROOT / "docs").rglob("*.md")])
+from tests.architecture.sources import ROOT, tree
+
+_PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _CODE = re.compile(r"`([\w./-]+/[\w./-]*\.(?:py|lua))(?::([\w.]+))?`")
 _LINK = re.compile(r"\]\((?!\w+:)([^)#]*)(?:#([^)]+))?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_everything_that_a_page_names_exists(page: Path) -> None:
     wrong = [*_wrong_names(page), *_wrong_links(page)]
 
@@ -23,16 +24,16 @@ def test_everything_that_a_page_names_exists(page: Path) -> None:
 
 
 def test_the_way_of_a_batch_names_the_code() -> None:
-    page = (_ROOT / "docs/architecture.md").read_text()
+    page = (ROOT / "docs/architecture.md").read_text()
 
     assert len(set(_CODE.findall(page))) > 30
 
 
 def _wrong_names(page: Path) -> Iterator[str]:
     for file, name in _CODE.findall(page.read_text()):
-        if not (_ROOT / file).is_file():
+        if not (ROOT / file).is_file():
             yield f"there is no {file}"
-        elif name and name not in _names(_ROOT / file):
+        elif name and name not in _names(ROOT / file):
             yield f"{file} has no {name}"
 
 
@@ -58,7 +59,7 @@ def _anchors(page: Path) -> frozenset[str]:
 def _names(path: Path) -> frozenset[str]:
     """The functions, classes, their methods, and constants that a file defines."""
     found: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
+    for node in tree(path).body:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 found.add(name)

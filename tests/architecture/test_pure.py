@@ -5,33 +5,29 @@ import re
 import tomllib
 from pathlib import Path
 
-_ROOT = Path(__file__).parents[2]
-_ROOMS = ("gateway", "dispatcher", "worker", "cli", "shared")
+from tests.architecture.sources import ROOT, files, tree
+
 _CLAIM = re.compile(r"\bPure\b|\bno I/O\b", re.IGNORECASE)
 
 
 def test_every_module_that_claims_to_be_pure_is_in_the_contract_and_no_other() -> None:
-    claimed = sorted(_name(path) for path in _modules() if _CLAIM.search(_docstring(path)))
+    claimed = sorted(_name(path) for path in files() if _CLAIM.search(_docstring(path)))
 
     assert claimed == sorted(set(_contract()))
     assert len(_contract()) == len(set(_contract()))
 
 
-def _modules() -> list[Path]:
-    return [path for room in _ROOMS for path in sorted((_ROOT / room).rglob("*.py"))]
-
-
 def _docstring(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text())) or ""
+    return ast.get_docstring(tree(path)) or ""
 
 
 def _name(path: Path) -> str:
-    name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     return name.removesuffix(".__init__")
 
 
 def _contract() -> list[str]:
-    contracts = tomllib.loads((_ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     [pure] = [one for one in contracts["contracts"] if one["id"] == "pure"]
     names: list[str] = pure["source_modules"]
     return names

@@ -59,7 +59,7 @@ def breaking(
 ) -> Iterator[tuple[BreakingServer, Gateway]]:
     """Such a server, and a gateway's client that speaks to it."""
     server = BreakingServer(content, break_after=break_after, knows_ranges=knows_ranges)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
     thread.start()
     gateway = Gateway(Target("x", f"http://127.0.0.1:{server.server_port}/v1", "sk-x"))
     try:

@@ -36,5 +36,5 @@ def test_a_download_that_never_gets_further_ends() -> None:
         breaking(_CONTENT, break_after=0) as (_, gateway),
         pytest.raises(TransientError, match=r"does not answer|breaks each time"),
     ):
-        gateway._patience = 1.0  # noqa: SLF001  # not ten seconds for a test
+        gateway._patience = 0.2  # noqa: SLF001  # not ten seconds for a test
         list(download(gateway, "file-1"))

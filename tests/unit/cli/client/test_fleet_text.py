@@ -56,6 +56,7 @@ def test_a_tenant_and_the_batches_are_told_in_short() -> None:
         "batches": 1,
         "rows_left": 10,
         "enqueued_requests": 20,
+        "live_calls": 4,
         "stored_bytes": 2048,
         "lanes": ["m@h100", "n@l4"],
     }
@@ -64,5 +65,5 @@ def test_a_tenant_and_the_batches_are_told_in_short() -> None:
         "finalizing": {"number": 0, "oldest_seconds": 0},
     }
 
-    assert tenant_row(tenant) == ("acme", "1", "10", "20", "2.0 KiB", "m@h100, n@l4")
+    assert tenant_row(tenant) == ("acme", "1", "10", "20", "4", "2.0 KiB", "m@h100, n@l4")
     assert summary({"batches": statuses}) == "3 in progress (oldest 5 min), 0 finalizing"

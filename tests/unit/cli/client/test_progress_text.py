@@ -17,30 +17,32 @@ def _pace() -> Pace:
 
 
 def test_a_running_batch_has_rate_range_and_failures() -> None:
-    text = progress_text("in.jsonl", _batch(), _pace(), now=20)
+    text = progress_text("in.jsonl", _batch(), _pace(), now=20, at=1000)
 
     assert text == "in.jsonl: in_progress, 40/100 rows, 2 failed, 2.0 rows/s, about 30 s left"
 
 
-def test_the_gateways_own_estimate_widens_the_range() -> None:
-    text = progress_text("in.jsonl", _batch(remaining_seconds=50), _pace(), now=20)
+def test_the_gateways_range_counts_before_the_pace_that_is_seen_from_here() -> None:
+    predicted = {"finish_at": 1040, "finish_p80_at": 1060}
 
-    assert text.endswith("30 to 50 s left")
+    text = progress_text("in.jsonl", _batch(predicted=predicted), _pace(), now=20, at=1000)
+
+    assert text.endswith("40 to 60 s left")
 
 
 def test_a_batch_without_a_rate_says_what_it_waits_for() -> None:
     explanation = {
         "waits_for": {"code": "engine_starting", "message": "The engine is loading its model."},
-        "predicted": {"start_at": 1060, "finish_at": 1300},
+        "predicted": {"start_at": 1060, "finish_at": 1300, "finish_p80_at": 1600},
     }
 
     why = waiting_text(explanation, now=1000)
 
-    assert why == "The engine is loading its model, 100 s to 15 min left (predicted)"
-    assert progress_text("x", _batch(), Pace(), now=0, why=why).endswith(why)
+    assert why == "The engine is loading its model, 5 to 10 min left (predicted)"
+    assert progress_text("x", _batch(), Pace(), now=0, why=why, at=1000).endswith(why)
 
 
 def test_a_batch_that_has_ended_has_neither() -> None:
-    text = progress_text("x", _batch("completed"), _pace(), now=20, why="not this")
+    text = progress_text("x", _batch("completed"), _pace(), now=20, why="not this", at=1000)
 
     assert text == "x: completed, 40/100 rows, 2 failed"
