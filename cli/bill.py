@@ -33,7 +33,7 @@ def run(
         Path | None,
         typer.Option(
             envvar="BATCHYARD_CATALOG",
-            help="Prices of starting and idle time; by default the folder's.",
+            help="Prices of live, starting and idle time; by default the folder's.",
             show_envvar=True,
         ),
     ] = None,

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections import Counter as Count
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from gateway.forecast import (
 )
 from gateway.tally import ContextLength, Tally, Tokens
 from gateway.tokens import Counter, load_counter
+from shared.bus.messages import window_seconds
 from shared.catalog import Catalog
 from shared.dataset.dataset import PinnedDataset
 from shared.errors import NotFoundError
@@ -31,14 +32,17 @@ from shared.input.problems import unreadable
 from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
 from shared.input_places import InputPlaces
-from shared.lane_waits import starts_in
 from shared.openai.shapes import BatchError, BatchErrors, BatchWarning
+from shared.ordering.outlook import Foresight, new_load
 from shared.ordering.pace import TokensOfRows, rows_per_second
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
 from shared.submission.dataset_lines import DatasetLines
+from shared.submission.predictions import predicted_of
+from shared.submission.warnings import late_warnings
 from shared.tenant_rules import TenantRules
 from shared.tenant_slots import TenantSlots
+from shared.tenants import weights
 
 #: Up to this size, every row of an input is tokenized; larger inputs are sampled.
 _COUNTED_BYTES = 8 * 1024 * 1024
@@ -85,7 +89,9 @@ class DryRun(BaseModel):
     )
     more_refused: int
     warnings: list[BatchWarning] = Field(
-        default=[], description="Fields of the requests that have no effect."
+        default=[],
+        description="Fields of the requests that have no effect; and that the batch may be late, "
+        "if more than one of five such batches would end after the window.",
     )
     tokens: Tokens
     context_length: ContextLength
@@ -109,13 +115,16 @@ class DryRuns:
         strict_input: bool = True,
         places: InputPlaces | None = None,
         max_dataset_rows: int = 1_000_000,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
+        """`weights` are those of tenants for which no other is set."""
         self._state = state
         self._storage = storage
         self._catalog = catalog
         self._limits = limits
         self._max_dataset_rows = max_dataset_rows
         self._mixed_batches = mixed_batches
+        self._weights = weights or {}
         self._strict_input = strict_input
         self._rules = TenantRules(catalog, places)
         self._slots = TenantSlots(_AT_ONCE)
@@ -183,6 +192,9 @@ class DryRuns:
             await self._forecast(tenant, endpoint, lane, count) for lane, count in rows.items()
         ]
         has_several = len(forecasts) > 1
+        forecast = combined(forecasts)
+        late = forecast.finish_p80_at if forecast else None
+        ends_at = time.time() + window_seconds(more["completion_window"])
         return DryRun(
             valid=not (errors or tally.refused or context.violations),
             model=check.model,
@@ -192,10 +204,10 @@ class DryRuns:
             errors=_listed(errors),
             refused=_listed(tally.refused),
             more_refused=tally.refused_count - len(tally.refused),
-            warnings=check.warnings,
             tokens=tally.tokens(),
             context_length=context,
-            forecast=combined(forecasts),
+            forecast=forecast,
+            warnings=[*late_warnings(late, expires_at=ends_at), *check.warnings],
             cost=await self._cost(tally),
             **more,
         )
@@ -260,21 +272,21 @@ class DryRuns:
     async def _forecast(
         self, tenant: str, endpoint: str, lane: str, what: TokensOfRows
     ) -> LaneForecast:
-        ahead, job, engine = await asyncio.gather(
+        ahead, job, outlook = await asyncio.gather(
             self._state.lanes.rows_ahead(lane, tenant=tenant),
             self._state.lanes.job(lane),
-            self._state.engines.one(lane),
+            self._state.lanes.outlook(lane),
         )
-        now = time.time()
+        foresight = Foresight(outlook, weights(self._state.tenants.own(), self._weights))
+        forecast, now = foresight.of(new_load(tenant, endpoint, what)), time.time()
         return lane_forecast(
             lane,
             what.rows,
+            forecast and predicted_of(forecast, foreseen_at=now, now=now),
             own_ahead=ahead.own,
             others_ahead=ahead.others,
             rate=job.rate,
-            now=now,
             own_rate=rows_per_second(job.pace, endpoint, what),
-            starts_in=starts_in(job.to_start(), engine, now=now),
         )
 
     async def _cost(self, tally: Tally) -> PredictedCost | None:

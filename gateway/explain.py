@@ -12,11 +12,11 @@ from gateway.lane_position import (
     LanePosition,
     OwnAhead,
     ahead_of,
-    all_predicted,
     all_wait_for,
     lane_now,
     lane_share,
-    late_warnings,
+    near_deadline_summary,
+    predicted_run,
     spill_summary,
     summary,
     unplanned,
@@ -29,6 +29,7 @@ from shared.ordering.load import load_of
 from shared.ordering.pace import TokensOfRows, rows_per_second
 from shared.slices import ReleaseReason
 from shared.state import BatchRecord, JobRecord
+from shared.state.batch_record import predicted_of
 from shared.state.positions import Attempt, BatchInLane
 
 router = APIRouter()
@@ -58,13 +59,12 @@ async def explain_batch(batch: OwnBatch, services: Use) -> Explanation:
     positions = [position for position, _ in looks]
     # What is counted over all lanes is the same in each.
     look = looks[0][1]
-    now = time.time()
+    now, shape = time.time(), batch.to_openai()
     first, *others = positions
     is_open = first.is_open
-    spills = "".join(map(spill_summary, positions))
-    prediction = all_predicted(positions, now=now)
+    more = "".join(map(spill_summary, positions)) + _near_deadline(services, batch, now=now)
     waiting = await _held(services, batch) or all_wait_for(positions, now=now)
-    explanation = _explanation(batch, waiting, look.claimed, spills)
+    explanation = _explanation(batch, waiting, look.claimed, more)
     return explanation.model_copy(
         update={
             "slices": SliceCounts(
@@ -77,8 +77,8 @@ async def explain_batch(batch: OwnBatch, services: Use) -> Explanation:
             "ahead": None if others else ahead_of(first),
             "lane": None if others else lane_now(first),
             "lanes": [lane_share(one, now=now) for one in positions] if others else [],
-            "predicted": prediction,
-            "warnings": late_warnings(prediction, expires_at=batch.number("expires_at")),
+            "predicted": predicted_run(shape.predicted, positions, now=now),
+            "warnings": shape.warnings,
             "running": [_slice_try(one) for one in look.running],
             "retried_slices": look.retried,
             "retries": [_slice_try(one) for one in look.retries],
@@ -99,8 +99,22 @@ async def _held(services: Services, batch: BatchRecord) -> Waiting | None:
     )
 
 
+def _near_deadline(services: Services, batch: BatchRecord, *, now: float) -> str:
+    """Who gives way at the end of its window, for a batch that runs."""
+    if batch.status is not Status.IN_PROGRESS:
+        return ""
+    models = (services.catalog.models.get(lane.rpartition("@")[0]) for lane in batch.lanes)
+    expires_at = batch.number("expires_at")
+    said = (
+        near_deadline_summary(model.live, expires_at=expires_at, now=now)
+        for model in models
+        if model is not None
+    )
+    return next(filter(None, said), "")
+
+
 def _explanation(
-    batch: BatchRecord, waiting: Waiting | None, claimed: int = 0, spills: str = ""
+    batch: BatchRecord, waiting: Waiting | None, claimed: int = 0, more: str = ""
 ) -> Explanation:
     """What every batch's explanation says."""
     shape = batch.to_openai()
@@ -110,7 +124,7 @@ def _explanation(
         status=batch.status,
         paused=shape.paused,
         priority=batch.number("priority"),
-        summary=summary(batch.status, waiting, claimed, first_error) + spills,
+        summary=summary(batch.status, waiting, claimed, first_error) + more,
         waits_for=waiting,
         request_counts=shape.request_counts,
         slices=SliceCounts(),
@@ -166,6 +180,7 @@ def _position(
         lane_failed=batch.fields.get(f"lane_failed:{lane}"),
         own_rate=_own_rate(batch, lane, job),
         starts_in=starts_in(job.to_start(), engine, now=time.time()),
+        ends=_ends(batch, lane),
     )
 
 
@@ -177,6 +192,15 @@ def _own_rate(batch: BatchRecord, lane: str, job: JobRecord) -> float:
         return 0.0
     tokens, rows = map(int, parts[batch.lanes.index(lane)].split("/"))
     return rows_per_second(job.pace, batch.fields["endpoint"], TokensOfRows(tokens, rows))
+
+
+def _ends(batch: BatchRecord, lane: str) -> tuple[int | None, int | None]:
+    """The predicted end of what the batch has on one of its lanes."""
+    predicted = predicted_of(batch.fields)
+    if predicted is None or lane not in predicted.get("by_lane", {}):
+        return None, None
+    finish_at, finish_p80_at = predicted["by_lane"][lane]
+    return finish_at, finish_p80_at
 
 
 def _slice_try(attempt: Attempt) -> SliceTry:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.openai.shapes import Amount
+from shared.openai.shapes import Amount, Predicted, RestsOn
 from shared.ordering.load import Load, load_of, rounded_rate, typical_rows
 from shared.spent import Prices, money
+from shared.submission.predictions import of_all_lanes
 
 
 class _Shape(BaseModel):
@@ -33,9 +34,13 @@ class Forecast(_Shape):
     """When a batch of these rows would be done if it were created now."""
 
     finish_at: int | None = Field(
-        description="Unix seconds, predicted from the rate, your rows and the class of the "
-        "others'. Null if the lane has no known rate."
+        description="Unix seconds: half of such batches have ended by then (P50). Null if the "
+        "lane's pace is not known."
     )
+    finish_p80_at: int | None = Field(
+        description="Unix seconds: four of five such batches have ended by then (P80)."
+    )
+    rests_on: RestsOn | None
     rows_ahead: int = Field(
         description="Rows of your own running batches on the lane that have no result yet."
     )
@@ -58,26 +63,26 @@ class LaneForecast(Forecast):
 def lane_forecast(
     lane: str,
     rows: int,
+    predicted: Predicted | None,
     *,
     own_ahead: int,
     others_ahead: int,
     rate: float,
-    now: float,
     own_rate: float = 0.0,
-    starts_in: float = 0.0,
 ) -> LaneForecast:
-    """The forecast for rows that would come after all that the lane has.
+    """The forecast for rows beside all that the lane has.
 
     `own_rate` is the engine's for such rows, 0 if it is not known, and `rate` the lane's.
     """
-    others, rate = load_of(others_ahead), own_rate or rounded_rate(rate)
-    ahead = own_ahead + typical_rows(others)
+    rate = own_rate or rounded_rate(rate)
     return LaneForecast(
         name=lane,
         rows=rows,
-        finish_at=int(now + starts_in + (ahead + rows) / rate) if rate else None,
+        finish_at=predicted and predicted.finish_at,
+        finish_p80_at=predicted and predicted.finish_p80_at,
+        rests_on=predicted and predicted.rests_on,
         rows_ahead=own_ahead,
-        others=others,
+        others=load_of(others_ahead),
         rows_per_second=float(f"{rate:.2g}") or None,
     )
 
@@ -109,10 +114,17 @@ def combined(forecasts: list[LaneForecast]) -> Forecast | None:
     """The forecast of a whole batch: it is done when its last lane is."""
     if not forecasts:
         return None
-    ends = [one.finish_at for one in forecasts if one.finish_at is not None]
+    ends = [
+        Predicted(finish_at=one.finish_at, finish_p80_at=one.finish_p80_at, rests_on=one.rests_on)
+        for one in forecasts
+        if one.finish_at is not None and one.finish_p80_at is not None and one.rests_on is not None
+    ]
+    whole = of_all_lanes(ends) if len(ends) == len(forecasts) else None
     others = sum(typical_rows(one.others) for one in forecasts)
     return Forecast(
-        finish_at=max(ends) if len(ends) == len(forecasts) else None,
+        finish_at=whole and whole.finish_at,
+        finish_p80_at=whole and whole.finish_p80_at,
+        rests_on=whole and whole.rests_on,
         rows_ahead=sum(one.rows_ahead for one in forecasts),
         others=load_of(others),
         rows_per_second=forecasts[0].rows_per_second if len(forecasts) == 1 else None,

@@ -6,13 +6,13 @@ Pure. A position knows the load of other tenants only as a class, so no answer c
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gateway.explanation import AheadOf, LaneNow, LaneShare, Predicted
+from gateway.explanation import AheadOf, LaneNow, LaneShare, PredictedRun
+from shared.catalog import LiveCalls
 from shared.engines import EngineRecord
 from shared.lane_waits import Code, LaneJob, Waiting, waits_for_engine, waits_for_job
 from shared.lifecycle import FINAL, Status
-from shared.openai.shapes import BatchWarning
-from shared.ordering.load import Load, assumed_sharers, rounded_rate, typical_rows
-from shared.submission.warnings import deadline_at_risk
+from shared.openai.shapes import Predicted
+from shared.ordering.load import Load, rounded_rate, typical_rows
 
 
 class OwnAhead(NamedTuple):
@@ -60,6 +60,8 @@ class LanePosition:
     own_rate: float = 0.0
     #: Seconds until the lane gives results, if it starts.
     starts_in: float = 0.0
+    #: The predicted end of what it has on the lane, P50 and P80, in Unix seconds.
+    ends: tuple[int | None, int | None] = (None, None)
 
     @property
     def is_open(self) -> bool:
@@ -119,45 +121,27 @@ def waits_for(position: LanePosition, *, now: float) -> Waiting | None:
             return None
 
 
-def all_predicted(positions: list[LanePosition], *, now: float) -> Predicted | None:
-    """When the batch may start, on the first of its lanes, and finish, on the last."""
-    found = [
-        predicted(position, now=now)
+def predicted_run(
+    batch: Predicted | None, positions: list[LanePosition], *, now: float
+) -> PredictedRun | None:
+    """What is predicted of the batch, and when it may start on the first of its lanes."""
+    if batch is None:
+        return None
+    starts = [
+        start
         for position in positions
-        if position.rows_left or len(positions) == 1
+        if position.rows_left and (start := starts_at(position, now=now)) is not None
     ]
-    known = [one for one in found if one is not None]
-    if not known or len(known) < len(found):
-        return None
-    starts = [one.start_at for one in known if one.start_at is not None]
-    return Predicted(
-        start_at=min(starts, default=None), finish_at=max(one.finish_at for one in known)
-    )
+    return PredictedRun(start_at=min(starts, default=None), **dict(batch))
 
 
-def predicted(position: LanePosition, *, now: float) -> Predicted | None:
-    """When the batch may start and finish on its lane; None if that cannot be predicted."""
+def starts_at(position: LanePosition, *, now: float) -> int | None:
+    """When the batch may start on its lane; None if it has begun, or if nobody knows."""
     rate = position.own_rate or rounded_rate(position.job.rate)
-    if not position.may_run or not rate:
+    if not position.may_run or position.has_begun or not rate:
         return None
-    rows = position.rows_left
-    # Tenants share the lane while several have work; a tenant that is alone gets all of it.
-    lane_rows = position.own_rows + typical_rows(position.others)
-    shared_rows = max(rows, min(lane_rows, rows * assumed_sharers(position.other_tenants)))
     rows_ahead = position.ahead.rows + typical_rows(position.others_ahead)
-    return Predicted(
-        start_at=None
-        if position.has_begun
-        else round(now + position.starts_in + rows_ahead / rate),
-        finish_at=round(now + position.starts_in + shared_rows / rate),
-    )
-
-
-def late_warnings(prediction: Predicted | None, *, expires_at: int) -> list[BatchWarning]:
-    """That the batch would end after its window, if that is what is predicted."""
-    if prediction is None or prediction.finish_at <= expires_at:
-        return []
-    return [deadline_at_risk(prediction.finish_at)]
+    return round(now + position.starts_in + rows_ahead / rate)
 
 
 def summary(status: Status, waiting: Waiting | None, claimed: int, first_error: str | None) -> str:
@@ -167,6 +151,15 @@ def summary(status: Status, waiting: Waiting | None, claimed: int, first_error: 
     if status in FINAL:
         return f"The batch has ended as {status}." + (f" {first_error}" if first_error else "")
     return f"{_slices(claimed)} running."
+
+
+def near_deadline_summary(live: LiveCalls | None, *, expires_at: int, now: float) -> str:
+    """A sentence to append if the window closes soon and the model takes live calls."""
+    if live is None or expires_at - now > live.deadline_seconds:
+        return ""
+    if live.near_deadline == "live_yields":
+        return " Its window closes soon, so it makes no more room for live calls."
+    return " Its window closes soon, and it still makes room for live calls."
 
 
 def spill_summary(position: LanePosition) -> str:
@@ -195,7 +188,7 @@ def lane_share(position: LanePosition, *, now: float) -> LaneShare:
     """The lane and the part of the batch that runs there."""
     has_rows, is_open = position.rows_left > 0, position.is_open
     waits = position.may_run and has_rows and not position.running
-    prediction = predicted(position, now=now) if has_rows else None
+    finish_at, finish_p80_at = position.ends if has_rows and position.may_run else (None, None)
     return LaneShare(
         **_lane_fields(position),
         rows_left=position.rows_left,
@@ -204,7 +197,8 @@ def lane_share(position: LanePosition, *, now: float) -> LaneShare:
         running=position.running if is_open else 0,
         waits_for=_waits_to_run(position, now) if waits else None,
         ahead=ahead_of(position) if has_rows else None,
-        finish_at=prediction.finish_at if prediction else None,
+        finish_at=finish_at,
+        finish_p80_at=finish_p80_at,
         failed=position.lane_failed,
     )
 

@@ -80,7 +80,7 @@ class Progress(_Screen):
         if not self._batch:
             return
         self._ask_why(now)
-        text = progress_text(self._text, self._batch, self._pace, now, self._why)
+        text = progress_text(self._text, self._batch, self._pace, now, self._why, at=time.time())
         if self._write(text):
             return
         # The command itself says how it ended.

@@ -7,24 +7,23 @@ from cli.client.pace import Pace
 from cli.client.words import eta_text, rate_text, rows_text
 from shared.lifecycle import FINAL
 
-#: The gateway's predictions before anything runs may be wrong by this factor.
-_DOUBT = 3
-
 
 def waiting_text(explanation: Mapping[str, Any], now: float) -> str:
     """What a batch waits for, and when the gateway thinks that it will be done."""
     waits = explanation.get("waits_for")
     parts = [waits["message"].rstrip(".")] if waits else []
     if predicted := explanation.get("predicted"):
-        seconds = max(1, predicted["finish_at"] - now)
-        parts.append(f"{eta_text(seconds / _DOUBT, seconds * _DOUBT)} (predicted)")
+        parts.append(f"{_range_text(predicted, now)} (predicted)")
     return ", ".join(parts)
 
 
 def progress_text(
-    name: str, batch: Mapping[str, Any], pace: Pace, now: float, why: str = ""
+    name: str, batch: Mapping[str, Any], pace: Pace, now: float, why: str = "", *, at: float
 ) -> str:
-    """One line: where the batch is, how fast it goes, how long it takes, and what failed."""
+    """One line: where the batch is, how fast it goes, how long it takes, and what failed.
+
+    `now` is the time of the pace, and `at` the same in Unix seconds.
+    """
     counts = batch["request_counts"]
     parts = [f"{name}: {batch['status']}"]
     if counts["total"]:
@@ -36,15 +35,19 @@ def progress_text(
     if batch["status"] not in FINAL:
         if rate := pace.rate(now):
             parts.append(rate_text(rate))
-            parts += _eta(batch, pace, now)
+            parts += _eta(batch, pace, now, at)
         elif why:
             parts.append(why)
     return ", ".join(parts)
 
 
-def _eta(batch: Mapping[str, Any], pace: Pace, now: float) -> list[str]:
-    """From the shortest to the longest of the estimates, the gateway's among them."""
+def _eta(batch: Mapping[str, Any], pace: Pace, now: float, at: float) -> list[str]:
+    """The gateway's range, or that of the pace seen from here."""
+    if predicted := batch.get("predicted"):
+        return [_range_text(predicted, at)]
     left = pace.seconds_left(batch["request_counts"]["total"], now)
-    gateways = batch.get("remaining_seconds")
-    found = [*(left or ()), *([] if gateways is None else [float(gateways)])]
-    return [eta_text(min(found), max(found))] if found else []
+    return [eta_text(*left)] if left else []
+
+
+def _range_text(predicted: Mapping[str, Any], at: float) -> str:
+    return eta_text(*(max(1, predicted[end] - at) for end in ("finish_at", "finish_p80_at")))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gateway.ui import pace
 from gateway.ui.words import duration_range, number, status_text
 from shared.lifecycle import FINAL, Status
+from shared.openai.shapes import Predicted
 from shared.state import BatchRecord, State
 from shared.state.paces import Mark
 
@@ -108,11 +109,13 @@ def batch_row(record: BatchRecord, marks: Sequence[Mark], now: float) -> BatchRo
         counts.completed + counts.failed,
         counts.failed,
         batch.created_at,
-        _note(record, marks, now),
+        _note(record, batch.predicted, marks, now),
     )
 
 
-def _note(record: BatchRecord, marks: Sequence[Mark], now: float) -> str:
+def _note(
+    record: BatchRecord, predicted: Predicted | None, marks: Sequence[Mark], now: float
+) -> str:
     """What to expect of it, or what became of it."""
     status = record.status
     if status is Status.FAILED:
@@ -122,11 +125,12 @@ def _note(record: BatchRecord, marks: Sequence[Mark], now: float) -> str:
         return f"in {duration_range(took, took).removeprefix('about ')}"
     if status is not Status.IN_PROGRESS or "paused" in record.fields:
         return ""
-    if left := pace.seconds_left(marks, record.number("total"), now):
+    parts = [] if _done(record) else ["waits for its turn"]
+    if left := pace.range_left(predicted, marks, record.number("total"), now):
         rows, _ = pace.rates(marks, now)
-        speed = f"{number(rows)} rows/s, " if rows else ""
-        return f"{speed}{duration_range(*left)} left"
-    return "waits for its turn" if not _done(record) else ""
+        parts += [f"{number(rows)} rows/s"] if rows else []
+        parts.append(f"{duration_range(*left)} left")
+    return ", ".join(parts)
 
 
 def _done(record: BatchRecord) -> int:

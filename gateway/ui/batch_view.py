@@ -78,7 +78,7 @@ async def batch_view(services: Services, record: BatchRecord) -> BatchView:
         done=batch.request_counts.completed + batch.request_counts.failed,
         moments=_moments(events),
         explanation=explanation,
-        left=_left(batch, explanation, marks, now) if is_live else "",
+        left=_left(batch, marks, now) if is_live else "",
         rates=pace.rates(marks, now) if batch.status is Status.IN_PROGRESS else (0.0, 0.0),
         rows_plot=pace.plot(marks, "Requests"),
         tokens_plot=pace.plot(marks, "Tokens", of_tokens=True),
@@ -86,16 +86,12 @@ async def batch_view(services: Services, record: BatchRecord) -> BatchView:
     )
 
 
-def _left(batch: Batch, explanation: Explanation, marks: Sequence[Mark], now: float) -> str:
+def _left(batch: Batch, marks: Sequence[Mark], now: float) -> str:
     """When it will be done, as a range; empty if nobody knows."""
     if batch.paused or batch.status is not Status.IN_PROGRESS:
         return ""
-    if left := pace.seconds_left(marks, batch.request_counts.total, now):
-        return f"{duration_range(*left)} left"
-    if predicted := explanation.predicted:
-        seconds = max(1.0, predicted.finish_at - now)
-        return f"{duration_range(seconds / 3, seconds * 3)} left, predicted"
-    return ""
+    left = pace.range_left(batch.predicted, marks, batch.request_counts.total, now)
+    return f"{duration_range(*left)} left" if left else ""
 
 
 def _moments(events: Sequence[Entry]) -> list[Moment]:

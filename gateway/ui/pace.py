@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gateway.ui.words import compact, duration
+from shared.openai.shapes import Predicted
 from shared.state.paces import Mark
 
 #: A rate is measured over each of these; the slowest and the fastest give a range.
@@ -52,6 +53,15 @@ def seconds_left(marks: Sequence[Mark], total: int, now: float) -> tuple[float, 
         return None
     left = total - marks[-1].rows
     return left / max(found), left / min(found)
+
+
+def range_left(
+    predicted: Predicted | None, marks: Sequence[Mark], total: int, now: float
+) -> tuple[float, float] | None:
+    """The seconds until a batch has probably ended: as predicted, or else by its paces so far."""
+    if predicted is not None:
+        return max(1.0, predicted.finish_at - now), max(1.0, predicted.finish_p80_at - now)
+    return seconds_left(marks, total, now)
 
 
 def plot(marks: Sequence[Mark], what: str, *, of_tokens: bool = False) -> Plot | None:

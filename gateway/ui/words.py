@@ -100,6 +100,21 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def gpu_time(seconds: float) -> str:
+    """A time of GPUs, in seconds with a fraction while it is short."""
+    return f"{seconds:.1f} s" if 0 < seconds < _MINUTE else duration(seconds)
+
+
+def money(value: float, currency: str) -> str:
+    """An amount, with digits for what single requests cost."""
+    return f"{value:,.{2 if value >= 1 else 4}f} {currency.upper()}"
+
+
+def percent(part: float) -> str:
+    """A part of the whole."""
+    return f"{part:.0%}"
+
+
 def duration_range(low: float, high: float) -> str:
     """From the shortest to the longest time; one of them if they read alike."""
     first, second = _rough(low), _rough(high)

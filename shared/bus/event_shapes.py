@@ -49,7 +49,7 @@ class BatchState(Batch):
         default=None, exclude_if=_is_none, description="since the batch began to run"
     )
     remaining_seconds: int | None = Field(
-        default=None, exclude_if=_is_none, description="an estimate"
+        default=None, exclude_if=_is_none, description="until `predicted.finish_at`"
     )
     output: StoredObject | None = Field(
         default=None, exclude_if=_is_none, description="readable before the event is sent"

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from shared.bus import messages, replays, topology
+from shared.bus import live_messages, messages, replays, topology
 from shared.bus.asyncapi.message_list import Kind
 from shared.bus.event_shapes import EventShape
 from shared.bus.received import (
@@ -65,6 +65,8 @@ def traits() -> dict[Kind, Json]:
 
 def sent_by_tenants(name: str) -> Json:
     """The properties and headers of a message that we receive."""
+    if name == live_messages.REQUEST:
+        return _of_live_calls()
     received = RECEIVED[name]
     address = topology.reply_pattern(messages.TENANT.pattern, *received.queues)
     # Senders write the name alone, to which the broker adds what we receive.
@@ -118,6 +120,41 @@ def sent_by_tenants(name: str) -> Json:
         },
         _PROPERTIES: _object(properties, required),
     }
+
+
+def _of_live_calls() -> Json:
+    address = re.escape(topology.DIRECT_REPLY.rstrip("."))
+    properties = {
+        "content_type": _TEXT | {"pattern": CONTENT_TYPE},
+        "content_encoding": {"enum": ["gzip", ""]},
+        "delivery_mode": {
+            "const": live_messages.TRANSIENT,
+            "description": "So that the broker keeps nothing of the call.",
+        },
+        "message_id": _TEXT,
+        "type": {"const": live_messages.REQUEST},
+        "correlation_id": _TEXT
+        | {
+            "maxLength": MAX_CORRELATION_ID,
+            "description": "Comes back in the answer. Default: the message id.",
+        },
+        "user_id": _TEXT
+        | {
+            "pattern": f"^{messages.TENANT.pattern}$",
+            "description": "The broker's user, which the broker checks: this is the tenant.",
+        },
+        "reply_to": _TEXT
+        | {
+            # Senders write the name alone, to which the broker adds what we receive.
+            "pattern": rf"^{address}$|^{address}\.[!-~]{{1,200}}$",
+            "description": "Direct reply-to.",
+        },
+        "expiration": _TEXT
+        | {
+            "description": "Milliseconds; the broker checks them, and drops the message then.",
+        },
+    }
+    return {_PROPERTIES: _object(properties, ["content_type", "type", "user_id", "reply_to"])}
 
 
 def _object(properties: Json, required: list[str]) -> Json:

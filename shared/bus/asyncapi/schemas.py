@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shared.bus import messages
+from shared.bus import live_messages, messages
 from shared.bus.asyncapi.message_list import all_messages
 from shared.openai.endpoints import ENDPOINTS
 
@@ -26,8 +26,8 @@ def schemas() -> dict[str, Json]:
 def shape(title: str, schema: Json) -> Json:
     """A model's schema as we show it."""
     plain: Json = _plain(schema)
-    if title == messages.Submission.__name__:
-        # The message's class accepts any text here: the dispatcher checks it and words the refusal.
+    if title in (messages.Submission.__name__, live_messages.LiveRequest.__name__):
+        # The message's class accepts any text here: who takes it checks it and words the refusal.
         plain["properties"]["endpoint"]["enum"] = list(ENDPOINTS)
     return plain
 

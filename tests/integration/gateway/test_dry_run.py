@@ -180,23 +180,35 @@ async def test_a_model_whose_files_are_elsewhere_is_estimated(acme: Caller) -> N
     )
 
 
-async def test_the_lane_s_rate_and_what_is_ahead_make_the_forecast(
+async def test_the_lane_s_pace_and_what_is_ahead_make_the_forecast(
     acme: Caller, gateway_state: State
 ) -> None:
     await gateway_state.lanes.open_job(LANE, "", "job-1")
-    await gateway_state.lanes.beat(LANE, "job-1", rows_wanted=1, rate=2.0)
+    await gateway_state.lanes.beat(LANE, "job-1", rows_wanted=1, rate=2.0, token_rate=200.0)
     [claim, _] = await claimed(gateway_state, lane=LANE)
     assert await gateway_state.claims.commit(claim, part(claim)) == "ok"
     await in_progress(gateway_state, slices=3, lane=LANE, tenant=acme.tenant)
     file_id = await _upload(acme, _line("a"), _line("b"))
 
     before = time.time()
-    forecast = (await _dry_run(acme, file_id)).json()["forecast"]
+    found = (await _dry_run(acme, file_id)).json()
+    forecast = found["forecast"]
 
     assert (forecast["rows_ahead"], forecast["others"]) == (30, "under 100")
     assert forecast["rows_per_second"] == 2.0
-    # The class "under 100" counts as 30 rows.
-    assert before + 30 <= forecast["finish_at"] <= time.time() + 32
+    assert before - 1 < forecast["finish_at"] < forecast["finish_p80_at"] < before + 600
+    assert forecast["rests_on"] == {"pace": "lane", "batches": 0, "start_seconds": 0}
+    assert found["warnings"] == []
+
+
+async def test_a_forecast_beyond_the_window_warns(acme: Caller, gateway_state: State) -> None:
+    await gateway_state.lanes.open_job(LANE, "", "job-1")
+    await gateway_state.lanes.beat(LANE, "job-1", rows_wanted=1, rate=1e-5, token_rate=1e-4)
+    file_id = await _upload(acme, _line("a"), _line("b"))
+
+    found = (await _dry_run(acme, file_id)).json()
+
+    assert [one["code"] for one in found["warnings"]] == ["deadline_at_risk"]
 
 
 async def test_another_tenant_s_file_is_not_there(acme: Caller, gateway: Gateway) -> None:

@@ -4,20 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.explanation import Predicted
 from gateway.lane_position import (
     LanePosition,
     OwnAhead,
     ahead_of,
     all_wait_for,
     lane_share,
-    late_warnings,
-    predicted,
+    near_deadline_summary,
+    predicted_run,
+    starts_at,
     waits_for,
 )
+from shared.catalog import LiveCalls
 from shared.engines import EngineRecord, EngineState
 from shared.lane_waits import LaneJob
 from shared.lifecycle import Status
+from shared.openai.shapes import Predicted, RestsOn
 
 NOW = 1_000.0
 JOB = LaneJob("job-1", opened_at=900, beat_at=999, rate=2, runs_on="", full_pools=(), spills_at=0)
@@ -50,20 +52,27 @@ def _engine(reason: str, *, state: EngineState = "starting", seen_at: float = NO
     return EngineRecord(lane="m@h100", state=state, since=NOW, seen_at=seen_at, reason=reason)
 
 
-def test_a_tenant_that_is_alone_gets_the_whole_lane() -> None:
-    found = predicted(ALONE, now=NOW)
+PREDICTED = Predicted(
+    finish_at=1050,
+    finish_p80_at=1090,
+    rests_on=RestsOn(pace="kind", batches=19, start_seconds=0),
+)
+
+
+def test_a_batch_starts_after_what_is_ahead_of_it() -> None:
+    behind = replace(ALONE, ahead=OwnAhead(1, 10, 50), others_ahead="under 100")
+
+    assert [starts_at(one, now=NOW) for one in (ALONE, behind)] == [1000, 1020]
+
+
+def test_the_prediction_of_a_batch_has_the_first_start_of_its_lanes() -> None:
+    other = replace(ALONE, ahead=OwnAhead(1, 10, 50))
+
+    found = predicted_run(PREDICTED, [other, ALONE], now=NOW)
 
     assert found is not None
-    assert (found.start_at, found.finish_at) == (1000, 1050)
-
-
-def test_a_shared_lane_is_divided_until_the_others_are_done() -> None:
-    short = replace(ALONE, others="under 100", other_tenants=1)
-    long = replace(ALONE, others="under 1,000,000", other_tenants=1)
-
-    ends = [found.finish_at for one in (short, long) if (found := predicted(one, now=NOW))]
-
-    assert ends == [1065, 1150]
+    assert (found.start_at, found.finish_at, found.finish_p80_at) == (1000, 1050, 1090)
+    assert predicted_run(None, [ALONE], now=NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -74,10 +83,10 @@ def test_a_shared_lane_is_divided_until_the_others_are_done() -> None:
         replace(ALONE, job=JOB._replace(rate=0)),
     ],
 )
-def test_nothing_is_predicted_without_a_rate_or_for_a_batch_that_may_not_run(
+def test_no_start_is_predicted_without_a_rate_or_for_a_batch_that_may_not_run(
     position: LanePosition,
 ) -> None:
-    assert predicted(position, now=NOW) is None
+    assert starts_at(position, now=NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -125,16 +134,28 @@ def test_a_closing_batch_has_nothing_ahead_and_no_open_slices() -> None:
     assert (share.pending, share.ready, share.running, share.waits_for) == (0, 0, 0, None)
 
 
-def test_a_predicted_end_after_the_window_is_warned_of() -> None:
-    prediction = Predicted(start_at=None, finish_at=2000)
+def test_the_pace_of_the_batchs_own_rows_and_a_start_count_before_the_rate_of_the_lane() -> None:
+    ahead = OwnAhead(1, 50, 50)
 
-    assert [one.code for one in late_warnings(prediction, expires_at=1999)] == ["deadline_at_risk"]
-    assert late_warnings(prediction, expires_at=2000) == []
-    assert late_warnings(None, expires_at=0) == []
+    found = starts_at(replace(ALONE, own_rate=25.0, starts_in=90.0, ahead=ahead), now=NOW)
+
+    assert found == 1092
 
 
-def test_the_pace_of_the_batchs_own_rows_counts_before_that_of_the_lane() -> None:
-    found = predicted(replace(ALONE, own_rate=25.0, starts_in=90.0), now=NOW)
+@pytest.mark.parametrize(
+    ("live", "left", "said"),
+    [
+        (None, 10, ""),
+        (LiveCalls(), 901, ""),
+        (LiveCalls(), 900, "still makes room"),
+        (LiveCalls(near_deadline="live_yields", deadline_seconds=60), 61, ""),
+        (LiveCalls(near_deadline="live_yields", deadline_seconds=60), 60, "no more room"),
+    ],
+)
+def test_close_to_its_end_a_batch_says_who_gives_way(
+    live: LiveCalls | None, left: int, said: str
+) -> None:
+    found = near_deadline_summary(live, expires_at=int(NOW) + left, now=int(NOW))
 
-    assert found is not None
-    assert (found.start_at, found.finish_at) == (1090, 1094)
+    assert bool(found) == bool(said)
+    assert said in found

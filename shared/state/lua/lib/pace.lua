@@ -1,3 +1,4 @@
+-- needs: totals
 -- What the pace of a lane's engine is learned from.
 
 -- Adds the rows of a slice, and their tokens as predicted and as used, to those of their kind. Kinds are
@@ -23,4 +24,31 @@ local function learn_start(lane)
   local seconds = (now_ms - tonumber(seen[1])) / 1000
   local before = tonumber(redis.call('HGET', job, field) or seconds)
   redis.call('HSET', job, field, string.format('%.3f', (before + seconds) / 2))
+end
+
+-- How far a forecast was off, as a part of the time from then to the batch's end, and in which part
+-- of its range the batch ended. It is an array, as `Foreseen` has its fields.
+local function count_end_error(lane, made, forecast)
+  local at, middle_at, late_at = forecast[2], forecast[4], forecast[5]
+  if not late_at then return end
+  local ended_at = now_ms / 1000
+  local off = math.abs(middle_at - ended_at) / math.max(1, ended_at - at)
+  add_total('end_error', lane, made, math.ceil(1000 * off))
+  local part = 'later'
+  if ended_at <= middle_at then part = 'p50' elseif ended_at <= late_at then part = 'p80' end
+  add_total('ended_' .. part, lane, made, 1)
+end
+
+-- Learns from the end of a batch how far its forecasts were off.
+local function learn_end(lane, id)
+  local foreseen = redis.call('HMGET', batch_key(id), 'foreseen', 'foreseen_later')
+  local ended = lane_key(lane, 'ended')
+  for i, made in ipairs({'creation', 'running'}) do
+    if foreseen[i] then
+      redis.call('RPUSH', ended, int(now_ms) .. ' ' .. foreseen[i])
+      count_end_error(lane, made, cjson.decode(foreseen[i]))
+    end
+  end
+  redis.call('LTRIM', ended, -MAX_FORESEEN, -1)
+  redis.call('HDEL', batch_key(id), 'foreseen', 'foreseen_later')
 end

@@ -5,6 +5,8 @@ from gateway.ui.words import (
     duration,
     duration_range,
     event_text,
+    gpu_time,
+    money,
     number,
     reason_text,
     size,
@@ -34,6 +36,11 @@ def test_a_duration_has_two_units_at_most(seconds: float, text: str) -> None:
 def test_a_range_that_reads_alike_is_one_time() -> None:
     assert duration_range(300, 310) == "about 5 min"
     assert duration_range(300, 600) == "5 min to 10 min"
+
+
+def test_a_cost_is_told_in_gpu_time_and_money() -> None:
+    assert [gpu_time(one) for one in (0, 0.34, 59, 3725)] == ["0 s", "0.3 s", "59.0 s", "1 h 2 min"]
+    assert [money(one, "eur") for one in (0.0289, 1234.5)] == ["0.0289 EUR", "1,234.50 EUR"]
 
 
 def test_amounts_have_no_digits_that_say_nothing() -> None:

@@ -1,89 +1,224 @@
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from shared.ordering.outlook import LaneOutlook, RowsLeft, expected_end
-from shared.ordering.pace import Done, Pace
+from shared.ordering.outlook import (
+    BatchLoad,
+    Ended,
+    Forecast,
+    Foreseen,
+    Foresight,
+    LaneOutlook,
+    Likeness,
+    Range,
+    new_load,
+)
+from shared.ordering.pace import Done, Pace, TokensOfRows
 
-NOW = 1_000_000.0
-
-
-def end(
-    *running: RowsLeft,
-    tokens: int = 1000,
-    rate: float = 100.0,
-    expires_in: float = 900,
-    weights: dict[str, float] | None = None,
-) -> float | None:
-    """Seconds from now; a row of the lane has 10 tokens."""
-    found = expected_end(
-        LaneOutlook(rate, rate / 10, running),
-        tenant="acme",
-        tokens=tokens,
-        expires_at=NOW + expires_in,
-        weights=weights or {},
-        now=NOW,
-    )
-    return found and found - NOW
+CHAT = "/v1/chat/completions"
+#: A hundred tokens a second, ten of them a row.
+PACE = Pace().learn({f"{CHAT} 1": Done(100, 1000, 1000)}, 10.0)
+LIKE = Likeness("acme", "new", 10.0, 0.9, 0.0, 1.0, 100)
 
 
-def other(rows: int, tenant: str = "other") -> RowsLeft:
-    return RowsLeft(tenant, rows, NOW + 86_400)
+def load(rows: int = 100, tenant: str = "acme", **changes: Any) -> BatchLoad:
+    """A batch of which nothing has run, with ten tokens in a row."""
+    new = new_load(tenant, CHAT, TokensOfRows(10 * rows, rows))
+    return new._replace(**{"id": f"{tenant}-{rows}", **changes})
+
+
+@dataclass
+class Lane:
+    """A lane with one seat, so that a row is in the engine for a tenth of a second."""
+
+    running: list[BatchLoad] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    weights: dict[str, float] = field(default_factory=dict)
+    pace: Pace = PACE
+    starts_in: float = 0.0
+
+    def of(self, batch: BatchLoad) -> Forecast:
+        outlook = LaneOutlook(self.pace, 1, self.running, self.ended, self.starts_in)
+        found = Foresight(outlook, self.weights).of(batch)
+        assert found is not None
+        return found
+
+    def counted(self, batch: BatchLoad) -> float:
+        """Without the tenth of a second."""
+        return round(self.of(batch).like.counted - 0.1, 1)
 
 
 def test_alone_a_batch_takes_what_its_tokens_take() -> None:
-    assert end() == 10
+    assert Lane().counted(load()) == 10
+    assert Lane().of(load()).after().middle == pytest.approx(10.1, abs=0.1)
 
 
-def test_without_a_rate_nothing_is_known() -> None:
-    assert end(rate=0) is None
+def test_without_a_pace_nothing_is_known() -> None:
+    assert Foresight(LaneOutlook(running=[load()]), {}).of(load()) is None
 
 
-def test_of_its_tenants_batches_those_that_close_earlier_go_first() -> None:
-    early, late = (RowsLeft("acme", 100, NOW + seconds) for seconds in (60, 86_400))
+def test_batches_of_its_tenant_take_turns_with_it() -> None:
+    assert Lane([load(5, id="small")]).counted(load()) == 10.5
+    assert Lane([load(10_000, id="giant")]).counted(load()) == 20
 
-    assert end(early) == 20
-    assert end(late) == 10
+
+def test_of_its_tenants_batches_those_of_a_higher_priority_go_first() -> None:
+    assert Lane([load(300, id="high", priority=6)]).counted(load()) == 40
+    assert Lane([load(300, id="low", priority=4)]).counted(load()) == 10
 
 
 def test_beside_a_giant_of_another_tenant_it_has_its_share() -> None:
-    assert end(other(10**6)) == 30
-    assert end(other(10**6), weights={"acme": 2.0}) == 20
+    giant = load(10**6, "other")
+
+    assert Lane([giant]).counted(load()) == 20
+    assert Lane([giant], weights={"acme": 2.0}).counted(load()) == 15
+    assert Lane([giant], weights={"other": 2.0}).counted(load()) == 30
 
 
 def test_others_that_have_little_take_little() -> None:
-    alone, beside = end(tokens=100_000), end(other(10), tokens=100_000)
-
-    assert alone is not None
-    assert beside is not None
-    assert alone < beside <= alone + 5
+    assert 1000 < Lane([load(100, "other")]).counted(load(10_000)) <= 1015
 
 
-@given(rows=st.integers(1_000, 9_999), others=st.integers(4, 100), rate=st.floats(100, 199))
-def test_no_tenant_can_measure_another_by_what_it_is_told(
-    rows: int, others: int, rate: float
+def test_a_batch_does_not_wait_for_itself() -> None:
+    batch = load(id="itself")
+
+    assert Lane([batch]).of(batch) == Lane().of(batch)
+
+
+def test_what_its_own_rows_took_counts_before_what_was_predicted() -> None:
+    half = load(rows_left=50, used=1500.0)
+
+    assert Lane().counted(half._replace(rows_claimed=0)) == pytest.approx(15, rel=0.05)
+    assert (Lane().of(half).source, Lane().of(load()).source) == ("batch", "kind")
+
+
+def test_of_rows_that_are_on_their_way_most_are_done_soon() -> None:
+    waiting, under_way = (load(rows_left=50, used=500.0, rows_claimed=n) for n in (0, 50))
+
+    assert Lane().counted(under_way) < Lane().counted(waiting) / 3
+
+
+def test_the_pace_of_its_own_kind_counts() -> None:
+    """The lane's rate says nothing of embeddings, which take a hundredth of the time here."""
+    pace = PACE.learn({"/v1/embeddings 1": Done(1000, 10_000, 10_000)}, 1.0)
+    batch = new_load("acme", "/v1/embeddings", TokensOfRows(10_000, 1000))
+
+    found = Lane(pace=pace).of(batch)
+
+    assert found.like.counted < 3
+    assert Lane().of(batch).source == "lane"
+
+
+def test_the_start_of_the_engine_counts() -> None:
+    cold, warm = Lane(starts_in=90.0).of(load()), Lane().of(load())
+
+    assert cold.after() == tuple(90 + end for end in warm.after())
+    assert cold.starts_in == 90
+
+
+def test_what_is_learned_from_a_start_is_not_the_start() -> None:
+    assert Foreseen(LIKE, at=1000, starts_in=90).ended(1100).took == 10
+
+
+def test_half_of_the_batches_like_it_ended_before_the_middle_and_four_of_five_before_the_end() -> (
+    None
+):
+    ended = [Ended(LIKE, 10.0 * (1 + number / 10)) for number in range(19)]
+
+    found = Lane(ended=ended).of(load())
+
+    counted = found.like.counted
+    assert found.after() == pytest.approx((1.9 * counted, 2.5 * counted))
+    assert found.batches == 19
+
+
+def test_those_that_were_foreseen_most_like_it_decide() -> None:
+    own = [Ended(LIKE, 30.0)] * 19
+    strangers = [Ended(LIKE._replace(tenant="other"), 10.0)] * 100
+    large = [Ended(LIKE._replace(counted=1000.0), 1000.0)] * 100
+
+    found = Lane(ended=[*own, *strangers, *large]).of(load())
+
+    assert found.after().middle == pytest.approx(3 * found.like.counted)
+
+
+def test_forecasts_of_another_stage_say_nothing() -> None:
+    later = [Ended(LIKE._replace(stage="running"), 100.0)] * 50
+
+    assert Lane(ended=later).of(load()) == Lane().of(load())
+
+
+ENDS = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=19).map(lambda ends: tuple(sorted(ends)))
+
+
+@given(ends=ENDS, times=st.lists(st.floats(0, 2e6), min_size=2, max_size=9).map(sorted))
+def test_while_nothing_happens_the_predicted_end_only_moves_back_and_never_jumps(
+    ends: tuple[float, ...], times: list[float]
 ) -> None:
-    """Loads of one class, numbers of tenants of one class, and rates of one step look alike."""
-    each = [other(rows // others, f"other-{n}") for n in range(others - 1)]
-    each.append(other(rows - sum(one.rows for one in each), "last"))
-    like = [other(1_000, f"other-{n}") for n in range(4)]
+    forecast = Forecast(ends, LIKE, 0.0, "kind", len(ends))
+    told = [forecast.after(at) for at in times]
 
-    assert end(*each, rate=rate, tokens=10) == end(*like, rate=rate, tokens=10)
+    finishes = [Range(at + one.middle, at + one.late) for at, one in zip(times, told, strict=True)]
+
+    for before, after in pairwise(finishes):
+        assert after.middle >= before.middle - 1e-6 * before.middle
+        assert after.late >= before.late - 1e-6 * before.late
+    # It stays among the ends that were foreseen, or is less than twice the time so far.
+    for at, one in zip(times, finishes, strict=True):
+        assert one.late <= max(ends[-1], 1.7 * at) + 1e-6
+    assert all(0 <= one.middle <= one.late for one in told)
 
 
-def test_the_pace_of_its_own_kind_and_the_start_of_the_engine_count() -> None:
-    """The lane's rate says nothing of embeddings, which take a tenth of the time here."""
-    pace = Pace().learn({"chat 4": Done(100, 40_000, 40_000)}, 400.0)
-    pace = pace.learn({"embeddings 4": Done(1000, 400_000, 400_000)}, 400.0)
+LOADS = st.builds(
+    lambda rows, done, tenant, priority, number: load(
+        rows,
+        tenant,
+        id=str(number),
+        priority=priority,
+        rows_left=rows - int(done * rows),
+        used=12.0 * int(done * rows),
+    ),
+    st.integers(1, 10_000),
+    st.floats(0, 0.9),
+    st.sampled_from(["acme", "b", "c"]),
+    st.integers(0, 9),
+    st.integers(0, 10**9),
+)
 
-    found = expected_end(
-        LaneOutlook(100.0, 1.0, (), pace, 30.0),
-        tenant="acme",
-        tokens=30_000,
-        kind="embeddings 4",
-        expires_at=NOW + 900,
-        weights={},
-        now=NOW,
+
+@given(running=st.lists(LOADS, max_size=12), batch=LOADS, more=LOADS)
+def test_more_work_of_anybody_never_makes_a_batch_earlier(
+    running: list[BatchLoad], batch: BatchLoad, more: BatchLoad
+) -> None:
+    # What the lane knows of the batch itself is no more work.
+    assume(more.id != batch.id)
+
+    before, after = (Lane(some).of(batch).like for some in (running, [*running, more]))
+
+    assert after.counted >= before.counted * (1 - 1e-9)
+
+
+@given(running=st.lists(LOADS, max_size=12), batch=LOADS, part=st.floats(0.01, 1))
+def test_less_left_of_a_batch_never_makes_it_later(
+    running: list[BatchLoad], batch: BatchLoad, part: float
+) -> None:
+    smaller = new_load(
+        batch.tenant, CHAT, TokensOfRows(int(part * batch.tokens), batch.rows)
+    )._replace(priority=batch.priority)
+    larger = new_load(batch.tenant, CHAT, TokensOfRows(int(batch.tokens), batch.rows))._replace(
+        priority=batch.priority, kind=smaller.kind
     )
 
-    assert found == pytest.approx(NOW + 30 + 30, rel=0.01)
+    assert Lane(running).of(smaller).like.counted <= Lane(running).of(larger).like.counted + 1e-9
+
+
+@given(rows=st.integers(410, 810), batch=LOADS)
+def test_no_tenant_can_measure_another_by_what_it_is_told(rows: int, batch: BatchLoad) -> None:
+    """Loads within one step of a factor of two look alike."""
+    mine = batch._replace(tenant="acme")
+
+    assert Lane([load(rows, "other")]).of(mine) == Lane([load(410, "other")]).of(mine)
