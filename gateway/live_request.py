@@ -48,9 +48,10 @@ class LiveModels:
         """Those of the catalog."""
         return cls({name: _live_model(catalog, name) for name in catalog.served_names()})
 
-    def read(self, path: str, text: bytes, may_use: Callable[[str], bool]) -> LiveRequest:
+    def read(
+        self, path: str, body: Mapping[str, Any], may_use: Callable[[str], bool]
+    ) -> LiveRequest:
         """The request of a body. Raises InvalidInputError and NotFoundError."""
-        body = _object(text)
         name = body.get("model")
         if not isinstance(name, str) or not name:
             raise InvalidInputError("you must provide a model parameter", param="model")
@@ -73,6 +74,17 @@ class LiveModels:
         return LiveRequest(model, _tokens(endpoint, model, body))
 
 
+def object_of(text: bytes) -> dict[str, Any]:
+    """The object that a call's body is. Raises InvalidInputError."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidInputError("The body of the call is not JSON.") from None
+    if not isinstance(body, dict):
+        raise InvalidInputError("The body of the call is not a JSON object.")
+    return body
+
+
 def _live_model(catalog: Catalog, name: str) -> LiveModel:
     entry = catalog.model(name)
     rules = entry.row_rules
@@ -85,16 +97,6 @@ def _live_model(catalog: Catalog, name: str) -> LiveModel:
         entry.live,
         entry.share_prefixes,
     )
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InvalidInputError("The body of the call is not JSON.") from None
-    if not isinstance(body, dict):
-        raise InvalidInputError("The body of the call is not a JSON object.")
-    return body
 
 
 def _require_good(endpoint: Endpoint, model: LiveModel, body: Mapping[str, Any]) -> None:

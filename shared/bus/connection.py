@@ -51,9 +51,10 @@ _BLOCKED_SECONDS = 0.2
 
 
 class Bus:
-    """Publishing with confirms, and one consumer of batch messages."""
+    """Publishing with confirms, and one consumer."""
 
     def __init__(self, url: str) -> None:
+        self._declares = True
         self._url = f"{url}{'&' if '?' in url else '?'}{_CONNECTION}"
         self._publishing: AbstractRobustConnection | None = None
         self._subscription: Subscription | None = None
@@ -72,6 +73,7 @@ class Bus:
         as is a broker that does not let us make it, or holds something else under a name of ours.
         Raises TransientError when the broker cannot be reached.
         """
+        self._declares = declares
         try:
             if not declares:
                 await require(self._url)
@@ -159,8 +161,27 @@ class Bus:
         Subscribes again after every loss, until `close`. Raises TransientError if the first attempt
         fails.
         """
-        self._subscription = Subscription(self._url, handler, prefetch=prefetch)
+        self._subscription = Subscription(
+            self._url, topology.SUBMIT_QUEUE, handler, prefetch=prefetch
+        )
         await self._subscription.open()
+
+    def consume_live(self, handler: Handler, *, prefetch: int) -> None:
+        """Hand each live call to `handler`, which acks it when it has its answer.
+
+        Subscribes as soon as the queue is there, and again after every loss, until `end_consuming`
+        or `close`.
+        """
+        self._subscription = Subscription(
+            self._url, topology.LIVE_QUEUE, handler, prefetch=prefetch, declares=self._declares
+        )
+        self._subscription.open_soon()
+
+    async def end_consuming(self) -> None:
+        """Take no more messages. Those that were not acked return to their queue."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await subscription.close()
 
     @asynccontextmanager
     async def holding(self, queue: str) -> AsyncIterator[AsyncIterator[AbstractIncomingMessage]]:
@@ -204,8 +225,7 @@ class Bus:
 
     async def close(self) -> None:
         """Stop consuming, then close all connections."""
-        if self._subscription is not None:
-            await self._subscription.close()
+        await self.end_consuming()
         await self._direct.close()
         if self._publishing is not None:
             await self._publishing.close()

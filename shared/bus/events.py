@@ -88,5 +88,8 @@ def _state(snapshot: Mapping[str, str], at: float) -> dict[str, Any]:
     elapsed = at - int(snapshot.get("in_progress_at", at))
     if data["status"] == "in_progress" and "paused" not in data and done and elapsed > 0:
         data["tokens_per_second"] = round(usage["total_tokens"] / elapsed, 1)
-        data["remaining_seconds"] = round((counts["total"] - done) * elapsed / done)
+        left = (counts["total"] - done) * elapsed / done
+        if predicted := data.get("predicted"):
+            left = max(0.0, predicted["finish_at"] - at)
+        data["remaining_seconds"] = round(left)
     return data

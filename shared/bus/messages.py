@@ -36,6 +36,7 @@ MESSAGE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 #: The limit of a body after decoding. Larger inputs are named as objects in S3.
 MAX_BODY_BYTES = 1024 * 1024
+_LARGE_INPUTS = "Put the requests into an object in S3, and name that as the input."
 _MAX_INFLATED_BYTES = 8 * 1024 * 1024
 #: Inflated bytes for each compressed byte.
 _MAX_RATIO = 100
@@ -129,13 +130,17 @@ def _without_nan(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
+#: The body of a request, as JSON can hold it.
+RequestBody = Annotated[dict[str, Any], AfterValidator(_without_nan)]
+
+
 class InlineRequest(_Shape):
     """One request line, as in an input file."""
 
     custom_id: str = Field(min_length=1, max_length=512)
     method: Literal["POST"]
     url: str
-    body: Annotated[dict[str, Any], AfterValidator(_without_nan)]
+    body: RequestBody
 
 
 class InlineInput(_Shape):
@@ -238,8 +243,11 @@ def path(location: tuple[int | str, ...]) -> str:
     return text.lstrip(".")
 
 
-def unpacked(body: bytes, content_encoding: str | None) -> bytes:
-    """The body's JSON. Raises RejectedError if it is too large or not encoded as it says."""
+def unpacked(body: bytes, content_encoding: str | None, *, otherwise: str = _LARGE_INPUTS) -> bytes:
+    """The body's JSON. Raises RejectedError if it is too large or not encoded as it says.
+
+    `otherwise` says what to do with a larger one.
+    """
     if content_encoding not in (None, "", "gzip"):
         raise RejectedError(
             [
@@ -255,8 +263,7 @@ def unpacked(body: bytes, content_encoding: str | None) -> bytes:
         body = _inflate(body)
     if len(body) > MAX_BODY_BYTES:
         raise _too_large(
-            f"The message has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed. "
-            "Put the requests into an object in S3, and name that as the input."
+            f"The message has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed. {otherwise}"
         )
     return body
 

@@ -1,4 +1,4 @@
-"""The subscription to batch messages, on its own connection."""
+"""The subscription to the messages of a queue, on its own connection."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,8 +8,8 @@ import aio_pika
 import structlog
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
-from shared.bus import topology
 from shared.bus.broker_errors import CONNECTION_ERRORS, PATIENCE, foreign_cancellation_as
+from shared.bus.declaration import declare_queue
 from shared.errors import TransientError
 from shared.tasks import end
 
@@ -22,10 +22,15 @@ Handler = Callable[[AbstractIncomingMessage], Awaitable[None]]
 
 
 class Subscription:
-    """One consumer of batch messages, subscribed again after every loss until `close`."""
+    """One consumer of a queue, subscribed again after every loss until `close`."""
 
-    def __init__(self, url: str, handler: Handler, *, prefetch: int) -> None:
+    def __init__(
+        self, url: str, queue: str, handler: Handler, *, prefetch: int, declares: bool = False
+    ) -> None:
+        """With `declares`, the queue is made if it is missing."""
         self._url = url
+        self._declares = declares
+        self._queue = queue
         self._handler = handler
         self._prefetch = prefetch
         self._connection: AbstractConnection | None = None
@@ -34,6 +39,12 @@ class Subscription:
     async def open(self) -> None:
         """Raises TransientError if the first attempt fails."""
         lost = await self._subscribe()
+        self._keeping = asyncio.create_task(self._keep(lost))
+
+    def open_soon(self) -> None:
+        """Subscribe as soon as the broker and the queue are there."""
+        lost = asyncio.Event()
+        lost.set()
         self._keeping = asyncio.create_task(self._keep(lost))
 
     async def close(self) -> None:
@@ -54,7 +65,10 @@ class Subscription:
                 channel = await self._connection.channel()
                 channel.close_callbacks.add(lambda *_: lost.set())
                 await channel.set_qos(prefetch_count=self._prefetch, timeout=PATIENCE)
-                queue = await channel.get_queue(topology.SUBMIT_QUEUE)
+                if self._declares:
+                    queue = await declare_queue(channel, self._queue)
+                else:
+                    queue = await channel.get_queue(self._queue)
                 await queue.consume(self._handler, timeout=PATIENCE)
         except CONNECTION_ERRORS as error:
             raise TransientError(f"RabbitMQ cannot be reached: {error!r}") from error
@@ -66,12 +80,13 @@ class Subscription:
                 await asyncio.wait_for(lost.wait(), _LISTEN_CHECK_SECONDS)
             if not lost.is_set() and await self._is_subscribed():
                 continue
-            log.warning("bus.subscribes_again")
+            if self._connection is not None:
+                log.warning("bus.subscribes_again", queue=self._queue)
             try:
                 await self._disconnect()
                 lost = await self._subscribe()
             except TransientError as error:
-                log.warning("bus.not_subscribed", reason=str(error))
+                log.warning("bus.not_subscribed", queue=self._queue, reason=str(error))
                 lost.set()
                 await asyncio.sleep(1)
 
@@ -83,7 +98,7 @@ class Subscription:
             with foreign_cancellation_as(TransientError("RabbitMQ was lost.")):
                 async with asyncio.timeout(PATIENCE):
                     channel = await self._connection.channel()
-                    queue = await channel.declare_queue(topology.SUBMIT_QUEUE, passive=True)
+                    queue = await channel.declare_queue(self._queue, passive=True)
                     await channel.close()
         except (TransientError, *CONNECTION_ERRORS):
             return False

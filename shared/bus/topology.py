@@ -18,14 +18,18 @@ VIRTUAL_HOST = "/"
 SUBMIT_EXCHANGE = "batch.submit"
 EVENTS_EXCHANGE = "batch.events"
 DEAD_EXCHANGE = "batch.dead"
+#: Apart from `batch.submit`, whose queue takes every key.
+LIVE_EXCHANGE = "live.request"
 EXCHANGE_TYPES: Mapping[str, str] = {
     SUBMIT_EXCHANGE: "topic",
     EVENTS_EXCHANGE: "topic",
     DEAD_EXCHANGE: "direct",
+    LIVE_EXCHANGE: "topic",
 }
 
 SUBMIT_QUEUE = "batch.submit.v1"
 DEAD_QUEUE = "batch.dead.submit"
+LIVE_QUEUE = "live.request.v1"
 DEAD_KEY = "submit"
 #: The prefix of the addresses that the broker makes for answers without a queue.
 DIRECT_REPLY = "amq.rabbitmq.reply-to."
@@ -45,19 +49,36 @@ DEAD_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
     # Looking at a dead letter is a delivery, and RabbitMQ 4 would drop it after the twentieth.
     "x-delivery-limit": 1_000_000_000,
 }
+#: Milliseconds that a live call may wait in the broker while no gateway takes it.
+LIVE_QUEUE_MILLISECONDS = 60_000
+#: The queue lasts and its messages do not: RabbitMQ 4.3 refuses a queue that goes with the broker
+#: and that several consumers share.
+LIVE_QUEUE_ARGUMENTS: Mapping[str, str | int] = {
+    "x-queue-type": "classic",
+    "x-message-ttl": LIVE_QUEUE_MILLISECONDS,
+    "x-max-length": 10_000,
+    "x-overflow": "reject-publish",
+}
 QUEUE_ARGUMENTS: Mapping[str, Mapping[str, str | int]] = {
     SUBMIT_QUEUE: SUBMIT_QUEUE_ARGUMENTS,
     DEAD_QUEUE: DEAD_QUEUE_ARGUMENTS,
+    LIVE_QUEUE: LIVE_QUEUE_ARGUMENTS,
 }
+#: Without these nothing starts. The queue of live calls lies on one node of a cluster, and may be
+#: away with it.
+REQUIRED_QUEUES = (SUBMIT_QUEUE, DEAD_QUEUE)
 #: Exchange, queue and key. With `#`, a message under a wrong key is answered and does not vanish.
 BINDINGS: Sequence[tuple[str, str, str]] = (
     (SUBMIT_EXCHANGE, SUBMIT_QUEUE, "#"),
     (DEAD_EXCHANGE, DEAD_QUEUE, DEAD_KEY),
+    (LIVE_EXCHANGE, LIVE_QUEUE, "#"),
 )
 #: Bytes, set by a policy: operators can change it on a live queue, unlike a queue argument.
 SUBMIT_QUEUE_MAX_BYTES = 2 * 1024**3
 #: Beyond this the oldest dead letters are dropped, so that no tenant can fill the broker's disk.
 DEAD_QUEUE_MAX_BYTES = 1024**3
+#: Beyond this, live calls are nacked.
+LIVE_QUEUE_MAX_BYTES = 128 * 1024**2
 #: The same for each queue of a tenant: the oldest replies and events are dropped.
 TENANT_QUEUE_MAX_BYTES = 128 * 1024**2
 #: A queue that a tenant has declared itself is deleted if it has had no consumer for so long.
@@ -133,6 +154,11 @@ def cancel_key(tenant: str) -> str:
 def replay_key(tenant: str) -> str:
     """The routing key under which `tenant` asks for events again."""
     return f"replay.v1.{tenant}"
+
+
+def live_key(tenant: str) -> str:
+    """The routing key under which `tenant` makes live calls."""
+    return f"live.v1.{tenant}"
 
 
 def may_receive(tenant: str, address: str, *kinds: Literal["reply", "sub"]) -> bool:
@@ -221,6 +247,14 @@ def definitions(
             },
             {
                 "vhost": VIRTUAL_HOST,
+                "name": "batch-live-size",
+                "pattern": f"^{re.escape(LIVE_QUEUE)}$",
+                "apply-to": "queues",
+                "priority": 0,
+                "definition": {"max-length-bytes": LIVE_QUEUE_MAX_BYTES},
+            },
+            {
+                "vhost": VIRTUAL_HOST,
                 "name": "batch-tenant-size",
                 "pattern": r"^(sub|reply)\.",
                 "apply-to": "queues",
@@ -298,11 +332,12 @@ def _permissions(user: User) -> dict[str, str]:
         return row | {"configure": "^$", "write": written, "read": _one_of(QUEUE_ARGUMENTS)}
     own = rf"(sub|reply)\.{user.name}\.{_queue_names(user.bounds)}"
     if user.bounds.queues is not None:
-        return row | {"configure": "^$", "write": r"^batch\.submit$", "read": f"^{own}$"}
+        written = _one_of((SUBMIT_EXCHANGE, LIVE_EXCHANGE))
+        return row | {"configure": "^$", "write": written, "read": f"^{own}$"}
     # Who binds a queue writes to the queue, and reads from the exchange.
     return row | {
         "configure": f"^{own}$",
-        "write": rf"^(batch\.submit|{own})$",
+        "write": rf"^(batch\.submit|live\.request|{own})$",
         "read": rf"^(batch\.events|{own})$",
     }
 
@@ -350,6 +385,12 @@ def _topic_permissions(user: User) -> list[dict[str, str]]:
         | {
             "exchange": SUBMIT_EXCHANGE,
             "write": r"^(submit|cancel|replay)\.v1\.{username}$",
+            "read": "^$",
+        },
+        row
+        | {
+            "exchange": LIVE_EXCHANGE,
+            "write": r"^live\.v1\.{username}$",
             "read": "^$",
         },
         row

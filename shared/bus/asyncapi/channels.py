@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shared.bus import messages, replays, topology
+from shared.bus import live_messages, messages, replays, topology
 from shared.bus.event_shapes import EVENT_TYPES
+from shared.bus.received import PERSISTENT
 
 BINDING_VERSION = "0.3.0"
 
@@ -38,6 +39,26 @@ def channels() -> Json:
             "messages": every([replays.REPLAY]),
             "parameters": {"tenant": tenant},
             "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
+        },
+        "live": {
+            "address": topology.live_key("{tenant}"),
+            "description": "Where a tenant makes live calls. A call that no gateway takes within "
+            f"{topology.LIVE_QUEUE_MILLISECONDS // 1000} seconds is dropped.",
+            "messages": every([live_messages.REQUEST]),
+            "parameters": {"tenant": tenant},
+            "bindings": {"amqp": _exchange(topology.LIVE_EXCHANGE)},
+        },
+        "liveReply": {
+            "address": None,
+            "description": "RabbitMQ's direct reply-to: no queue keeps the answer of a live call.",
+            "messages": every([live_messages.REPLY]),
+            "bindings": {
+                "amqp": {
+                    "is": "queue",
+                    "queue": {"durable": False, "exclusive": True, "autoDelete": True},
+                    "bindingVersion": BINDING_VERSION,
+                }
+            },
         },
         "reply": {
             "address": None,
@@ -73,19 +94,22 @@ def operations() -> Json:
         return [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in names]
 
     def received(channel: str, name: str, summary: str, *, reply: str = messages.REPLY) -> Json:
+        is_live = channel == "live"
+        mode = live_messages.TRANSIENT if is_live else PERSISTENT
+        replies = "liveReply" if is_live else "reply"
         return {
             "action": "receive",
             "channel": {"$ref": f"#/channels/{channel}"},
             "summary": summary,
             "messages": of(channel, [name]),
-            "bindings": {"amqp": {"deliveryMode": 2, "mandatory": True, "ack": True}},
+            "bindings": {"amqp": {"deliveryMode": mode, "mandatory": True, "ack": True}},
             "reply": {
                 "address": {
                     "location": "$message.header#/reply_to",
                     "description": "The AMQP property; without one there is no reply.",
                 },
-                "channel": {"$ref": "#/channels/reply"},
-                "messages": of("reply", [reply]),
+                "channel": {"$ref": f"#/channels/{replies}"},
+                "messages": of(replies, [reply]),
             },
         }
 
@@ -104,6 +128,13 @@ def operations() -> Json:
             replays.REPLAY,
             "Send events again; a repeated event has the same id and bytes.",
             reply=replays.REPLAYED,
+        ),
+        "receiveLiveCall": received(
+            "live",
+            live_messages.REQUEST,
+            "Answer a call at once, or refuse it, as over HTTP. What cannot be answered by its "
+            "deadline does not run.",
+            reply=live_messages.REPLY,
         ),
         "sendEvent": {
             "action": "send",

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, create_model
 
-from shared.bus import messages, replays
+from shared.bus import live_messages, messages, replays
 from shared.bus.asyncapi.samples import BATCH, CREATED_AT, DAY, sample_event
 from shared.bus.event_shapes import EVENT_TYPES, EventShape, EventType
 from shared.bus.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
@@ -75,6 +75,20 @@ def _received() -> Iterator[Message]:
         },
     )
     yield Message(
+        live_messages.REQUEST,
+        "One live call. It is answered or refused at once, and kept nowhere.",
+        "received",
+        live_messages.LiveRequest,
+        {
+            "question": {
+                "schema": "live.request/1",
+                "endpoint": "/v1/chat/completions",
+                "deadline_ms": 1000 * (CREATED_AT + 30),
+                "body": request["body"],
+            }
+        },
+    )
+    yield Message(
         messages.CANCEL,
         "Cancel one of your own batches. Its results so far are kept.",
         "received",
@@ -113,6 +127,26 @@ def _replies() -> Iterator[Message]:
         "reply",
         Reply,
         {reply.status: reply.model_dump(mode="json") for reply in (accepted, rejected)},
+    )
+    answered = live_messages.LiveReply(
+        status_code=429,
+        request_id="req_0123456789abcdef0123456789abcdef",
+        headers={"retry-after": "2", "retry-after-ms": "1500"},
+        body={
+            "error": {
+                "message": "Rate limit reached.",
+                "type": "requests",
+                "param": None,
+                "code": "rate_limit_exceeded",
+            }
+        },
+    )
+    yield Message(
+        live_messages.REPLY,
+        "The answer to a live call: what the same call over HTTP would have got.",
+        "reply",
+        live_messages.LiveReply,
+        {"refused": answered.model_dump(mode="json")},
     )
     replayed = replays.ReplayedReply(batches=1, events=4, next_since=None)
     unknown = messages.Reason(

@@ -1,9 +1,8 @@
-import json
 from typing import Any
 
 import pytest
 
-from gateway.live_request import LiveModels, LiveRequest
+from gateway.live_request import LiveModels, LiveRequest, object_of
 from shared.catalog import Catalog
 from shared.errors import BatchyardError, InvalidInputError, NotFoundError
 
@@ -29,7 +28,7 @@ HI = [{"role": "user", "content": "x" * 400}]
 
 def read(path: str = CHAT, **fields: Any) -> LiveRequest:
     body = {"model": "chat", "messages": HI, **fields}
-    return MODELS.read(path, json.dumps(body).encode(), lambda name: name != "secret")
+    return MODELS.read(path, body, lambda name: name != "secret")
 
 
 def test_a_model_and_its_adapters_answer_on_the_lane_of_the_model() -> None:
@@ -53,7 +52,7 @@ def test_a_call_counts_its_prompt_and_the_most_that_its_answers_may_have(
 
 
 def test_vectors_have_no_answer_that_counts() -> None:
-    body = json.dumps({"model": "mini", "input": "x" * 400}).encode()
+    body = {"model": "mini", "input": "x" * 400}
 
     assert MODELS.read(EMBEDDINGS, body, lambda _: True).tokens == 101
 
@@ -75,7 +74,7 @@ def test_what_no_engine_gets_is_refused_with_its_place(
     path: str, text: bytes, kind: type[BatchyardError], param: str | None
 ) -> None:
     with pytest.raises(kind) as refused:
-        MODELS.read(path, text, lambda name: name != "secret")
+        MODELS.read(path, object_of(text), lambda name: name != "secret")
 
     assert getattr(refused.value, "param", None) == param
 

@@ -69,7 +69,7 @@ def test_a_tenant_has_the_permissions_of_the_contract() -> None:
 
     own = r"(sub|reply)\.acme\.(main)"
     assert row["configure"] == "^$"
-    assert row["write"] == r"^batch\.submit$"
+    assert row["write"] == r"^(batch\.submit|live\.request)$"
     assert row["read"] == f"^{own}$"
 
 
@@ -223,13 +223,42 @@ def test_an_empty_password_is_refused() -> None:
         definitions([User("acme", "", tenant=True)])
 
 
-def test_both_queues_are_quorum_queues_and_a_rejected_submission_reaches_the_dead_one() -> None:
+def test_queues_are_quorum_queues_and_a_rejected_submission_reaches_the_dead_one() -> None:
     queues = {queue["name"]: queue["arguments"] for queue in rows("queues")}
     [dead] = rows("bindings", destination=topology.DEAD_QUEUE)
 
-    assert {arguments["x-queue-type"] for arguments in queues.values()} == {"quorum"}
+    kept = queues.keys() - {topology.LIVE_QUEUE}
+    assert {queues[name]["x-queue-type"] for name in kept} == {"quorum"}
     assert dead["source"] == queues[topology.SUBMIT_QUEUE]["x-dead-letter-exchange"]
     assert dead["routing_key"] == queues[topology.SUBMIT_QUEUE]["x-dead-letter-routing-key"]
+
+
+def test_live_calls_have_a_queue_of_their_own_that_is_bounded_in_all_ways() -> None:
+    [queue] = rows("queues", name=topology.LIVE_QUEUE)
+    [binding] = rows("bindings", source=topology.LIVE_EXCHANGE)
+    [policy] = rows("policies", name="batch-live-size")
+
+    assert (binding["destination"], binding["routing_key"]) == (topology.LIVE_QUEUE, "#")
+    # A quorum queue writes all of its messages to disk.
+    assert queue["arguments"]["x-queue-type"] == "classic"
+    assert queue["arguments"]["x-message-ttl"] <= 60_000
+    assert queue["arguments"]["x-max-length"] <= 10_000
+    assert queue["arguments"]["x-overflow"] == "reject-publish"
+    assert re.search(policy["pattern"], topology.LIVE_QUEUE)
+    assert policy["definition"]["max-length-bytes"] <= 128 * 1024**2
+
+
+@pytest.mark.parametrize("user", [ACME, TRUSTED], ids=["given queues", "trusted"])
+def test_a_tenant_may_make_live_calls_for_itself_and_read_none(user: User) -> None:
+    [row] = definitions([user])["permissions"]
+
+    assert re.search(row["write"], topology.LIVE_EXCHANGE)
+    assert not re.search(row["write"], topology.LIVE_QUEUE)
+    assert not re.search(row["read"], topology.LIVE_QUEUE)
+    assert may(user, "write", topology.LIVE_EXCHANGE, "live.v1.acme")
+    for key in ("live.v1.globex", "live.v1.acme.x", "submit.v1.acme", "#"):
+        assert not may(user, "write", topology.LIVE_EXCHANGE, key)
+    assert not may(user, "read", topology.LIVE_EXCHANGE, "live.v1.acme")
 
 
 def test_no_submission_is_unroutable() -> None:
@@ -242,7 +271,7 @@ def test_no_submission_is_unroutable() -> None:
     ("name", "queue", "other"),
     [
         ("batch-submit-size", topology.SUBMIT_QUEUE, topology.DEAD_QUEUE),
-        ("batch-dead-size", topology.DEAD_QUEUE, topology.SUBMIT_QUEUE),
+        ("batch-dead-size", topology.DEAD_QUEUE, topology.LIVE_QUEUE),
     ],
 )
 def test_a_size_limit_covers_its_queue_alone(name: str, queue: str, other: str) -> None:
