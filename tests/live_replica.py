@@ -20,10 +20,14 @@ from worker.live_door import LiveDoor
 #: What a prompt says to be answered with three events, to wait after the first one, to break after
 #: it, to break without any, or to be refused.
 HELLO, WAIT, BREAK, DIE, REFUSE = "hello", "wait", "break", "die", "refuse"
+#: The same for an answer of three MiB.
+LARGE = "large"
 EVENTS = [
     b'data: {"choices": [{"index": 0, "delta": {"content": "%d"}}]}\n\n' % n for n in range(3)
 ]
 DONE = b"data: [DONE]\n\n"
+#: To a call without `stream`.
+ANSWER = b'{"choices": [{"index": 0, "message": {"role": "assistant", "content": "012"}}]}'
 
 
 @dataclass
@@ -35,6 +39,8 @@ class App:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     request_ids: list[str] = field(default_factory=list)
     salts: list[str] = field(default_factory=list)
+    #: Set it, and calls that wait without `stream` are answered.
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         body = json.loads((await receive())["body"])
@@ -48,6 +54,13 @@ class App:
         row = await self.entrance.seat(self.request_ids[-1], prompt_tokens=5, max_tokens=5)
         assert row is not None
         self.salts.append(row.work.cache_salt)
+        if says == LARGE:
+            await send_result(send, (200, json.dumps("x" * 3 * 1024 * 1024).encode()))
+            return
+        if says in (HELLO, WAIT) and not body.get("stream"):
+            if says == HELLO or not await self._is_gone(receive):
+                await send_result(send, (200, ANSWER))
+            return
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if says == DIE:
@@ -61,6 +74,14 @@ class App:
                     pass
                 return
         await send({"type": "http.response.body", "body": DONE})
+
+    async def _is_gone(self, receive: Receive) -> bool:
+        """Wait until the client has gone, or calls may end."""
+        going, ending = asyncio.ensure_future(receive()), asyncio.ensure_future(self.may_end.wait())
+        done, _ = await asyncio.wait([going, ending], return_when=asyncio.FIRST_COMPLETED)
+        for task in (going, ending):
+            task.cancel()
+        return going in done
 
 
 @dataclass
@@ -77,13 +98,9 @@ class Replica:
 @asynccontextmanager
 async def a_replica(name: str = "r1") -> AsyncIterator[Replica]:
     """A replica in this event loop."""
-    entrance = Entrance(Capacity(seats=4, spare_seats=0, spare_kv=0.1, live_seats=2))
+    entrance = _an_entrance()
     app, client = App(entrance), SimpleNamespace(errored=False)
-
-    async def refused(*_: object) -> None:
-        return None
-
-    calls = LiveCalls(client, app, entrance, RowRules(), refused)
+    calls = LiveCalls(client, app, entrance, RowRules(), _refused)
     door = LiveDoor(calls)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -93,3 +110,18 @@ async def a_replica(name: str = "r1") -> AsyncIterator[Replica]:
         yield Replica(opened, app, entrance, calls, client)
     finally:
         await asyncio.shield(door.close())
+
+
+def a_door() -> LiveDoor:
+    """A door that nobody goes through."""
+    entrance = _an_entrance()
+    client = SimpleNamespace(errored=False)
+    return LiveDoor(LiveCalls(client, App(entrance), entrance, RowRules(), _refused))
+
+
+def _an_entrance() -> Entrance:
+    return Entrance(Capacity(seats=4, spare_seats=0, spare_kv=0.1, live_seats=2))
+
+
+async def _refused(*_: object) -> None:
+    return None

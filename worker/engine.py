@@ -20,6 +20,7 @@ import psutil
 import structlog
 
 from shared.doors import Door
+from shared.engines import ReplicaNumbers
 from shared.errors import SetupError
 from shared.monitoring.log import configure_own
 from shared.openai.endpoints import ENDPOINTS
@@ -39,6 +40,7 @@ from worker.engine_errors import (
     Results,
 )
 from worker.engine_front import keep_environment, stop_statistics
+from worker.engine_numbers import CoreMeter
 from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
@@ -48,7 +50,7 @@ from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
 from worker.grammars import grammars
 from worker.leftovers import logs_of_ray, sweep_leftovers
 from worker.live_calls import LiveCalls
-from worker.live_control import Goals
+from worker.live_control import Goals, Yielding
 from worker.live_door import LiveDoor
 from worker.live_scaling import LIVE_CALLS_METRIC
 from worker.media_connector import register_media_connector
@@ -80,6 +82,9 @@ LIVE_SEATS_VARIABLE = "BATCHYARD_LIVE_SEATS"
 LIVE_PORTS_VARIABLE = "BATCHYARD_LIVE_PORTS"
 #: What live calls are to have, in milliseconds: until the first token, and from one to the next.
 LIVE_GOALS_VARIABLE = "BATCHYARD_LIVE_GOALS"
+#: How far batches give way: the part that may stay free, and the seconds before the end of a window
+#: within which they do not, or none.
+LIVE_YIELDING_VARIABLE = "BATCHYARD_LIVE_YIELDING"
 
 #: An engine has few lines of its own, and none of the fleet's settings.
 _LOG_LEVEL = "INFO"
@@ -134,14 +139,17 @@ class BatchServer(LLMServer):
         self._grammars = GrammarGate(
             self._rules.limits, lambda: tokenizer_description(self._client.vllm_config)
         )
-        self._entrance = Entrance(_capacity(self._client.vllm_config), goals=_goals())
+        self._entrance = Entrance(
+            _capacity(self._client.vllm_config), goals=_goals(), yielding=_yielding()
+        )
         self._gpus = _gpus(self._client.vllm_config)
         self._answers = Answers(max_bytes=_KEPT_BYTES, seconds=_KEPT_SECONDS)
         #: The rows that run.
         self._guests: dict[_Row, Guest] = {}
         self._is_hung = False
         self._progress = Progress(float(os.environ[HANG_SECONDS_VARIABLE]))
-        attend(self._client.engine_core, self._entrance, self._progress)
+        self._meter = CoreMeter()
+        attend(self._client.engine_core, self._entrance, self._progress, self._meter)
         refuse_killers(self._client)
         keep_environment()
         if self._fronts is not None:
@@ -203,6 +211,15 @@ class BatchServer(LLMServer):
     async def uses(self) -> tuple[float, ...]:
         """The monotonic clock, and the engine's seconds up to then as `Uses` has them."""
         return time.monotonic(), *self._entrance.uses()
+
+    async def numbers(self) -> ReplicaNumbers:
+        """What this replica has counted for the operators' metrics."""
+        return ReplicaNumbers(
+            replica=_replica_id(),
+            clock=time.monotonic(),
+            live_micros=round(1_000_000 * self._gpus * self._entrance.uses().live),
+            **self._meter.numbers._asdict(),
+        )
 
     async def door(self) -> Door | None:
         """Where this replica takes live calls; None if it takes none."""
@@ -333,9 +350,12 @@ async def _opened_door(door: LiveDoor) -> Door | None:
     if not (ports := os.environ.get(LIVE_PORTS_VARIABLE)):
         return None
     first, last = ports.split("-")
-    replica = serve.get_replica_context().replica_id.unique_id
     host: str = get_node_ip_address()  # type: ignore[no-untyped-call]  # Ray's
-    return await door.open(replica, host, (int(first), int(last)))
+    return await door.open(_replica_id(), host, (int(first), int(last)))
+
+
+def _replica_id() -> str:
+    return serve.get_replica_context().replica_id.unique_id
 
 
 def _goals() -> Goals | None:
@@ -344,6 +364,12 @@ def _goals() -> Goals | None:
         return None
     ttft, tpot = (float(milliseconds) / 1000 for milliseconds in given.split())
     return Goals(ttft, tpot)
+
+
+def _yielding() -> Yielding:
+    # An older version has deployed engines without it.
+    reserve, *near = map(float, os.environ.get(LIVE_YIELDING_VARIABLE, "0.5").split())
+    return Yielding(reserve, near[0] if near else None)
 
 
 def _capacity(vllm_config: Any) -> Capacity:

@@ -21,6 +21,7 @@ from ray.serve.exceptions import RayServeException
 
 from shared.cache_salt import CacheSalts
 from shared.doors import Door
+from shared.engines import ReplicaNumbers
 from shared.ordering.work import Work
 from worker.engine_errors import (
     EngineFailedError,
@@ -92,18 +93,28 @@ class EngineClient:
 
     async def doors(self) -> list[Door]:
         """Where the replicas that run take live calls. Raises EngineUnavailableError."""
+        return [answer for answer in await self._ask_all("door") if isinstance(answer, Door)]
+
+    async def numbers(self) -> list[ReplicaNumbers]:
+        """What the replicas that run have counted. Raises EngineUnavailableError."""
+        # Those that an older version has deployed cannot tell.
+        answers = await self._ask_all("numbers")
+        return [answer for answer in answers if isinstance(answer, ReplicaNumbers)]
+
+    async def _ask_all(self, method: str) -> list[Any]:
+        """What the method of each replica that runs returns, or raises."""
         try:
             state = await asyncio.to_thread(engine_state, self._app_name)
             if state is None or not state.running:
                 return []
-            answers = (
+            answers: list[Any] = (
                 await self._connect()
-                .broadcast("door")
+                .broadcast(method)
                 .results_async(timeout_s=CHECK_SECONDS, return_exceptions=True)
             )
         except (RayServeException, RayError, TimeoutError) as error:
             raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error
-        return [answer for answer in answers if isinstance(answer, Door)]
+        return answers
 
     async def _tell_all(self, method: str, batch_id: str) -> None:
         """Call a method of every replica."""

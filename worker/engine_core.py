@@ -6,12 +6,13 @@ These are methods of vLLM's `AsyncMPClient`, which is no public interface.
 from dataclasses import replace
 from typing import Any
 
+from worker.engine_numbers import CoreMeter
 from worker.engine_seats import StepOutput
 from worker.entrance import Entrance
 from worker.progress import Progress
 
 
-def attend(core: Any, entrance: Entrance, progress: Progress) -> None:
+def attend(core: Any, entrance: Entrance, progress: Progress, meter: CoreMeter) -> None:
     """Give each sequence a seat before vLLM's core has it, and note what the core says."""
     add, abort = core.add_request_async, core.abort_requests_async
     get_output = core.get_output_async
@@ -37,6 +38,7 @@ def attend(core: Any, entrance: Entrance, progress: Progress) -> None:
         outputs = await get_output()
         progress.note()
         stats = outputs.scheduler_stats
+        meter.note(stats, outputs.outputs)
         steps = [
             StepOutput(
                 one.request_id,

@@ -16,6 +16,7 @@ from worker.engine import (
     LIVE_GOALS_VARIABLE,
     LIVE_PORTS_VARIABLE,
     LIVE_SEATS_VARIABLE,
+    LIVE_YIELDING_VARIABLE,
     SHARE_VARIABLE,
     SPARE_KV_VARIABLE,
     SPARE_SEATS_VARIABLE,
@@ -115,10 +116,12 @@ def _live_environment(model: Model) -> dict[str, str]:
     if model.live is None:
         return {}
     first, last = model.live.ports
+    near = "" if model.live.near_deadline == "batches_yield" else model.live.deadline_seconds
     return {
         LIVE_SEATS_VARIABLE: str(live_seats(model)),
         LIVE_PORTS_VARIABLE: f"{first}-{last}",
         LIVE_GOALS_VARIABLE: f"{model.live.ttft_ms} {model.live.tpot_ms}",
+        LIVE_YIELDING_VARIABLE: f"{model.live.reserve} {near}",
     }
 
 

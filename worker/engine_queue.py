@@ -7,7 +7,7 @@ the engine can take are rendered and tokenized.
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 
 from shared.input.beginnings import BLOCK_TOKENS
 from shared.ordering.deadlines import Deadline, urgent
@@ -35,6 +35,9 @@ _LOOK_SECONDS = 1.0
 _FIRST = 1 << 40
 #: The answer that is expected of a live call, in tokens.
 _LIVE_ANSWER = 256
+#: An answer of a kind that has none yet is expected to be so much longer than all that have come:
+#: where lengths spread over powers of two, what runs on is half over.
+_LONGER = 2
 
 
 @dataclass(eq=False, slots=True)
@@ -72,6 +75,8 @@ class EngineQueue:
         self._row_rate = Rate(_ROW_RATE_SECONDS)
         self._token_rate = Rate(_TOKEN_RATE_SECONDS)
         self._looked_at = 0.0
+        #: When the first window of a batch closes that has rows here, as of the last look.
+        self.earliest_end = inf
 
     @property
     def waiting(self) -> int:
@@ -133,10 +138,12 @@ class EngineQueue:
         if row.is_live:
             return min(_LIVE_ANSWER, max_tokens)
         average = self._line.lengths.average(work.batch_id, work.kind)
-        if average is None:
-            # What was predicted for the whole row.
-            average = max(1.0, work.tokens - prompt_tokens)
-        return min(average, max_tokens)
+        if average is not None:
+            return min(average, max_tokens)
+        # What was predicted for the whole row.
+        predicted = min(max(1.0, work.tokens - prompt_tokens), max_tokens)
+        longest = self._line.lengths.longest(work.batch_id)
+        return predicted if longest is None else min(predicted, _LONGER * max(1, longest))
 
     def leave(self, row: QueuedRow, now: float) -> None:
         """The row is done, or does not want to run any more."""
@@ -174,6 +181,7 @@ class EngineQueue:
             return
         self._looked_at = now
         waiting = {row.work.batch_id: row.work for row in self._waiting.values()}
+        self.earliest_end = min((work.expires_at for work in waiting.values()), default=inf)
         deadlines = [
             Deadline(work.batch_id, work.expires_at, 0.0, work.tenant, work.weight)
             for work in waiting.values()

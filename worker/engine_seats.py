@@ -1,7 +1,8 @@
 """The sequences in vLLM: which may enter, so that seats and KV blocks stay free for some. Pure.
 
 vLLM takes a sequence that waits only when a seat is free, and never takes a seat back for it. So
-vLLM is given no more sequences than have a seat, and none that its KV cache cannot hold to the end.
+vLLM is given no more sequences than have a seat, and none that its KV cache is not expected to hold
+to the end. One that outlives what was expected of it is expected to go on for a while.
 """
 
 import math
@@ -19,6 +20,8 @@ STEPS_OF_PROMPTS = 2
 #: The same where rows take one step. vLLM computes one while the next one is scheduled, and one
 #: more waits, so that it never idles.
 STEPS_OF_VECTORS = 3
+#: An answer that is longer than expected goes on by this part of its length.
+_GROWTH = 0.25
 
 
 class Capacity(NamedTuple):
@@ -81,6 +84,8 @@ class _Seated:
     sequence: Sequence
     #: What its answer is still expected to need in the KV cache, in tokens.
     answer_left: float
+    #: Tokens of its answer so far.
+    made: int = 0
     #: Whether its prompt is in the KV cache, so that vLLM counts it.
     has_begun: bool = False
 
@@ -99,6 +104,10 @@ class Seats:
         self._spare_seated = self._live_seated = 0
         #: Rows of batches at most, and seats that stay free for live calls, as they are now.
         self._limit, self._reserve = capacity.seats, capacity.live_seats
+        #: The same for tokens of the KV cache, and whether few prompts begin beside live calls.
+        self._kv_reserve, self._is_yielding = 0.0, True
+        #: Whether live calls came of late, so that the next one is expected.
+        self._is_live_near = False
         #: What vLLM says that it uses of the KV cache, and what is left of the answers inside.
         self._used_tokens = self._answer_tokens = 0.0
         #: Of prompts inside that have not begun: all tokens, and those to compute.
@@ -114,13 +123,23 @@ class Seats:
         """How many sequences of batches have a seat."""
         return len(self._seated) - self._live_seated
 
-    def yield_to_live(self, *, limit: int, reserve: int) -> None:
-        """Let batches have so many seats from now on, besides spare ones, and leave `reserve` free.
+    def yield_to_live(
+        self, *, limit: int, reserve: int, kv_reserve: float = 0.0, is_live_near: bool = False
+    ) -> None:
+        """Let batches have so many seats from now on, besides spare ones.
 
-        Whoever has a seat keeps it.
+        They leave `reserve` seats and `kv_reserve` tokens of the KV cache free, and begin few
+        prompts at a time as long as live calls are near. Whoever has a seat keeps it.
         """
         self._limit = limit
         self._reserve = max(self._capacity.live_seats, reserve)
+        self._kv_reserve = kv_reserve
+        self._is_yielding, self._is_live_near = True, is_live_near
+
+    def yield_no_more(self) -> None:
+        """Let batches have all of their seats; those of live calls alone stay free."""
+        self.yield_to_live(limit=self._capacity.seats, reserve=0)
+        self._is_yielding = False
 
     def ask(self, sequence: Sequence) -> None:
         """A sequence is ready for a seat."""
@@ -160,8 +179,12 @@ class Seats:
             made = min(output.tokens, seated.answer_left)
             seated.answer_left -= made
             self._answer_tokens -= made
+            seated.made += output.tokens
             if output.is_last:
                 self.leave(output.id)
+            elif not seated.answer_left:
+                seated.answer_left = _GROWTH * seated.made
+                self._answer_tokens += seated.answer_left
 
     def _begin(self, seated: _Seated) -> None:
         if not seated.has_begun:
@@ -208,11 +231,16 @@ class Seats:
         prompt_tokens = self._prompt_tokens + sequence.prompt_tokens
         needed = prompt_tokens + self._answer_tokens + sequence.output_tokens
         limit = (1 - self._capacity.spare_kv) * self._capacity.kv_tokens
+        if self.of_batches:
+            # A row that needs more than what is left would otherwise wait for ever.
+            limit -= self._kv_reserve
         return self._used_tokens + needed <= limit
 
     def _max_computed_tokens(self) -> float:
         """How many tokens may be to compute of prompts that are inside and have not begun."""
-        if self._spare_seated or self._live_seated:
+        # A call that came into a step full of prompts would wait for all of that step.
+        is_live = self._is_yielding and (self._live_seated or self._is_live_near)
+        if self._spare_seated or is_live:
             return QUIET_PROMPT_TOKENS
         steps = STEPS_OF_VECTORS if self._capacity.is_one_step else STEPS_OF_PROMPTS
         return steps * self._capacity.step_tokens or math.inf

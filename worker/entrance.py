@@ -8,13 +8,17 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+import structlog
+
 from shared.errors import BatchyardError
 from shared.ordering.work import Work
 from shared.slices import SliceUsage
 from worker.engine_ledger import Computed, EngineLedger, TokenWeights, Uses
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
-from worker.live_control import Goals, LiveControl
+from worker.live_control import Goals, LiveControl, Yielding
+
+log = structlog.get_logger()
 
 
 class WithdrawnError(BatchyardError):
@@ -48,9 +52,18 @@ class Entrance:
         capacity: Capacity,
         clock: Callable[[], float] = time.time,
         goals: Goals | None = None,
+        yielding: Yielding | None = None,
     ) -> None:
         """With `goals`, batches give way to live calls as far as these need it."""
-        self._control = None if goals is None else LiveControl(capacity.seats, goals)
+        self._control = None
+        if goals is not None:
+            self._control = LiveControl(
+                capacity.seats,
+                goals,
+                yielding=yielding or Yielding(),
+                kv_tokens=capacity.kv_tokens,
+            )
+        self._gives_way = True
         #: When each sequence of a live call was last heard of, and whether it has a token.
         self._heard: dict[str, tuple[float, bool]] = {}
         self._queue = EngineQueue(capacity)
@@ -138,7 +151,7 @@ class Entrance:
         )
         if row.is_live and self._control is not None:
             self._heard[id_] = self._clock(), False
-            self._control.begin(id_, self._clock())
+            self._control.begin(id_, self._clock(), prompt_tokens + output_tokens)
         place = self._places[id_] = asyncio.get_running_loop().create_future()
         self._admit_soon()
         try:
@@ -242,15 +255,27 @@ class Entrance:
     def _admit(self) -> None:
         self._is_due = False
         if self._control is not None:
-            now = self._clock()
-            self._seats.yield_to_live(
-                limit=self._control.limit(self._seats.of_batches, now),
-                reserve=self._control.reserve(now),
-            )
+            self._yield(self._control, self._clock())
         for sequence in self._seats.give():
             _let_go(self._places.get(sequence.id))
         for row in self._queue.admit(self._clock()):
             _let_go(self._turns.pop(row))
+
+    def _yield(self, control: LiveControl, now: float) -> None:
+        """Let batches have as much as live calls leave them, or all before a window closes."""
+        gives_way = control.gives_way(self._queue.earliest_end, now)
+        if gives_way != self._gives_way:
+            self._gives_way = gives_way
+            log.info("engine.gives_way", who="batches" if gives_way else "live calls")
+        if gives_way:
+            self._seats.yield_to_live(
+                limit=control.limit(self._seats.of_batches, now),
+                reserve=control.reserve(now),
+                kv_reserve=control.kv_reserve(now),
+                is_live_near=not control.is_quiet(now),
+            )
+        else:
+            self._seats.yield_no_more()
 
 
 def _let_go(waiter: asyncio.Future[None] | None) -> None:

@@ -29,6 +29,7 @@ from worker.lane_engines import LaneEngines
 from worker.lane_load import LaneLoad
 from worker.lane_work import LaneWork
 from worker.pace_meter import PaceMeter
+from worker.replica_watch import ReplicaWatch
 from worker.settings import WorkerSettings
 
 log = structlog.get_logger()
@@ -89,7 +90,8 @@ class LaneJob:
         self._job = job
         self._is_superseded = False
         model = catalog.model(lane.model)
-        self._meter = PaceMeter(seats=rows_at_once(model))
+        self._seats = rows_at_once(model)
+        self._meter = PaceMeter(seats=self._seats)
         self._rate = 0.0
         self._load = LaneLoad(
             rows_at_once=rows_at_once(model),
@@ -113,6 +115,12 @@ class LaneJob:
                 always=model.min_replicas > 0,
             )
         )
+        self._replicas = ReplicaWatch(
+            state,
+            self._engines,
+            lanes=self._pools.lanes,
+            is_busy=lambda: bool(self._load.claims) or self._is_wanted,
+        )
         self._work = LaneWork(
             state,
             storage,
@@ -127,8 +135,9 @@ class LaneJob:
     async def run(self) -> None:
         """Work until the lane has been idle for `linger_seconds`, or has another job."""
         log.info("lane_job.started", lane=self._lane.name, job=self._job)
-        beats = asyncio.create_task(self._beats())
-        doors = None if self._doors is None else asyncio.create_task(self._doors.run())
+        tasks = [asyncio.create_task(self._beats()), asyncio.create_task(self._replicas.run())]
+        if self._doors is not None:
+            tasks.append(asyncio.create_task(self._doors.run()))
         try:
             if not self._pools.are_several:
                 await self._engines.ensure(self._lane)
@@ -138,9 +147,8 @@ class LaneJob:
         except EngineFailedError as error:
             await self._state.lanes.fail(self._lane.name, str(error), job=self._job)
         finally:
-            beats.cancel()
-            if doors is not None:
-                doors.cancel()
+            for task in tasks:
+                task.cancel()
 
     @property
     def _is_wanted(self) -> bool:
@@ -233,6 +241,7 @@ class LaneJob:
             rate=self._rate,
             token_rate=token_rate,
             pace=to_text(self._meter.pace),
+            seats=self._seats,
             **self._pools.report(),
         )
         # For a job that has missed the bell.

@@ -5,6 +5,7 @@ import asyncio
 from shared.cache_salt import CacheSalts
 from shared.catalog import Catalog, Lane
 from shared.doors import Door
+from shared.engines import ReplicaNumbers
 from shared.slices import Claim
 from shared.state import State
 from shared.tracing import spans
@@ -60,6 +61,10 @@ class LaneEngines:
     async def doors(self, engine: Lane) -> list[Door]:
         """Where the engine's replicas take live calls. Raises TransientError."""
         return await self._plain_client(engine).doors()
+
+    async def numbers(self, engine: Lane) -> list[ReplicaNumbers]:
+        """What the engine's replicas have counted. Raises TransientError."""
+        return await self._plain_client(engine).numbers()
 
     async def wake(self, engine: Lane) -> None:
         """Return once a replica answers. Raises EngineFailedError and TransientError."""

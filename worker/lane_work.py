@@ -12,6 +12,7 @@ from shared.catalog import Lane
 from shared.slices import Claim
 from shared.state import State
 from shared.storage import Storage
+from shared.tracing import spans
 from worker import traces
 from worker.lane_engines import LaneEngines
 from worker.lane_load import LaneLoad, Room
@@ -206,7 +207,9 @@ class LaneWork:
             crash.point("lane_job.claimed")
 
     async def _run_direct(self, claim: Claim, engine: Lane) -> None:
-        log.debug("slice.started", lane=self._lane.name, batch_id=claim.batch_id, index=claim.index)
+        at = {"batch_id": claim.batch_id, "index": claim.index}
+        with spans.named(claim.traceparent):
+            log.debug("slice.started", lane=self._lane.name, **at)
         try:
             given = await fetch(self._storage, claim)
             result = await self._engines.slice_runner(engine).run(claim, given)

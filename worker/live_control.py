@@ -21,10 +21,19 @@ _FULL_KV = 0.97
 _PEAK_SECONDS = 60.0
 
 
+class Yielding(NamedTuple):
+    """How far batches give way."""
+
+    #: At most this part of the seats and of the KV cache stays free because live calls came.
+    reserve: float = 0.5
+    #: A batch whose window closes within so many seconds gives way no more; None is never.
+    deadline_seconds: float | None = None
+
+
 class Goals(NamedTuple):
     """What live calls are to have, in seconds; None is no goal."""
 
-    #: Until the first token of an answer, and from one token to the next.
+    #: Until the first token of an answer, and from one token to the next on average.
     ttft: float | None = None
     tpot: float | None = None
 
@@ -37,42 +46,55 @@ class LiveControl:
     seats: int
     goals: Goals
     least: int = 1
+    yielding: Yielding = field(default_factory=Yielding)
+    #: Tokens that fit into the KV cache; 0 if there is none.
+    kv_tokens: int = 0
     _limit: float = field(init=False)
     _looked_at: float = 0.0
-    _live: set[str] = field(default_factory=set)
+    #: Those that are inside, with their tokens.
+    _live: dict[str, float] = field(default_factory=dict)
     _live_at: float = float("-inf")
     _is_missed: bool = False
     _has_sample: bool = False
-    _peak: float = 0.0
-    _peak_at: float = 0.0
+    #: From one token to the next, since the last look: how many times, and all their seconds.
+    _gaps: int = 0
+    _gap_seconds: float = 0.0
+    _peak: "_Peak" = field(init=False)
+    _token_peak: "_Peak" = field(init=False)
 
     def __post_init__(self) -> None:
         self._limit = float(self.seats)
+        self._peak, self._token_peak = _Peak(), _Peak()
 
-    def begin(self, id_: str, now: float) -> None:
-        """A sequence of a live call is ready for a seat."""
+    def begin(self, id_: str, now: float, tokens: float = 0.0) -> None:
+        """A sequence of a live call is ready for a seat, whose prompt and answer have `tokens`."""
         if now - self._live_at > _MEMORY_SECONDS:
             self._limit = float(self.seats)
         if not self._live:
             self._looked_at = now
-        self._live.add(id_)
+        self._live[id_] = tokens
         self._live_at = now
-        if len(self._live) >= self.reserve(now):
-            self._peak, self._peak_at = float(len(self._live)), now
+        self._peak.note(len(self._live), now)
+        self._token_peak.note(sum(self._live.values()), now)
 
     def end(self, id_: str, now: float) -> None:
         """It has ended, or is given up."""
         if id_ in self._live:
-            self._live.discard(id_)
+            del self._live[id_]
             self._live_at = now
 
     def note_first(self, seconds: float) -> None:
         """A live call has its first token after so long."""
-        self._note(seconds, self.goals.ttft)
+        self._has_sample = True
+        self._is_missed |= self.goals.ttft is not None and seconds > self.goals.ttft
 
     def note_next(self, seconds: float) -> None:
-        """A live call has its next token after so long."""
-        self._note(seconds, self.goals.tpot)
+        """A live call has its next token after so long.
+
+        One step that is longer than others is no missed goal: what counts is their average.
+        """
+        self._gaps += 1
+        self._gap_seconds += seconds
 
     def note_kv(self, usage: float) -> None:
         """So large a part of the KV cache is in use."""
@@ -81,12 +103,23 @@ class LiveControl:
 
     def reserve(self, now: float) -> int:
         """How many live calls there were at once of late: so many seats stay free for them."""
-        left = max(0.0, 1 - (now - self._peak_at) / _PEAK_SECONDS)
-        return min(self.seats // 2, max(len(self._live), round(self._peak * left)))
+        wanted = max(len(self._live), round(self._peak.of_late(now)))
+        return min(int(self.yielding.reserve * self.seats), wanted)
+
+    def kv_reserve(self, now: float) -> float:
+        """How many tokens of the KV cache stay free for further live calls, beside those inside."""
+        most = self.yielding.reserve * self.kv_tokens
+        inside = sum(self._live.values())
+        return max(0.0, min(most, self._token_peak.of_late(now)) - inside)
+
+    def gives_way(self, earliest_end: float, now: float) -> bool:
+        """Whether batches give way, of which the first window closes then."""
+        near = self.yielding.deadline_seconds
+        return near is None or earliest_end - now > near
 
     def limit(self, in_use: int, now: float) -> int:
         """How many rows of batches may run now; `in_use` do."""
-        if not self._live and now - self._live_at >= QUIET_SECONDS:
+        if self.is_quiet(now):
             # What was learned is kept for the next live call.
             return self.seats
         if now - self._looked_at >= LOOK_SECONDS:
@@ -94,14 +127,34 @@ class LiveControl:
             self._looked_at = now
         return max(self.least, int(self._limit))
 
-    def _note(self, seconds: float, goal: float | None) -> None:
-        self._has_sample = True
-        self._is_missed |= goal is not None and seconds > goal
+    def is_quiet(self, now: float) -> bool:
+        """Whether no live call is here, nor was of late, so that batches have the engine."""
+        return not self._live and now - self._live_at >= QUIET_SECONDS
 
     def _look(self, in_use: int) -> None:
+        if self._gaps:
+            self._has_sample = True
+            tpot = self.goals.tpot
+            self._is_missed |= tpot is not None and self._gap_seconds / self._gaps > tpot
         if self._is_missed:
             # Seats that nobody used are no reason for what was missed.
             self._limit = max(self.least, min(self._limit, in_use) * _DECREASE)
         elif self._has_sample:
             self._limit = min(self.seats, self._limit + max(1.0, self.seats * _INCREASE))
         self._is_missed = self._has_sample = False
+        self._gaps, self._gap_seconds = 0, 0.0
+
+
+@dataclass
+class _Peak:
+    """The most of something of late: it is forgotten bit by bit."""
+
+    _value: float = 0.0
+    _at: float = 0.0
+
+    def note(self, value: float, now: float) -> None:
+        if value >= self.of_late(now):
+            self._value, self._at = value, now
+
+    def of_late(self, now: float) -> float:
+        return self._value * max(0.0, 1 - (now - self._at) / _PEAK_SECONDS)

@@ -100,6 +100,8 @@ def _listening_socket(host: str, ports: tuple[int, int]) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
             listening.bind((host, port))
+            # Until one of them listens, two processes may be bound to one port.
+            listening.listen()
             return listening
         listening.close()
     raise SetupError(f"No port from {ports[0]} to {ports[1]} is free for live calls on {host}.")

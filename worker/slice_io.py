@@ -13,6 +13,7 @@ from shared.ledger.parts import part_key
 from shared.slices import Claim, Part, ReleaseReason, Stop, new_part, part_label
 from shared.state import State
 from shared.storage import Storage
+from shared.tracing import spans
 from worker.outcomes import Outcome, SliceResult
 from worker.rows import PartBody
 
@@ -37,8 +38,10 @@ async def fetch(storage: Storage, claim: Claim) -> SliceInput:
     Raises TransientError when S3 is away. An object for which S3 fails alone must not break what
     other slices run together with it.
     """
-    lines, kept = await asyncio.gather(_fetch_lines(storage, claim), _fetch_kept(storage, claim))
-    return SliceInput(lines, kept)
+    with spans.named(claim.traceparent):
+        return SliceInput(
+            *await asyncio.gather(_fetch_lines(storage, claim), _fetch_kept(storage, claim))
+        )
 
 
 async def _fetch_lines(storage: Storage, claim: Claim) -> bytes | Outcome:
@@ -92,6 +95,13 @@ async def settle(
     the commit or the release. If the commit comes too late, the part is an orphan under a
     key of its own epoch, and is removed with the batch's other parts.
     """
+    with spans.named(claim.traceparent):
+        await _settle(state, storage, claim, result, slice_events=slice_events)
+
+
+async def _settle(
+    state: State, storage: Storage, claim: Claim, result: SliceResult, *, slice_events: bool
+) -> None:
     match result.outcome:
         case Outcome.STRUCK:
             await state.claims.release(

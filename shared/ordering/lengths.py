@@ -25,6 +25,7 @@ class Lengths:
         self._kinds: OrderedDict[str, dict[int, list[int]]] = OrderedDict()
         #: Answers and their tokens, by batch and kind.
         self._sums: dict[str, dict[int, tuple[int, int]]] = {}
+        self._longest: dict[str, int] = {}
 
     def note(self, batch_id: str, kind: int, tokens: int) -> None:
         """An answer of this length has come."""
@@ -35,10 +36,11 @@ class Lengths:
         sums = self._sums.setdefault(batch_id, {})
         count, total = sums.get(kind, (0, 0))
         sums[kind] = count + 1, total + tokens
+        self._longest[batch_id] = max(tokens, self._longest.get(batch_id, 0))
         self._kinds.move_to_end(batch_id)
         if len(self._kinds) > _MAX_BATCHES:
             oldest, _ = self._kinds.popitem(last=False)
-            del self._all[oldest], self._sums[oldest]
+            del self._all[oldest], self._sums[oldest], self._longest[oldest]
 
     def average(self, batch_id: str, kind: int) -> float | None:
         """Tokens of an average answer of the kind; None before the first one."""
@@ -46,6 +48,10 @@ class Lengths:
             return None
         count, total = found
         return total / count
+
+    def longest(self, batch_id: str) -> int | None:
+        """Tokens of the longest answer of the batch so far; None before the first one."""
+        return self._longest.get(batch_id)
 
     def expect(self, batch_id: str, kind: int) -> float:
         """Tokens that an answer hardly exceeds; infinite before the first answer of the kind."""

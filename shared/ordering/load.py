@@ -27,8 +27,6 @@ _CLASSES: tuple[tuple[Load, float, int], ...] = (
     ("under 1,000,000", 1_000_000, 300_000),
     ("1,000,000 or more", float("inf"), 3_000_000),
 )
-#: Up to this many other tenants, predictions assume this many sharers of the lane.
-_SHARERS = ((0, 1), (3, 3), (float("inf"), 8))
 
 
 def load_of(rows: int) -> Load:
@@ -39,11 +37,6 @@ def load_of(rows: int) -> Load:
 def typical_rows(load: Load) -> int:
     """The number of rows that stands for the class."""
     return next(typical for name, _, typical in _CLASSES if name == load)
-
-
-def assumed_sharers(other_tenants: int) -> int:
-    """Into how many shares a prediction divides the lane."""
-    return next(sharers for tenants, sharers in _SHARERS if other_tenants <= tenants)
 
 
 def rounded_rate(rate: float) -> float:

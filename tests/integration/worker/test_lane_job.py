@@ -10,6 +10,7 @@ import pytest
 from dispatcher.finaliser import Finaliser
 from shared.catalog import Lane
 from shared.catalog_file import load_catalog
+from shared.engines import ReplicaNumbers
 from shared.ordering.work import Work
 from shared.slices import Claim
 from shared.state import State
@@ -73,6 +74,9 @@ async def job(
     class SilentEngines(LaneEngines):
         async def ensure(self, engine: Lane) -> None:
             pass
+
+        async def numbers(self, engine: Lane) -> list[ReplicaNumbers]:
+            return []
 
         def client(self, engine: Lane) -> Engine:
             return _SilentEngine()

@@ -200,6 +200,19 @@ def test_an_answer_is_expected_to_be_as_long_as_others_of_its_kind(
     assert engine.queue.expected_output(row, prompt_tokens=30, max_tokens=200) == expected
 
 
+@pytest.mark.parametrize(("answers", "expected"), [([], 70.0), ([10, 8], 20.0), ([60], 70.0)])
+def test_an_answer_of_a_new_kind_is_expected_to_be_longer_than_those_that_came(
+    answers: list[int], expected: float
+) -> None:
+    engine = FullEngine()
+    row = engine.seated[0]
+    for tokens in answers:
+        engine.queue.learn(row, SliceUsage(output_tokens=tokens), 0.0)
+    other = QueuedRow(row.work._replace(kind=row.work.kind + 1))
+
+    assert engine.queue.expected_output(other, prompt_tokens=30, max_tokens=200) == expected
+
+
 def test_an_answer_of_a_row_that_asks_for_several_is_one_of_them() -> None:
     engine = FullEngine()
     row = engine.seated[0]

@@ -45,6 +45,27 @@ def test_a_sequence_that_ends_leaves_its_seat_to_the_one_of_the_lowest_rank() ->
     assert seats.in_use == SEATS
 
 
+def test_rows_leave_the_part_of_the_cache_free_that_live_calls_need() -> None:
+    seats = Seats(CAPACITY)
+    seats.yield_to_live(limit=SEATS, reserve=0, kv_reserve=500)
+    for number in range(3):
+        seats.ask(sequence(f"{number}", rank=number, prompt=150, output=100))
+    # 900 of 1000 tokens are for rows, and 500 of these are left to live calls.
+    assert seated(seats) == ["0"]
+
+    seats.yield_to_live(limit=SEATS, reserve=0, kv_reserve=0)
+    assert seated(seats) == ["1", "2"]
+
+
+def test_a_row_that_needs_what_is_left_to_live_calls_runs_when_it_is_the_only_one() -> None:
+    seats = Seats(CAPACITY._replace(live_seats=1))
+    seats.yield_to_live(limit=SEATS, reserve=0, kv_reserve=500)
+    seats.ask(a_live_call("live"))
+    seats.ask(sequence("large", prompt=500, output=100))
+
+    assert seated(seats) == ["live", "large"]
+
+
 def a_live_call(id_: str, rank: int = -10) -> Sequence:
     return Sequence(id_, rank, is_spare=False, prompt_tokens=10, output_tokens=10, is_live=True)
 
@@ -77,6 +98,17 @@ def test_while_a_live_call_runs_few_prompts_of_batches_begin_at_a_time() -> None
         seats.ask(sequence(f"{number}", rank=number, prompt=QUIET_PROMPT_TOKENS // 2))
 
     assert seated(seats) == ["live", "0"]
+
+
+def test_few_prompts_begin_at_a_time_before_the_live_call_that_is_expected() -> None:
+    seats = Seats(Capacity(SEATS, 0, spare_kv=0, step_tokens=8192, live_seats=1))
+    seats.yield_to_live(limit=SEATS, reserve=0, is_live_near=True)
+    for number in range(4):
+        seats.ask(sequence(f"{number}", rank=number, prompt=QUIET_PROMPT_TOKENS // 2))
+
+    assert seated(seats) == ["0", "1"]
+    seats.yield_to_live(limit=SEATS, reserve=0)
+    assert seated(seats) == ["2", "3"]
 
 
 def test_spare_seats_are_for_those_who_may_have_them() -> None:
@@ -112,6 +144,19 @@ def test_no_more_have_a_seat_than_the_cache_holds_to_the_end() -> None:
     # The answer of one was shorter than expected.
     seats.note(0.101, [StepOutput("0", 1, is_last=True), StepOutput("1", 1, is_last=False)])
     assert seated(seats) == ["2"]
+
+
+def test_an_answer_that_is_longer_than_expected_is_expected_to_go_on() -> None:
+    seats = Seats(CAPACITY)
+    seats.ask(sequence("long", prompt=100, output=400))
+    assert seated(seats) == ["long"]
+    # 400 of 900 tokens are left.
+    seats.note(0.5, [StepOutput("long", 400, is_last=False)])
+    seats.ask(sequence("next", rank=1, prompt=100, output=250))
+
+    assert seated(seats) == []
+    seats.leave("long")
+    assert seated(seats) == ["next"]
 
 
 def test_what_the_prompts_share_counts_once_as_soon_as_vllm_says_so() -> None:

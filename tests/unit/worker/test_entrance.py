@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shared.ordering.work import Work
 from worker.engine_seats import Capacity, StepOutput
 from worker.entrance import Entrance, WithdrawnError
-from worker.live_control import Goals
+from worker.live_control import Goals, Yielding
 
 WORK = Work("batch", 0, "acme", 0, 0, 86_400, 10)
 SEATS = 2
@@ -165,6 +165,43 @@ async def test_fewer_rows_follow_while_live_calls_miss_their_goal() -> None:
     for one in rows:
         one.cancel()
     await asyncio.wait(rows)
+
+
+async def test_before_the_end_of_a_window_rows_keep_their_seats_if_the_operator_wants_it() -> None:
+    now, end = 0.0, 100.0
+    entrance = Entrance(
+        Capacity(seats=8, spare_seats=0, spare_kv=0, live_seats=1),
+        lambda: now,
+        Goals(0.5, 0.05),
+        Yielding(deadline_seconds=60.0),
+    )
+    core = Core(entrance)
+    work = WORK._replace(expires_at=end)
+    rows = [asyncio.create_task(core.run(f"row{number}", work)) for number in range(80)]
+    await settled()
+
+    async def beside() -> int:
+        """How many rows run after the live call has missed its goal some times."""
+        nonlocal now
+        for _ in range(4):
+            now += 1.0
+            ended = core.ids[-8:]
+            entrance.note(0.0, [StepOutput("live", 1, is_last=False)])
+            entrance.note(0.0, [StepOutput(id_, 1, is_last=True) for id_ in ended])
+            await settled()
+        return entrance.seated - 1
+
+    with entrance.entered_live("acme", ""):
+        await entrance.seat("live", prompt_tokens=5, max_tokens=5)
+        early = await beside()
+        now = end - 60.0
+        late = await beside()
+    for one in rows:
+        one.cancel()
+    await asyncio.wait(rows)
+
+    assert early < 4
+    assert late == 8
 
 
 #: What a client of a live call or of a row does next: it comes, goes, or the engine ends a step.

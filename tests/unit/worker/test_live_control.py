@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.live_control import LOOK_SECONDS, QUIET_SECONDS, Goals, LiveControl
+from worker.live_control import LOOK_SECONDS, QUIET_SECONDS, Goals, LiveControl, Yielding
 
 SEATS, LEAST = 64, 2
 GOALS = Goals(ttft=0.5, tpot=0.05)
@@ -34,6 +34,19 @@ def test_a_missed_goal_leaves_room_and_a_kept_one_gives_it_back_slowly() -> None
 
     assert low < SEATS / 2
     assert 0 < after - low <= SEATS / 16
+
+
+def test_one_long_step_is_no_missed_goal() -> None:
+    control = a_control()
+    control.begin("live", 0.0)
+    for seconds in (0.2, *[0.01] * 9):
+        control.note_next(seconds)
+    kept = control.limit(SEATS, LOOK_SECONDS)
+    for seconds in (0.2, *[0.06] * 9):
+        control.note_next(seconds)
+
+    assert kept == SEATS
+    assert control.limit(SEATS, 2 * LOOK_SECONDS) < SEATS
 
 
 def test_batches_never_lose_all_seats() -> None:
@@ -104,6 +117,40 @@ def test_as_many_seats_stay_free_as_live_calls_came_at_once_of_late() -> None:
     assert control.reserve(1.0) == 6
     assert 0 < control.reserve(31.0) < 6
     assert control.reserve(61.0) == 0
+
+
+def test_as_much_of_the_cache_stays_free_as_live_calls_had_at_once_of_late() -> None:
+    control = LiveControl(SEATS, GOALS, yielding=Yielding(reserve=0.25), kv_tokens=1000)
+    control.begin("one", 0.0, tokens=100)
+    control.begin("two", 0.0, tokens=60)
+    assert control.kv_reserve(0.0) == 0
+
+    control.end("one", 1.0)
+
+    assert 90 < control.kv_reserve(1.0) <= 100
+    assert 0 < control.kv_reserve(15.0) < 90
+    assert control.kv_reserve(61.0) == 0
+    control.begin("giant", 61.0, tokens=5000)
+    control.end("giant", 61.0)
+    assert control.kv_reserve(61.0) == 0.25 * 1000 - 60
+
+
+def test_the_operator_bounds_what_stays_free() -> None:
+    control = LiveControl(SEATS, GOALS, yielding=Yielding(reserve=0.1))
+    for number in range(SEATS):
+        control.begin(f"{number}", 0.0)
+
+    assert control.reserve(0.0) == int(0.1 * SEATS)
+
+
+def test_close_to_the_end_of_a_window_the_operator_decides_who_gives_way() -> None:
+    always, not_then = (
+        LiveControl(SEATS, GOALS, yielding=Yielding(deadline_seconds=near)) for near in (None, 60.0)
+    )
+
+    assert always.gives_way(earliest_end=1.0, now=0.0)
+    assert not_then.gives_way(earliest_end=61.0, now=0.0)
+    assert not not_then.gives_way(earliest_end=60.0, now=0.0)
 
 
 @given(

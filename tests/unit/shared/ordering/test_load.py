@@ -1,6 +1,6 @@
 import pytest
 
-from shared.ordering.load import assumed_sharers, load_of, rounded_rate, typical_rows
+from shared.ordering.load import load_of, rounded_rate, typical_rows
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,6 @@ def test_the_number_that_stands_for_a_class_is_in_it(rows: int) -> None:
     load = load_of(rows)
 
     assert load_of(typical_rows(load)) == load
-
-
-def test_few_tenants_count_alike() -> None:
-    assert [assumed_sharers(others) for others in (0, 1, 3, 4, 500)] == [1, 3, 3, 8, 8]
 
 
 @pytest.mark.parametrize(
