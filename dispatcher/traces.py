@@ -20,10 +20,10 @@ _FIRST_REFUSAL = 400
 
 def receiving(delivery: Delivery) -> Span:
     """The span of a message that is handled, below its sender's."""
-    if not spans.is_on():
-        return spans.span("", parent="")
     envelope = delivery.envelope
     parent, _ = envelope.trace
+    if not spans.is_on():
+        return spans.named(parent)
     place = f"{envelope.exchange}:{envelope.routing_key}:{SUBMIT_QUEUE}"
     span = spans.entrance(f"process {SUBMIT_QUEUE}", "consumer", parent=parent)
     span.set(

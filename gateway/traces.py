@@ -12,7 +12,7 @@ _FIRST_SERVER_ERROR = 500
 
 
 class Traced:
-    """ASGI middleware: a span for each call, below the caller's."""
+    """ASGI middleware: a span for each call, below the caller's. The log names its trace."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -20,6 +20,11 @@ class Traced:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in _UNTRACED:
             await self._app(scope, receive, send)
+            return
+        parent, _ = _callers(Request(scope))
+        if not spans.is_on():
+            with spans.named(parent):
+                await self._app(scope, receive, send)
             return
         status = _FIRST_SERVER_ERROR
 
@@ -29,7 +34,6 @@ class Traced:
                 status = message["status"]
             await send(message)
 
-        parent, _ = _callers(Request(scope))
         with spans.entrance("HTTP", "server", parent=parent) as span:
             try:
                 await self._app(scope, receive, send_noted)

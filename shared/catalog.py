@@ -8,7 +8,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -124,6 +124,11 @@ class LiveCalls(_Strict):
     tpot_ms: float = Field(default=100, gt=0)
     #: Of each engine, in addition to those of batches.
     seats: int | None = Field(default=None, ge=1)
+    #: At most this part of an engine's seats and KV cache stays free because calls came of late.
+    reserve: float = Field(default=0.5, ge=0, lt=1)
+    #: Whether batches give way also when the window of one closes within so many seconds.
+    near_deadline: Literal["batches_yield", "live_yields"] = "batches_yield"
+    deadline_seconds: float = Field(default=900, ge=0)
     #: The first and the last of the ports of which each engine of a machine takes one.
     ports: tuple[Port, Port] = (18_800, 18_899)
 

@@ -4,6 +4,7 @@ Pure. The dispatcher asks Ray, and everybody else reads what it has recorded.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -57,11 +58,37 @@ class EngineSeconds(NamedTuple):
     total: int
     #: Of rows that have their result; scripts add it up as parts are committed.
     rows: int = 0
+    #: Of live calls.
+    live: int = 0
 
     @property
     def idle(self) -> int:
         """What is left: nothing was in the engine, or what was has no result."""
-        return max(0, self.total - self.starting - self.rows)
+        return max(0, self.total - self.starting - self.rows - self.live)
+
+    @property
+    def overheads(self) -> Mapping[str, int]:
+        """What is no tenant's, by its use."""
+        return {"live": self.live, "starting": self.starting, "idle": self.idle}
+
+
+class ReplicaNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica has counted since its start, and how it is now."""
+
+    replica: str
+    #: The replica's own clock, in seconds: of two answers, the newer one has more.
+    clock: float
+    #: GPU microseconds of live calls.
+    live_micros: int
+    preemptions: int
+    #: Tokens of prompts that were looked for in the prefix cache, and those that were found.
+    prefix_queries: int
+    prefix_hits: int
+    #: The part of the KV cache that is in use.
+    kv_usage: float
+    #: Sequences that vLLM computes, and those that it has and does not.
+    running: int
+    waiting: int
 
 
 def innermost_reason(message: str) -> str:

@@ -221,6 +221,22 @@ def _explanation_text(explanation: Record) -> str:
         ("lane", lane.get("name", "")),
         ("others", f"{lane['others']} rows" if lane else ""),
         ("starts", f"{time_text(predicted['start_at'])} UTC" if predicted.get("start_at") else ""),
-        ("done", f"{time_text(predicted['finish_at'])} UTC (predicted)" if predicted else ""),
+        ("done", _end_text(predicted) if predicted else ""),
+        ("rests on", _basis_text(predicted["rests_on"]) if predicted else ""),
     ]
     return f"{explanation['summary']}\n{details(pairs)}"
+
+
+def _end_text(predicted: Record) -> str:
+    first, last = time_text(predicted["finish_at"]), time_text(predicted["finish_p80_at"])
+    return f"{first} to {last} UTC (predicted)"
+
+
+def _basis_text(rests_on: Record) -> str:
+    pace = {
+        "batch": "this batch's rows so far",
+        "kind": "rows of this endpoint and length",
+        "lane": "all rows of the lane",
+    }[rests_on["pace"]]
+    start = f", and {rests_on['start_seconds']} s of a start" if rests_on["start_seconds"] else ""
+    return f"{pace}, {rests_on['batches']} batches like it{start}"

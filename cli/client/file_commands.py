@@ -149,13 +149,13 @@ def _report_text(report: Record) -> str:
     from cli.client.problems_text import problem_lines, warning_lines
 
     tokens, forecast = report["tokens"], report["forecast"] or {}
-    done = forecast.get("finish_at")
+    done, late = forecast.get("finish_at"), forecast.get("finish_p80_at")
     pairs = [
         ("valid", "yes" if report["valid"] else "no"),
         ("rows", f"{report['rows']:,}"),
         ("model", report["model"] or ""),
         ("tokens", f"{tokens['input']:,} in, {tokens['output']:,} out at most"),
-        ("done", f"{time_text(done)} UTC (predicted)" if done else ""),
+        ("done", f"{time_text(done)} to {time_text(late)} UTC (predicted)" if done else ""),
     ]
     refused = (report["refused"] or {}).get("data") or []
     errors = (report["errors"] or {}).get("data") or []

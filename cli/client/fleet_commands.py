@@ -27,7 +27,7 @@ Every = Annotated[float, typer.Option(min=0.5, help="Look again after so many se
 def top(
     every: Every = 2.0, *, once: Once = False, context: Context = None, as_json: AsJson = False
 ) -> None:
-    """Show lanes, engines and tenants, again and again until Ctrl-C; in a pipe, once."""
+    """Show lanes, engines, tenants, live calls: again and again until Ctrl-C; in a pipe, once."""
     with connected(context) as gateway:
         if as_json or not is_terminal():
             print_json(gateway.get("admin/fleet"))
@@ -60,10 +60,14 @@ def engines(context: Context = None, *, as_json: AsJson = False) -> None:
     print_records(found, ENGINE_COLUMNS, lambda one: engine_row(one, now), as_json=as_json)
 
 
+def _is_busy(tenant: Record) -> bool:
+    return bool(tenant["batches"] or tenant["enqueued_requests"] or tenant["live_calls"])
+
+
 def _screen(fleet: Record) -> "RenderableType":
     from rich.console import Group
 
-    busy = [one for one in fleet["tenants"] if one["batches"] or one["enqueued_requests"]]
+    busy = [one for one in fleet["tenants"] if _is_busy(one)]
     return Group(
         f"batches  {summary(fleet)}\n",
         table_of(LANE_COLUMNS, [lane_row(one) for one in fleet["lanes"]]),

@@ -9,7 +9,7 @@ _Record = Mapping[str, Any]
 
 LANE_COLUMNS = ("LANE", "BATCHES", "ROWS LEFT", "RUNNING", "RATE", "TENANTS", "WAITS FOR")
 ENGINE_COLUMNS = ("ENGINE", "STATE", "FOR", "REPLICAS", "GPUS", "STARTS", "LAST START", "WHY")
-TENANT_COLUMNS = ("TENANT", "BATCHES", "ROWS LEFT", "QUEUED", "STORED", "LANES")
+TENANT_COLUMNS = ("TENANT", "BATCHES", "ROWS LEFT", "QUEUED", "LIVE CALLS", "STORED", "LANES")
 _SHOWN_TENANTS = 3
 
 
@@ -49,6 +49,7 @@ def tenant_row(tenant: _Record) -> tuple[str, ...]:
         _count(tenant["batches"]),
         _count(tenant["rows_left"]),
         _count(tenant["enqueued_requests"]),
+        _count(tenant["live_calls"]),
         bytes_text(tenant["stored_bytes"]),
         ", ".join(tenant["lanes"]) or "-",
     )

@@ -20,6 +20,7 @@ _UNIT = "GPU-Hours"
 _HOUR = Decimal(3_600_000_000)
 _MONEY, _HOURS = Decimal("1e-9"), Decimal("1e-12")
 _LAST_MONTH = 12
+_USES = {"batch": "Batches", "live": "Live calls"}
 
 #: Texts, numbers and times; None for what is not known.
 Row = Mapping[str, Any]
@@ -161,7 +162,7 @@ def _of_tenants(day: Day, currency: str) -> Iterator[_Charge]:
 def _of_operator(day: int, costs: Costs) -> Iterator[_Charge]:
     for one in costs.engines.get(day, ()):
         price = costs.prices.get(one.lane.rpartition("@")[2], 0.0)
-        for use, micros in (("starting", one.starting), ("idle", one.idle)):
+        for use, micros in one.overheads.items():
             if micros:
                 amount = _money(float(Decimal(micros) / _HOUR) * price)
                 yield _Charge(day, one.lane, None, use, micros, amount, costs.currency)
@@ -170,7 +171,7 @@ def _of_operator(day: int, costs: Costs) -> Iterator[_Charge]:
 def _row(charge: _Charge, costs: Costs) -> Row:
     model, _, pool = charge.lane.rpartition("@")
     hours = (Decimal(charge.micros) / _HOUR).quantize(_HOURS)
-    what = "Batches" if charge.use == "batch" else f"GPUs that are {charge.use}"
+    what = _USES.get(charge.use, f"GPUs that are {charge.use}")
     return {
         **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), charge.cost),
         **dict.fromkeys(("ConsumedQuantity", "PricingQuantity"), hours),

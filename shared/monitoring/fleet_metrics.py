@@ -16,9 +16,19 @@ from shared.state.census import FleetCounts, LaneCount, Total
 MAX_TENANTS = 20
 OTHER = "other"
 _LANE = ("lane",)
+_BATCH = ("batch", "tenant")
 _BY_TENANT = ("lane", "tenant")
-_MICROS = 1_000_000
+_MICROS, _THOUSAND = 1_000_000, 1000
+_GPU_USES = {"gpu_rows": "batch", "gpu_live": "live", "gpu_starting": "starting"}
+_ENDS = {"ended_p50": "p50", "ended_p80": "p80", "ended_later": "later"}
 _TOKENS = {"input_tokens": "input", "cached_tokens": "cached", "output_tokens": "output"}
+
+#: Counters of vLLM's, by the names that they have in Redis.
+_OF_VLLM = {
+    "preemptions": "Sequences that vLLM put back because its KV cache was full.",
+    "prefix_queries": "Tokens of prompts that vLLM looked for in its prefix cache.",
+    "prefix_hits": "Those of them that it found there.",
+}
 
 _OF_LANES: tuple[tuple[str, str, Callable[[LaneCount], float]], ...] = (
     ("batches", "Running batches that are not paused.", lambda lane: lane.batches),
@@ -56,9 +66,11 @@ def _families(
         yield gauge("batchyard_dead_letters", text, [], [([], dead_letters)])
     if counted is not None:
         yield from _batches(counted)
+        yield from _running(counted)
         yield from _redis(counted)
         yield from _lanes(counted)
         yield from _work(counted.totals)
+        yield from _predictions(counted.totals)
         yield from _engines(counted)
 
 
@@ -106,6 +118,56 @@ def _batches(counted: FleetCounts) -> Iterator[Metric]:
         "Time since the first webhook delivery that waits was due.",
         [],
         [([], _age(at, counted.webhooks_due_at))],
+    )
+
+
+def _running(counted: FleetCounts) -> Iterator[Metric]:
+    """The batches that have run longest, one by one."""
+    batches = [((one.id, one.tenant), one) for one in counted.running]
+    yield gauge(
+        "batchyard_batch_rows",
+        "Rows of a running batch.",
+        [*_BATCH, "outcome"],
+        [
+            ((*key, outcome), number)
+            for key, one in batches
+            for outcome, number in (
+                ("completed", one.completed),
+                ("failed", one.failed),
+                ("left", one.total - one.completed - one.failed),
+            )
+        ],
+    )
+    yield gauge(
+        "batchyard_batch_tokens",
+        "Tokens of its rows that have a result.",
+        [*_BATCH, "kind"],
+        [
+            ((*key, kind), number)
+            for key, one in batches
+            for kind, number in (("input", one.input_tokens), ("output", one.output_tokens))
+        ],
+    )
+    yield gauge(
+        "batchyard_batch_gpu_seconds",
+        "GPU time of these rows.",
+        _BATCH,
+        [(key, one.gpu_micros / _MICROS) for key, one in batches],
+    )
+    yield gauge(
+        "batchyard_batch_seconds_left",
+        "Time until the predicted P50 and P80 of its end, and until its window closes.",
+        [*_BATCH, "until"],
+        [
+            ((*key, until), at - counted.at)
+            for key, one in batches
+            for until, at in (
+                ("p50", one.finish_at),
+                ("p80", one.finish_p80_at),
+                ("window", one.expires_at),
+            )
+            if at is not None
+        ],
     )
 
 
@@ -186,6 +248,31 @@ def _work(totals: Sequence[Total]) -> Iterator[Metric]:
     yield first
 
 
+def _predictions(totals: Sequence[Total]) -> Iterator[Metric]:
+    """What became of the ends that batches with one lane were told."""
+    ended = [(_ENDS[one.what], one) for one in totals if one.what in _ENDS]
+    yield counter(
+        "batchyard_predicted_ends",
+        "Batches that have ended: by the predicted P50, by the P80, or later. `made` says whether "
+        "that was told at the batch's creation, or when a fifth of it had run.",
+        ["lane", "made", "ended"],
+        [([one.lane, one.whose, end], one.number) for end, one in ended],
+    )
+    error = SummaryMetricFamily(
+        "batchyard_end_prediction_error",
+        "How far the predicted P50 was off, as a part of the time from the prediction to the end: "
+        "0.2 is a fifth.",
+        labels=["lane", "made"],
+    )
+    counts = Counter[tuple[str, str]]()
+    for _, one in ended:
+        counts[one.lane, one.whose] += one.number
+    sums = {(one.lane, one.whose): one.number for one in totals if one.what == "end_error"}
+    for key, count in sorted(counts.items()):
+        error.add_metric(key, count, sums.get(key, 0) / _THOUSAND)
+    yield error
+
+
 def _engines(counted: FleetCounts) -> Iterator[Metric]:
     engines = counted.engines
     yield gauge(
@@ -219,21 +306,46 @@ def _engines(counted: FleetCounts) -> Iterator[Metric]:
         _LANE,
         [([one.lane], one.last_start_seconds) for one in engines if one.starts],
     )
+    yield from _of_vllm(counted)
     yield counter(
         "batchyard_gpu_seconds",
-        "Time of GPUs by its use: rows that have their result, starting, and idle, which is all "
-        "else. Where an engine runs on a processor, it counts as one GPU.",
+        "Time of GPUs by its use: rows of batches that have their result, live calls, starting, "
+        "and idle, which is all else. Where an engine runs on a processor, it counts as one GPU.",
         ["lane", "use"],
         _gpu_uses(counted.totals),
     )
 
 
+def _of_vllm(counted: FleetCounts) -> Iterator[Metric]:
+    """What vLLM says of itself; gauges only of replicas that were asked of late."""
+    shown = {lane: found for lane, found in counted.replicas.items() if found}
+    yield gauge(
+        "batchyard_engine_kv_usage",
+        "The part of vLLM's KV cache that is in use, in the replica where it is largest.",
+        _LANE,
+        [([lane], max(one.kv_usage for one in found)) for lane, found in shown.items()],
+    )
+    yield gauge(
+        "batchyard_engine_sequences",
+        "Sequences that vLLM computes, and those that it has and does not.",
+        ["lane", "state"],
+        [
+            ([lane, state], sum(getattr(one, state) for one in found))
+            for lane, found in shown.items()
+            for state in ("running", "waiting")
+        ],
+    )
+    for name, text in _OF_VLLM.items():
+        samples = [([one.lane], one.number) for one in counted.totals if one.what == name]
+        yield counter(f"batchyard_engine_{name}", text, _LANE, samples)
+
+
 def _gpu_uses(totals: Sequence[Total]) -> Iterator[Sample]:
     known = {(one.what, one.lane): one.number for one in totals}
     for lane in sorted({one.lane for one in totals if one.what == "gpu_total"}):
-        rows, starting = (known.get((what, lane), 0) for what in ("gpu_rows", "gpu_starting"))
-        idle = max(0, known["gpu_total", lane] - rows - starting)
-        for use, number in (("rows", rows), ("starting", starting), ("idle", idle)):
+        uses = {use: known.get((what, lane), 0) for what, use in _GPU_USES.items()}
+        uses["idle"] = max(0, known["gpu_total", lane] - sum(uses.values()))
+        for use, number in uses.items():
             yield [lane, use], number / _MICROS
 
 

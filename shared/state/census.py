@@ -1,14 +1,22 @@
 """Counts of the whole fleet, for monitoring."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 import msgspec
 
-from shared.engines import EngineRecord
+from shared.engines import EngineRecord, ReplicaNumbers
 from shared.lifecycle import FINAL, Status
+from shared.state.batch_record import BatchRecord
 from shared.state.client import Client
 from shared.state.outbox import Box
+
+NO_REPLICAS: Mapping[str, Sequence[ReplicaNumbers]] = {}
+#: Batches that are shown one by one.
+MAX_RUNNING = 20
+#: For how long what a replica has told is shown as what is.
+_FRESH_SECONDS = 30.0
 
 
 class Waiting(NamedTuple):
@@ -44,6 +52,23 @@ class LaneCount(NamedTuple):
     cost_error: float | None = None
 
 
+class RunningBatch(NamedTuple):
+    """How far a batch is. Times are Unix seconds."""
+
+    id: str
+    tenant: str
+    total: int
+    completed: int
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    gpu_micros: int
+    expires_at: int
+    #: The predicted P50 and P80 of its end; None while nobody knows.
+    finish_at: int | None = None
+    finish_p80_at: int | None = None
+
+
 class FleetCounts(NamedTuple):
     """All counts, taken at `at` on Redis's clock (Unix seconds)."""
 
@@ -63,6 +88,10 @@ class FleetCounts(NamedTuple):
     #: Since Redis was first used for this fleet.
     totals: Sequence[Total] = ()
     engines: Sequence[EngineRecord] = ()
+    #: Those that have run longest, `MAX_RUNNING` at most.
+    running: Sequence[RunningBatch] = ()
+    #: Of each engine those that were asked in the last half minute.
+    replicas: Mapping[str, Sequence[ReplicaNumbers]] = NO_REPLICAS
 
 
 class Census:
@@ -86,6 +115,7 @@ class Census:
             pipe.hgetall(f"{ns}engines")
             for key in ("deadlines", "webhooks-due"):
                 pipe.zrange(f"{ns}{key}", 0, 0, withscores=True)
+            pipe.zrange(f"{ns}status:{Status.IN_PROGRESS}", 0, MAX_RUNNING - 1)
             for status in statuses:
                 pipe.zcard(f"{ns}status:{status}")
                 pipe.zrange(f"{ns}status:{status}", 0, 0, withscores=True)
@@ -93,27 +123,29 @@ class Census:
                 pipe.xlen(f"{ns}outbox:{box}")
                 pipe.xrange(f"{ns}outbox:{box}", count=1)
             answered = await pipe.execute()
-        (seconds, micros), memory, ended, lanes, totals, engines, window, due, *rest = answered
+        (seconds, micros), memory, ended, lanes, totals, engines, window, due, ids, *rest = answered
         answers = iter(rest)
         live = {status: Waiting(next(answers), _first(next(answers))) for status in statuses}
         outboxes = {box: Waiting(next(answers), _written(next(answers))) for box in boxes}
         due_ms = _first(due)
+        named = sorted(lane for lane in engines if lane)
+        lane_counts, replicas, running = await asyncio.gather(
+            self._lanes(sorted(lanes)), self._replicas(named, seconds), self._running(ids)
+        )
         return FleetCounts(
             at=seconds + micros / 1e6,
             live=live,
             ended={status: int(ended.get(status, 0)) for status in Status if status in FINAL},
             outboxes=outboxes,
-            lanes=await self._lanes(sorted(lanes)),
+            lanes=lane_counts,
             next_window_at=_first(window),
             webhooks_due_at=None if due_ms is None else due_ms / 1000,
             memory_bytes=memory["used_memory"],
             max_memory_bytes=memory["maxmemory"] or memory["total_system_memory"],
             totals=[_total(name, number) for name, number in sorted(totals.items())],
-            engines=[
-                msgspec.json.decode(text, type=EngineRecord)
-                for lane, text in sorted(engines.items())
-                if lane
-            ],
+            engines=[msgspec.json.decode(engines[lane], type=EngineRecord) for lane in named],
+            replicas=replicas,
+            running=running,
         )
 
     async def _lanes(self, names: list[str]) -> dict[str, LaneCount]:
@@ -145,10 +177,49 @@ class Census:
             )
         return counts
 
+    async def _running(self, ids: list[str]) -> list[RunningBatch]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for batch_id in ids:
+                pipe.hgetall(f"{self._namespace}batch:{batch_id}")
+            # One may have been forgotten meanwhile.
+            return [_running(BatchRecord(fields)) for fields in await pipe.execute() if fields]
+
+    async def _replicas(self, lanes: list[str], now: float) -> dict[str, list[ReplicaNumbers]]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for lane in lanes:
+                pipe.hvals(f"{self._namespace}lane:{lane}:numbers")
+            answers = await pipe.execute()
+        return {lane: list(_fresh(found, now)) for lane, found in zip(lanes, answers, strict=True)}
+
 
 def _total(name: str, number: str) -> Total:
     what, lane, whose = name.split(" ")
     return Total(what, lane, whose, int(number))
+
+
+def _running(record: BatchRecord) -> RunningBatch:
+    batch = record.to_openai()
+    counts, cost, told = batch.request_counts, batch.cost, batch.predicted
+    return RunningBatch(
+        record.id,
+        record.tenant,
+        counts.total,
+        counts.completed,
+        counts.failed,
+        batch.usage.input_tokens,
+        batch.usage.output_tokens,
+        round(1_000_000 * cost.gpu_seconds) if cost else 0,
+        batch.expires_at,
+        told.finish_at if told else None,
+        told.finish_p80_at if told else None,
+    )
+
+
+def _fresh(numbers: Iterable[str], now: float) -> Iterator[ReplicaNumbers]:
+    for text in numbers:
+        at_ms, _, told = text.partition(" ")
+        if int(at_ms) / 1000 > now - _FRESH_SECONDS:
+            yield msgspec.json.decode(told, type=ReplicaNumbers)
 
 
 def _first(found: list[tuple[str, float]]) -> float | None:

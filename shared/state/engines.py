@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from shared.engines import EngineRecord, EngineSeconds
+from shared.engines import EngineRecord, EngineSeconds, ReplicaNumbers
 from shared.state.client import Client
 from shared.state.scripts import Scripts
 
 #: The field that has the number of the last look; lanes have names.
 _LOOK = ""
-_STARTING, _TOTAL, _ROWS = "starting", "total", "rows"
+_STARTING, _TOTAL, _ROWS, _LIVE = "starting", "total", "rows", "live"
 
 
 class Look(NamedTuple):
@@ -61,6 +61,14 @@ class Engines:
         done = await self._scripts.run("look_at_engines", before, day, json.dumps(records), *added)
         return bool(done)
 
+    async def count(self, lane: str, found: Sequence[ReplicaNumbers]) -> None:
+        """Record what replicas have counted, and add what is new of it to the fleet's counters.
+
+        Safe to repeat. `lane` is the engine's own.
+        """
+        told = [part for one in found for part in (one.replica, msgspec.json.encode(one))]
+        await self._scripts.run("count_numbers", lane, *told)
+
     async def seconds(self, day: int) -> list[EngineSeconds]:
         """The GPU seconds of each engine on that day, in microseconds."""
         found = await self._redis.hgetall(f"{self._namespace}engine-seconds:{day}")
@@ -71,6 +79,7 @@ class Engines:
                 int(found.get(f"{lane} {_STARTING}", 0)),
                 int(found.get(f"{lane} {_TOTAL}", 0)),
                 int(found.get(f"{lane} {_ROWS}", 0)),
+                int(found.get(f"{lane} {_LIVE}", 0)),
             )
             for lane in lanes
         ]

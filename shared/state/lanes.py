@@ -1,16 +1,22 @@
 """Lanes: their ready lists, and the lane job that each has while there is work."""
 
+import asyncio
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from shared.lane_waits import LaneJob, Start
+import msgspec
+
+from shared.lane_waits import LaneJob, Start, starts_in
 from shared.lifecycle import Status
-from shared.ordering.outlook import LaneOutlook, RowsLeft
-from shared.ordering.pace import Done, Pace, done_by_kind, to_pace
+from shared.ordering.load import rounded_rate
+from shared.ordering.outlook import BatchLoad, Ended, Foreseen, LaneOutlook
+from shared.ordering.pace import Done, KindPace, Pace, done_by_kind, kind_of, to_pace
 from shared.slices import ReadySlice, Slice, to_slice
 from shared.state.client import Client
+from shared.state.engines import Engines
 from shared.state.scripts import Scripts, pairs
 from shared.state.slices import pending_key
 
@@ -21,6 +27,20 @@ _BATCHES = 500
 _CLOSING, _OLDEST, _TENANTS = 200, 50, 250
 #: A new batch's end is predicted from as many of the lane's batches.
 _FORESEEN = 2000
+#: What is read of a batch for that, before the fields whose names depend on the lane.
+_LOAD_FIELDS = (
+    "tenant",
+    "endpoint",
+    "lane",
+    "lane_tokens",
+    "total",
+    "slices_total",
+    "priority",
+    "expires_at",
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+)
 #: What is read of a candidate's batch, before the fields whose names depend on the lane.
 _CANDIDATE_FIELDS = ("status", "plan", "lane", "tenant", "priority", "created_at", "expires_at")
 _LANES = _CANDIDATE_FIELDS.index("lane")
@@ -92,8 +112,9 @@ class JobRecord(NamedTuple):
     #: to start; 0 if that is not known.
     warm_start: float = 0
     cold_start: float = 0
-    #: What is known of the engine by kind of row.
+    #: What is known of the engine by kind of row, and how many rows it computes at once.
     pace: Pace = Pace()
+    seats: int = 0
 
     def to_start(self) -> Start:
         """What says when the lane gives results."""
@@ -122,10 +143,11 @@ class JobRecord(NamedTuple):
 class Lanes:
     """The noun `lane` of State."""
 
-    def __init__(self, redis: Client, scripts: Scripts, namespace: str) -> None:
+    def __init__(self, redis: Client, scripts: Scripts, namespace: str, engines: Engines) -> None:
         self._redis = redis
         self._scripts = scripts
         self._namespace = namespace
+        self._engines = engines
 
     async def names(self) -> list[str]:
         """Every lane that ever had a batch or a live call."""
@@ -175,23 +197,37 @@ class Lanes:
         return {tenant: TenantLoad(batches[tenant], rows[tenant]) for tenant in batches}
 
     async def outlook(self, lane: str) -> LaneOutlook:
-        """What a new batch has to expect of the lane: its rates, and its oldest batches."""
-        job = await self.job(lane)
-        if job.token_rate <= 0:
+        """What a batch has to expect of the lane: its pace, its oldest batches, its last ends."""
+        job, engine = await asyncio.gather(self.job(lane), self._engines.one(lane))
+        pace = job.pace if job.pace.kinds else _pace_of_rates(job)
+        if pace.whole is None:
             return LaneOutlook()
-        running: list[RowsLeft] = []
-        ids = await self.active(lane, limit=_FORESEEN)
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrange(self._key(lane, "active"), 0, _FORESEEN - 1)
+            pipe.zrange(self._key(lane, "claims"), 0, -1)
+            pipe.lrange(self._key(lane, "ended"), 0, -1)
+            ids, claims, ended = await pipe.execute()
+        slices = Counter(_batch_of(member) for member in claims)
+        running: list[BatchLoad] = []
         for first in range(0, len(ids), _BATCHES):
+            some = ids[first : first + _BATCHES]
             async with self._redis.pipeline(transaction=False) as pipe:
-                for batch_id in ids[first : first + _BATCHES]:
-                    fields = ("tenant", "expires_at", *rows_left_fields(lane))
+                for batch_id in some:
+                    fields = (*_LOAD_FIELDS, *rows_left_fields(lane))
                     pipe.hmget(f"{self._namespace}batch:{batch_id}", *fields)
                 running += [
-                    RowsLeft(tenant, rows_left(*row), float(expires_at or 0))
-                    for tenant, expires_at, *row in await pipe.execute()
-                    if tenant is not None
+                    _load(batch_id, lane, record, slices[batch_id])
+                    for batch_id, record in zip(some, await pipe.execute(), strict=True)
+                    # The batch may have been forgotten meanwhile.
+                    if record[0] is not None
                 ]
-        return LaneOutlook(job.token_rate, job.rate, running, job.pace)
+        return LaneOutlook(
+            pace=pace,
+            seats=max(1, job.seats),
+            running=running,
+            ended=[_ended(text) for text in ended],
+            starts_in=starts_in(job.to_start(), engine, now=time.time()),
+        )
 
     async def cost(self, lane: str) -> LaneCost:
         """What the lane has learned of its costs."""
@@ -356,6 +392,7 @@ class Lanes:
             warm_start=float(fields.get("warm_start", 0)),
             cold_start=float(fields.get("cold_start", 0)),
             pace=to_pace(fields.get("pace", "")),
+            seats=int(fields.get("seats", 0)),
         )
 
     async def open_job(self, lane: str, old: str, new: str) -> str:
@@ -422,6 +459,48 @@ def rows_left(
 
 def _batch_of(member: str) -> str:
     return member.rpartition(":")[0]
+
+
+def _pace_of_rates(job: JobRecord) -> Pace:
+    """What the rates alone tell of the engine, before it has a pace."""
+    # They tell what others have on it, too, so they are rounded.
+    rows = rounded_rate(job.rate)
+    tokens = rounded_rate(job.token_rate) or rows
+    return Pace({"": KindPace(rows, tokens, tokens, 1.0)}) if rows else Pace()
+
+
+def _load(batch_id: str, lane: str, record: Sequence[str | None], claimed: int) -> BatchLoad:
+    """What the batch has on the lane, where so many of its slices are claimed."""
+    named = dict(zip(_LOAD_FIELDS, record, strict=False))
+    lanes = (named["lane"] or lane).split()
+    total, slices, priority, expires_at, input_, cached, output = (
+        int(named[name] or 0) for name in _LOAD_FIELDS[_LOAD_FIELDS.index("total") :]
+    )
+    left = rows_left(*record[len(_LOAD_FIELDS) :])
+    # Batches of earlier versions have no tokens by lane.
+    parts = (named["lane_tokens"] or "").split()
+    tokens, rows = 0, total
+    if len(parts) == len(lanes):
+        tokens, rows = map(int, parts[lanes.index(lane)].split("/"))
+    return BatchLoad(
+        id=batch_id,
+        tenant=named["tenant"] or "",
+        kind=kind_of(named["endpoint"] or "", tokens, rows) if tokens else "",
+        rows=max(rows, left),
+        rows_left=left,
+        rows_claimed=claimed * total / slices if slices else 0.0,
+        tokens=tokens,
+        # What was used is not counted by lane.
+        used=input_ - cached + output if len(lanes) == 1 else None,
+        priority=priority,
+        expires_at=expires_at,
+        lanes=len(lanes),
+    )
+
+
+def _ended(text: str) -> Ended:
+    at_ms, _, foreseen = text.partition(" ")
+    return msgspec.json.decode(foreseen, type=Foreseen).ended(int(at_ms) / 1000)
 
 
 def _candidate(

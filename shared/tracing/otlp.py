@@ -19,7 +19,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from shared.errors import SetupError
-from shared.tracing.span import Attributes, Kind, PastSpan, Span
+from shared.tracing.span import Attributes, Kind, NamedSpan, PastSpan, Span
+from shared.tracing.trace_context import trace_id
 
 _PROTOCOL = "http/protobuf"
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -96,7 +97,7 @@ class _Ids(RandomIdGenerator):
         return self.next.get() or super().generate_span_id()
 
 
-class _OtlpSpan(Span):
+class _OtlpSpan(NamedSpan):
     """A span that is recorded from the start of its `with` block to the end."""
 
     def __init__(
@@ -109,11 +110,12 @@ class _OtlpSpan(Span):
             links=[trace.Link(_span_context(link)) for link in links],
         )
         self.traceparent = _traceparent(self._span)
+        super().__init__(trace_id(self.traceparent or parent))
         self.is_recorded = self._span.is_recording()
 
     def __enter__(self) -> Self:
         self._token = attach(trace.set_span_in_context(self._span))
-        return self
+        return super().__enter__()
 
     def __exit__(
         self,
@@ -121,6 +123,7 @@ class _OtlpSpan(Span):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        super().__exit__(kind, error, traceback)
         detach(self._token)
         # The text of an error may quote a prompt, so its class has to do.
         if kind is not None and issubclass(kind, Exception):

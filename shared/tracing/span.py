@@ -1,8 +1,10 @@
-"""A span as the rest of the code knows it: one that does nothing, and what describes one."""
+"""A span as the rest of the code knows it: those that nobody records, and what describes one."""
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
+
+from structlog.contextvars import bind_contextvars, reset_contextvars
 
 Kind = Literal["internal", "server", "client", "producer", "consumer"]
 Attributes = Mapping[str, str | int | float]
@@ -37,6 +39,27 @@ class Span:
 
     def fail(self, error_type: str) -> None:
         """Mark it as failed; `error_type` is one of few words."""
+
+
+class NamedSpan(Span):
+    """A span that nobody records. The log lines from within it name its trace."""
+
+    def __init__(self, trace_id: str) -> None:
+        """`trace_id` is empty if there is no trace."""
+        self._trace_id = trace_id
+
+    def __enter__(self) -> Self:
+        named = {"trace_id": self._trace_id} if self._trace_id else {}
+        self._logged = bind_contextvars(**named)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        reset_contextvars(**self._logged)
 
 
 class PastSpan(NamedTuple):

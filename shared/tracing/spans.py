@@ -1,14 +1,16 @@
 """Spans of this process, and the one switch for them.
 
-While the switch is off, a span is one shared object that does nothing, and OpenTelemetry is not
-even imported. No span has contents of requests or results, nor the text of an error.
+While the switch is off, OpenTelemetry is not even imported, and a span does nothing but name its
+trace in the log, if a client has begun one. No span has contents of requests or results, nor the
+text of an error.
 """
 
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from shared.tracing.span import Kind, PastSpan, Span
+from shared.tracing.span import Kind, NamedSpan, PastSpan, Span
+from shared.tracing.trace_context import trace_id
 
 if TYPE_CHECKING:
     from shared.tracing.otlp import OtlpRecorder
@@ -42,13 +44,18 @@ def is_on() -> bool:
 def span(name: str, kind: Kind = "internal", *, parent: str, links: Sequence[str] = ()) -> Span:
     """A span below `parent`; nobody records it if that is empty."""
     if _recorder is None or not parent:
-        return _UNRECORDED
+        return named(parent)
     return _recorder.span(name, kind, parent, [link for link in links if link])
+
+
+def named(traceparent: str) -> Span:
+    """No span of its own: the log lines from within it name the trace."""
+    return NamedSpan(trace_id(traceparent)) if traceparent else _UNRECORDED
 
 
 def entrance(name: str, kind: Kind, *, parent: str) -> Span:
     """A span with which work enters: below `parent`, or the first one of a new trace."""
-    return _UNRECORDED if _recorder is None else _recorder.span(name, kind, parent, ())
+    return named(parent) if _recorder is None else _recorder.span(name, kind, parent, ())
 
 
 def linked(name: str, *, links: Sequence[str]) -> Span:

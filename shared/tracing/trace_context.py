@@ -21,6 +21,12 @@ def usable(parent: object, state: object) -> tuple[str, str]:
     return parent, str(state) if is_usable else ""
 
 
+def trace_id(traceparent: str) -> str:
+    """The id of the trace, in hexadecimal; empty if there is none."""
+    found = _TRACEPARENT.fullmatch(traceparent)
+    return found[1] if found else ""
+
+
 def of_batch(batch_id: str, traceparent: str) -> str:
     """The `traceparent` of the batch's own span, for the spans below it.
 

@@ -296,5 +296,5 @@ async def _purge(amqp_url: str) -> None:
     await bus.close()
     async with await aio_pika.connect(amqp_url) as connection:
         channel = await connection.channel()
-        for name in topology.QUEUE_ARGUMENTS:
+        for name in topology.REQUIRED_QUEUES:
             await (await channel.get_queue(name)).purge()

@@ -244,7 +244,7 @@ async def test_what_is_missing_in_the_broker_is_said_and_not_made(site: Site) ->
     with pytest.raises(SetupError) as found:
         await Bus(url).connect(declares=False)
 
-    wanted = {*topology.EXCHANGE_TYPES, *topology.QUEUE_ARGUMENTS}
+    wanted = {*topology.EXCHANGE_TYPES, *topology.REQUIRED_QUEUES}
     assert set(re.findall(r"(?:exchange|queue) '([^']+)'", str(found.value))) == wanted
     assert "batchyard topology --definitions" in str(found.value)
     with pytest.raises(SetupError, match="does not let us declare"):

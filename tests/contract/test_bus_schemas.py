@@ -17,16 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.envelope import Envelope, malformed, unauthorised
-from shared.bus import messages, replays
+from shared.bus import live_messages, messages, replays
+from shared.bus.live_messages import Asked
 from shared.bus.messages import MAX_BYTES_KEYWORD, RejectedError
 from shared.bus.received import RECEIVED
-from shared.bus.topology import SUBMIT_EXCHANGE
+from shared.bus.topology import SUBMIT_EXCHANGE, live_key
 from shared.openai.endpoints import ENDPOINTS
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _TENANT = "acme"
 _DIRECT_REPLY = "amq.rabbitmq.reply-to"
-_NAMES = sorted(RECEIVED)
+_NAMES = sorted([*RECEIVED, live_messages.REQUEST])
 
 
 def _plain(longest: int) -> st.SearchStrategy[str]:
@@ -113,6 +114,9 @@ def _refusal(name: str, body: Any) -> list[str] | None:
                 return None if submission.endpoint in ENDPOINTS else ["endpoint"]
             case messages.CANCEL:
                 messages.decode_cancellation(data)
+            case live_messages.REQUEST:
+                request = messages.checked(data, live_messages.LiveRequest)
+                return None if request.endpoint in ENDPOINTS else ["endpoint"]
             case _:
                 replays.decode_replay(data)
     except RejectedError as error:
@@ -126,10 +130,13 @@ def _complaints(name: str, properties: dict[str, Any]) -> list[str]:
     if sent.get("reply_to") == _DIRECT_REPLY:
         # As the broker does.
         sent["reply_to"] += ".g1h2="
-    envelope = Envelope(
-        sent.pop("user_id", None) or None, SUBMIT_EXCHANGE, RECEIVED[name].key(_TENANT), sent, {}
-    )
-    found = [reason.message for reason in (*unauthorised(envelope), *malformed(envelope))]
+    user = sent.pop("user_id", None) or None
+    if name == live_messages.REQUEST:
+        asked = Asked(user, live_key(_TENANT), sent, {})
+        found = [reason.message for reason in live_messages.malformed(asked)]
+    else:
+        envelope = Envelope(user, SUBMIT_EXCHANGE, RECEIVED[name].key(_TENANT), sent, {})
+        found = [reason.message for reason in (*unauthorised(envelope), *malformed(envelope))]
     encoding = sent.get("content_encoding", "")
     try:
         messages.unpacked(gzip.compress(b"{}") if encoding == "gzip" else b"{}", encoding)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from shared.scopes import Scope
+from shared.state.batches import Told
 from tests.contract.conftest import Caller, batch_params, row, rows
 from tests.contract.engine import REFUSE, WAIT
 from tests.contract.installing import installed_for_node, untested
@@ -49,6 +50,7 @@ def test_a_person_steers_batches_in_a_browser(acme: Caller, chromium: str, tmp_p
     paced = acme.create(rows(*[WAIT] * 400), metadata={"label": "nightly tags"})["id"]
     acme.until(paced, "in_progress")
     _pretend_pace(acme, paced)
+    _pretend_end_and_cost(acme, paced)
 
     found = _steps(
         folder,
@@ -76,6 +78,9 @@ def test_a_person_steers_batches_in_a_browser(acme: Caller, chromium: str, tmp_p
     assert found["appeared"] and found["cancelled"] and found["filtered"] == 1
     assert "Is the sky blue?" in found["results"]
     assert "tiny@cpu" in found["fleet"]
+    assert "0.0417 EUR" in found["paced"] and "41.7 s of GPUs" in found["paced"]
+    assert "17 min to 50 min left" in found["paced"]
+    assert "as 19 batches like it" in found["paced"]
     assert found["plain"] >= 3
     assert "Completed" in found["plainBatch"]
     assert found["signedOut"].endswith("/ui/sign-in?next=%2Fui%2Fbatches")
@@ -93,6 +98,21 @@ def _pretend_pace(caller: Caller, batch_id: str) -> None:
     redis = caller.yard.redis
     redis.delete(f"{{batchyard}}:pace:{batch_id}")
     redis.rpush(f"{{batchyard}}:pace:{batch_id}", *marks)
+
+
+def _pretend_end_and_cost(caller: Caller, batch_id: str) -> None:
+    """What a batch knows whose engine counts its time, on a lane where others have ended."""
+    at = int(time.time()) + 1015
+    basis = {"pace": "batch", "batches": 19, "start_seconds": 0}
+    told = {"finish_at": at, "finish_p80_at": at + 2000, "rests_on": basis}
+    caller.yard.on_state(lambda state: state.batches.predict([Told(batch_id, json.dumps(told))]))
+    caller.yard.redis.hset(
+        f"{{batchyard}}:batch:{batch_id}",
+        mapping={
+            "spent": '{"tiny@cpu":41700000}',
+            "prices": '{"currency": "eur", "pools": {"cpu": 3.6}}',
+        },
+    )
 
 
 def _steps(folder: Path, **given: object) -> dict[str, Any]:

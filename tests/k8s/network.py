@@ -20,6 +20,11 @@ class Outside(NamedTuple):
 
 CLIENT = Outside("client", {"batchyard-client": "true"})
 PROMETHEUS = Outside("prometheus", {"kubernetes.io/metadata.name": "monitoring"})
+COLLECTOR = Outside(
+    "collector",
+    {"kubernetes.io/metadata.name": "monitoring"},
+    {"app.kubernetes.io/name": "opentelemetry-collector"},
+)
 STRANGER = Outside("stranger", {"kubernetes.io/metadata.name": "default"})
 NAMES = Outside("dns", {"kubernetes.io/metadata.name": "kube-system"}, {"k8s-app": "kube-dns"})
 NODE_NAMES = Outside("node-dns", None, address="169.254.20.10")
@@ -33,7 +38,7 @@ _ANY = "any"
 
 def flows(documents: list[Document]) -> set[Flow]:
     """From, to and port of every connection that is let through; `any` for all ports."""
-    outside = (CLIENT, PROMETHEUS, STRANGER, NAMES, NODE_NAMES, INTERNET, INTERNET_6)
+    outside = (CLIENT, PROMETHEUS, COLLECTOR, STRANGER, NAMES, NODE_NAMES, INTERNET, INTERNET_6)
     parties: list[Party] = [*pods(documents), *outside]
     policies = [d["spec"] for d in documents if d["kind"] == "NetworkPolicy"]
     return {

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from shared.openai.endpoints import ENDPOINTS
+
 _MONITORING = Path(__file__).parents[2] / "k8s/base/monitoring.yaml"
 _RULES: dict[str, Any] = next(
     document["spec"]
@@ -70,6 +72,13 @@ WELL = {
     "batchyard_webhooks_overdue_seconds": "0x100 0+60x10 0x248",
     'batchyard_http_requests_total{status="200"}': "0+100x360",
     'batchyard_http_requests_total{status="503"}': "0+2x360",
+    'batchyard_http_requests_total{method="POST",route="/v1/responses",status="200"}': "0+50x360",
+    # A quarter of an hour in which every seventh call fails, and then hardly one.
+    'batchyard_http_requests_total{method="POST",route="/v1/responses",status="503"}': (
+        "0x100 0+8x4 32x255"
+    ),
+    'batchyard_batch_seconds_left{batch="b",tenant="acme",until="p80"}': "50000-60x360",
+    'batchyard_batch_seconds_left{batch="b",tenant="acme",until="window"}': "60000-60x360",
 }
 
 
@@ -102,6 +111,13 @@ PLANTED = {
         )
     ],
     "BatchyardWindowClosesSoon": [Planted({"batchyard_next_window_seconds": "7200-60x120"}, 63)],
+    "BatchyardBatchMayBeLate": [
+        Planted(
+            {'batchyard_batch_seconds_left{batch="b",tenant="acme",until="p80"}': "70000-60x360"},
+            12,
+            {"batch": "b", "tenant": "acme"},
+        )
+    ],
     "BatchyardManyBatchesFail": [
         Planted(
             {
@@ -145,13 +161,30 @@ PLANTED = {
     "BatchyardDeadLetters": [Planted({"batchyard_dead_letters": "0x5 1x1434"}, 7)],
     "BatchyardWebhooksLate": [Planted({"batchyard_webhooks_overdue_seconds": "0+60x360"}, 22)],
     "BatchyardGatewayErrors": [
-        Planted({'batchyard_http_requests_total{status="503"}': "0+6x360"}, 20)
+        Planted({'batchyard_http_requests_total{status="503"}': "0+12x360"}, 20)
+    ],
+    "BatchyardLiveCallsFail": [
+        Planted(
+            {
+                'batchyard_http_requests_total{method="POST",route="/v1/responses",status="503"}': (
+                    "0+8x360"
+                )
+            },
+            70,
+        )
     ],
 }
 
 
 def test_each_alert_is_planted() -> None:
     assert list(PLANTED) == list(_ALERTS)
+
+
+def test_live_calls_are_those_of_all_endpoints() -> None:
+    [routes] = set(re.findall('route=~"(.*?)"', _ALERTS["BatchyardLiveCallsFail"]["expr"]))
+
+    assert all(re.fullmatch(routes, path) for path in ENDPOINTS)
+    assert not re.fullmatch(routes, "/v1/batches")
 
 
 @pytest.fixture(scope="module")

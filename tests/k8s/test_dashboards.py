@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -32,7 +33,7 @@ _PANELS = [
     for target in panel["targets"]
 ]
 #: What a reader chooses, or Grafana by itself.
-_VALUES = {"$lane": "m@l4", "$tenant": "acme", "$__rate_interval": "5s"}
+_VALUES = {"$lane": "m@l4", "$tenant": "acme", "$batch": "batch_1", "$__rate_interval": "5s"}
 
 
 class _Growing(BaseHTTPRequestHandler):
@@ -118,6 +119,17 @@ def test_each_dashboard_is_in_compose() -> None:
     mounted = {volume.split(":")[0] for volume in compose["services"]["grafana"]["volumes"]}
 
     assert {f"./k8s/monitoring/{name}.json" for name in _DASHBOARDS} <= mounted
+
+
+def test_the_traces_of_a_batch_are_asked_of_the_datasource_that_compose_provides() -> None:
+    provided = yaml.safe_load((_FOLDER / "grafana-datasources.yaml").read_text())["datasources"]
+    [link] = _DASHBOARDS["batch"]["links"]
+    [pane] = json.loads(parse_qs(urlsplit(link["url"]).query)["panes"][0]).values()
+    [query] = pane["queries"]
+
+    assert {one.get("uid"): one["type"] for one in provided}[pane["datasource"]] == "tempo"
+    # The attribute is that of docs/traces.md.
+    assert query["query"] == '{ span.batchyard.batch.id = "${batch}" }'
 
 
 def test_a_panel_of_the_fleet_never_adds_up_what_every_dispatcher_shows() -> None:

@@ -15,6 +15,8 @@ from tests.k8s.rendering import MANIFESTS, OVERLAYS, ROOT, Document, read, rende
 _GPU_FAMILIES = ("h100", "a100", "l4")
 _RAY = ("ray-head", *(f"ray-{family}" for family in _GPU_FAMILIES), "ray-cpu")
 _OURS = ("gateway", "dispatcher")
+#: Both are in the namespace that may scrape.
+_MONITORING = ("prometheus", "collector")
 #: Addresses that are no pod's.
 _PLACES = ("internet", "internet-6", "node-dns")
 
@@ -73,9 +75,9 @@ def test_exactly_the_named_pairs_talk(documents: list[Document]) -> None:
     expected = {
         ("client", "gateway", 8000),
         ("client", "rabbitmq", 5672),
-        ("prometheus", "gateway", 8000),
-        ("prometheus", "dispatcher", 8001),
-        ("prometheus", "rabbitmq", 15692),
+        *((namespace, "gateway", 8000) for namespace in _MONITORING),
+        *((namespace, "dispatcher", 8001) for namespace in _MONITORING),
+        *((namespace, "rabbitmq", 15692) for namespace in _MONITORING),
         ("dispatcher", "ray-head", 8265),
         *(("gateway", pod, 18800) for pod in there if pod.startswith("ray-")),
         ("rabbitmq", "rabbitmq", "any"),
@@ -85,10 +87,12 @@ def test_exactly_the_named_pairs_talk(documents: list[Document]) -> None:
         *((room, "rabbitmq", 5672) for room in _OURS),
         *((room, p, port) for room in (*_OURS, *_RAY) for p in _PLACES for port in (443, 9000)),
         *((one, other, "any") for one in _RAY for other in _RAY),
-        *(("prometheus", node, 8080) for node in _RAY),
+        *((namespace, node, 8080) for node in _RAY for namespace in _MONITORING),
+        # Lane jobs are on the head, and engines trace nothing.
+        *((room, "collector", 4318) for room in (*_OURS, "ray-head")),
         *((pod, names, 53) for pod in there for names in ("dns", "node-dns")),
     }
-    outside = {"client", "prometheus", "dns", *_PLACES}
+    outside = {"client", *_MONITORING, "dns", *_PLACES}
     assert flows(documents) == {flow for flow in expected if {*flow[:2]} <= there | outside}
 
 

@@ -101,6 +101,7 @@ end
 if status == 'in_progress' then
   local values = redis.call('HMGET', key, 'slices_total', 'slices_given_up')
   if committed + tonumber(values[2] or 0) == tonumber(values[1]) then
+    learn_end(lane, id)
     transition(id, 'rows_finished')
   else
     report_progress(id)

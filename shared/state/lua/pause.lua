@@ -8,6 +8,8 @@ if not status then return 'missing' end
 if status ~= 'validating' and status ~= 'in_progress' then return status end
 if (values[2] ~= false) == is_pause then return 'repeat' end
 if is_pause then redis.call('HSET', key, 'paused', '1') else redis.call('HDEL', key, 'paused') end
+-- While it waits for its user, its end cannot be predicted, nor anything learned from it.
+redis.call('HDEL', key, 'predicted', 'foreseen', 'foreseen_later')
 -- A paused batch is no work for its lanes: it keeps no lane job alive and is not fed.
 if status == 'in_progress' then
   local lanes = words(values[3])

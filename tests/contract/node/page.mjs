@@ -80,6 +80,7 @@ found.filtered = await page.locator("tbody tr").count();
 
 await page.goto(`/ui/batches/${given.paced}`);
 await page.getByText("left", { exact: false }).first().waitFor(patience);
+found.paced = await page.locator("main").innerText();
 await look(page, "batch-paced");
 await page.goto(`/ui/batches/${given.mixed}`);
 await look(page, "batch");

@@ -1,6 +1,7 @@
 """`batchyard doctor` at real servers, each with a fault that was planted."""
 
 import shlex
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from typer.testing import CliRunner
 from cli import servers
 from cli.__main__ import app
 from cli.doctor import rabbitmq as of_rabbitmq
+from cli.doctor import ray as of_ray
 from cli.doctor import redis as of_redis
 from cli.doctor import s3 as of_s3
 from cli.doctor.finding import Finding, Level
 from cli.servers import free_port
 from shared.bus import topology
 from shared.bus.connection import Bus
+from shared.engines import EngineRecord
 from shared.errors import SetupError
 from shared.state import State
 from shared.storage import Storage
@@ -138,6 +141,29 @@ async def test_a_broker_that_cannot_be_used_is_told_from_one_that_refuses_the_lo
 
     assert [text.split(" (")[0] for text in nobody] == ["it does not answer"]
     assert list(stranger) == ["it refuses the login"]
+
+
+async def test_engines_are_named_that_do_not_run_and_those_that_nobody_looks_at(
+    own_state: State,
+) -> None:
+    now = time.time()
+    engines = [
+        EngineRecord(lane="a@l4", state="running", since=now, seen_at=now),
+        EngineRecord(lane="b@l4", state="failed", since=now, seen_at=now, reason="No such model."),
+        EngineRecord(lane="c@l4", state="waiting", since=now, seen_at=now, reason="No room."),
+        EngineRecord(lane="d@l4", state="running", since=now, seen_at=now - 100),
+    ]
+    await own_state.engines.look(0, engines, [], day=0)
+
+    found = [one async for one in of_ray.look_at_engines(own_state)]
+
+    assert [(one.level, one.says) for one in found] == [
+        (Level.OK, "a@l4 is running"),
+        (Level.FAILED, "b@l4 is failed: No such model."),
+        (Level.WARNING, "c@l4 is waiting: No room."),
+        (Level.FAILED, "d@l4: nobody has looked at it for 100 s"),
+    ]
+    assert all(one.do for one in found[1:])
 
 
 def test_a_folder_without_a_fleet_is_wrong_use(tmp_path: Path) -> None:

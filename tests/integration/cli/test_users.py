@@ -52,6 +52,7 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
             url,
             publish(topology.SUBMIT_EXCHANGE, f"submit.v1.{name}", user_id=name),
             publish(topology.SUBMIT_EXCHANGE, f"cancel.v1.{name}", user_id=name),
+            publish(topology.LIVE_EXCHANGE, topology.live_key(name), user_id=name),
         )
     service = amqp_url(broker_dir, None)
     for name in ("acme", "globex"):
@@ -71,9 +72,11 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
     [
         publish(topology.SUBMIT_EXCHANGE, "submit.v1.globex"),
         publish(topology.SUBMIT_EXCHANGE, "cancel.v1.globex"),
+        publish(topology.LIVE_EXCHANGE, "live.v1.globex"),
         publish(topology.EVENTS_EXCHANGE, "batch.completed.acme.batch_1"),
         publish(topology.DEAD_EXCHANGE, topology.DEAD_KEY),
         publish("", topology.SUBMIT_QUEUE),
+        publish("", topology.LIVE_QUEUE),
         publish("", "sub.globex.main"),
         declare("sub.acme.another"),
         declare("sub.acme.main"),
@@ -85,15 +88,18 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
         declare("sub.globex.mine"),
         declare("reply.globex.mine"),
         take(topology.SUBMIT_QUEUE),
+        take(topology.LIVE_QUEUE),
         take(topology.DEAD_QUEUE),
         take("sub.globex.main"),
     ],
     ids=[
         "submit for another",
         "cancel for another",
+        "a live call for another",
         "forge an event",
         "forge a dead letter",
         "our queue by the default exchange",
+        "our queue of live calls by the default exchange",
         "another's queue by the default exchange",
         "declare a further queue",
         "declare a queue again, with arguments of its own",
@@ -105,6 +111,7 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
         "declare another's subscription",
         "declare another's replies",
         "read submissions",
+        "read live calls",
         "read dead letters",
         "read another's events",
     ],

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from structlog.contextvars import get_contextvars
 
 from shared.tracing import spans
 from shared.tracing.span import PastSpan
@@ -47,12 +48,13 @@ def test_a_span_that_is_sent_again_has_the_same_id(collector: Collector) -> None
 
 def test_spans_stand_below_the_open_one_in_another_process(collector: Collector) -> None:
     with spans.entrance("call", "server", parent="") as call:
-        handed_over = spans.current()
+        handed_over, logged = spans.current(), get_contextvars()
     with spans.span("work", parent=handed_over):
         pass
     spans.flush(10)
 
     outer, inner = collector.spans
+    assert logged == {"trace_id": outer.trace_id}
     assert handed_over == call.traceparent
     assert (inner.trace_id, inner.parent_id) == (outer.trace_id, outer.span_id)
 

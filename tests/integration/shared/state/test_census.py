@@ -1,9 +1,16 @@
+import json
+import time
+
+import msgspec
 from redis.asyncio import Redis
 
 from cli import servers
+from shared.engines import EngineRecord
 from shared.lifecycle import Event, Status
 from shared.state import State
-from tests.batches import LANE, in_progress, validating
+from shared.state.batches import Told
+from tests.batches import LANE, claim, feed, in_progress, part, validating
+from tests.fleet_counts import REPLICA
 
 
 async def test_an_empty_fleet_has_nothing_to_count(state: State) -> None:
@@ -80,3 +87,43 @@ async def test_the_next_window_is_that_of_the_batch_that_closes_first(state: Sta
     await validating(state, expires_at=1_900_000_100)
 
     assert (await state.census.take()).next_window_at == 1_900_000_100
+
+
+async def test_what_a_replica_has_counted_is_added_once_however_often_it_is_told(
+    state: State,
+) -> None:
+    now = time.time()
+    engine = EngineRecord(lane=LANE, state="running", since=now, seen_at=now)
+    await state.engines.look(0, [engine], [], day=0)
+    later = msgspec.structs.replace(REPLICA, clock=101.0, live_micros=12, preemptions=4)
+    other = msgspec.structs.replace(REPLICA, replica="other")
+
+    for told in ([REPLICA], [REPLICA], [later, other], [REPLICA]):
+        await state.engines.count(LANE, told)
+
+    counted = await state.census.take()
+    totals = {one.what: one.number for one in counted.totals}
+    assert (totals["gpu_live"], totals["preemptions"]) == (12 + 5, 4 + 1)
+    assert (totals["prefix_queries"], totals["prefix_hits"]) == (20, 12)
+    assert sorted(counted.replicas[LANE], key=lambda one: one.replica) == [other, later]
+    [today] = await state.engines.seconds(int(time.time()) // 86_400)
+    assert today.live == 17
+
+
+async def test_the_batches_that_have_run_longest_are_shown_one_by_one(state: State) -> None:
+    first = await in_progress(state, slices=2)
+    await feed(state, first)
+    [one] = await claim(state)
+    await state.claims.commit(one, part(one, failed=2)._replace(spent="gpu=70"))
+    basis = {"pace": "lane", "batches": 0, "start_seconds": 0}
+    told = {"finish_at": 10, "finish_p80_at": 20, "rests_on": basis}
+    await state.batches.predict([Told(first, json.dumps(told))])
+    second = await in_progress(state, tenant="other")
+    await validating(state)
+
+    running = (await state.census.take()).running
+
+    assert [(one.id, one.tenant) for one in running] == [(first, "acme"), (second, "other")]
+    assert running[0][2:8] == (20, 8, 2, 30, 20, 70)
+    assert (running[0].finish_at, running[0].finish_p80_at) == (10, 20)
+    assert running[1].finish_at is None

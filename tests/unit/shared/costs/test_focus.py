@@ -65,15 +65,16 @@ def test_a_days_charge_names_tenant_engine_time_and_money() -> None:
 
 
 def test_starting_and_idle_time_is_nobodys_and_has_the_prices_of_now() -> None:
-    engine = EngineSeconds("m@h100", starting=_HOUR, total=4 * _HOUR, rows=_HOUR)
+    engine = EngineSeconds("m@h100", starting=_HOUR, total=5 * _HOUR, rows=_HOUR, live=_HOUR)
 
     found = list(rows(_costs([], [engine])))
 
     assert [(row["x_GpuUse"], row["SubAccountId"]) for row in found] == [
+        ("live", None),
         ("starting", None),
         ("idle", None),
     ]
-    assert [row["BilledCost"] for row in found] == [Decimal("3.6"), Decimal("7.2")]
+    assert [row["BilledCost"] for row in found] == [Decimal("3.6"), Decimal("3.6"), Decimal("7.2")]
 
 
 @given(st.lists(st.tuples(_MICROS, st.sampled_from(["acme", "globex"])), max_size=20))

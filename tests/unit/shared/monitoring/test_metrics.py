@@ -57,14 +57,35 @@ def test_a_lane_whose_job_never_beat_has_no_silence() -> None:
 
 
 def test_gpu_seconds_of_all_uses_are_all_of_the_engines_time() -> None:
-    numbers = {"gpu_total": 100, "gpu_rows": 60, "gpu_starting": 15}
+    numbers = {"gpu_total": 100, "gpu_rows": 60, "gpu_starting": 15, "gpu_live": 5}
     text = _shown(
         totals=[Total(what, "m@l4", "-", 1_000_000 * count) for what, count in numbers.items()]
     )
 
-    uses = {"rows": 60.0, "starting": 15.0, "idle": 25.0}
+    uses = {"batch": 60.0, "live": 5.0, "starting": 15.0, "idle": 20.0}
     for use, seconds in uses.items():
         assert f'batchyard_gpu_seconds_total{{lane="m@l4",use="{use}"}} {seconds}' in text
+
+
+def test_a_running_batch_shows_how_far_it_is_and_when_it_will_have_ended() -> None:
+    text = _shown()
+
+    labels = 'batch="batch_1",{}tenant="acme"'
+    rows = labels.format('outcome="left",')
+    assert f"batchyard_batch_rows{{{rows}}} 5.0" in text
+    for until, seconds in {"p50": 100.0, "p80": 200.0, "window": 4000.0}.items():
+        left = f'batch="batch_1",tenant="acme",until="{until}"'
+        assert f"batchyard_batch_seconds_left{{{left}}} {seconds}" in text
+
+
+def test_the_error_of_predicted_ends_is_a_mean_over_all_parts_of_the_range() -> None:
+    ends = {"ended_p50": 5, "ended_p80": 3, "ended_later": 2, "end_error": 2500}
+    text = _shown(totals=[Total(what, "m@l4", "creation", count) for what, count in ends.items()])
+
+    labels = 'lane="m@l4",made="creation"'
+    assert f"batchyard_end_prediction_error_count{{{labels}}} 10.0" in text
+    assert f"batchyard_end_prediction_error_sum{{{labels}}} 2.5" in text
+    assert 'batchyard_predicted_ends_total{ended="later",lane="m@l4",made="creation"} 2.0' in text
 
 
 def test_the_largest_tenants_have_names_and_all_others_are_one() -> None:

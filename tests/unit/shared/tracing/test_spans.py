@@ -2,11 +2,13 @@ import subprocess
 import sys
 
 import pytest
+from structlog.contextvars import get_contextvars
 
 from shared.errors import SetupError
 from shared.tracing import spans
 
 _PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+_OTHER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
@@ -30,9 +32,22 @@ def test_nothing_is_loaded_or_recorded_while_it_is_off(environment: dict[str, st
 
 
 def test_all_spans_are_one_object_while_it_is_off() -> None:
-    with spans.span("a", parent=_PARENT) as one, spans.linked("b", links=[_PARENT]) as other:
+    with spans.span("a", parent="") as one, spans.linked("b", links=[_PARENT]) as other:
         assert one is other
         assert one.traceparent == ""
+
+
+def test_log_lines_name_the_trace_of_a_client_while_it_is_off() -> None:
+    with spans.entrance("a", "server", parent=_PARENT) as span:
+        inside = get_contextvars()
+        with spans.named(_OTHER):
+            deeper = get_contextvars()
+        outer = get_contextvars()
+
+    assert span.traceparent == ""
+    assert inside == outer == {"trace_id": "0af7651916cd43dd8448eb211c80319c"}
+    assert deeper == {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"}
+    assert get_contextvars() == {}
 
 
 @pytest.mark.parametrize(
