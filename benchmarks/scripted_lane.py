@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from benchmarks.scripted_engine import called
 from shared.catalog import Lane
+from shared.engines import ReplicaNumbers
 from shared.monitoring import log
 from shared.ordering.work import Work
 from shared.slices import Claim
@@ -62,6 +63,10 @@ class ScriptedEngines(LaneEngines):
 
     async def ensure(self, engine: Lane) -> None:
         """It runs."""
+
+    async def numbers(self, engine: Lane) -> list[ReplicaNumbers]:  # noqa: ARG002  # as below
+        """It counts nothing."""
+        return []
 
     def client(self, engine: Lane) -> Engine:  # noqa: ARG002  # there is one for all
         return ScriptedClient(self.port)

@@ -90,6 +90,8 @@ class Batch:
     #: The first slice that is not claimed, and when one last was.
     next_slice: int = field(init=False, default=0)
     claimed_at: float = field(init=False, default=0.0)
+    #: When the first one was.
+    began_at: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.left = len(self.rows)
@@ -118,6 +120,8 @@ class _Running(NamedTuple):
     number: int
     batch: Batch
     row: Row
+    #: Its number in the batch.
+    place: int
     charged: float
     cached: int
 
@@ -213,7 +217,9 @@ class Fleet:
             finishes_at = self._decoded + row.output_tokens
             heappush(
                 self._running,
-                _Running(finishes_at, next(self._numbers), batch, row, charged, cached),
+                _Running(
+                    finishes_at, next(self._numbers), batch, row, work.number, charged, cached
+                ),
             )
 
     def _claim(self) -> None:
@@ -226,6 +232,7 @@ class Fleet:
             batch = self._batches[ready.batch_id]
             self._served.charge(batch.tenant, ready.tokens)
             batch.claimed_at = self.now
+            batch.began_at = batch.began_at or self.now
             batch.next_slice = ready.index + 1
             rows = batch.slices[ready.index].rows
             for number in rows:

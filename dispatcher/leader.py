@@ -6,6 +6,7 @@ from dispatcher.bills import Bills
 from dispatcher.duties import repeat
 from dispatcher.engine_watch import EngineWatch
 from dispatcher.job_records import JobRecords
+from dispatcher.predictions import Predictions
 from dispatcher.reaper import Reaper
 from dispatcher.rounds import Rounds
 from dispatcher.webhooks import Deliverer
@@ -14,6 +15,9 @@ from shared.tasks import end
 
 #: How often Ray is asked about its engines, which bounds what is not known of their seconds.
 _LOOK_SECONDS = 2
+
+#: How often the ends of batches are foreseen.
+_FORESEE_SECONDS = 2
 
 
 class Leader:
@@ -26,6 +30,7 @@ class Leader:
         windows: Windows,
         reaper: Reaper,
         deliverer: Deliverer,
+        predictions: Predictions,
         job_records: JobRecords | None = None,
         engine_watch: EngineWatch | None = None,
         bills: Bills | None = None,
@@ -38,6 +43,7 @@ class Leader:
         self._windows = windows
         self._reaper = reaper
         self._deliverer = deliverer
+        self._predictions = predictions
         self._job_records = job_records
         self._engine_watch = engine_watch
         self._bills = bills
@@ -56,6 +62,7 @@ class Leader:
                 # These two return only when Redis is lost.
                 repeat(self._windows.watch, every_seconds=1),
                 repeat(self._deliverer.deliver, every_seconds=1),
+                repeat(self._predictions.look, every_seconds=_FORESEE_SECONDS),
                 repeat(self._reaper.release_claims, every_seconds=1),
                 repeat(self._reaper.expire, every_seconds=5),
                 repeat(self._reaper.sweep, every_seconds=5),

@@ -27,6 +27,7 @@ from shared.state import KnownBatch, NewBatch, PackedAcceptance, RateStatus, Sta
 from shared.storage import Storage
 from shared.submission.accept import conflict, new_batch
 from shared.submission.admission import NewBatchCall, NewBatchQuota, Reached, refusal_text
+from shared.tracing import spans
 
 log = structlog.get_logger()
 
@@ -202,6 +203,7 @@ class Packer:
             body,
             offset=manifest.start,
             tenant=manifest.tenant,
+            priority=manifest.priority,
             expires_at=manifest.expires_at,
         )
 
@@ -221,13 +223,14 @@ class Packer:
                 reason = Reason("idempotency_conflict", str(conflict(message_id)), "message_id")
                 return RejectedError([reason])
             case "started" if batch.start is not None:
-                log.info(
-                    "batch.planned",
-                    batch_id=batch.id,
-                    lane=batch.start.lane,
-                    requests=batch.start.fields["total"],
-                    slices=len(batch.start.slices),
-                )
+                with spans.named(str(batch.fields.get("traceparent", ""))):
+                    log.info(
+                        "batch.planned",
+                        batch_id=batch.id,
+                        lane=batch.start.lane,
+                        requests=batch.start.fields["total"],
+                        slices=len(batch.start.slices),
+                    )
         return None
 
 

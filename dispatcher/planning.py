@@ -162,7 +162,14 @@ class Planner:
         await self._outlooks.look([lane.name for lane in self._catalog.lanes()])
 
     def plan_inline(
-        self, endpoint: str, body: bytes, *, offset: int, tenant: str, expires_at: int
+        self,
+        endpoint: str,
+        body: bytes,
+        *,
+        offset: int,
+        tenant: str,
+        priority: int = 5,
+        expires_at: int,
     ) -> Start | None:
         """The plan of an input at hand, which begins at `offset` of its object.
 
@@ -184,10 +191,13 @@ class Planner:
         if len(slices) > _SLICES_A_WRITE:
             return None
         shares.count(slices)
-        warnings = self._outlooks.warnings(tenant, endpoint, shares.tokens, expires_at=expires_at)
+        ends, warnings = self._outlooks.predicted_end(
+            tenant, endpoint, shares.tokens, priority=priority, expires_at=expires_at
+        )
         fields = {
             **self._fields(check, shares),
             **self._outlooks.predicted_cost(shares.tokens),
+            **ends,
             **_warnings([*warnings, *check.warnings]),
         }
         quota = self._quota_of(shares, tenant)
@@ -291,14 +301,18 @@ class Planner:
         quota = self._quota_of(shares, record.tenant)
         try:
             await self._outlooks.look(shares.lanes)
-            expires_at = record.number("expires_at")
-            warnings = self._outlooks.warnings(
-                record.tenant, record.fields["endpoint"], shares.tokens, expires_at=expires_at
+            ends, warnings = self._outlooks.predicted_end(
+                record.tenant,
+                record.fields["endpoint"],
+                shares.tokens,
+                priority=record.number("priority"),
+                expires_at=record.number("expires_at"),
             )
             fields = {
                 **_place(record),
                 **self._fields(check, shares),
                 **self._outlooks.predicted_cost(shares.tokens),
+                **ends,
                 **_warnings([*warnings, *check.warnings]),
             }
             is_ours = await self._apply(record.id, plan, fields, slices, quota)

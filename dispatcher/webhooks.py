@@ -25,6 +25,7 @@ from shared.state.webhook_deliveries import Due, Outcome
 from shared.state.webhook_trials import Trial
 from shared.tasks import end
 from shared.tenant_slots import TenantSlots
+from shared.tracing import spans
 
 log = structlog.get_logger()
 
@@ -112,6 +113,10 @@ class Deliverer:
         return _SWEEP_SECONDS if wait is None else wait
 
     async def _attempt(self, due: Due) -> None:
+        with spans.named(due.traceparent):
+            await self._send(due)
+
+    async def _send(self, due: Due) -> None:
         body, at = due.event.to_bytes(), int(time.time())
         signed = dict(headers(due.id, at, body, due.secrets))
         with calling(due) as span:

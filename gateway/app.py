@@ -37,6 +37,7 @@ from gateway.dependencies import Services
 from gateway.dry_run import DryRuns
 from gateway.live_client import LiveClient
 from gateway.live_doors import LiveDoors
+from gateway.live_messages import LiveMessages
 from gateway.live_request import LiveModels
 from gateway.open_streams import OpenStreams
 from gateway.settings import GatewaySettings
@@ -58,7 +59,6 @@ from shared.state import State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
 from shared.tasks import end
-from shared.tracing import spans
 
 log = structlog.get_logger()
 
@@ -91,42 +91,43 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
             relaying = asyncio.create_task(_relay(state, bus, settings).run())
-            yield {
-                "services": Services(
-                    settings,
-                    catalog,
-                    catalog_changed_at,
-                    NewBatchQuota.of(settings, catalog),
+            services = Services(
+                settings,
+                catalog,
+                catalog_changed_at,
+                NewBatchQuota.of(settings, catalog),
+                state,
+                storage,
+                bus,
+                relaying,
+                guard,
+                DryRuns(
                     state,
                     storage,
-                    bus,
-                    relaying,
-                    guard,
-                    DryRuns(
-                        state,
-                        storage,
-                        catalog,
-                        Limits(
-                            settings.max_rows_per_batch,
-                            settings.max_embedding_inputs,
-                            custom_id_characters=settings.max_custom_id_characters,
-                        ),
-                        mixed_batches=settings.mixed_batches,
-                        strict_input=settings.strict_input,
-                        places=settings.places,
-                        max_dataset_rows=settings.max_dataset_rows,
+                    catalog,
+                    Limits(
+                        settings.max_rows_per_batch,
+                        settings.max_embedding_inputs,
+                        custom_id_characters=settings.max_custom_id_characters,
                     ),
-                    watchers,
-                    open_streams,
-                    downloads,
-                    live_calls,
-                    LiveModels.of(catalog),
-                    LiveDoors(state),
-                    live_client,
-                    UploadMemory(settings.upload_memory_bytes),
-                    feed,
-                )
-            }
+                    mixed_batches=settings.mixed_batches,
+                    strict_input=settings.strict_input,
+                    places=settings.places,
+                    max_dataset_rows=settings.max_dataset_rows,
+                    weights=settings.tenant_weights,
+                ),
+                watchers,
+                open_streams,
+                downloads,
+                live_calls,
+                LiveModels.of(catalog),
+                LiveDoors(state),
+                live_client,
+                UploadMemory(settings.upload_memory_bytes),
+                feed,
+            )
+            async with LiveMessages(services).answered():
+                yield {"services": services}
             # A lease that cannot be released ends by itself.
             await end(relaying)
         finally:
@@ -177,8 +178,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         calls = Calls()
         app.include_router(metrics.router(calls, settings.metrics_token.get_secret_value()))
         app.add_middleware(metrics.Counting, calls=calls)
-    if spans.is_on():
-        app.add_middleware(Traced)
+    app.add_middleware(Traced)
     errors.install(app)
     openapi.install(app, settings)
     return app

@@ -24,6 +24,7 @@ from shared.errors import (
     BatchyardError,
     BrokenObjectError,
     ConflictError,
+    DeadlineError,
     EngineDiedError,
     InvalidInputError,
     InvalidTransitionError,
@@ -93,6 +94,9 @@ def answer(error: Exception) -> Answer:  # noqa: C901, PLR0911, PLR0912  # one c
         case EngineDiedError():
             body = ErrorBody(message=DIED, type=_SERVER, code="engine_died")
             return Answer(500, body, {"x-should-retry": "false"})
+        case DeadlineError():
+            body = ErrorBody(message=str(error), type=_SERVER, code="deadline_exceeded")
+            return Answer(504, body)
         case NoEngineError():
             body = ErrorBody(message=COLD, type=_SERVER, code="engine_starting")
             return Answer(503, body, {"retry-after": "10"})

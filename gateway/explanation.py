@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared.lane_waits import Waiting
 from shared.lifecycle import Status
-from shared.openai.shapes import BatchWarning, RequestCounts
+from shared.openai.shapes import BatchWarning, Predicted, RequestCounts
 from shared.ordering.load import Load
 
 
@@ -64,22 +64,22 @@ class LaneShare(LaneNow):
     waits_for: Waiting | None
     ahead: AheadOf | None
     finish_at: int | None = Field(
-        description="Predicted end in Unix seconds. Null if it cannot be predicted."
+        description="Predicted end (P50) in Unix seconds. Null if it cannot be predicted."
     )
+    finish_p80_at: int | None = Field(description="The same for the P80.")
     failed: str | None = Field(
         description="Why the lane's engine could not start. Its rows get errors; the other lanes "
         "continue."
     )
 
 
-class Predicted(_Shape):
-    """Unix seconds, predicted from your own rows, the classes of the others' and the lane's rate.
+class PredictedRun(Predicted):
+    """When the batch will begin to run and end. It changes with what others submit."""
 
-    They change with what others submit, and can be wrong by a factor of three.
-    """
-
-    start_at: int | None = Field(description="Null once the batch has begun to run.")
-    finish_at: int
+    start_at: int | None = Field(
+        description="In Unix seconds, from what is ahead and the lane's rate. Null once the batch "
+        "has begun to run."
+    )
 
 
 class SliceTry(_Shape):
@@ -112,11 +112,11 @@ class Explanation(_Shape):
         exclude_if=lambda lanes: not lanes,
         description="Replaces `ahead` and `lane` for a batch whose requests go to several lanes.",
     )
-    predicted: Predicted | None = None
+    predicted: PredictedRun | None = None
     warnings: list[BatchWarning] = Field(
         default=[],
         exclude_if=lambda warnings: not warnings,
-        description="Only present if the predicted end is after the batch's window.",
+        description="What the batch is warned of; only present if there is something.",
     )
     running: list[SliceTry] = Field(default=[], description="Running slices, at most 20.")
     retried_slices: int = 0

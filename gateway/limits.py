@@ -17,12 +17,16 @@ def call_rates(path: str, defaults: TenantDefaults) -> tuple[Rate, ...]:
     """The rates that a call to this path counts against, for a tenant that has none of its own."""
     every = Rate("requests", defaults.requests_per_minute, 60, "requests_per_minute")
     if path in ENDPOINTS:
-        live = defaults.live_requests_per_minute
-        return (Rate("live", live, 60, "live_requests_per_minute"),)
+        return (live_rate(defaults),)
     if not path.startswith(_FILE_PATHS):
         return (every,)
     files = defaults.file_requests_per_minute
     return every, Rate("files", files, 60, "file_requests_per_minute")
+
+
+def live_rate(defaults: TenantDefaults) -> Rate:
+    """The rate of live calls."""
+    return Rate("live", defaults.live_requests_per_minute, 60, "live_requests_per_minute")
 
 
 async def limits_of(services: Services, tenant: str) -> TenantSettings:

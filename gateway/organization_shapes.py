@@ -122,7 +122,7 @@ def costs(
     *,
     by: Iterable[Grouping],
 ) -> list[CostResult]:
-    """The day's costs. `overheads` are engines whose starting and idle time counts as well.
+    """The day's costs. `overheads` are engines whose other time counts as well.
 
     That time is no tenant's, and has the prices of now.
     """
@@ -144,7 +144,7 @@ def costs(
         add(use.tenant, use.lane, use.amounts, use.micros)
     for one in overheads:
         price = prices.get(one.lane.rpartition("@")[2], 0.0)
-        for what, time in (("starting", one.starting), ("idle", one.idle)):
+        for what, time in one.overheads.items():
             if time:
                 add(None, f"{one.lane}, {what}", {currency: time / _HOUR * price}, time)
     return [

@@ -65,6 +65,12 @@ class GatewaySettings(SharedSettings):
     max_live_bytes: int = Field(
         default=33_554_432, ge=1, description="size of the body of a live call"
     )
+    live_messages_in_hand: int = Field(
+        default=256,
+        ge=2,
+        description="live calls by message that a gateway answers at once, half of them at most "
+        "for one tenant; more wait in the broker",
+    )
     cache_secret: SecretStr | None = Field(
         default=None,
         description="what keeps tenants apart in the engines' prefix caches; without it, a secret "

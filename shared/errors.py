@@ -87,6 +87,10 @@ class NoEngineError(TransientError):
     """No engine of the model takes live calls yet; one has been asked for."""
 
 
+class DeadlineError(BatchyardError):
+    """A live call could not be answered by its deadline."""
+
+
 class EngineDiedError(BatchyardError):
     """The engine died with a live call in it, which may be the reason."""
 

@@ -99,6 +99,7 @@ class TenantView(_Shape):
     enqueued_requests: int
     enqueued_tokens: dict[str, int] = Field(description="By model.")
     stored_bytes: int
+    live_calls: int = Field(description="Live calls that it makes now.")
 
 
 class Waits(_Shape):
@@ -266,6 +267,7 @@ def _tenant(
         enqueued_requests=held.requests,
         enqueued_tokens=dict(held.tokens),
         stored_bytes=held.stored_bytes,
+        live_calls=held.live_calls,
     )
 
 

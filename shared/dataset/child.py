@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 import msgspec
 
-from shared.dataset.frames import HEADER_BYTES, Kind, Read, frame, header
+from shared.dataset.frames import HEADER_BYTES, Done, Kind, Problem, Read, frame, header
 
 #: What it is asked to read: the number of an object, and bytes [start, end) of it.
 Reader = Callable[[int, int, int], Awaitable[bytes]]
@@ -25,11 +25,12 @@ _ENVIRONMENT = {
 
 
 async def said_by(
-    module: str, job: bytes, read: Reader
-) -> AsyncGenerator[tuple[Kind, bytes] | None, None]:
-    """What a process that runs the module says about the job, a frame; None if it has died.
+    module: str, job: bytes, *, sizes: Sequence[int], read: Reader, died: Problem
+) -> AsyncGenerator[tuple[Kind, bytes] | Problem | Done, None]:
+    """What a process that runs the module says about the job: frames, problems, and the end.
 
-    It ends with DONE or with None. Raises what `read` raises.
+    It reads objects of these sizes. If it dies, the problem is `died`. Raises what `read` raises,
+    and ValueError if bytes are wanted that no object has.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -44,16 +45,23 @@ async def said_by(
     try:
         await _send(process, job)
         while (said := await _next(process)) is not None:
-            kind, body = said
-            if kind is Kind.READ:
-                asked = msgspec.json.decode(body, type=Read)
-                found = await read(asked.source, asked.start, asked.end)
-                await _send(process, frame(Kind.BYTES, found))
-                continue
-            yield said
-            if kind is Kind.DONE:
-                return
-        yield None
+            match said:
+                case Kind.READ, body:
+                    asked = msgspec.json.decode(body, type=Read)
+                    if not 0 <= asked.start < asked.end <= sizes[asked.source]:
+                        text = f"{module} asks for bytes {asked.start} to {asked.end}."
+                        raise ValueError(text)
+                    found = await read(asked.source, asked.start, asked.end)
+                    await _send(process, frame(Kind.BYTES, found))
+                case Kind.PROBLEM, body:
+                    yield msgspec.json.decode(body, type=Problem)
+                case Kind.DONE, body:
+                    yield msgspec.json.decode(body, type=Done)
+                    return
+                case _:
+                    yield said
+        yield died
+        yield Done(0, 0, 1)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

@@ -2,11 +2,23 @@
 
 import io
 import os
-from typing import BinaryIO
+import resource
+from typing import BinaryIO, Protocol, TypeVar
+
+import msgspec
 
 from shared.dataset.frames import HEADER_BYTES, Kind, Read, encoded, header
 
 _READ_BYTES = 8 * 1024 * 1024
+_OPEN_FILES = 16
+
+
+class _Bounded(Protocol):
+    @property
+    def memory_bytes(self) -> int: ...
+
+
+_Job = TypeVar("_Job", bound=_Bounded)
 
 
 class Pipes:
@@ -31,6 +43,18 @@ class Pipes:
         """Say something to the parent."""
         self._taken.write(frame)
         self._taken.flush()
+
+
+def begin(pipes: Pipes, type_: type[_Job]) -> _Job:
+    """The job that the parent sends; from then on, this process has no more than it needs.
+
+    Raises EOFError if the parent is gone.
+    """
+    job = msgspec.json.decode(pipes.receive(Kind.JOB), type=type_)
+    resource.setrlimit(resource.RLIMIT_AS, (job.memory_bytes, job.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
+    os.nice(5)
+    return job
 
 
 class RemoteFile(io.RawIOBase):

@@ -6,7 +6,6 @@ address, a limit of memory, and a limit of time for each row. It reads by asking
 
 import os
 import random
-import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from shared.dataset.formats import (
     rows_of,
 )
 from shared.dataset.frames import Done, Job, Kind, Problem, encoded, frame
-from shared.dataset.pipes import Pipes, RemoteFile
+from shared.dataset.pipes import Pipes, RemoteFile, begin
 from shared.dataset.template import (
     ROW,
     MalformedTemplateError,
@@ -215,10 +214,7 @@ def main() -> None:
     """Do the job that the parent sends."""
     pipes = Pipes(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        job = msgspec.json.decode(pipes.receive(Kind.JOB), type=Job)
-        resource.setrlimit(resource.RLIMIT_AS, (job.memory_bytes, job.memory_bytes))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
-        os.nice(5)
+        job = begin(pipes, Job)
         signal.signal(signal.SIGVTALRM, _too_slow)
         try:
             # Jinja computes what is constant while it compiles.

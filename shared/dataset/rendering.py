@@ -4,8 +4,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import NamedTuple
 
-import msgspec
-
 from shared.dataset.child import said_by
 from shared.dataset.dataset import Source
 from shared.dataset.frames import Done, Job, Kind, Problem, encoded
@@ -35,25 +33,24 @@ async def rendered(
 
     Raises what `read` raises.
     """
+    sources = job.pinned.sources
 
     async def read_source(number: int, start: int, end: int) -> bytes:
-        source = job.pinned.sources[number]
-        if not 0 <= start < end <= source.size:
-            raise ValueError(f"A renderer asks for bytes {start} to {end}.")
-        return await read(source, start, end)
+        return await read(sources[number], start, end)
 
-    child = said_by("shared.dataset.renderer", encoded(Kind.JOB, job), read_source)
-    async with aclosing(child) as frames:
-        async for said in frames:
+    child = said_by(
+        "shared.dataset.renderer",
+        encoded(Kind.JOB, job),
+        sizes=[source.size for source in sources],
+        read=read_source,
+        died=DIED,
+    )
+    async with aclosing(child) as parts:
+        async for said in parts:
             match said:
-                case None:
-                    yield DIED
-                    yield Done(0, 0, 1)
-                case Kind.LINES, body:
-                    yield body
+                case Problem() | Done():
+                    yield said
                 case Kind.CARRIED, body:
                     yield Carried(body)
-                case Kind.PROBLEM, body:
-                    yield msgspec.json.decode(body, type=Problem)
                 case _, body:
-                    yield msgspec.json.decode(body, type=Done)
+                    yield body

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from shared.lifecycle import Status
 from shared.spent import of_lanes
+from shared.tracing.trace_context import trace_id
 
 _COUNTS = ("total", "completed", "failed", "input_tokens", "cached_tokens", "output_tokens")
 
@@ -51,8 +52,8 @@ def waits(fields: Mapping[str, str], ended_at: int | None) -> dict[str, int]:
 
 def _trace(fields: Mapping[str, str]) -> dict[str, str]:
     """The id of the trace that the batch's submission belongs to."""
-    parts = fields.get("traceparent", "").split("-")
-    return {"trace_id": parts[1]} if len(parts) > 1 else {}
+    found = trace_id(fields.get("traceparent", ""))
+    return {"trace_id": found} if found else {}
 
 
 def _time(fields: Mapping[str, str], name: str) -> int | None:

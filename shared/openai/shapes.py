@@ -140,6 +140,30 @@ class BatchWarning(_Shape):
     message: str
 
 
+class RestsOn(_Shape):
+    """What a prediction rests on."""
+
+    pace: Literal["batch", "kind", "lane"] = Field(
+        description="Whose rows told the engine's pace: the batch's own, those of its endpoint and "
+        "length, or all rows of the lane."
+    )
+    batches: int = Field(
+        description="How many batches that have ended the range is made of: those of the lane that "
+        "were most like this one. 0 for a range that is only supposed."
+    )
+    start_seconds: int = Field(
+        description="Seconds of the prediction in which the engine starts. 0 while it runs."
+    )
+
+
+class Predicted(_Shape):
+    """When the batch will end, in Unix seconds, as a range."""
+
+    finish_at: int = Field(description="Half of such batches have ended by then (P50).")
+    finish_p80_at: int = Field(description="Four of five such batches have ended by then (P80).")
+    rests_on: RestsOn
+
+
 class TableError(_Shape):
     """Why a table is not what, or not where, the client wanted."""
 
@@ -187,6 +211,8 @@ class Batch(_Shape):
     paused: bool = Field(default=False, exclude_if=lambda paused: not paused)
     #: Not in OpenAI's API, and only present if there is one and the batch has not ended.
     warnings: list[BatchWarning] = Field(default=[], exclude_if=lambda warnings: not warnings)
+    #: Not in OpenAI's API, and only present while the batch runs and the lane's pace is known.
+    predicted: Predicted | None = Field(default=None, exclude_if=lambda one: one is None)
     #: Not in OpenAI's API, and only present once rows have a result.
     cost: BatchCost | None = Field(default=None, exclude_if=lambda cost: cost is None)
     #: Not in OpenAI's API, and only present once it is made.

@@ -19,6 +19,7 @@ LANE_SCRIPTS = (
     "claim_suspects",
     "close_job",
     "commit",
+    "count_numbers",
     "fail_engine",
     "lose_input",
     "release",

@@ -123,6 +123,7 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
             "metadata": json.loads(metadata) if metadata else None,
             "paused": "paused" in fields and fields["status"] in PAUSABLE,
             "warnings": warnings_of(fields),
+            "predicted": predicted_of(fields),
             "cost": _cost(fields),
             "table": json.loads(fields["table"]) if "table" in fields else None,
         }
@@ -139,6 +140,15 @@ def _cost(fields: Mapping[str, str]) -> dict[str, Any] | None:
         prices = json.loads(fields["prices"])
         value = round(money(spent, prices["pools"]), 9)
         found["amount"] = {"value": value, "currency": prices["currency"].lower()}
+    return found
+
+
+def predicted_of(fields: Mapping[str, str]) -> dict[str, Any] | None:
+    """When the batch will end; None unless it runs and somebody knows."""
+    runs = fields["status"] == Status.IN_PROGRESS and "paused" not in fields
+    if not runs or "predicted" not in fields:
+        return None
+    found: dict[str, Any] = json.loads(fields["predicted"])
     return found
 
 

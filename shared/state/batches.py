@@ -48,6 +48,19 @@ class NewBatch(NamedTuple):
     start: Start | None = None
 
 
+class Told(NamedTuple):
+    """What a batch is told of its end, as texts of JSON; '' for nothing.
+
+    `foreseen` is what its lane learns from once it has ended; only the first one is kept.
+    """
+
+    batch_id: str
+    predicted: str
+    #: That it may be late.
+    late: str = ""
+    foreseen: str = ""
+
+
 class Batches:
     """The noun `batch` of State."""
 
@@ -93,6 +106,10 @@ class Batches:
         params = [msgspec.json.encode(_accept_params(batch)) for batch in batches]
         outcomes: list[PackedAcceptance] = await self._scripts.run("accept_pack", prefix, *params)
         return outcomes
+
+    async def predict(self, told: Sequence[Told]) -> None:
+        """Keep what is predicted of these batches, of those that run."""
+        await self._scripts.run_all("predict", told)
 
     async def get(self, batch_id: str) -> BatchRecord:
         """The record. Raises NotFoundError."""

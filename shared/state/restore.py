@@ -15,6 +15,7 @@ from shared.slices import Part, Slice
 from shared.state.batches import Pin
 from shared.state.claims import Claims
 from shared.state.client import Client
+from shared.state.engines import Engines
 from shared.state.files import FileRecord
 from shared.state.lanes import Lanes
 from shared.state.scripts import Scripts, pairs
@@ -113,7 +114,8 @@ class Restore:
 
     async def take_lanes(self) -> None:
         """Take all lanes and claims away from their lane jobs."""
-        lanes = Lanes(self._redis, self._scripts, self._namespace)
+        engines = Engines(self._redis, self._scripts, self._namespace)
+        lanes = Lanes(self._redis, self._scripts, self._namespace, engines)
         claims = Claims(self._redis, self._scripts, self._namespace)
         for lane in await lanes.names():
             job = await lanes.job(lane)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shared import retention
 from shared.lifecycle import FINAL, TRANSITIONS
+from shared.ordering.outlook import REMEMBERED
 from shared.ordering.waiting_batch import AGEING_SECONDS
 from shared.slices import MAX_CALL_ENTRIES
 
@@ -35,6 +36,7 @@ CONSTANTS: Mapping[str, int] = {
     "MAX_COST_TOKENS": retention.MAX_COST_TOKENS,
     "MAX_DEAD_ROWS": retention.MAX_DEAD_ROWS,
     "MAX_EVENTS": retention.MAX_EVENTS,
+    "MAX_FORESEEN": REMEMBERED,
     "MAX_OLD_SECRETS": retention.MAX_OLD_SECRETS,
     "MAX_PACE_MARKS": retention.MAX_PACE_MARKS,
     "PROGRESS_MS": retention.PROGRESS_MS,

@@ -38,12 +38,13 @@ class Usage(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """What a tenant has in its queue, and in S3."""
+    """What a tenant has in its queue, in S3, and in engines at this moment."""
 
     requests: int
     #: By model.
     tokens: Mapping[str, int]
     stored_bytes: int
+    live_calls: int = 0
 
 
 class Tenants:
@@ -122,13 +123,15 @@ class Tenants:
 
     async def held(self, tenants: Sequence[str]) -> dict[str, Holding]:
         """What each of these tenants has now."""
-        ns = self._namespace
+        ns, now_ms = self._namespace, round(1000 * time.time())
         async with self._redis.pipeline(transaction=False) as pipe:
             for tenant in tenants:
                 pipe.hgetall(f"{ns}enqueued:{tenant}")
                 pipe.hget(f"{ns}stored", tenant)
+                # Those that nobody renews any more have ended with their gateway.
+                pipe.zcount(f"{ns}live-calls:{tenant}", now_ms, "+inf")
             answers = iter(await pipe.execute())
-        return {tenant: _holding(next(answers), next(answers)) for tenant in tenants}
+        return {tenant: _holding(*(next(answers) for _ in range(3))) for tenant in tenants}
 
     async def usage(self, tenant: str, rates: Sequence[Rate]) -> Usage:
         """What the tenant uses; the rates with the calls that it may make."""
@@ -165,10 +168,10 @@ class Tenants:
         )
 
 
-def _holding(queue: Mapping[str, str], stored: str | None) -> Holding:
+def _holding(queue: Mapping[str, str], stored: str | None, live_calls: int = 0) -> Holding:
     tokens = {name.removeprefix("tokens:"): int(count) for name, count in queue.items()}
     requests = tokens.pop("requests", 0)
-    return Holding(requests, tokens, max(0, int(stored or 0)))
+    return Holding(requests, tokens, max(0, int(stored or 0)), live_calls)
 
 
 def _deaths_key(namespace: str) -> str:

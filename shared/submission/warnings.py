@@ -5,12 +5,17 @@ from datetime import UTC, datetime
 from shared.openai.shapes import BatchWarning
 
 
-def deadline_at_risk(end: float) -> BatchWarning:
-    """The batch would end at about this time (Unix seconds), after its window."""
-    at = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%MZ")
+def late_warnings(late: float | None, *, expires_at: float) -> list[BatchWarning]:
+    """That one of five such batches would end after the window; nothing if all is well."""
+    return [deadline_at_risk(late)] if late is not None and late > expires_at else []
+
+
+def deadline_at_risk(late: float) -> BatchWarning:
+    """One of five such batches would end after this time (Unix seconds), which is too late."""
+    at = datetime.fromtimestamp(late, UTC).strftime("%Y-%m-%dT%H:%MZ")
     return BatchWarning(
         code="deadline_at_risk",
-        message="At the lane's present rate and beside the other tenants' shares, the batch would "
-        f"end at about {at}, after its window. Requests that have not run by then expire: allow "
-        "more time, or send fewer requests.",
+        message="At the engine's pace and beside the other tenants' shares, the batch may end as "
+        f"late as {at}, after its window. Requests that have not run by then expire: allow more "
+        "time, or send fewer requests.",
     )

@@ -9,7 +9,6 @@ import csv
 import heapq
 import io
 import os
-import resource
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 from shared import ids
 from shared.dataset.carrying import Carried, DamagedError
 from shared.dataset.frames import Done, Kind, Problem, encoded, frame
-from shared.dataset.pipes import Pipes, RemoteFile
+from shared.dataset.pipes import Pipes, RemoteFile, begin
 from shared.table.answer_shape import Shape, shape_of
 from shared.table.frames import CARRIED, ERROR, OUTPUT, FileEnd, TableJob
 from shared.table.output import Column
@@ -270,10 +269,7 @@ def main() -> None:
     """Do the job that the parent sends."""
     pipes = Pipes(sys.stdin.buffer, sys.stdout.buffer)
     try:
-        job = msgspec.json.decode(pipes.receive(Kind.JOB), type=TableJob)
-        resource.setrlimit(resource.RLIMIT_AS, (job.memory_bytes, job.memory_bytes))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
-        os.nice(5)
+        job = begin(pipes, TableJob)
         rows = problems = 0
         try:
             rows = Writing(job, pipes).run()

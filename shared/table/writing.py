@@ -25,24 +25,15 @@ async def written(
 
     After a problem, what was given is no table. Raises what `read` raises.
     """
-
-    async def read_bounded(number: int, start: int, end: int) -> bytes:
-        if not 0 <= start < end <= job.sizes[number]:
-            raise ValueError(f"A writer of tables asks for bytes {start} to {end}.")
-        return await read(number, start, end)
-
-    child = said_by("shared.table.writer", encoded(Kind.JOB, job), read_bounded)
-    async with aclosing(child) as frames:
-        async for said in frames:
+    child = said_by(
+        "shared.table.writer", encoded(Kind.JOB, job), sizes=job.sizes, read=read, died=DIED
+    )
+    async with aclosing(child) as parts:
+        async for said in parts:
             match said:
-                case None:
-                    yield DIED
-                    yield Done(0, 0, 1)
-                case Kind.FILE, body:
-                    yield body
+                case Problem() | Done():
+                    yield said
                 case Kind.FILE_END, body:
                     yield msgspec.json.decode(body, type=FileEnd)
-                case Kind.PROBLEM, body:
-                    yield msgspec.json.decode(body, type=Problem)
                 case _, body:
-                    yield msgspec.json.decode(body, type=Done)
+                    yield body

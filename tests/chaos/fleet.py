@@ -500,7 +500,7 @@ class ChaosFleet:
     def are_queues_registered(self) -> bool:
         """Whether RabbitMQ would know its queues and event bindings after a kill."""
         outsiders = f"sub.{OUTSIDER}.main"
-        bound = [*topology.QUEUE_ARGUMENTS, *(queue for _, queue in subscriptions()), outsiders]
+        bound = [*topology.REQUIRED_QUEUES, *(queue for _, queue in subscriptions()), outsiders]
         replied = [queue for _, queue in reply_queues()]
         return are_registered(self.run_dir, *bound, *replied) and are_bound(self.run_dir, *bound)
 

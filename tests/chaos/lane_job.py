@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from shared.catalog import Lane
+from shared.engines import ReplicaNumbers
 from shared.monitoring import log
 from shared.ordering.work import Work
 from shared.slices import Claim
@@ -108,6 +109,10 @@ class MadeUpEngines(LaneEngines):
         source = Path(self._catalog.model(engine.model).source)
         if source.is_absolute() and not source.exists():  # noqa: ASYNC240  # blocks for no time
             raise EngineFailedError(f"The model's folder {source} does not exist on this machine.")
+
+    async def numbers(self, engine: Lane) -> list[ReplicaNumbers]:
+        """It counts nothing."""
+        return []
 
     def client(self, engine: Lane) -> Engine:
         return MadeUpEngineClient()

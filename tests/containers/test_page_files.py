@@ -1,14 +1,13 @@
 """The page's templates, styles and scripts are in what is installed, and are what they claim."""
 
 import hashlib
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.k8s.rendering import ROOT
+from tests.wheel import built_wheel
 
 _PAGE = ROOT / "gateway/ui"
 #: What others have written, as they have published it: htmx 4.0.1, under the 0BSD licence.
@@ -25,22 +24,9 @@ def test_a_vendored_file_is_as_it_was_published(name: str) -> None:
 
 
 def test_a_wheel_has_every_file_of_the_page(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    for name in ("pyproject.toml", "README.md"):
-        source.mkdir(exist_ok=True)
-        (source / name).write_bytes((ROOT / name).read_bytes())
-    for room in ("gateway", "shared", "cli"):
-        # As the Dockerfile of the gateway copies them.
-        subprocess.run(["cp", "-r", str(ROOT / room), str(source / room)], check=True)
+    # As the Dockerfile of the gateway copies them.
+    wheel = built_wheel(tmp_path, ("gateway", "shared", "cli"))
 
-    # What builds the wheel in the image, without its isolation, so that nothing is downloaded.
-    build = "import setuptools.build_meta as b; print(b.build_wheel('../wheels'))"
-    (tmp_path / "wheels").mkdir()
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", build], cwd=source, check=True, capture_output=True
-    )
-
-    [wheel] = (tmp_path / "wheels").glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
     files = [path for path in _PAGE.rglob("*") if path.is_file() and "__pycache__" not in str(path)]

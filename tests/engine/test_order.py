@@ -12,6 +12,7 @@ from shared.catalog import Lane
 from tests.engine.calls import Call, tiny_catalog
 from tests.engine.conftest import a_ray
 from tests.eventually import eventually
+from worker.engine_numbers import PREEMPTED
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
@@ -106,6 +107,8 @@ async def test_a_row_whose_call_was_cancelled_is_answered_when_it_is_asked_for_a
 
 
 async def test_a_tenant_finds_only_its_own_prompts_in_the_cache(engine: str) -> None:
+    from worker.engine_client import EngineClient
+
     salts = CacheSalts(b"secret", sharing=("north", "south"))
     text = "The same long beginning of a prompt, over and over again. " * 20
     messages = [{"role": "user", "content": text}]
@@ -116,11 +119,24 @@ async def test_a_tenant_finds_only_its_own_prompts_in_the_cache(engine: str) -> 
         details = answer["usage"]["prompt_tokens_details"] or {}
         return int(details.get("cached_tokens", 0))
 
+    [before] = await EngineClient(engine).numbers()
+
     assert await cached("acme", "first") == 0
-    assert await cached("acme", "its own") > 0
+    assert (its_own := await cached("acme", "its own")) > 0
     assert await cached("other", "another's") == 0
     assert await cached("north", "shared") == 0
-    assert await cached("south", "shared too") > 0
+    assert (shared := await cached("south", "shared too")) > 0
+    [after] = await EngineClient(engine).numbers()
+    assert after.prefix_hits - before.prefix_hits == its_own + shared
+    assert after.prefix_queries - before.prefix_queries > 5 * 200
+    assert (after.replica, after.live_micros) == (before.replica, 0)
+    assert after.clock > before.clock
+
+
+def test_vllm_tells_preemptions_by_the_number_that_is_counted() -> None:
+    from vllm.v1.engine import EngineCoreEventType
+
+    assert PREEMPTED == EngineCoreEventType.PREEMPTED
 
 
 async def test_no_tenant_can_tell_by_the_time_what_another_has_sent(engine: str) -> None:

@@ -17,6 +17,7 @@ from openai import OpenAI
 from benchmarks.lane_waits import Bench
 from benchmarks.rows import CHAT, URLS, body
 from benchmarks.scripted_fleet import MODEL, ScriptedFleet, running_scripted_fleet
+from cli.logs import lines_about
 from shared import ids
 from shared.bus import topology
 from shared.bus.messages import SUBMIT
@@ -116,6 +117,7 @@ def test_one_trace_leads_from_a_call_to_its_batchs_last_event(yard: Yard) -> Non
 
     assert _tree(spans) == _documented(0)
     _expect_contents(yard, spans, batch.id)
+    _expect_log(yard, trace_id, batch.id)
 
 
 def test_one_trace_leads_from_a_message_to_its_batchs_last_event(yard: Yard) -> None:
@@ -126,6 +128,7 @@ def test_one_trace_leads_from_a_message_to_its_batchs_last_event(yard: Yard) -> 
 
     assert _tree(spans) == _documented(1)
     _expect_contents(yard, spans, batch_id)
+    _expect_log(yard, trace_id, batch_id)
 
 
 def test_a_caller_that_wants_no_trace_has_none(yard: Yard) -> None:
@@ -163,6 +166,15 @@ def _expect_contents(yard: Yard, spans: list[Collected], batch_id: str) -> None:
     ]
     assert not any(span.has_failed for span in spans)
     assert not any(_SECRET.encode() in one for one in yard.collector.bodies)
+
+
+def _expect_log(yard: Yard, trace_id: str, batch_id: str) -> None:
+    """Each line that is about the batch alone names its trace, whichever process wrote it."""
+    lines = [line for line in lines_about(batch_id, yard.fleet.folder) if "batches" not in line]
+    events = {line["event"] for line in lines}
+
+    assert {"batch.planned", "batch.ended", "webhook.attempted"} <= events
+    assert not [line["event"] for line in lines if line.get("trace_id") != trace_id]
 
 
 def _whole(yard: Yard, trace_id: str, batch_id: str) -> list[Collected]:

@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.e2e import strangers
-from tests.e2e.doors import Door, Gives, dispatcher_gives, ray_http_gives, s3_gives, threaded
+from tests.e2e.doors import (
+    Door,
+    Gives,
+    dispatcher_gives,
+    live_door_gives,
+    ray_http_gives,
+    s3_gives,
+    threaded,
+)
 from tests.e2e.listeners import listeners_beside
 from tests.stack.stack import Stack
 
@@ -20,6 +28,9 @@ BY_PORT: Mapping[str, Gives] = {
     "ray-head:10001": strangers.grpc_gives,
     "ray-head:52365": ray_http_gives,
     "worker:52365": ray_http_gives,
+    # The doors of the two engines.
+    "worker:18800": live_door_gives,
+    "worker:18801": live_door_gives,
 }
 #: The same of Ray's programs that take any free port, by what their command holds.
 BY_COMMAND: Mapping[str, Gives] = {
@@ -27,6 +38,8 @@ BY_COMMAND: Mapping[str, Gives] = {
     "ray::RuntimeEnvAgent": ray_http_gives,
     "ray::": strangers.grpc_gives,
     "-m worker lane": strangers.grpc_gives,
+    # Ray's dashboard is a driver as soon as it is asked about engines.
+    "ray-dashboard-ServeHead": strangers.grpc_gives,
     # Where torch's processes of one engine would meet.
     "VLLM::EngineCore": threaded(strangers.anything_gives),
 }

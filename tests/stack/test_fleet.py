@@ -47,12 +47,14 @@ CATALOG: dict[str, Any] = {
         CHAT: {
             "source": f"/models/{CHAT}",
             "pools": ["cpu"],
+            "live": {},
             "engine": {"max_model_len": 1024, "max_num_seqs": 64, "enforce_eager": True},
             "env": _CPU,
         },
         EMBED: {
             "source": f"/models/{EMBED}",
             "pools": ["cpu"],
+            "live": {},
             "engine": {"runner": "pooling", "max_num_seqs": 128, "enforce_eager": True},
             "env": _CPU,
         },
@@ -207,7 +209,7 @@ def test_upgrade_and_rollback_lose_no_running_batch(
 def test_a_fleet_that_was_backed_up_as_documented_goes_on_from_its_archives(
     warm: Stack, tmp_path: Path
 ) -> None:
-    copy_redis, copy_s3, restore, _rebuild = _documented("## Backup and restore")
+    copy_redis, copy_s3, restore, *_ = _documented("## Backup and restore")
     done = warm.ended(warm.submit(chat_lines(20), "/v1/chat/completions"))
     kept = warm.results(done)
     under_way = warm.submit(chat_lines(_LONG_ROWS, tokens=48), "/v1/chat/completions")

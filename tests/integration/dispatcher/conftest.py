@@ -20,6 +20,7 @@ from dispatcher.finaliser import Finaliser
 from dispatcher.lanes import LaneKeeper
 from dispatcher.leader import Leader
 from dispatcher.planning import Planner
+from dispatcher.predictions import Predictions
 from dispatcher.reaper import Reaper
 from dispatcher.remaker import Remaker
 from dispatcher.rounds import Rounds
@@ -220,6 +221,7 @@ def a_leader(state: State, storage: Storage, planner: Planner, keeper: LaneKeepe
             attempts=1,
             attempts_per_endpoint=1,
         ),
+        predictions=Predictions(state),
     )
 
 

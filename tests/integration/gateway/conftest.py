@@ -1,10 +1,11 @@
 """The whole gateway on its own port, with real servers, and tenants who call it."""
 
+import asyncio
 import contextlib
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,11 +19,13 @@ from gateway.app import build_app
 from gateway.server import Server
 from gateway.settings import GatewaySettings
 from shared.catalog_file import load_catalog
+from shared.doors import Door
 from shared.settings import open_storage
 from shared.state import State
 from shared.storage import Storage
 from tests.integration.dispatcher.conftest import CATALOG as YARD_CATALOG
 from tests.integration.dispatcher.conftest import BatchYard, a_planner
+from tests.live_replica import Replica, a_replica
 from tests.servers import S3
 
 CATALOG = """\
@@ -34,6 +37,11 @@ models:
     pools: [cpu]
     lora: {my-adapter: ./adapter}
 """
+
+
+#: The lane of the model that takes live calls, and its job.
+LANE, JOB = "tiny@cpu", "job"
+Start = Callable[..., Awaitable[Replica]]
 
 
 @dataclass(frozen=True)
@@ -154,3 +162,24 @@ def yard(gateway_state: State, bucket: Storage, tmp_path: Path) -> BatchYard:
     planner = a_planner(gateway_state, bucket, load_catalog(tmp_path / "yard.yaml"))
     finaliser = Finaliser(gateway_state, bucket, output_seconds=3600)
     return BatchYard(gateway_state, bucket, planner, finaliser)
+
+
+@pytest.fixture
+async def start(gateway_state: State) -> AsyncIterator[Start]:
+    """Starts a replica; the lane's job shows the doors of all that were started."""
+    doors: list[Door] = []
+    async with contextlib.AsyncExitStack() as stack:
+        await gateway_state.lanes.open_job(LANE, "", JOB)
+
+        async def begin(name: str, *, shown: bool = True) -> Replica:
+            replica = await stack.enter_async_context(a_replica(name))
+            if shown:
+                doors.append(replica.door)
+                await gateway_state.doors.show(LANE, JOB, doors)
+            return replica
+
+        yield begin
+        await gateway_state.doors.show(LANE, JOB, [])
+        await gateway_state.lanes.open_job(LANE, JOB, "")
+        # Longer than a gateway uses what it has read.
+        await asyncio.sleep(0.6)

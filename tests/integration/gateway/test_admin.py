@@ -10,6 +10,7 @@ from shared.engines import EngineRecord, EngineSeconds, Replica
 from shared.ledger.keys import add_key
 from shared.scopes import Scope
 from shared.state import State
+from shared.state.streams import Stream
 from shared.storage import Storage
 from tests.batches import JOB, claim, feed, in_progress
 from tests.integration.dispatcher.conftest import MICROS, BatchYard, good, lines
@@ -97,10 +98,14 @@ async def test_a_tenant_shows_what_it_has_in_all_lanes(
     for lane in lanes:
         await in_progress(gateway_state, tenant=acme.tenant, lane=lane)
 
+    calls = [Stream(acme.tenant, name) for name in ("one", "other")]
+    await gateway_state.live_calls.open.renew(calls, seconds=60)
+
     listed = (await acme.http.get("/v1/admin/tenants", headers=operator)).json()["data"]
 
     found = next(one for one in listed if one["id"] == acme.tenant)
     assert (found["batches"], found["rows_left"], found["lanes"]) == (2, 40, lanes)
+    assert found["live_calls"] == 2
 
 
 async def test_the_seconds_of_a_look_count_once(gateway_state: State) -> None:

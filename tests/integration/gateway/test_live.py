@@ -1,51 +1,25 @@
 """Live calls through a real gateway to real doors; what stands for vLLM answers as it is asked."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 
 import httpx
 import openai
 import pytest
 
-from shared.doors import Door
 from shared.ledger.tenants import change_tenant
 from shared.scopes import Scope
 from shared.state import State
 from shared.storage import Storage
 from tests.eventually import eventually
-from tests.integration.gateway.conftest import Caller
-from tests.live_replica import BREAK, DIE, DONE, EVENTS, HELLO, REFUSE, WAIT, Replica, a_replica
+from tests.integration.gateway.conftest import LANE, Caller, Start
+from tests.live_replica import BREAK, DIE, DONE, EVENTS, HELLO, REFUSE, WAIT
 
-LANE, JOB = "tiny@cpu", "job"
 CHAT = "/v1/chat/completions"
-Start = Callable[..., Awaitable[Replica]]
 
 
 def body(says: str = HELLO, **changes: object) -> dict[str, object]:
     messages = [{"role": "user", "content": says}]
     return {"model": "tiny", "messages": messages, "stream": True, **changes}
-
-
-@pytest.fixture
-async def start(gateway_state: State) -> AsyncIterator[Start]:
-    """Starts a replica; the lane's job shows the doors of all that were started."""
-    doors: list[Door] = []
-    async with AsyncExitStack() as stack:
-        await gateway_state.lanes.open_job(LANE, "", JOB)
-
-        async def begin(name: str, *, shown: bool = True) -> Replica:
-            replica = await stack.enter_async_context(a_replica(name))
-            if shown:
-                doors.append(replica.door)
-                await gateway_state.doors.show(LANE, JOB, doors)
-            return replica
-
-        yield begin
-        await gateway_state.doors.show(LANE, JOB, [])
-        await gateway_state.lanes.open_job(LANE, JOB, "")
-        # Longer than a gateway uses what it has read.
-        await asyncio.sleep(0.6)
 
 
 async def test_a_stream_comes_as_the_engine_writes_it(acme: Caller, start: Start) -> None:

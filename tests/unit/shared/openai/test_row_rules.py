@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.openai.bodies import Refusal, read_body
@@ -69,7 +69,6 @@ _values = st.recursive(
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
-@settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_whatever_a_tenant_writes_is_judged(path: str, data: st.DataObject) -> None:
     names = st.sampled_from(sorted(ENDPOINTS[path].fields | {"best_of", "unheard_of"}))
