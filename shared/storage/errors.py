@@ -121,7 +121,8 @@ def _ours(error: S3Error) -> BatchyardError:
     """The error of ours for an error of S3."""
     code, status = error.code, error.response.status
     if code in _ABSENT:
-        return NotFoundError(f"S3 has no object {error.object_name}.")
+        # Ceph does not always name it.
+        return NotFoundError(f"S3 has no object {error.object_name or 'of that name'}.")
     if code == _CHANGED:
         return ChangedError(f"The object {error.object_name} was changed.")
     if code in _LOGIN_REFUSED:

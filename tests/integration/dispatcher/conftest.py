@@ -139,13 +139,16 @@ class BatchYard:
                 members = [f"{batch_id}:{index}" for index in range(first, min(count, first + 100))]
                 await self.state.lanes.feed(lane, members)
             await self.state.lanes.open_job(lane, "", JOB)
-            claims += await self.state.claims.take(
+            # Slices that earlier tests left may be before its own.
+            while taken := await self.state.claims.take(
                 lane, JOB, lease_seconds=60, slices=count, rows=100_000, begun=True
-            )
+            ):
+                claims += taken
             claims += await self.state.claims.take_suspects(
                 lane, JOB, lease_seconds=60, rows=100_000
             )
-        return sorted(claims, key=lambda claim: claim.index)
+        own = (claim for claim in claims if claim.batch_id == batch_id)
+        return sorted(own, key=lambda claim: claim.index)
 
     async def commit(self, claim: Claim, results: Sequence[Result]) -> None:
         """Write and record a part as a lane job does; one result a row."""
