@@ -57,7 +57,7 @@ def before_stop(act: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
     loop = asyncio.get_running_loop()
     # There is one of them in each process.
-    stop = Replica._perform_graceful_shutdown  # noqa: SLF001  # see above
+    stop: Any = Replica._perform_graceful_shutdown  # noqa: SLF001  # see above
 
     async def act_and_stop(replica: Any) -> None:
         try:
