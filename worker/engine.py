@@ -168,7 +168,11 @@ class BatchServer(LLMServer):
         self._watching = asyncio.create_task(self._kill_when_hung())
 
     def _get_default_engine_class(self) -> type[Any]:
-        return adapted_engine_class(super()._get_default_engine_class(), fronts=_fronts())
+        return adapted_engine_class(
+            super()._get_default_engine_class(),
+            fronts=_fronts(),
+            takes_live_calls=_goals() is not None,
+        )
 
     async def run_lines(
         self,

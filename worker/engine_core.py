@@ -10,6 +10,7 @@ from worker.engine_numbers import CoreMeter
 from worker.engine_seats import StepOutput
 from worker.entrance import Entrance
 from worker.progress import Progress
+from worker.step_limit import headers
 
 
 def attend(core: Any, entrance: Entrance, progress: Progress, meter: CoreMeter) -> None:
@@ -28,6 +29,9 @@ def attend(core: Any, entrance: Entrance, progress: Progress, meter: CoreMeter) 
             # These are ours to set: what a tenant writes into a body never gets here.
             request.priority = row.rank
             set_salt(request, row.work.cache_salt)
+            if (tokens := entrance.step_prompt_tokens) is not None:
+                told = headers(tokens, is_live=row.is_live)
+                request.trace_headers = {**(request.trace_headers or {}), **told}
         await add(request)
 
     async def abort_and_release(ids: list[str]) -> None:

@@ -8,7 +8,9 @@ import structlog
 log = structlog.get_logger()
 
 
-def adapted_engine_class(ray_engine: type[Any], *, fronts: int = 1) -> type[Any]:
+def adapted_engine_class(
+    ray_engine: type[Any], *, fronts: int = 1, takes_live_calls: bool = False
+) -> type[Any]:
     """A subclass of Ray's engine, which needs vLLM to be imported."""
 
     class AdaptedEngine(ray_engine):  # type: ignore[misc]
@@ -22,12 +24,22 @@ def adapted_engine_class(ray_engine: type[Any], *, fronts: int = 1) -> type[Any]
             # On CPUs Ray always says "mp".
             if executor := self.llm_config.engine_kwargs.get("distributed_executor_backend"):
                 config.parallel_config.distributed_executor_backend = executor
+            if takes_live_calls:
+                limit_steps(config.scheduler_config)
             if fronts > 1 and config.model_config.is_multimodal_model:
                 # The core remembers the media that one front has sent, but not those of several.
                 config.parallel_config._api_process_count = fronts + 1  # noqa: SLF001
             return super()._start_async_llm_engine(arguments, config, group)
 
     return AdaptedEngine
+
+
+def limit_steps(config: Any) -> None:
+    """Let vLLM's scheduler limit what batches add to a step, unless the operator has chosen one."""
+    from worker.live_scheduler import scheduler_name
+
+    if config.scheduler_cls is None:
+        config.scheduler_cls = scheduler_name(is_async=bool(config.async_scheduling))
 
 
 def skip_telemetry() -> None:

@@ -17,6 +17,7 @@ from worker.engine_ledger import Computed, EngineLedger, TokenWeights, Uses
 from worker.engine_queue import EngineQueue, QueuedRow
 from worker.engine_seats import Capacity, Seats, Sequence, StepOutput
 from worker.live_control import Goals, LiveControl, Yielding
+from worker.step_limit import FREE
 
 log = structlog.get_logger()
 
@@ -89,6 +90,16 @@ class Entrance:
     def seated(self) -> int:
         """How many sequences vLLM has."""
         return self._seats.in_use
+
+    @property
+    def step_prompt_tokens(self) -> int | None:
+        """How many tokens of prompts of batches a step may have beside live calls, or FREE.
+
+        None where the model takes no live calls.
+        """
+        if self._control is None:
+            return None
+        return self._control.prompt_tokens if self._gives_way else FREE
 
     @asynccontextmanager
     async def entered(self, work: Work) -> AsyncIterator[Guest]:

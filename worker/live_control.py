@@ -15,6 +15,8 @@ QUIET_SECONDS = 2.0
 _MEMORY_SECONDS = 120.0
 #: What stays of the rows when a goal is missed, and which part of the seats comes back otherwise.
 _DECREASE, _INCREASE = 0.7, 1 / 32
+#: Tokens of prompts of batches in a step beside live calls: at most, and at least.
+MOST_PROMPT_TOKENS, LEAST_PROMPT_TOKENS = 1024, 64
 #: vLLM preempts rows when its cache is full: before that, batches give way.
 _FULL_KV = 0.97
 #: Over how many seconds the most live calls at once are forgotten.
@@ -50,6 +52,7 @@ class LiveControl:
     #: Tokens that fit into the KV cache; 0 if there is none.
     kv_tokens: int = 0
     _limit: float = field(init=False)
+    _prompt_tokens: float = MOST_PROMPT_TOKENS
     _looked_at: float = 0.0
     #: Those that are inside, with their tokens.
     _live: dict[str, float] = field(default_factory=dict)
@@ -70,6 +73,7 @@ class LiveControl:
         """A sequence of a live call is ready for a seat, whose prompt and answer have `tokens`."""
         if now - self._live_at > _MEMORY_SECONDS:
             self._limit = float(self.seats)
+            self._prompt_tokens = MOST_PROMPT_TOKENS
         if not self._live:
             self._looked_at = now
         self._live[id_] = tokens
@@ -127,6 +131,11 @@ class LiveControl:
             self._looked_at = now
         return max(self.least, int(self._limit))
 
+    @property
+    def prompt_tokens(self) -> int:
+        """How many tokens of prompts of batches a step may have beside live calls."""
+        return int(self._prompt_tokens)
+
     def is_quiet(self, now: float) -> bool:
         """Whether no live call is here, nor was of late, so that batches have the engine."""
         return not self._live and now - self._live_at >= QUIET_SECONDS
@@ -139,8 +148,11 @@ class LiveControl:
         if self._is_missed:
             # Seats that nobody used are no reason for what was missed.
             self._limit = max(self.least, min(self._limit, in_use) * _DECREASE)
+            self._prompt_tokens = max(LEAST_PROMPT_TOKENS, self._prompt_tokens * _DECREASE)
         elif self._has_sample:
             self._limit = min(self.seats, self._limit + max(1.0, self.seats * _INCREASE))
+            more = self._prompt_tokens + MOST_PROMPT_TOKENS * _INCREASE
+            self._prompt_tokens = min(MOST_PROMPT_TOKENS, more)
         self._is_missed = self._has_sample = False
         self._gaps, self._gap_seconds = 0, 0.0
 

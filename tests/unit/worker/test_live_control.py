@@ -1,7 +1,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.live_control import LOOK_SECONDS, QUIET_SECONDS, Goals, LiveControl, Yielding
+from worker.live_control import (
+    LEAST_PROMPT_TOKENS,
+    LOOK_SECONDS,
+    MOST_PROMPT_TOKENS,
+    QUIET_SECONDS,
+    Goals,
+    LiveControl,
+    Yielding,
+)
 
 SEATS, LEAST = 64, 2
 GOALS = Goals(ttft=0.5, tpot=0.05)
@@ -202,3 +210,19 @@ def test_on_a_simulated_engine_live_calls_have_their_goal_and_batches_most_of_th
 
     assert late / steps < 0.2
     assert computed / steps > 0.7 * 50
+
+
+def test_steps_have_fewer_prompts_of_batches_while_a_goal_is_missed() -> None:
+    control = a_control()
+    control.begin("live", 0.0)
+    assert control.prompt_tokens == MOST_PROMPT_TOKENS
+
+    missed(control, 2)
+    low = control.prompt_tokens
+    control.note_next(0.01)
+    control.limit(SEATS, 3 * LOOK_SECONDS)
+
+    assert low < MOST_PROMPT_TOKENS / 2 + 1
+    assert 0 < control.prompt_tokens - low <= MOST_PROMPT_TOKENS / 16
+    missed(control, 100)
+    assert control.prompt_tokens == LEAST_PROMPT_TOKENS

@@ -1,0 +1,107 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.live_control import QUIET_SECONDS
+from worker.step_limit import FREE, StepLimit, headers
+
+LIMIT = 100
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_limit(clock: Time | None = None) -> StepLimit:
+    """One that a live call is beside."""
+    limit = StepLimit(clock or Time())
+    limit.add("live", headers(LIMIT, is_live=True))
+    limit.begin()
+    return limit
+
+
+def test_a_step_has_so_many_tokens_of_batches_and_all_of_live_calls() -> None:
+    limit = a_limit()
+
+    assert limit.take("a", 70, may_split=True) == 70
+    assert limit.take("live", 5000, may_split=True) == 5000
+    assert limit.take("b", 70, may_split=True) == 30
+    assert limit.take("c", 70, may_split=True) == 0
+
+    limit.begin()
+    assert limit.take("b", 40, may_split=True) == 40
+
+
+def test_a_prompt_that_may_not_be_split_waits_for_a_step_that_it_begins() -> None:
+    limit = a_limit()
+
+    assert limit.take("a", 10, may_split=True) == 10
+    assert limit.take("b", 500, may_split=False) == 0
+    assert limit.take("c", 50, may_split=False) == 50
+
+    limit.begin()
+    assert limit.take("b", 500, may_split=False) == 500
+    assert limit.take("c", 1, may_split=True) == 0
+
+
+def test_without_live_calls_nothing_is_limited() -> None:
+    limit = StepLimit()
+    limit.add("row", headers(LIMIT, is_live=False))
+    limit.begin()
+
+    assert limit.take("row", 5000, may_split=True) == 5000
+
+
+def test_the_limit_holds_for_two_seconds_after_the_last_live_call() -> None:
+    clock = Time()
+    limit = a_limit(clock)
+    limit.leave("live")
+
+    clock.now = QUIET_SECONDS - 0.1
+    limit.begin()
+    assert limit.take("row", 5000, may_split=True) == LIMIT
+    clock.now = QUIET_SECONDS
+    limit.begin()
+    assert limit.take("row", 5000, may_split=True) == 5000
+
+
+def test_what_came_last_says_what_the_limit_is() -> None:
+    limit = a_limit()
+
+    limit.add("row", headers(7, is_live=False))
+    limit.begin()
+    assert limit.take("row", 50, may_split=True) == 7
+    limit.add("row", headers(FREE, is_live=False))
+    limit.begin()
+    assert limit.take("row", 50, may_split=True) == 50
+
+
+def test_other_headers_go_on() -> None:
+    limit = StepLimit()
+
+    assert limit.add("a", {"traceparent": "00-1", **headers(1, is_live=True)}) == {
+        "traceparent": "00-1"
+    }
+    assert limit.add("b", headers(1, is_live=True)) is None
+    assert limit.add("c", None) is None
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.booleans()), min_size=1, max_size=30))
+def test_every_prompt_is_computed_in_the_end(prompts: list[tuple[int, bool]]) -> None:
+    limit = a_limit()
+    left = {str(number): tokens for number, (tokens, _) in enumerate(prompts)}
+    steps = 0
+
+    while left:
+        limit.begin()
+        taken = {}
+        for id_, tokens in left.items():
+            taken[id_] = limit.take(id_, tokens, may_split=prompts[int(id_)][1])
+        whole = [id_ for id_ in left if not prompts[int(id_)][1] and taken[id_]]
+        assert sum(taken.values()) <= LIMIT or whole == [next(iter(left))]
+        left = {id_: tokens - taken[id_] for id_, tokens in left.items() if tokens > taken[id_]}
+        steps += 1
+        assert steps <= sum(tokens for tokens, _ in prompts)

@@ -1,0 +1,67 @@
+"""vLLM's scheduler, with a limit on what batches add to a step while live calls run.
+
+vLLM loads these classes in its core process. `scheduler_cls` is no public interface, and neither is
+the method that is overridden here: vLLM calls it for each sequence that could be in the step, with
+what it has decided on so far.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from worker.step_limit import StepLimit
+
+if TYPE_CHECKING:
+    _Base = Scheduler
+else:
+    _Base = object
+
+
+class _Limited(_Base):
+    """What both of vLLM's schedulers get."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limit = StepLimit()
+
+    def add_request(self, request: Any) -> None:
+        request.trace_headers = self._limit.add(request.request_id, request.trace_headers)
+        super().add_request(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        self._limit.begin()
+        return super().schedule(*args, **kwargs)
+
+    def _reserve_prefill_lookahead(
+        self, request: Any, num_computed_tokens: int, num_new_tokens: int
+    ) -> int:
+        # Other than that it is a token of an answer, or so little that it does not count.
+        if num_computed_tokens < request.num_tokens - 1:
+            num_new_tokens = self._limit.take(
+                request.request_id, num_new_tokens, may_split=self._may_split(request)
+            )
+        return super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        self._limit.leave(request.request_id)
+        return super()._free_request(request, *args, **kwargs)
+
+    def _may_split(self, request: Any) -> bool:
+        """Whether a step may have any part of its prompt: some end at fixed places only."""
+        is_aligned = self.need_mamba_block_aligned_split or request.has_encoder_inputs
+        return self.scheduler_config.enable_chunked_prefill and not is_aligned
+
+
+class LiveScheduler(_Limited, Scheduler):
+    """For engines that wait for each step before they make up the next one."""
+
+
+class AsyncLiveScheduler(_Limited, AsyncScheduler):
+    """For engines that make up a step while the one before it runs."""
+
+
+def scheduler_name(*, is_async: bool) -> str:
+    """The class for `scheduler_cls`, as vLLM finds it."""
+    one = AsyncLiveScheduler if is_async else LiveScheduler
+    return f"{one.__module__}.{one.__qualname__}"
