@@ -11,6 +11,7 @@ from ray import serve
 from ray.serve.schema import LoggingConfig
 
 from shared.catalog import Catalog, Lane, Model, Pool
+from worker.drain import END_SECONDS
 from worker.engine_environment import replica_environment
 from worker.engine_placement import bundles_of
 from worker.engine_replica import EngineReplica
@@ -49,7 +50,8 @@ def serve_options(model: Model, pool: Pool) -> dict[str, Any]:
         "health_check_period_s": 2,
         "health_check_timeout_s": 60,
         "graceful_shutdown_wait_loop_s": 1,
-        "graceful_shutdown_timeout_s": 10,
+        # Serve kills what has not ended by then.
+        "graceful_shutdown_timeout_s": model.drain_seconds + END_SECONDS,
         # How often Serve tries an engine that cannot start.
         "max_constructor_retry_count": 3,
         "autoscaling_config": {

@@ -8,6 +8,7 @@ from shared.catalog import Model, Pool
 from worker.engine_endpoints import endpoints_environment
 from worker.engine_sizes import live_seats, spare_seats
 from worker.engine_variables import (
+    DRAIN_SECONDS_VARIABLE,
     FRONTS_VARIABLE,
     HANG_SECONDS_VARIABLE,
     LIVE_GOALS_VARIABLE,
@@ -26,6 +27,7 @@ def replica_environment(model: Model, pool: Pool) -> dict[str, str]:
     """All that a replica finds in its environment. The catalog's `env` wins."""
     return {
         HANG_SECONDS_VARIABLE: str(model.hang_seconds),
+        DRAIN_SECONDS_VARIABLE: str(model.drain_seconds),
         SPARE_SEATS_VARIABLE: str(spare_seats(model)),
         SPARE_KV_VARIABLE: str(model.spare_kv),
         FRONTS_VARIABLE: str(model.fronts),
