@@ -5,9 +5,11 @@ keys. One that is killed is followed by another.
 """
 
 import time
+from collections.abc import Mapping
 
 import structlog
 
+from dispatcher.open_inputs import OpenInputs
 from dispatcher.result_files import ResultFiles, Results
 from dispatcher.result_lines import InputLostError
 from dispatcher.tables import Tables
@@ -47,6 +49,7 @@ class Finaliser:
         keep_parts: bool = False,
         unanswered_seconds: float = _UNANSWERED_SECONDS,
         tables: Tables | None = None,
+        open_inputs: OpenInputs | None = None,
     ) -> None:
         """A part for which S3 fails, while it answers for others, is given up after that time.
 
@@ -56,6 +59,7 @@ class Finaliser:
         self._storage = storage
         self._files = ResultFiles(state, storage)
         self._tables = tables or Tables(storage)
+        self._open_inputs = open_inputs or OpenInputs(state, storage)
         self._output_seconds = output_seconds
         self._tag_results = tag_results
         self._keep_parts = keep_parts
@@ -92,9 +96,10 @@ class Finaliser:
             return
         self._unanswered.pop(batch_id, None)
         crash.point("finaliser.assembled")
+        place = await self._open_inputs.make(record)
         table = await self._make_table(record, event, results)
         try:
-            commit = await self._commit(record, event, results, table)
+            commit = await self._commit(record, event, results, table, place)
             crash.point("finaliser.committed")
             await carry_out(self._state, self._storage, commit)
             crash.point("finaliser.concluded")
@@ -134,7 +139,12 @@ class Finaliser:
         return table
 
     async def _commit(
-        self, before: BatchRecord, event: Event, results: Results, table: MadeTable | None
+        self,
+        before: BatchRecord,
+        event: Event,
+        results: Results,
+        table: MadeTable | None,
+        input_place: Mapping[str, str | int],
     ) -> Commit:
         """Create the commit object, or read the one that was first.
 
@@ -151,6 +161,7 @@ class Finaliser:
             output=results.output,
             error=results.error,
             table=table,
+            input_place=input_place,
             bucket=self._storage.bucket,
             output_seconds=self._output_seconds,
             keep_parts=self._keep_parts,
