@@ -94,7 +94,6 @@ class Additions:
         """`limits` and `max_input_bytes` are those of a whole batch."""
         self._state = state
         self._storage = storage
-        self._catalog = catalog
         self._models = catalog.endpoints_by_name()
         self._rules = TenantRules(catalog, places)
         self._limits = limits

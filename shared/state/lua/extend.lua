@@ -1,4 +1,4 @@
--- needs: lifecycle, event, open, progress, quota, slice, waiting, transition
+-- needs: event, open, progress, quota, slice, waiting, transition
 -- Takes the next addition to an open batch, or closes it with the last one. S3 has it by now.
 -- ARGV: batch id, the addition's number, a JSON object: `slices` (as the plan keeps them), `rows`,
 -- `bytes`, `tokens`, `prompt_tokens`, `sequences`, `is_last`; then name and line of each row, as digests
