@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import structlog
 
+from shared import crash
 from shared.errors import BrokenObjectError, NotFoundError, TransientError
 from shared.ledger.additions import addition_key, read_addition
 from shared.ledger.file_records import write_file
@@ -61,6 +62,7 @@ class OpenInputs:
             purpose="batch",
         )
         await write_file(self._storage, file)
+        crash.point("open_inputs.written")
         # Its rows were let in, so its bytes are not refused.
         if not await self._state.files.keep(file):
             raise TransientError(f"{file_id} took longer than its reservation.")

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
+from shared import crash
 from shared.catalog import Catalog
 from shared.checksums import checksum
 from shared.errors import (
@@ -128,8 +129,7 @@ class Additions:
                 if dry_run:
                     return Added(record, len(new), repeated)
                 addition, lines = self._addition(record, new)
-                if await create_addition(self._storage, record.id, addition, lines):
-                    await take(self._state, record.id, addition, lines)
+                if await _bring(self._state, self._storage, record.id, addition, lines):
                     record = await self._state.batches.get(record.id)
                     return Added(record, len(new), repeated)
                 await catch_up(self._state, self._storage, record)
@@ -231,10 +231,20 @@ async def close(state: State, storage: Storage, batch_id: str) -> BatchRecord:
         last = Addition(
             number=record.number("additions"), start=record.number("size"), is_last=True
         )
-        if await create_addition(storage, batch_id, last, b""):
-            await take(state, batch_id, last, b"")
-        else:
+        if not await _bring(state, storage, batch_id, last, b""):
             await catch_up(state, storage, record)
+
+
+async def _bring(
+    state: State, storage: Storage, batch_id: str, addition: Addition, lines: bytes
+) -> bool:
+    """Create the addition, and take it. Returns False if there is one with its number already."""
+    if not await create_addition(storage, batch_id, addition, lines):
+        return False
+    crash.point("additions.created")
+    await take(state, batch_id, addition, lines)
+    crash.point("additions.taken")
+    return True
 
 
 async def catch_up(state: State, storage: Storage, record: BatchRecord) -> bool:
