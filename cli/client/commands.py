@@ -12,6 +12,7 @@ from cli.client import (
     file_commands,
     fleet_commands,
     model_commands,
+    open_commands,
     run_commands,
     usage_commands,
 )
@@ -34,6 +35,9 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         batch_commands.pause,
         batch_commands.resume,
         batch_commands.retry,
+        open_commands.open,
+        open_commands.add,
+        open_commands.close,
     ),
     _OTHERS: (model_commands.models, usage_commands.usage, completion.completion),
     "The fleet, for operators": (fleet_commands.top, fleet_commands.lanes, fleet_commands.engines),

@@ -12,9 +12,7 @@ def _lines(*names: str) -> bytes:
 
 def _addition(number: int, first_row: int, rows: int) -> Addition:
     slices = [Slice(0, 10, first_row, rows, 7)]
-    return Addition(
-        number=number, start=0, size=10, slices=slices, prompt_tokens=3, sequences=rows
-    )
+    return Addition(number=number, start=0, size=10, slices=slices, prompt_tokens=3, sequences=rows)
 
 
 def test_additions_are_summed_in_their_order() -> None:

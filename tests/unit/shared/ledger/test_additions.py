@@ -18,7 +18,11 @@ def test_an_addition_is_known_by_its_place(number: int) -> None:
 
 
 def test_other_copies_are_no_additions() -> None:
-    for name in ("copies/0123abcd-000001.jsonl", "copies/0123abcd-000001-errors.jsonl", "plan.json"):
+    for name in (
+        "copies/0123abcd-000001.jsonl",
+        "copies/0123abcd-000001-errors.jsonl",
+        "plan.json",
+    ):
         assert number_of(name) is None
 
 
