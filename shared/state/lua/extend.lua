@@ -21,6 +21,7 @@ local function add_slices()
     redis.call('HSET', plan_key(id, plan), index, slice)
     redis.call('ZADD', pending, index, index)
   end
+  redis.call('SADD', ns .. 'lanes', lane)
   if batch[6] then return end
   redis.call('ZADD', lane_key(lane, 'active'), batch[7], id)
   start_waiting(lane, id)
