@@ -113,6 +113,14 @@ async def test_after_a_death_before_redis_a_close_comes_after_its_rows(yards: Ya
     assert await ended(yards, batch_id) == ["a", "b"]
 
 
+async def test_the_first_rows_of_a_lane_make_it_known(yards: Yards) -> None:
+    batch_id = await yards.open("one")
+    before = list(await yards.state.lanes.names())
+    await yards.add(batch_id, named("a"))
+
+    assert (before, list(await yards.state.lanes.names())) == ([], ["m@gpu"])
+
+
 async def test_what_is_taken_twice_counts_once(yards: Yards) -> None:
     batch_id = await yards.open("one")
     await yards.add(batch_id, named("a", "b"))
