@@ -36,7 +36,7 @@ class _Installed(Command):
 
 
 def test_the_wheel_alone_runs_a_file_without_ray_and_vllm(acme: Caller, tmp_path: Path) -> None:
-    wheel = built_wheel(tmp_path, ("cli", "shared", "gateway", "dispatcher", "worker"))
+    wheel = built_wheel(tmp_path, ("batchyard", "cli", "shared", "gateway", "dispatcher", "worker"))
     place = tmp_path / "venv"
     try:
         for command in (
