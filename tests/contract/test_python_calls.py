@@ -61,7 +61,8 @@ def _batches(caller: Caller) -> list[dict[str, Any]]:
 async def test_calls_of_a_moment_are_one_batch_of_each_model_and_endpoint(
     acme: Caller, make: Make
 ) -> None:
-    client = make()
+    # On a busy machine, calls take long to be made.
+    client = make(collect_seconds=5.0)
 
     chats = asyncio.gather(*(_chat(client, f"question {n}") for n in range(20)))
     other = _chat(client, "another", model=OTHER_MODEL)
@@ -115,7 +116,7 @@ async def test_a_call_that_the_gateway_refuses_keeps_no_other_from_its_answer(ma
 
     assert good == "OK"
     assert isinstance(bad, openai.BadRequestError)
-    assert "messages" in bad.message
+    assert "Messages parameter is required" in bad.message
 
 
 async def test_a_wrong_key_is_an_authentication_error(acme: Caller) -> None:
@@ -127,12 +128,12 @@ async def test_a_wrong_key_is_an_authentication_error(acme: Caller) -> None:
 async def test_answers_come_one_by_one_and_a_cancelled_call_hinders_none(
     acme: Caller, make: Make
 ) -> None:
-    client = make()
+    client = make(max_calls=5, collect_seconds=3600.0)
     others = [asyncio.create_task(_chat(client, f"q{n}")) for n in range(4)]
-    # It has a slice of its own.
     waiting = asyncio.create_task(_chat(client, WAIT))
 
-    assert await asyncio.gather(*others) == ["Q0", "Q1", "Q2", "Q3"]
+    # One may share its slice.
+    await eventually(lambda: sum(task.done() for task in others) >= 3)
     [batch] = _batches(acme)
     acme.made.append(batch["id"])
     waiting.cancel()
@@ -140,6 +141,8 @@ async def test_answers_come_one_by_one_and_a_cancelled_call_hinders_none(
         await waiting
 
     assert batch["status"] == "in_progress"
+    acme.yard.engine.release(batch["id"])
+    assert await asyncio.gather(*others) == ["Q0", "Q1", "Q2", "Q3"]
 
 
 async def test_a_batch_for_which_nobody_waits_is_cancelled(acme: Caller, make: Make) -> None:
@@ -189,13 +192,13 @@ async def test_other_calls_go_to_the_gateway(acme: Caller, make: Make) -> None:
 
 async def test_a_run_with_a_name_takes_up_its_answers(acme: Caller, make: Make) -> None:
     says = ["a", "b", "b", REFUSE]
-    async with make(run="night", collect_seconds=0.2) as first:
+    async with make(run="night", max_calls=4, collect_seconds=3600.0) as first:
         before = await asyncio.gather(*(_chat(first, one) for one in says), return_exceptions=True)
-    async with make(run="night", collect_seconds=0.2) as second:
+    async with make(run="night", max_calls=2, collect_seconds=3600.0) as second:
         after = await asyncio.gather(
             *(_chat(second, one) for one in [*says, "c"]), return_exceptions=True
         )
-    async with make(run="day", collect_seconds=0.2) as other:
+    async with make(run="day", max_calls=1) as other:
         await _chat(other, "a")
 
     assert before[:3] == after[:3] == ["A", "B", "B"]
@@ -212,7 +215,7 @@ import asyncio, sys
 from batchyard import AsyncBatchClient
 
 async def main():
-    async with AsyncBatchClient(run="night", collect_seconds=0.2) as client:
+    async with AsyncBatchClient(run="night", max_calls=3, collect_seconds=3600) as client:
         calls = [client.chat.completions.create(model="{MODEL}",
                  messages=[{{"role": "user", "content": one}}]) for one in ("a", "c", {WAIT!r})]
         print([one.choices[0].message.content for one in await asyncio.gather(*calls)])
@@ -222,7 +225,7 @@ asyncio.run(main())
     command = [sys.executable, "-W", "error", "-c", program]
     environment = Command(acme, tmp_path).environment()
     killed = subprocess.Popen(command, env=environment)
-    batch = running_batch(acme, done=2)
+    batch = running_batch(acme, done=1)
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
 
