@@ -1,8 +1,4 @@
-"""The engine of a lane: Ray's own LLM server with one more method, which answers request lines.
-
-Serve stores this class by its import path, and a replica of a deployment that an older version made
-looks for it here: it must keep its name and its module.
-"""
+"""The engine of a lane: Ray's own LLM server with one more method, which answers request lines."""
 
 import asyncio
 import hashlib
@@ -19,6 +15,7 @@ from typing import Any
 import psutil
 import structlog
 
+from shared.catalog import Model, Pool
 from shared.doors import Door
 from shared.engines import ReplicaNumbers
 from shared.errors import SetupError
@@ -28,7 +25,9 @@ from shared.openai.row_rules import wants_stream
 from shared.ordering.work import Work
 from worker.answers import Answers
 from worker.collector import collector_paused
+from worker.drain import Drain, before_stop
 from worker.engine_bounds import refuse_killers
+from worker.engine_config import llm_config
 from worker.engine_core import attend
 from worker.engine_endpoints import require_endpoints
 from worker.engine_errors import (
@@ -44,6 +43,18 @@ from worker.engine_numbers import CoreMeter
 from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
+from worker.engine_variables import (
+    DRAIN_SECONDS_VARIABLE,
+    FRONTS_VARIABLE,
+    HANG_SECONDS_VARIABLE,
+    LIVE_GOALS_VARIABLE,
+    LIVE_PORTS_VARIABLE,
+    LIVE_SEATS_VARIABLE,
+    LIVE_YIELDING_VARIABLE,
+    SHARE_VARIABLE,
+    SPARE_KV_VARIABLE,
+    SPARE_SEATS_VARIABLE,
+)
 from worker.entrance import Entrance, Guest, WithdrawnError
 from worker.fronts import FrontGoneError, Fronts
 from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
@@ -67,25 +78,6 @@ with collector_paused():
 
 log = structlog.get_logger()
 
-#: The environment variables that hold for a replica what vLLM's configuration does not say: the
-#: model's `hang_seconds`, how many of vLLM's seats are spare, the same part of its KV cache, and
-#: how many front processes there are.
-HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
-SPARE_SEATS_VARIABLE = "BATCHYARD_SPARE_SEATS"
-#: vLLM's own: which part of a GPU each worker has.
-SHARE_VARIABLE = "VLLM_RAY_PER_WORKER_GPUS"
-SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
-FRONTS_VARIABLE = "BATCHYARD_FRONTS"
-#: The same for live calls: how many of vLLM's seats are theirs alone, and the ports, `first-last`,
-#: of which the replica's door takes one. Neither is set where a model takes no live calls.
-LIVE_SEATS_VARIABLE = "BATCHYARD_LIVE_SEATS"
-LIVE_PORTS_VARIABLE = "BATCHYARD_LIVE_PORTS"
-#: What live calls are to have, in milliseconds: until the first token, and from one to the next.
-LIVE_GOALS_VARIABLE = "BATCHYARD_LIVE_GOALS"
-#: How far batches give way: the part that may stay free, and the seconds before the end of a window
-#: within which they do not, or none.
-LIVE_YIELDING_VARIABLE = "BATCHYARD_LIVE_YIELDING"
-
 #: An engine has few lines of its own, and none of the fleet's settings.
 _LOG_LEVEL = "INFO"
 #: How often the engine's progress is checked, in seconds.
@@ -106,6 +98,11 @@ _Row = tuple[str, int, bytes]
 
 class BatchServer(LLMServer):
     """One replica of an engine."""
+
+    async def __init__(self, model: str, pool: str) -> None:  # type: ignore[misc]  # as Ray's
+        """For a model and a pool of the catalog, as JSON."""
+        config = llm_config(Model.model_validate_json(model), Pool.model_validate_json(pool))
+        await super().__init__(config)
 
     async def start(self) -> None:
         """Load the model. Ray's constructor calls this once."""
@@ -157,7 +154,11 @@ class BatchServer(LLMServer):
         # From here on, the core's outputs pass what stands before it.
         stop_statistics(self._client)
         self._live = LiveCalls(self._client, app, self._entrance, self._rules, self._refused_live)
-        self._door = await _opened_door(LiveDoor(self._live))
+        self._live_door = LiveDoor(self._live)
+        self._door = await _opened_door(self._live_door)
+        seconds = float(os.environ[DRAIN_SECONDS_VARIABLE])
+        self._drain = Drain(self._entrance, self._live, seconds=seconds)
+        before_stop(self._stop)
         self._watching = asyncio.create_task(self._kill_when_hung())
 
     def _get_default_engine_class(self) -> type[Any]:
@@ -174,9 +175,9 @@ class BatchServer(LLMServer):
         have no result. Raises EngineGoneError when the engine died while lines without a result
         were in it.
         """
-        if self._client.errored:
+        if self._client.errored or self._drain.has_begun:
             # These lines never reached the engine, so they cannot have killed it.
-            raise EngineUnavailableError("the engine is about to be restarted")
+            raise EngineUnavailableError("the engine is about to stop or restart")
         rows = [_row(line, work) for line, work in zip(lines, order, strict=True)]
         left = set(range(len(rows)))
         runs = map(self._answer, rows, lines, order)
@@ -199,6 +200,8 @@ class BatchServer(LLMServer):
                 lost = [position for position, one in group if isinstance(one, FrontGoneError)]
                 if lost:
                     raise EngineGoneError("the front died while it had these lines", lost)
+        if left and self._drain.has_begun:
+            raise EngineUnavailableError("the replica stops, and gives these lines back")
 
     async def withdraw(self, batch_id: str) -> None:
         """Let no line of the batch enter vLLM that is not there yet."""
@@ -223,7 +226,7 @@ class BatchServer(LLMServer):
 
     async def door(self) -> Door | None:
         """Where this replica takes live calls; None if it takes none."""
-        return self._door
+        return None if self._drain.has_begun else self._door
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Serve's autoscaling is told besides the calls that it counts itself."""
@@ -232,6 +235,11 @@ class BatchServer(LLMServer):
     async def unfinished(self) -> int:
         """How many sequences are in vLLM right now."""
         return self._entrance.seated
+
+    async def _stop(self) -> None:
+        """Let go of what is here: Serve stops this replica as soon as its calls have ended."""
+        await self._drain.run()
+        await self._live_door.close()
 
     def _was_seated(self, row: _Row) -> bool:
         """Whether vLLM had the row when it died."""
