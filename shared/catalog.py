@@ -166,6 +166,7 @@ class Model(_Strict):
     idle_seconds: float = Field(default=300, ge=0)
     spill_seconds: float = Field(default=300, ge=0)
     hang_seconds: float = Field(default=600, gt=0)
+    drain_seconds: float = Field(default=30, ge=0)
     spare_seats: int | None = Field(default=None, ge=0)
     spare_kv: float = Field(default=0.05, ge=0, lt=1)
     fronts: int = Field(default=1, ge=1, le=64)

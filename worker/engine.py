@@ -28,6 +28,7 @@ from shared.openai.row_rules import wants_stream
 from shared.ordering.work import Work
 from worker.answers import Answers
 from worker.collector import collector_paused
+from worker.drain import Drain, before_stop
 from worker.engine_bounds import refuse_killers
 from worker.engine_core import attend
 from worker.engine_endpoints import require_endpoints
@@ -82,6 +83,8 @@ LIVE_SEATS_VARIABLE = "BATCHYARD_LIVE_SEATS"
 LIVE_PORTS_VARIABLE = "BATCHYARD_LIVE_PORTS"
 #: What live calls are to have, in milliseconds: until the first token, and from one to the next.
 LIVE_GOALS_VARIABLE = "BATCHYARD_LIVE_GOALS"
+#: For how many seconds rows and live calls may go on in a replica that Serve stops.
+DRAIN_SECONDS_VARIABLE = "BATCHYARD_DRAIN_SECONDS"
 #: How far batches give way: the part that may stay free, and the seconds before the end of a window
 #: within which they do not, or none.
 LIVE_YIELDING_VARIABLE = "BATCHYARD_LIVE_YIELDING"
@@ -157,7 +160,11 @@ class BatchServer(LLMServer):
         # From here on, the core's outputs pass what stands before it.
         stop_statistics(self._client)
         self._live = LiveCalls(self._client, app, self._entrance, self._rules, self._refused_live)
-        self._door = await _opened_door(LiveDoor(self._live))
+        self._live_door = LiveDoor(self._live)
+        self._door = await _opened_door(self._live_door)
+        seconds = float(os.environ[DRAIN_SECONDS_VARIABLE])
+        self._drain = Drain(self._entrance, self._live, seconds=seconds)
+        before_stop(self._stop)
         self._watching = asyncio.create_task(self._kill_when_hung())
 
     def _get_default_engine_class(self) -> type[Any]:
@@ -174,9 +181,9 @@ class BatchServer(LLMServer):
         have no result. Raises EngineGoneError when the engine died while lines without a result
         were in it.
         """
-        if self._client.errored:
+        if self._client.errored or self._drain.has_begun:
             # These lines never reached the engine, so they cannot have killed it.
-            raise EngineUnavailableError("the engine is about to be restarted")
+            raise EngineUnavailableError("the engine is about to stop or restart")
         rows = [_row(line, work) for line, work in zip(lines, order, strict=True)]
         left = set(range(len(rows)))
         runs = map(self._answer, rows, lines, order)
@@ -199,6 +206,8 @@ class BatchServer(LLMServer):
                 lost = [position for position, one in group if isinstance(one, FrontGoneError)]
                 if lost:
                     raise EngineGoneError("the front died while it had these lines", lost)
+        if left and self._drain.has_begun:
+            raise EngineUnavailableError("the replica stops, and gives these lines back")
 
     async def withdraw(self, batch_id: str) -> None:
         """Let no line of the batch enter vLLM that is not there yet."""
@@ -229,7 +238,7 @@ class BatchServer(LLMServer):
 
     async def door(self) -> Door | None:
         """Where this replica takes live calls; None if it takes none."""
-        return self._door
+        return None if self._drain.has_begun else self._door
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What Serve's autoscaling is told besides the calls that it counts itself."""
@@ -238,6 +247,11 @@ class BatchServer(LLMServer):
     async def unfinished(self) -> int:
         """How many sequences are in vLLM right now."""
         return self._entrance.seated
+
+    async def _stop(self) -> None:
+        """Let go of what is here: Serve stops this replica as soon as its calls have ended."""
+        await self._drain.run()
+        await self._live_door.close()
 
     def _was_seated(self, row: _Row) -> bool:
         """Whether vLLM had the row when it died."""

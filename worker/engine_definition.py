@@ -10,7 +10,9 @@ from ray.serve.schema import LoggingConfig
 from shared.cache_salt import EVERYONE
 from shared.card_share import card_share, memory_share
 from shared.catalog import Catalog, Lane, Model, Pool
+from worker.drain import END_SECONDS
 from worker.engine import (
+    DRAIN_SECONDS_VARIABLE,
     FRONTS_VARIABLE,
     HANG_SECONDS_VARIABLE,
     LIVE_GOALS_VARIABLE,
@@ -68,6 +70,7 @@ def llm_config(model: Model, pool: Pool) -> LLMConfig:
         runtime_env={
             "env_vars": {
                 HANG_SECONDS_VARIABLE: str(model.hang_seconds),
+                DRAIN_SECONDS_VARIABLE: str(model.drain_seconds),
                 SPARE_SEATS_VARIABLE: str(spare_seats(model)),
                 SPARE_KV_VARIABLE: str(model.spare_kv),
                 FRONTS_VARIABLE: str(model.fronts),
@@ -181,7 +184,8 @@ def _serve_options(model: Model, pool: Pool) -> dict[str, Any]:
         "health_check_period_s": 2,
         "health_check_timeout_s": 60,
         "graceful_shutdown_wait_loop_s": 1,
-        "graceful_shutdown_timeout_s": 10,
+        # Serve kills what has not ended by then.
+        "graceful_shutdown_timeout_s": model.drain_seconds + END_SECONDS,
         # How often Serve tries an engine that cannot start.
         "max_constructor_retry_count": 3,
         "autoscaling_config": {

@@ -77,6 +77,13 @@ class Entrance:
         self._places: dict[str, asyncio.Future[None]] = {}
         self._guests: set[Guest] = set()
         self._is_due = False
+        #: Whether the replica takes no more rows.
+        self._is_closed = False
+
+    @property
+    def rows(self) -> int:
+        """How many rows wait or are inside."""
+        return len(self._turns) + len(self._guests)
 
     @property
     def seated(self) -> int:
@@ -89,12 +96,16 @@ class Entrance:
 
         Raises WithdrawnError.
         """
+        if self._is_closed:
+            raise WithdrawnError("The replica takes no more rows.")
         row = self._queue.add(work)
         turn = self._turns[row] = asyncio.get_running_loop().create_future()
         guest = Guest(row, asyncio.current_task())
         self._admit_soon()
         try:
             await turn
+            if self._is_closed:
+                raise WithdrawnError("The row was withdrawn.")
             self._guests.add(guest)
             _guest.set(guest)
             yield guest
@@ -175,13 +186,16 @@ class Entrance:
 
     def withdraw(self, batch_id: str) -> None:
         """Let no row of the batch have a seat that has none."""
-        for row, turn in self._turns.items():
-            if row.work.batch_id == batch_id and not turn.done():
-                turn.set_exception(WithdrawnError("The row was withdrawn."))
-        for guest in self._guests:
-            if guest.row.work.batch_id == batch_id and not guest.had_seat and guest.task:
-                guest.is_withdrawn = True
-                guest.task.cancel()
+        self._withdraw(lambda row: row.work.batch_id == batch_id and not row.seated)
+
+    def close(self) -> int:
+        """Let no row have a seat that has none, now and later; returns how many are withdrawn."""
+        self._is_closed = True
+        return self._withdraw(lambda row: not row.seated)
+
+    def give_back(self) -> int:
+        """Withdraw all rows, also those that have a seat; returns how many."""
+        return self._withdraw(lambda _: True)
 
     def complete(self, batch_id: str) -> None:
         """No row of the batch comes after those that are here."""
@@ -210,6 +224,19 @@ class Entrance:
             if output.is_last:
                 self._leave(output.id, now)
         self._admit_soon()
+
+    def _withdraw(self, is_meant: Callable[[QueuedRow], bool]) -> int:
+        count = 0
+        for row, turn in self._turns.items():
+            if is_meant(row) and not turn.done():
+                turn.set_exception(WithdrawnError("The row was withdrawn."))
+                count += 1
+        for guest in self._guests:
+            if is_meant(guest.row) and guest.task and not guest.is_withdrawn:
+                guest.is_withdrawn = True
+                guest.task.cancel()
+                count += 1
+        return count
 
     def _enter(self, row: QueuedRow | None, id_: str, prompt_tokens: int) -> None:
         self._prompts[id_] = prompt_tokens

@@ -47,6 +47,11 @@ class LiveCalls:
         self._refused = refused
         #: How many run.
         self.running = 0
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Take no more calls: gateways try them elsewhere."""
+        self._is_closed = True
 
     async def answer(self, call: LiveCall, receive: Receive, send: Send) -> None:
         """Answer the call as `vllm serve` would; it leaves the engine when its client goes."""
@@ -63,8 +68,8 @@ class LiveCalls:
 
     async def _checked(self, call: LiveCall) -> bytes | Answer:
         """The body that runs, or the result of one that does not."""
-        if self._client.errored:
-            error = {"message": "The engine is about to be restarted.", "type": "server_error"}
+        if self._client.errored or self._is_closed:
+            error = {"message": "The engine is about to stop or restart.", "type": "server_error"}
             return failure(_UNAVAILABLE, error)
         try:
             body = json.loads(call.body)

@@ -24,8 +24,8 @@ log = structlog.get_logger()
 
 #: Gateways close an idle connection sooner.
 _IDLE_SECONDS = 75
-#: How long calls may go on when the replica ends.
-_GRACE_SECONDS = 8
+#: How long calls may go on once the door closes: a replica that is drained has waited for them.
+_GRACE_SECONDS = 1
 
 
 class LiveDoor:

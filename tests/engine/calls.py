@@ -15,9 +15,9 @@ from worker.engine_errors import Result
 
 
 def tiny_catalog(
-    folder: Path, lane: Lane, resources: Mapping[str, float], *, seats: int
+    folder: Path, lane: Lane, resources: Mapping[str, float], *, seats: int, **fields: Any
 ) -> Catalog:
-    """A catalog of one lane, whose model is made in this folder."""
+    """A catalog of one lane, whose model is made in this folder and has these fields besides."""
     make_tiny_chat_model(folder / lane.model)
     return Catalog.model_validate(
         {
@@ -33,6 +33,7 @@ def tiny_catalog(
                         "dtype": "float32",
                     },
                     "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "TORCH_COMPILE_DISABLE": 1},
+                    **fields,
                 }
             },
         }

@@ -139,7 +139,7 @@ class BatchYard:
                 members = [f"{batch_id}:{index}" for index in range(first, min(count, first + 100))]
                 await self.state.lanes.feed(lane, members)
             await self.state.lanes.open_job(lane, "", JOB)
-            # Slices that earlier tests left may be before its own.
+            # Slices of other batches may be before its own.
             while taken := await self.state.claims.take(
                 lane, JOB, lease_seconds=60, slices=count, rows=100_000, begun=True
             ):
@@ -147,6 +147,9 @@ class BatchYard:
             claims += await self.state.claims.take_suspects(
                 lane, JOB, lease_seconds=60, rows=100_000
             )
+        for claim in claims:
+            if claim.batch_id != batch_id:
+                await self.state.claims.release(claim)
         own = (claim for claim in claims if claim.batch_id == batch_id)
         return sorted(own, key=lambda claim: claim.index)
 

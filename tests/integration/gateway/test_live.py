@@ -12,7 +12,8 @@ from shared.state import State
 from shared.storage import Storage
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import LANE, Caller, Start
-from tests.live_replica import BREAK, DIE, DONE, EVENTS, HELLO, REFUSE, WAIT
+from tests.live_replica import ANSWER, BREAK, DIE, DONE, EVENTS, HELLO, REFUSE, WAIT
+from worker.drain import Drain
 
 CHAT = "/v1/chat/completions"
 
@@ -88,6 +89,29 @@ async def test_a_call_that_no_engine_has_is_tried_at_another_door(
     assert [answer.status_code for answer in answers] == [200] * 4
     assert len(good.app.bodies) == 4
     assert broken.app.bodies == []
+
+
+async def test_a_replica_that_stops_ends_its_calls_and_others_get_the_next_ones(
+    acme: Caller, start: Start
+) -> None:
+    stopping = await start("stopping")
+    ending = asyncio.create_task(acme.http.post(CHAT, json=body(WAIT, stream=False)))
+    await eventually(lambda: stopping.entrance.seated == 1)
+    other = await start("other")
+    drain = Drain(stopping.entrance, stopping.calls, seconds=60)
+    draining = asyncio.create_task(drain.run())
+    await eventually(lambda: drain.has_begun)
+
+    # The gateway still knows its door.
+    answers = [await acme.http.post(CHAT, json=body()) for _ in range(4)]
+    assert not draining.done()
+    stopping.app.may_end.set()
+
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert len(other.app.bodies) == 4
+    assert (await ending).content == ANSWER
+    async with asyncio.timeout(60):
+        await draining
 
 
 async def test_a_call_that_engines_die_of_is_not_tried_without_end(
