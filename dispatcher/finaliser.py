@@ -5,10 +5,12 @@ keys. One that is killed is followed by another.
 """
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 import structlog
 
+from dispatcher.open_inputs import OpenInputs
 from dispatcher.result_files import ResultFiles, Results
 from dispatcher.result_lines import InputLostError
 from dispatcher.tables import Tables
@@ -49,6 +51,7 @@ class Finaliser:
         keep_parts: bool = False,
         unanswered_seconds: float = _UNANSWERED_SECONDS,
         tables: Tables | None = None,
+        open_inputs: OpenInputs | None = None,
     ) -> None:
         """A part for which S3 fails, while it answers for others, is given up after that time.
 
@@ -58,6 +61,7 @@ class Finaliser:
         self._storage = storage
         self._files = ResultFiles(state, storage)
         self._tables = tables or Tables(storage)
+        self._open_inputs = open_inputs or OpenInputs(state, storage)
         self._output_seconds = output_seconds
         self._tag_results = tag_results
         self._keep_parts = keep_parts
@@ -98,9 +102,10 @@ class Finaliser:
             return
         self._unanswered.pop(batch_id, None)
         crash.point("finaliser.assembled")
+        place = await self._open_inputs.make(record)
         table = await self._make_table(record, event, results)
         try:
-            commit = await self._commit(record, event, results, table)
+            commit = await self._commit(record, event, results, table, place)
         except InvalidTransitionError as late:
             _tell_late(late)
             return
@@ -156,7 +161,12 @@ class Finaliser:
         return table
 
     async def _commit(
-        self, before: BatchRecord, event: Event, results: Results, table: MadeTable | None
+        self,
+        before: BatchRecord,
+        event: Event,
+        results: Results,
+        table: MadeTable | None,
+        input_place: Mapping[str, str | int],
     ) -> Commit:
         """Create the commit object, or read the one that was first.
 
@@ -173,6 +183,7 @@ class Finaliser:
             output=results.output,
             error=results.error,
             table=table,
+            input_place=input_place,
             bucket=self._storage.bucket,
             output_seconds=self._output_seconds,
             keep_parts=self._keep_parts,

@@ -13,6 +13,7 @@ _STALE_SECONDS = 60
 
 Code = Literal[
     "planning",
+    "requests",
     "paused",
     "lane_starting",
     "lane_silent",

@@ -13,6 +13,7 @@ from cli.client import (
     file_commands,
     fleet_commands,
     model_commands,
+    open_commands,
     prepare,
     run_commands,
     usage_commands,
@@ -39,6 +40,9 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         batch_commands.pause,
         batch_commands.resume,
         batch_commands.retry,
+        open_commands.open,
+        open_commands.add,
+        open_commands.close,
     ),
     _OTHERS: (
         model_commands.models,

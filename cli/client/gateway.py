@@ -70,6 +70,11 @@ class Gateway:
         headers = {} if key is None else {"idempotency-key": key}
         return self._json("POST", path, json=body, headers=headers)
 
+    def post_lines(self, path: str, lines: bytes) -> dict[str, Any]:
+        """Post lines of JSON."""
+        headers = {"content-type": "application/x-ndjson"}
+        return self._json("POST", path, content=lines, headers=headers)
+
     def delete(self, path: str) -> dict[str, Any]:
         return self._json("DELETE", path)
 

@@ -44,6 +44,7 @@ ALONE = LanePosition(
     failure=None,
     engine=None,
     had_engine_trouble=False,
+    takes_rows=False,
     lane_failed=None,
 )
 
