@@ -11,7 +11,7 @@ end
 -- Lua hands on some thousand arguments at most.
 for key, pairs_ in pairs(open) do
   for first = 1, #pairs_, 1000 do
-    redis.call('ZADD', key, unpack(pairs_, first, math.min(first + 999, #pairs_)))
+    redis.call('ZADD', key, unpack(pairs_, first, math.min(first + 1000 - 1, #pairs_)))
   end
   redis.call('PEXPIRE', key, ARGV[2])
 end
