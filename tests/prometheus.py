@@ -71,6 +71,16 @@ def selectors(expr: str) -> set[str]:
     return set(re.findall(r"batchyard_\w+(?:\{[^}]*\})?", expr))
 
 
+def debians(program: str) -> str:
+    """The path of `prometheus` or `promtool`; without it, the test is skipped."""
+    if found := shutil.which(program):
+        return found
+    reason = f"NOT TESTED: there is no {program}. It is in Debian's package `prometheus`."
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 class Prometheus:
     """One that scrapes."""
 
@@ -99,11 +109,7 @@ def running_prometheus(
     folder: Path, targets: Sequence[str], *, token: str | None = None, rules: bool = False
 ) -> Iterator[Prometheus]:
     """One that scrapes these every second; the test is skipped where the program is missing."""
-    if (program := shutil.which("prometheus")) is None:
-        reason = "NOT TESTED: there is no prometheus. It is in Debian's package `prometheus`."
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    program = debians("prometheus")
     job: dict[str, Any] = {"job_name": "fleet", "static_configs": [{"targets": list(targets)}]}
     if token is not None:
         job["authorization"] = {"credentials": token}

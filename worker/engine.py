@@ -217,10 +217,16 @@ class BatchServer(LLMServer):
 
     async def numbers(self) -> ReplicaNumbers:
         """What this replica has counted for the operators' metrics."""
+        clock, uses = time.monotonic(), self._entrance.uses()
+        lost, live, idle = (
+            round(1_000_000 * self._gpus * one) for one in (uses.lost, uses.live, uses.idle)
+        )
         return ReplicaNumbers(
             replica=_replica_id(),
-            clock=time.monotonic(),
-            live_micros=round(1_000_000 * self._gpus * self._entrance.uses().live),
+            clock=clock,
+            live_micros=live,
+            lost_micros=lost,
+            idle_micros=idle,
             **self._meter.numbers._asdict(),
         )
 

@@ -301,7 +301,7 @@ def names_of(lines: bytes) -> Mapping[str, str]:
 
 
 def require_open(record: BatchRecord) -> None:
-    """Raise ConflictError unless the batch takes rows."""
+    """Raise ConflictError unless the batch takes rows, and TransientError before it does."""
     if "open_model" not in record.fields:
         raise ConflictError(
             f"Batch {record.id} was not created open: it has the requests of its input."
@@ -310,6 +310,9 @@ def require_open(record: BatchRecord) -> None:
         raise ConflictError(f"Batch {record.id} has been closed, and takes no more requests.")
     if not record.takes_rows:
         raise not_open(record.status)
+    if record.status is Status.VALIDATING:
+        # Whoever created it has died, and the dispatcher starts it.
+        raise TransientError(f"Batch {record.id} is about to take requests.")
 
 
 def not_open(status: Status) -> ConflictError:

@@ -1,8 +1,6 @@
 """The alerts of k8s/base/monitoring.yaml, by Prometheus itself: what wakes somebody, what not."""
 
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 import yaml
 
 from shared.openai.endpoints import ENDPOINTS
-from tests.prometheus import alerts, rule_groups
+from tests.prometheus import alerts, debians, rule_groups
 
 _RULES, _ALERTS = rule_groups(), alerts()
 
@@ -182,12 +180,7 @@ def test_live_calls_are_those_of_all_endpoints() -> None:
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    if found := shutil.which("promtool"):
-        return found
-    reason = "NOT TESTED: there is no promtool. It is in Debian's package `prometheus`."
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    return debians("promtool")
 
 
 def test_each_alert_fires_on_what_it_is_for(promtool: str, tmp_path: Path) -> None:

@@ -113,6 +113,20 @@ async def test_after_a_death_before_redis_a_close_comes_after_its_rows(yards: Ya
     assert await ended(yards, batch_id) == ["a", "b"]
 
 
+async def test_before_it_has_started_it_is_asked_again(yards: Yards) -> None:
+    batch_id = await yards.open("one", is_started=False)
+
+    with pytest.raises(TransientError):
+        await yards.add(batch_id, named("a"))
+    with pytest.raises(TransientError):
+        await close(yards.state, yards.storage, batch_id)
+    await yards.yard.planner.plan(batch_id)
+    await yards.add(batch_id, named("a"))
+    await close(yards.state, yards.storage, batch_id)
+
+    assert await ended(yards, batch_id) == ["a"]
+
+
 async def test_the_first_rows_of_a_lane_make_it_known(yards: Yards) -> None:
     batch_id = await yards.open("one")
     before = list(await yards.state.lanes.names())

@@ -85,13 +85,14 @@ class Yards:
         await self.state.files.create(file)
         return file
 
-    async def open(self, name: str) -> str:
-        """An open batch that takes rows."""
+    async def open(self, name: str, *, is_started: bool = True) -> str:
+        """An open batch, which takes rows once it is started."""
         batch_id = ids.batch_id(TENANT, name)
         source = open_source(self.storage.bucket, TENANT, batch_id, "m")
         manifest = a_manifest(name, **today(), **source)
         assert (await accept(self.state, self.storage, manifest)).batch_id == batch_id
-        await self.yard.planner.plan(batch_id)
+        if is_started:
+            await self.yard.planner.plan(batch_id)
         return batch_id
 
     def additions(self) -> Additions:

@@ -34,7 +34,7 @@ def test_files_become_one_with_other_fields(tmp_path: Path) -> None:
 def test_a_sample_is_the_same_again_and_each_request_is_as_likely(tmp_path: Path) -> None:
     file = _file(tmp_path, "in.jsonl", range(10))
     drawn = Counter[str]()
-    for seed in range(200):
+    for seed in range(40):
         found = _prepared(file, "--sample", "3", "--seed", str(seed))
         names = [one["custom_id"] for one in found]
         assert len(names) == 3
@@ -43,7 +43,7 @@ def test_a_sample_is_the_same_again_and_each_request_is_as_likely(tmp_path: Path
 
     assert _prepared(file, "--sample", "3") == _prepared(file, "--sample", "3")
     assert len(_prepared(file, "--sample", "30")) == 10
-    assert all(30 < drawn[f"r-{number}"] < 90 for number in range(10))
+    assert all(3 < drawn[f"r-{number}"] < 21 for number in range(10))
 
 
 @pytest.mark.parametrize("line", ["nothing", "[]", '{"body": 3}', '{"body": {"a": 1}}'])
