@@ -29,7 +29,11 @@ _POLICY = f"{replicas_wanted.__module__}:{replicas_wanted.__name__}"
 def deploy(catalog: Catalog, lane: Lane) -> None:
     """Deploy the lane's engine. Serve starts a replica when the first call comes."""
     model, pool = catalog.model(lane.model), catalog.pools[lane.pool]
-    deployment = serve.deployment(name=DEPLOYMENT, **serve_options(model, pool))(EngineReplica)
+    options = serve_options(model, pool)
+    replica = options["ray_actor_options"]
+    # Serve would start it without what the job of whoever deploys it has been given.
+    replica["runtime_env"] = {**ray.get_runtime_context().runtime_env, **replica["runtime_env"]}
+    deployment = serve.deployment(name=DEPLOYMENT, **options)(EngineReplica)
     target = serve.RunTarget(
         # As text, which a later version can read, too.
         deployment.bind(model.model_dump_json(), pool.model_dump_json()),
@@ -70,10 +74,7 @@ def serve_options(model: Model, pool: Pool) -> dict[str, Any]:
         "placement_group_strategy": "PACK",
         "ray_actor_options": {
             "num_cpus": processors,
-            "runtime_env": {
-                **ray.get_runtime_context().runtime_env,
-                "env_vars": replica_environment(model, pool),
-            },
+            "runtime_env": {"env_vars": replica_environment(model, pool)},
         },
     }
     if pool.label_selector:

@@ -103,17 +103,21 @@ def test_elsewhere_vllm_chooses(fields: dict[str, Any], pool: Pool) -> None:
 def test_resources_are_kept_as_ray_s_own_library_keeps_them(
     fields: dict[str, Any], pool: Pool
 ) -> None:
-    from ray.serve.llm import LLMServer
+    from ray.llm._internal.serve.core.server import llm_server
 
     from worker.engine_config import llm_config
     from worker.engine_definition import serve_options
 
     ours = serve_options(model(**fields), pool)
-    placement = {name: ours.pop(name) for name in [*ours] if name.startswith("placement_group")}
-    config = llm_config(model(**fields), pool).model_copy(update={"deployment_config": ours})
-    rays = LLMServer.get_deployment_options(config)
+    replica = {"CPU": ours["ray_actor_options"]["num_cpus"], "GPU": 0}
+    engine = llm_config(model(**fields), pool).get_engine_config()
+    # What asks for both starts Ray.
+    assert engine is not None
+    merge = llm_server._merge_replica_actor_and_child_actor_bundles  # noqa: SLF001  # see above
+    rays = merge(engine.placement_bundles, replica)
 
-    assert placement == {name: rays[name] for name in rays if name.startswith("placement_group")}
+    assert ours["placement_group_bundles"] == rays
+    assert ours["placement_group_strategy"] == engine.placement_strategy
 
 
 def test_who_deploys_an_engine_does_not_import_it() -> None:
