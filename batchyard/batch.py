@@ -57,34 +57,31 @@ def submit(data: object, template: Template, **options: Unpack[Options]) -> "Bat
         options.get("metadata"),
         RowTemplate(endpoint_of(options), {"template": body}, output),
     )
-    gateway = _gateway(options)
-    try:
-        with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
-            made = _submitted(gateway, rows.file(Path(folder)), wanted, options)
-    except BaseException:
-        gateway.close()
-        raise
-    return Batch(gateway, made, rows, options)
+    with (
+        closing(_gateway(options)) as gateway,
+        tempfile.TemporaryDirectory(prefix="batchyard-") as folder,
+    ):
+        made = _submitted(gateway, rows.file(Path(folder)), wanted, options)
+    return Batch(made, rows, options)
 
 
 class Batch:
     """A batch that was submitted over rows. It runs on by itself, whatever becomes of this."""
 
-    def __init__(
-        self, gateway: Gateway, batch: Mapping[str, Any], rows: Rows, options: Options
-    ) -> None:
+    def __init__(self, batch: Mapping[str, Any], rows: Rows, options: Options) -> None:
         self.id: str = batch["id"]
-        self._gateway = gateway
         self._rows = rows
         self._options = options
 
     def status(self) -> str:
         """Its status now, as docs/lifecycle.md lists them."""
-        return str(self._now()["status"])
+        with closing(_gateway(self._options)) as gateway:
+            return str(self._now(gateway)["status"])
 
     def cancel(self) -> None:
         """End it. Rows that have an answer by then keep it."""
-        self._gateway.post(f"batches/{self.id}/cancel")
+        with closing(_gateway(self._options)) as gateway:
+            gateway.post(f"batches/{self.id}/cancel")
 
     def result(self, stop: Event | None = None) -> Any:
         """Wait for its end, and return the rows with their answers.
@@ -92,43 +89,43 @@ class Batch:
         Raises BatchFailedError, RowsFailed if that was asked for, TransientError if the gateway
         does not answer for a quarter of an hour, and StoppedError once `stop` is set.
         """
+        with closing(_gateway(self._options)) as gateway:
+            return self._result(gateway, stop)
+
+    def _result(self, gateway: Gateway, stop: Event | None) -> Any:
         try:
-            self._wait(stop)
+            self._wait(gateway, stop)
         except (KeyboardInterrupt, StoppedError):
             note(
                 f"\nLeft running: {self.id}\nThe same call takes it up again. To end it: "
                 f"batchyard cancel {self.id}"
             )
             raise
-        batch = self._now()
-        table = self._joined(batch)
+        batch = self._now(gateway)
+        table = self._joined(gateway, batch)
         failed = batch["request_counts"]["total"] - batch["request_counts"]["completed"]
         if failed and self._options.get("check", False):
             raise RowsFailed(table, failed, self.id)
         return table
 
-    def close(self) -> None:
-        """Close the connection. The batch is not touched."""
-        self._gateway.close()
-
-    def _wait(self, stop: Event | None) -> None:
+    def _wait(self, gateway: Gateway, stop: Event | None) -> None:
         is_shown = self._options.get("progress", True)
         with (
-            Progress(self._gateway, self.id, is_shown=is_shown) as progress,
-            closing(follow(self._gateway, self.id)) as changes,
+            Progress(gateway, self.id, is_shown=is_shown) as progress,
+            closing(follow(gateway, self.id)) as changes,
         ):
             for batch in changes:
                 progress.show(batch)
                 if stop is not None and stop.is_set() and not _has_ended(batch):
                     raise StoppedError
 
-    def _joined(self, batch: Mapping[str, Any]) -> Any:
+    def _joined(self, gateway: Gateway, batch: Mapping[str, Any]) -> Any:
         found = batch.get("table") or {}
         if batch["status"] == Status.FAILED or not found.get("file_ids"):
             raise self._failure(batch, found)
         with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
             try:
-                answers = list(self._downloaded(found["file_ids"], Path(folder)))
+                answers = list(_downloaded(gateway, found["file_ids"], Path(folder)))
             except NotFoundError as error:
                 text = f"The answers of {self.id} are no longer kept. {_AGAIN}"
                 raise NotFoundError(text) from error
@@ -140,21 +137,22 @@ class Batch:
             )
         return table
 
-    def _downloaded(self, file_ids: list[str], folder: Path) -> Iterator[Path]:
-        for number, file_id in enumerate(file_ids):
-            path = folder / str(number)
-            with path.open("wb") as file:
-                write(download(self._gateway, file_id), file)
-            yield path
-
     def _failure(self, batch: Mapping[str, Any], table: Mapping[str, Any]) -> BatchFailedError:
         why = error_lines(batch) or [(table.get("error") or {}).get("message", "it has no table")]
         problems = (batch.get("errors") or {}).get("data") or []
         text = f"{self.id} is {batch['status']}: {'; '.join(why)} {_AGAIN}"
         return BatchFailedError(text, batch_id=self.id, problems=problems)
 
-    def _now(self) -> dict[str, Any]:
-        return self._gateway.get(f"batches/{self.id}")
+    def _now(self, gateway: Gateway) -> dict[str, Any]:
+        return gateway.get(f"batches/{self.id}")
+
+
+def _downloaded(gateway: Gateway, file_ids: list[str], folder: Path) -> Iterator[Path]:
+    for number, file_id in enumerate(file_ids):
+        path = folder / str(number)
+        with path.open("wb") as file:
+            write(download(gateway, file_id), file)
+        yield path
 
 
 def _gateway(options: Options) -> Gateway:

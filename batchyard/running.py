@@ -1,7 +1,6 @@
 """Asks a request of each row, and returns the rows with their answers."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -50,6 +49,4 @@ async def arun(data: Any, template: Template, **options: Unpack[Options]) -> Any
 
 
 def _run(data: Any, template: Template, options: Options, stop: Event | None) -> Any:
-    batch = submit(data, template, **options)
-    with closing(batch):
-        return batch.result(stop)
+    return submit(data, template, **options).result(stop)

@@ -4,8 +4,8 @@ import hashlib
 import json
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple
@@ -50,11 +50,14 @@ class CallBatches:
         self.run = run
         self._number = 0
         self._lock = Lock()
+        self._users = 0
+        self._users_lock = Lock()
+        self._is_closing = False
 
     def known(self) -> list[KnownBatch]:
         """The batches of the run so far, the oldest first; those to be made come after them."""
         found = []
-        with self._lock:
+        with self._in_use(), self._lock:
             while batch := known(self._gateway, self._numbered_key()):
                 self._number += 1
                 # Of one that failed, no call was asked.
@@ -71,7 +74,7 @@ class CallBatches:
             "priority": priority,
             "metadata": dict(metadata) if metadata else None,
         }
-        with tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
+        with self._in_use(), tempfile.TemporaryDirectory(prefix="batchyard-") as folder:
             path = Path(folder) / "calls.jsonl"
             path.write_bytes(lines)
             if self.run is None:
@@ -84,6 +87,33 @@ class CallBatches:
 
     def follow(self, batch_id: str, take: Take, stop: Event) -> Mapping[str, Any] | None:
         """Hand over each answer as it comes; returns the batch at its end, or None if stopped."""
+        with self._in_use():
+            return self._follow(batch_id, take, stop)
+
+    def cancel(self, batch_id: str) -> None:
+        """End a batch whose answers nobody wants. Raises ConflictError if it has ended."""
+        with self._in_use():
+            self._gateway.post(f"batches/{batch_id}/cancel")
+
+    def close(self) -> None:
+        """Close the connections, once no thread uses them any more."""
+        with self._in_use():
+            self._is_closing = True
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        with self._users_lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._users_lock:
+                self._users -= 1
+                # A connection that another thread is making would stay open.
+                if self._is_closing and not self._users:
+                    self._gateway.close()
+
+    def _follow(self, batch_id: str, take: Take, stop: Event) -> Mapping[str, Any] | None:
         results: Results | None = None
         with closing(follow(self._gateway, batch_id)) as changes:
             for batch in changes:
@@ -99,13 +129,6 @@ class CallBatches:
         if results is not None and not results.is_complete and ended["status"] != Status.FAILED:
             _read(results, take)
         return ended
-
-    def cancel(self, batch_id: str) -> None:
-        """End a batch whose answers nobody wants. Raises ConflictError if it has ended."""
-        self._gateway.post(f"batches/{batch_id}/cancel")
-
-    def close(self) -> None:
-        self._gateway.close()
 
     def _results(self, batch: Mapping[str, Any]) -> Results:
         # The order of completion is forgotten a day after the end.
