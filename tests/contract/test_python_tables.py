@@ -15,7 +15,6 @@ from pydantic import BaseModel
 import batchyard
 from tests.contract.conftest import EMBEDDER, MODEL, Caller
 from tests.contract.engine import REFUSE, WAIT
-from tests.contract.installing import untested
 from tests.contract.user_commands import Command, running_batch
 from tests.eventually import eventually
 
@@ -77,10 +76,8 @@ def test_an_arrow_table_has_typed_fields_of_a_pydantic_model(options: batchyard.
 
 
 def test_polars_gets_polars_back(options: batchyard.Options) -> None:
-    try:
-        import polars as pl
-    except ModuleNotFoundError:
-        untested("Polars is not installed")
+    import polars as pl
+
     frame = pl.DataFrame({"text": ["a", "b"], "n": [1, 2]})
 
     found = batchyard.run(frame, "{{ text }}", **options)
