@@ -11,7 +11,7 @@ ARGS ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed-$(LOCK)
-ROOMS := shared gateway dispatcher worker cli
+ROOMS := shared gateway dispatcher worker cli batchyard
 
 .PHONY: help
 help: ## show this list

@@ -31,13 +31,13 @@ from cli.rebuild.rebuild import Rebuild
 from cli.servers import CephS3, Redis
 from dispatcher.finaliser import Finaliser
 from dispatcher.planning import Planner
-from dispatcher.slicing import SliceLimits
 from shared import ids
 from shared.catalog_file import load_catalog
 from shared.ledger.manifests import Manifest
 from shared.ledger.parts import part_key
 from shared.lifecycle import Status
 from shared.slices import SliceUsage, new_part, part_label
+from shared.slicing import SliceLimits
 from shared.state import FileRecord, State
 from shared.storage import Storage
 from shared.submission.accept import accept

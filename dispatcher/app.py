@@ -22,6 +22,7 @@ from dispatcher.job_records import JobRecords
 from dispatcher.lanes import ENTRYPOINT, LaneKeeper
 from dispatcher.leader import Leader
 from dispatcher.memory import memory_limit, messages_within
+from dispatcher.open_inputs import OpenInputs
 from dispatcher.planning import Planner
 from dispatcher.predictions import Predictions
 from dispatcher.reaper import Reaper
@@ -31,7 +32,6 @@ from dispatcher.rounds import Rounds
 from dispatcher.row_span import SpanLimits
 from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
-from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
 from dispatcher.windows import Windows
 from shared.bus.connection import Bus
@@ -42,6 +42,7 @@ from shared.catalog_file import catalog_digest, load_catalog
 from shared.monitoring.trail import Trail
 from shared.outbound import Guard
 from shared.settings import open_storage
+from shared.slicing import SliceLimits
 from shared.state import Quota, State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
@@ -176,6 +177,7 @@ def _build_leader(
         output_seconds=settings.output_seconds,
         tag_results=settings.tag_results,
         keep_parts=settings.keep_parts,
+        open_inputs=OpenInputs(state, storage, file_seconds=settings.file_seconds),
     )
     lanes = LaneKeeper(
         state,
@@ -197,7 +199,7 @@ def _build_leader(
             remaker=Remaker(state, storage),
             lanes=lanes,
         ),
-        windows=Windows(state),
+        windows=Windows(state, storage),
         reaper=Reaper(state, storage, batch_seconds=settings.batch_seconds),
         deliverer=Deliverer(
             state,

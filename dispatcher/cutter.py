@@ -6,11 +6,11 @@ The slices of a span have its rows in their order, as if there were no spans, or
 from collections.abc import Iterable, Sequence
 
 from dispatcher.group_slicing import group_slices
-from dispatcher.lane_shares import LaneShares
 from dispatcher.row_span import RowSpan, SpanLimits
-from dispatcher.slicing import SliceLimits, Slicer
 from shared.input.rows import Row
+from shared.lane_shares import LaneShares
 from shared.slices import Slice
+from shared.slicing import SliceLimits, Slicer
 
 
 class Cutter:

@@ -5,9 +5,12 @@ keys. One that is killed is followed by another.
 """
 
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 
 import structlog
 
+from dispatcher.open_inputs import OpenInputs
 from dispatcher.result_files import ResultFiles, Results
 from dispatcher.result_lines import InputLostError
 from dispatcher.tables import Tables
@@ -20,11 +23,12 @@ from shared.errors import (
     NotFoundError,
     TransientError,
 )
-from shared.ledger.commits import Commit, carry_out, create_commit
+from shared.ledger.commits import Commit, carry_out, create_commit, read_commit
 from shared.ledger.endings import ending_event, new_commit
 from shared.ledger.parts import drop_broken
 from shared.ledger.tables import MadeTable
 from shared.lifecycle import Event
+from shared.slices import Part
 from shared.state import BatchRecord, State
 from shared.storage import Storage
 
@@ -47,6 +51,7 @@ class Finaliser:
         keep_parts: bool = False,
         unanswered_seconds: float = _UNANSWERED_SECONDS,
         tables: Tables | None = None,
+        open_inputs: OpenInputs | None = None,
     ) -> None:
         """A part for which S3 fails, while it answers for others, is given up after that time.
 
@@ -56,6 +61,7 @@ class Finaliser:
         self._storage = storage
         self._files = ResultFiles(state, storage)
         self._tables = tables or Tables(storage)
+        self._open_inputs = open_inputs or OpenInputs(state, storage)
         self._output_seconds = output_seconds
         self._tag_results = tag_results
         self._keep_parts = keep_parts
@@ -79,8 +85,12 @@ class Finaliser:
         batch_id, event = record.id, ending_event(record)
         if event is not Event.OUTPUT_COMMITTED:
             await self._state.claims.commit_kept(batch_id)
+        part = await self._files.part_as_file(record)
+        if part is None and (first := await self._first_commit(batch_id, event)) is not None:
+            await self._carry_out(first)
+            return
         try:
-            results = await self._make_files(record, event)
+            results = await self._make_files(record, event, part)
         except (BrokenObjectError, NotFoundError, TransientError) as error:
             # All of them, so that the rows of all run again together.
             if isinstance(error, TransientError) and await self._may_answer_later(batch_id):
@@ -92,15 +102,32 @@ class Finaliser:
             return
         self._unanswered.pop(batch_id, None)
         crash.point("finaliser.assembled")
+        place = await self._open_inputs.make(record)
         table = await self._make_table(record, event, results)
         try:
-            commit = await self._commit(record, event, results, table)
-            crash.point("finaliser.committed")
+            commit = await self._commit(record, event, results, table, place)
+        except InvalidTransitionError as late:
+            _tell_late(late)
+            return
+        crash.point("finaliser.committed")
+        await self._carry_out(commit)
+
+    async def _first_commit(self, batch_id: str, event: Event) -> Commit | None:
+        """The commit, if there is one: a Redis that went back in time does not know how it ended.
+
+        To make the files again would overwrite those that the commit names: rows that have run
+        twice have other answers.
+        """
+        with suppress(NotFoundError, BrokenObjectError):
+            return await read_commit(self._storage, batch_id, event)
+        return None
+
+    async def _carry_out(self, commit: Commit) -> None:
+        try:
             await carry_out(self._state, self._storage, commit)
             crash.point("finaliser.concluded")
         except InvalidTransitionError as late:
-            # For example, it has been cancelled. The next round ends it by its new status.
-            log.warning("batch.finish_late", batch_id=batch_id, status=late.status)
+            _tell_late(late)
 
     async def _may_answer_later(self, batch_id: str) -> bool:
         """Whether S3 is away, or has failed only for this batch and only for a short time."""
@@ -112,13 +139,13 @@ class Finaliser:
         now = time.monotonic()
         return now < self._unanswered.setdefault(batch_id, now) + self._unanswered_seconds
 
-    async def _make_files(self, record: BatchRecord, event: Event) -> Results:
+    async def _make_files(self, record: BatchRecord, event: Event, part: Part | None) -> Results:
         try:
-            results = await self._files.make(record, event)
+            results = await self._files.make(record, event, part)
         except InputLostError:
             # The input is the sender's own object, which may be deleted before its rows have run.
             log.warning("batch.input_lost", batch_id=record.id)
-            results = await self._files.make(record, event, has_names=False)
+            results = await self._files.make(record, event, part, has_names=False)
         if self._tag_results:
             for file in filter(None, results):
                 await self._storage.tag(file.key, {"tenant": record.tenant})
@@ -134,7 +161,12 @@ class Finaliser:
         return table
 
     async def _commit(
-        self, before: BatchRecord, event: Event, results: Results, table: MadeTable | None
+        self,
+        before: BatchRecord,
+        event: Event,
+        results: Results,
+        table: MadeTable | None,
+        input_place: Mapping[str, str | int],
     ) -> Commit:
         """Create the commit object, or read the one that was first.
 
@@ -151,8 +183,14 @@ class Finaliser:
             output=results.output,
             error=results.error,
             table=table,
+            input_place=input_place,
             bucket=self._storage.bucket,
             output_seconds=self._output_seconds,
             keep_parts=self._keep_parts,
         )
         return await create_commit(self._storage, commit)
+
+
+def _tell_late(late: InvalidTransitionError) -> None:
+    # For example, it has been cancelled. The next round ends it by its new status.
+    log.warning("batch.finish_late", batch_id=late.batch_id, status=late.status)

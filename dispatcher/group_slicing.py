@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from dispatcher.row_span import SpanRow
-from dispatcher.slicing import SliceLimits
 from shared.slices import Copy, Slice, mask_of
+from shared.slicing import SliceLimits
 
 
 def group_slices(

@@ -19,9 +19,7 @@ from dispatcher.datasets import DatasetInputs
 from dispatcher.grouping import Grouping
 from dispatcher.input_chunks import InputRefusedError, UnansweredError, input_chunks, is_small
 from dispatcher.lane_outlooks import LaneOutlooks
-from dispatcher.lane_shares import LaneShares
 from dispatcher.row_span import RowSpan, SpanLimits
-from dispatcher.slicing import SliceLimits
 from dispatcher.traces import step
 from shared import crash
 from shared.catalog import Catalog
@@ -34,6 +32,7 @@ from shared.errors import (
 from shared.input.problems import unreadable
 from shared.input.validation import InputCheck, Limits
 from shared.input_places import InputPlaces
+from shared.lane_shares import LaneShares
 from shared.ledger.commits import Commit, carry_out, fail, read_commit
 from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.ledger.quarantine import set_aside
@@ -41,6 +40,7 @@ from shared.lifecycle import Event, Status
 from shared.openai.limits import amount_code, amount_text
 from shared.openai.shapes import BatchError, BatchWarning
 from shared.slices import Slice
+from shared.slicing import SliceLimits
 from shared.state import (
     BatchRecord,
     MovedError,
@@ -50,6 +50,8 @@ from shared.state import (
     State,
 )
 from shared.storage import Storage, why_unreadable
+from shared.submission.additions import catch_up_all
+from shared.submission.opening import start_open
 from shared.tenant_rules import TenantRules
 
 log = structlog.get_logger()
@@ -122,6 +124,10 @@ class Planner:
     async def _plan(self, record: BatchRecord) -> None:
         batch_id = record.id
         crash.point("planner.begin")
+        if "open_model" in record.fields:
+            await start_open(self._state, self._storage, self._catalog, record)
+            await catch_up_all(self._state, self._storage, batch_id)
+            return
         plan = _new_plan()
         await self._state.tenants.look()
         is_dataset = "dataset" in record.fields

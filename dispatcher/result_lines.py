@@ -165,7 +165,7 @@ class ResultLines:
             lines = await self._copies[name].get(start, end)
             if slice_.copy.fits(lines):
                 return split(lines)
-        if slice_.copy.has_errors:
+        if slice_.copy.is_input:
             raise NotFoundError(f"Batch {self._record.id} has lost the copy {name}.")
         async with self._reading_without_copy:
             return slice_.pick(split(await self._input.get(slice_.start, slice_.end)))

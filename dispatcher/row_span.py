@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dispatcher.lane_shares import LaneShare
 from dispatcher.prefix_order import PrefixSample, prefix_order
-from dispatcher.slicing import SliceLimits
 from shared.input.beginnings import beginning
 from shared.input.rows import Row
+from shared.lane_shares import LaneShare
 from shared.openai.endpoints import ENDPOINTS
+from shared.slicing import SliceLimits
 
 #: One row in so many is looked at to see whether it is worth while to look at all of them.
 _SAMPLED = 8

@@ -14,10 +14,6 @@ class DispatcherSettings(SharedSettings):
     ray_address: str
     #: The token of the Ray cluster.
     ray_token: SecretStr
-    #: A slice has at most this many rows.
-    rows_per_slice: int = 128
-    #: A slice has at most this many predicted tokens, unless one row alone has more.
-    tokens_per_slice: int = 32_768
     group_by_prefix: bool = Field(
         default=True,
         description="let rows of a batch that begin alike run after each other, wherever they "

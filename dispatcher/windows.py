@@ -12,9 +12,12 @@ from math import inf
 
 import structlog
 
-from shared.errors import InvalidTransitionError
+from dispatcher.traces import naming
+from shared.errors import BrokenObjectError, ConflictError, InvalidTransitionError
 from shared.lifecycle import Event, Status
 from shared.state import State
+from shared.storage import Storage
+from shared.submission.additions import close
 
 log = structlog.get_logger()
 
@@ -34,8 +37,12 @@ class Windows:
     Only the leader runs one.
     """
 
-    def __init__(self, state: State, *, grace_seconds: float = GRACE_SECONDS) -> None:
+    def __init__(
+        self, state: State, storage: Storage | None = None, *, grace_seconds: float = GRACE_SECONDS
+    ) -> None:
+        """Without a storage, there are no open batches."""
         self._state = state
+        self._storage = storage
         self._grace_seconds = grace_seconds
         #: The lane jobs' deadline for each closing batch, on the monotonic clock.
         self._grace_ends: dict[str, float] = {}
@@ -75,7 +82,9 @@ class Windows:
 
     async def _close(self, batch_id: str, status: Status) -> None:
         if status is Status.IN_PROGRESS:
-            with suppress(InvalidTransitionError):
+            await self._close_open(batch_id)
+            record = await self._state.batches.get(batch_id)
+            with suppress(InvalidTransitionError), naming(record):
                 await self._state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
                 log.info("batch.window_closed", batch_id=batch_id)
         now = time.monotonic()
@@ -84,6 +93,20 @@ class Windows:
             self._grace_ends[batch_id] = now + self._grace_seconds
         if self._grace_ends[batch_id] <= now:
             if slices := await self._state.claims.take_back(batch_id):
-                log.warning("claims.taken_back", batch_id=batch_id, slices=slices)
+                with naming(await self._state.batches.get(batch_id)):
+                    log.warning("claims.taken_back", batch_id=batch_id, slices=slices)
             # No new claim can be made on a batch that is closing, so once is enough.
             self._grace_ends[batch_id] = inf
+
+    async def _close_open(self, batch_id: str) -> None:
+        """Close a batch that nobody has closed: with all its rows done, it completes."""
+        if self._storage is None or not (await self._state.batches.get(batch_id)).takes_rows:
+            return
+        try:
+            await close(self._state, self._storage, batch_id)
+        except ConflictError:
+            # It has been cancelled.
+            return
+        except BrokenObjectError as error:
+            # An addition that nobody was told of, at most.
+            log.error("addition.broken", batch_id=batch_id, key=error.key, reason=error.reason)  # noqa: TRY400  # the reason says it all

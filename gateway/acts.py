@@ -16,6 +16,8 @@ ACTS: Mapping[tuple[str, str], str] = {
     ("POST", "/v1/batches"): "batch.created",
     ("POST", "/v1/batches/{batch_id}"): "batch.changed",
     ("POST", "/v1/batches/{batch_id}/cancel"): "batch.cancelled",
+    ("POST", "/v1/batches/{batch_id}/requests"): "batch.extended",
+    ("POST", "/v1/batches/{batch_id}/close"): "batch.closed",
     ("POST", "/v1/batches/{batch_id}/pause"): "batch.paused",
     ("POST", "/v1/batches/{batch_id}/resume"): "batch.resumed",
     ("POST", "/v1/batches/{batch_id}/retry"): "batch.retried",

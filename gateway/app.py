@@ -23,6 +23,7 @@ from gateway import (
     live,
     metrics,
     models,
+    open_batches,
     openapi,
     organization,
     results,
@@ -55,8 +56,10 @@ from shared.monitoring.metrics import Calls
 from shared.monitoring.trail import Trail
 from shared.outbound import Guard
 from shared.settings import open_storage
+from shared.slicing import SliceLimits
 from shared.state import State
 from shared.storage import Storage
+from shared.submission.additions import Additions
 from shared.submission.admission import NewBatchQuota
 from shared.tasks import end
 
@@ -91,11 +94,17 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         try:
             await _connect(state, storage, bus, declares=settings.declare_topology)
             relaying = asyncio.create_task(_relay(state, bus, settings).run())
+            limits = Limits(
+                settings.max_rows_per_batch,
+                settings.max_embedding_inputs,
+                custom_id_characters=settings.max_custom_id_characters,
+            )
+            quota = NewBatchQuota.of(settings, catalog)
             services = Services(
                 settings,
                 catalog,
                 catalog_changed_at,
-                NewBatchQuota.of(settings, catalog),
+                quota,
                 state,
                 storage,
                 bus,
@@ -105,16 +114,22 @@ def build_app(settings: GatewaySettings) -> FastAPI:
                     state,
                     storage,
                     catalog,
-                    Limits(
-                        settings.max_rows_per_batch,
-                        settings.max_embedding_inputs,
-                        custom_id_characters=settings.max_custom_id_characters,
-                    ),
+                    limits,
                     mixed_batches=settings.mixed_batches,
                     strict_input=settings.strict_input,
                     places=settings.places,
                     max_dataset_rows=settings.max_dataset_rows,
                     weights=settings.tenant_weights,
+                ),
+                Additions(
+                    state,
+                    storage,
+                    catalog,
+                    limits=limits,
+                    slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
+                    max_input_bytes=settings.max_input_bytes,
+                    quota=quota,
+                    places=settings.places,
                 ),
                 watchers,
                 open_streams,
@@ -161,6 +176,7 @@ def build_app(settings: GatewaySettings) -> FastAPI:
         results,
         retry,
         batch_controls,
+        open_batches,
         explain,
         models,
         tenant_limits,

@@ -34,6 +34,11 @@ ADDITIONS = {
     "template that makes a request body of each row. The rendered requests are the batch's "
     '`input_file_id`. In OpenAI\'s SDK: `extra_body={"input": {"objects": "s3://…/*.parquet", '
     '"template": {…}}}`, with `input_file_id=omit`.',
+    "model": "Not in OpenAI's API, and only for an open batch: the model of all its requests.",
+    "open": "Not in OpenAI's API. `true` creates an open batch, which has no input: requests are "
+    "added by `POST /v1/batches/{batch_id}/requests` and run as they come, until "
+    "`POST /v1/batches/{batch_id}/close` or the end of the window. In OpenAI's SDK: "
+    '`extra_body={"open": True, "model": "…"}`, with `input_file_id=omit`.',
     "output": "Not in OpenAI's API. A table of the results, besides the result files: its format, "
     "its columns, and where it is wanted. The batch's `table` says where it is, and its files. In "
     'OpenAI\'s SDK: `extra_body={"output": {"format": "parquet"}}`.',
@@ -57,6 +62,8 @@ class CreateBatch(BaseModel):
     dry_run: bool = False
     deliver: Deliver | None = None
     output: Output | None = None
+    open: bool = False
+    model: str | None = Field(default=None, max_length=_MAX_ID_CHARACTERS)
 
 
 def check(
@@ -70,14 +77,7 @@ def check(
 
     `header_key` is the idempotency key of the call's header.
     """
-    if params.input_file_id is None and params.input is None:
-        raise missing("input_file_id")
-    if params.input_file_id is not None and params.input is not None:
-        raise InvalidInputError(
-            "Invalid 'input': there is an 'input_file_id' as well. Send one of them.",
-            param="input",
-            code="invalid_value",
-        )
+    _check_input(params)
     require_one_of(params.endpoint, ENDPOINTS, "endpoint")
     require_one_of(params.completion_window, windows, "completion_window")
     require_small(params.metadata or {}, limits)
@@ -86,6 +86,35 @@ def check(
             f"Invalid 'idempotency_key': '{params.idempotency_key}' differs from the header "
             f"Idempotency-Key '{header_key}'. Send one of them, or the same twice.",
             param="idempotency_key",
+            code="invalid_value",
+        )
+
+
+def _check_input(params: CreateBatch) -> None:
+    if params.open:
+        if params.model is None:
+            raise missing("model")
+        for name in ("input_file_id", "input", "dry_run"):
+            if getattr(params, name):
+                raise InvalidInputError(
+                    f"Invalid '{name}': an open batch is created without it, and gets its requests "
+                    "afterwards.",
+                    param=name,
+                    code="invalid_value",
+                )
+        return
+    if params.model is not None:
+        raise InvalidInputError(
+            "Invalid 'model': only an open batch has one; requests name their own.",
+            param="model",
+            code="invalid_value",
+        )
+    if params.input_file_id is None and params.input is None:
+        raise missing("input_file_id")
+    if params.input_file_id is not None and params.input is not None:
+        raise InvalidInputError(
+            "Invalid 'input': there is an 'input_file_id' as well. Send one of them.",
+            param="input",
             code="invalid_value",
         )
 
@@ -103,6 +132,7 @@ def fingerprint(params: CreateBatch, output_seconds: int) -> str:
         *(["results"] if delivers(params) else []),
         *([params.input.model_dump(mode="json")] if params.input else []),
         *([params.output.model_dump(mode="json")] if params.output else []),
+        *(["open", params.model] if params.open else []),
     ]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

@@ -29,6 +29,7 @@ from gateway.traces import trace_of
 from shared import crash, ids
 from shared.bus.messages import window_seconds
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
+from shared.input.problems import shortened
 from shared.ledger.commits import cancel
 from shared.ledger.manifests import Manifest
 from shared.lifecycle import Status
@@ -36,6 +37,7 @@ from shared.openai.shapes import Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
 from shared.submission.accept import HTTP_KEY, accept, conflict
 from shared.submission.datasets import Datasets
+from shared.submission.opening import open_source, start_open
 from shared.submission.tables import table_fields
 
 router = APIRouter()
@@ -55,7 +57,7 @@ async def create_batch(
     services: Use,
     idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY_CHARACTERS)] = None,
 ) -> Batch | DryRun:
-    """Create a batch over an uploaded file.
+    """Create a batch over an uploaded file, or an open one.
 
     With `dry_run` nothing is created; the answer says what would become of the batch.
     """
@@ -113,7 +115,12 @@ async def new_batch(
     manifest = _manifest(params, tenant, source, message_id, settings)
     accepted = await accept(services.state, services.storage, manifest)
     crash.point("gateway.accepted")
-    return (await services.state.batches.get(accepted.batch_id)).to_openai()
+    record = await services.state.batches.get(accepted.batch_id)
+    if params.open and record.status is Status.VALIDATING:
+        # The dispatcher would as well, a moment later.
+        await start_open(services.state, services.storage, services.catalog, record)
+        record = await services.state.batches.get(accepted.batch_id)
+    return record.to_openai()
 
 
 @router.get(
@@ -204,6 +211,9 @@ async def _source(
     services: Services, tenant: str, params: CreateBatch, batch_id: str
 ) -> dict[str, Any]:
     """Where a new batch's input is: fields of its manifest."""
+    if params.open:
+        await _require_model(services, tenant, params)
+        return open_source(services.storage.bucket, tenant, batch_id, params.model or "")
     if params.input is not None:
         datasets = Datasets(services.state, services.storage, services.settings.places)
         return await datasets.kept(batch_id, await datasets.pinned(tenant, params.input))
@@ -216,6 +226,19 @@ async def _source(
         "size": file.bytes,
         "start": file.start,
     }
+
+
+async def _require_model(services: Services, tenant: str, params: CreateBatch) -> None:
+    """Raise InvalidInputError unless the tenant may use the open batch's model for its endpoint."""
+    settings = await services.state.tenants.settings(tenant)
+    usable = settings.usable(services.catalog.endpoints_by_name())
+    if params.endpoint not in usable.get(params.model or "", ()):
+        raise InvalidInputError(
+            f"The model '{shortened(params.model or '')}' does not exist, or not for the endpoint "
+            f"{params.endpoint}.",
+            param="model",
+            code="model_not_found",
+        )
 
 
 async def _input_file(services: Services, tenant: str, file_id: str, batch_id: str) -> FileRecord:

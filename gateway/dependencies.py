@@ -20,6 +20,7 @@ from shared.catalog import Catalog
 from shared.outbound import Guard
 from shared.state import State
 from shared.storage import Storage
+from shared.submission.additions import Additions
 from shared.submission.admission import NewBatchQuota
 
 
@@ -38,6 +39,7 @@ class Services:
     relaying: asyncio.Task[None]
     guard: Guard
     dry_runs: DryRuns
+    additions: Additions
     watchers: Watchers
     open_streams: OpenStreams
     downloads: OpenStreams

@@ -177,6 +177,7 @@ def _position(
         failure=failure,
         engine=engine,
         had_engine_trouble=any(one.reason in _ENGINE_TROUBLE for one in look.retries),
+        takes_rows=batch.takes_rows,
         lane_failed=batch.fields.get(f"lane_failed:{lane}"),
         own_rate=_own_rate(batch, lane, job),
         starts_in=starts_in(job.to_start(), engine, now=time.time()),

@@ -54,6 +54,8 @@ class LanePosition:
     engine: EngineRecord | None
     #: Whether an engine died under the batch or could not be reached.
     had_engine_trouble: bool
+    #: Whether it is an open batch that may get more rows.
+    takes_rows: bool
     #: Why the batch lost this lane's rows, if it did.
     lane_failed: str | None
     #: How many of the batch's rows the engine runs in a second; 0 if that is not known.
@@ -114,6 +116,12 @@ def waits_for(position: LanePosition, *, now: float) -> Waiting | None:
             running = f" {_slices(claimed)} will still end." if claimed else ""
             return Waiting(
                 code="paused", message=f"The batch is paused until it is resumed.{running}"
+            )
+        case Status.IN_PROGRESS if position.takes_rows and not position.rows_left:
+            return Waiting(
+                code="requests",
+                message="All requests that the batch has are done. It is open: it waits for more, "
+                "or to be closed.",
             )
         case Status.IN_PROGRESS if not claimed:
             return _waits_to_run(position, now)

@@ -78,8 +78,11 @@ class ReplicaNumbers(msgspec.Struct, frozen=True, kw_only=True):
     replica: str
     #: The replica's own clock, in seconds: of two answers, the newer one has more.
     clock: float
-    #: GPU microseconds of live calls.
+    #: GPU microseconds of live calls, of rows that ended without a result, and while nothing was in
+    #: the engine.
     live_micros: int
+    lost_micros: int = 0
+    idle_micros: int = 0
     preemptions: int
     #: Tokens of prompts that were looked for in the prefix cache, and those that were found.
     prefix_queries: int

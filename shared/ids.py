@@ -43,6 +43,11 @@ def dataset_file_id(batch: str) -> str:
     return _file_id(_digest("dataset", batch))
 
 
+def open_file_id(batch: str) -> str:
+    """The id of the input that an open batch has once it has ended."""
+    return _file_id(_digest("open", batch))
+
+
 def retry_file_id(batch: str) -> str:
     """The id of the input that is created for a batch that retries another."""
     return _file_id(_digest("retry", batch))

@@ -13,6 +13,7 @@ _STALE_SECONDS = 60
 
 Code = Literal[
     "planning",
+    "requests",
     "paused",
     "lane_starting",
     "lane_silent",
@@ -99,7 +100,7 @@ def waits_for_engine(
     """Why the lane's engine takes no rows, as far as it is known."""
     if job.full_pools and not job.runs_on:
         return Waiting(code="no_room", message=_no_room(job, now))
-    if engine is not None and now - engine.seen_at <= _STALE_SECONDS:
+    if engine is not None and now - engine.seen_at <= _STALE_SECONDS and _is_meant(engine, job):
         if engine.state == "waiting":
             return Waiting(code="no_room", message=f"The engine waits: {engine.reason}")
         if engine.reason:
@@ -112,7 +113,14 @@ def waits_for_engine(
             code="engine_failed",
             message="The lane's engine died or could not be reached, and is being restarted.",
         )
+    if job.runs_on:
+        return Waiting(code="lane_starting", message="The lane is about to take the next slices.")
     return Waiting(code="engine_starting", message="The lane's engine is starting.")
+
+
+def _is_meant(engine: EngineRecord, job: LaneJob) -> bool:
+    """Whether rows wait for this engine: those of a lane that has spilled wait for another one."""
+    return job.runs_on in ("", engine.lane.rpartition("@")[2])
 
 
 def _no_room(job: LaneJob, now: float) -> str:

@@ -204,6 +204,10 @@ class SharedSettings(StoreSettings, TenantDefaults):
         ge=1,
         description="size of all requests together that a dataset is rendered into",
     )
+    #: A slice has at most this many rows.
+    rows_per_slice: int = 128
+    #: A slice has at most this many predicted tokens, unless one row alone has more.
+    tokens_per_slice: int = 32_768
     mixed_batches: bool = Field(
         default=False,
         description="let each line of an input name its own model and endpoint; set the same for "

@@ -24,6 +24,8 @@ MAX_CALL_ENTRIES = 100
 
 #: How the name of a copy ends that has errors: plans of every version have room for a name.
 _WITH_ERRORS = "-errors"
+#: How the name of a copy ends that an addition to an open batch is.
+ADDED = "-added"
 
 
 class Copy(NamedTuple):
@@ -39,6 +41,11 @@ class Copy(NamedTuple):
     def has_errors(self) -> bool:
         """Whether errors stand in it for bad lines; then it alone has these lines."""
         return self.name.endswith(_WITH_ERRORS)
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it alone has its lines: they are in no input, or stand there otherwise."""
+        return self.has_errors or self.name.endswith(ADDED)
 
     def fits(self, body: bytes) -> bool:
         """Whether these are its bytes."""
@@ -61,7 +68,7 @@ class Slice(NamedTuple):
     #: An index into the lanes of the batch's record.
     lane: int = 0
     mask: str = ""
-    #: Without errors it is only to read less: if it is gone, the same lines are in the input.
+    #: Mostly it is only to read less: if it is gone, the same lines are in the input.
     copy: Copy | None = None
 
     @property

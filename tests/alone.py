@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 _ROOT = Path(__file__).parents[1]
-_ROOMS = {"cli", "shared", "tests"}
+_ROOMS = {"batchyard", "cli", "shared", "tests"}
 _NAME = re.compile(r"^[\w.-]+")
 
 

@@ -62,17 +62,17 @@ def cancel(
     batch_ids: BatchIds, context: Context = None, *, wait: Wait = False, as_json: AsJson = False
 ) -> None:
     """Cancel batches; results that they have by then are kept."""
-    _control(batch_ids, "cancel", context, wait=wait, as_json=as_json)
+    control(batch_ids, "cancel", context, wait=wait, as_json=as_json)
 
 
 def pause(batch_ids: BatchIds, context: Context = None, *, as_json: AsJson = False) -> None:
     """Start no more requests of the batches; those that run will still end."""
-    _control(batch_ids, "pause", context, as_json=as_json)
+    control(batch_ids, "pause", context, as_json=as_json)
 
 
 def resume(batch_ids: BatchIds, context: Context = None, *, as_json: AsJson = False) -> None:
     """Let paused batches continue."""
-    _control(batch_ids, "resume", context, as_json=as_json)
+    control(batch_ids, "resume", context, as_json=as_json)
 
 
 def retry(
@@ -92,11 +92,11 @@ def retry(
     with connected(context, waits=wait) as gateway:
         batch = gateway.post(f"batches/{batch_id}/retry", {"rows": rows})
         if not wait:
-            print_record(batch, _line_text, as_json=as_json)
+            print_record(batch, line_text, as_json=as_json)
             return
         note(f"{batch['id']} runs the requests again.")
         batch, code = wait_for(gateway, batch["id"])
-        print_record(batch, _line_text, as_json=as_json)
+        print_record(batch, line_text, as_json=as_json)
     end_with([code])
 
 
@@ -173,16 +173,17 @@ def _listed(
             return
 
 
-def _control(
+def control(
     batch_ids: list[str], verb: str, context: str | None, *, as_json: bool, wait: bool = False
 ) -> None:
+    """Make this call for each of the batches, and print what becomes of them."""
     from cli.client.waiting import wait_for
 
     with connected(context, waits=wait) as gateway:
         changed = [gateway.post(f"batches/{batch_id}/{verb}") for batch_id in batch_ids]
         for batch in changed:
             ended = wait_for(gateway, batch["id"])[0] if wait else batch
-            print_record(ended, _line_text, as_json=as_json)
+            print_record(ended, line_text, as_json=as_json)
 
 
 def _row(batch: Record, now: float) -> tuple[str, ...]:
@@ -196,7 +197,8 @@ def _row(batch: Record, now: float) -> tuple[str, ...]:
     )
 
 
-def _line_text(batch: Record) -> str:
+def line_text(batch: Record) -> str:
+    """A batch in one line."""
     return f"{batch['id']}  {status_text(batch)}  {rows_text(batch)}"
 
 

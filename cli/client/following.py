@@ -1,7 +1,7 @@
 """Follows batches from their events, across broken connections and restarts of the gateway."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from cli.client.event_stream import events
@@ -12,7 +12,7 @@ from shared.lifecycle import FINAL
 _PAUSE_SECONDS = 0.5
 
 
-def follow(gateway: Gateway, batch_id: str) -> Iterator[dict[str, Any] | None]:
+def follow(gateway: Gateway, batch_id: str) -> Generator[dict[str, Any] | None, None, None]:
     """The batch as it is now and at each change, up to its end; None now and then in between.
 
     Raises TransientError if the gateway does not answer for longer than its patience.

@@ -56,7 +56,10 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
     """A table for rich, with the texts as they are."""
     from rich.table import Table
 
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        # An id is there to be copied, so a narrow terminal takes from the others.
+        table.add_column(column, no_wrap=column == "ID")
     for row in rows:
         table.add_row(*map(_plain, row))
     return table

@@ -1,4 +1,4 @@
-"""Progress on standard error: a line that changes on a terminal, and now and then one elsewhere."""
+"""Progress on standard error: a line that changes where it can, and now and then one elsewhere."""
 
 import sys
 import time
@@ -16,17 +16,21 @@ from shared.lifecycle import FINAL
 _LINE_SECONDS = 10.0
 #: How often the gateway is asked why nothing runs.
 _WHY_SECONDS = 5.0
+#: Where the standard error of a notebook comes from.
+_NOTEBOOK = "ipykernel."
 
 
 class _Screen:
-    """A line on the terminal that changes; nothing where standard error is no terminal."""
+    """A line that changes on a terminal or in a notebook; nothing elsewhere, or if not shown."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, is_shown: bool = True) -> None:
         self._text = text
+        self._is_shown = is_shown
         self._status: Any = None
+        self._width = 0
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        if self._is_shown and sys.stderr.isatty():
             # Only needed on a terminal, and slow to import.
             from rich.console import Console
             from rich.status import Status
@@ -44,22 +48,36 @@ class _Screen:
     ) -> None:
         if self._status is not None:
             self._status.stop()
+        if self._width:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
 
     def _write(self, text: str) -> bool:
-        """Replace the line. False without a terminal."""
+        """Replace the line. False if somebody reads lines, who needs fewer of them."""
+        if not self._is_shown:
+            return True
         if self._status is None:
-            return False
+            return self._write_in_notebook(text)
         from rich.text import Text
 
         self._status.update(Text(text))
+        return True
+
+    def _write_in_notebook(self, text: str) -> bool:
+        if not type(sys.stderr).__module__.startswith(_NOTEBOOK):
+            return False
+        # A notebook begins its line again, but does not clear it.
+        sys.stderr.write(f"\r{text.ljust(self._width)}")
+        sys.stderr.flush()
+        self._width = len(text)
         return True
 
 
 class Progress(_Screen):
     """Shows how far one batch is."""
 
-    def __init__(self, gateway: Gateway, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, gateway: Gateway, name: str, *, is_shown: bool = True) -> None:
+        super().__init__(name, is_shown=is_shown)
         self._gateway = gateway
         self._pace = Pace()
         self._batch: Mapping[str, Any] = {}
@@ -77,7 +95,7 @@ class Progress(_Screen):
             self._batch = batch
             counts = batch["request_counts"]
             self._pace.note(counts["completed"] + counts["failed"], now)
-        if not self._batch:
+        if not self._batch or not self._is_shown:
             return
         self._ask_why(now)
         text = progress_text(self._text, self._batch, self._pace, now, self._why, at=time.time())
@@ -109,8 +127,8 @@ class Progress(_Screen):
 class Sending(_Screen):
     """Shows how much of an upload was sent."""
 
-    def __init__(self, text: str, size: int) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, size: int, *, is_shown: bool = True) -> None:
+        super().__init__(text, is_shown=is_shown)
         self._size = size
 
     def show(self, sent: int) -> None:

@@ -58,25 +58,31 @@ def metadata_of(pairs: list[str] | None) -> dict[str, str]:
     return found
 
 
-def take_up(gateway: Gateway, path: Path, options: BatchOptions) -> Submission:
+def take_up(
+    gateway: Gateway, path: Path, options: BatchOptions, *, is_shown: bool = True
+) -> Submission:
     """The batch that the same file and options have at this gateway; created if there is none."""
     body = options.body(path)
     key = run_key(gateway.target.url, digest_of(path), body)
-    if known := _known(gateway, key):
-        return Submission(path, known, is_known=True)
+    if found := known(gateway, key):
+        return Submission(path, found, is_known=True)
     try:
-        return Submission(path, create(gateway, path, body, key), is_known=False)
+        made = create(gateway, path, body, key, is_shown=is_shown)
+        return Submission(path, made, is_known=False)
     except ConflictError:
         # The same command runs elsewhere, and was faster.
-        if known := _known(gateway, key):
-            return Submission(path, known, is_known=True)
+        if found := known(gateway, key):
+            return Submission(path, found, is_known=True)
         raise
 
 
-def create(gateway: Gateway, path: Path, body: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A new batch of the file."""
+def create(
+    gateway: Gateway, path: Path, body: Mapping[str, Any], key: str, *, is_shown: bool = True
+) -> dict[str, Any]:
+    """A new batch of the file. `is_shown` tells on a terminal how much of it was sent."""
     size, dataset = path.stat().st_size, body.get("input")
-    with Sending(f"{path.name}: sending {bytes_text(size)}", size) as sending:
+    text = f"{path.name}: sending {bytes_text(size)}"
+    with Sending(text, size, is_shown=is_shown) as sending:
         purpose = "batch" if dataset is None else "user_data"
         file = upload(gateway, path, purpose=purpose, report=sending.show)
     if dataset is None:
@@ -86,6 +92,7 @@ def create(gateway: Gateway, path: Path, body: Mapping[str, Any], key: str) -> d
     return gateway.post("batches", {**body, **source}, key=key)
 
 
-def _known(gateway: Gateway, key: str) -> dict[str, Any] | None:
+def known(gateway: Gateway, key: str) -> dict[str, Any] | None:
+    """The batch that was created with this idempotency key."""
     page = gateway.get("batches", idempotency_key=key)
     return next(iter(page["data"]), None)

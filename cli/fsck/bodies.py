@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 from shared.errors import BrokenObjectError
+from shared.ledger.additions import read_addition
 from shared.ledger.commits import Cancellation, LaneFailure, read_commit
 from shared.ledger.datasets import read_dataset
 from shared.ledger.file_records import read_file
@@ -89,6 +90,7 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.FILE_RECORD: lambda storage, found: read_file(storage, found.key.removesuffix(".json")),
     Kind.MANIFEST: lambda storage, found: read_manifest(storage, _batch_id(found)),
     Kind.PACK: lambda storage, found: read_pack(storage, found.key),
+    Kind.ADDITION: lambda storage, found: read_addition(storage, found.key),
     Kind.PLAN: lambda storage, found: read_plan(storage, _batch_id(found)),
     Kind.DATASET: lambda storage, found: read_dataset(storage, found.key),
     Kind.CANCELLATION: _record(Cancellation),

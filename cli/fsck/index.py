@@ -6,6 +6,7 @@ from typing import NamedTuple
 from cli.fsck.bodies import digest_differs
 from cli.fsck.finding import Finding, Problem, Subject
 from shared.errors import NotFoundError
+from shared.ledger.additions import addition_key
 from shared.ledger.commits import cancel_key, commit_key
 from shared.ledger.copies import copy_key
 from shared.ledger.keys import key_record_key
@@ -106,7 +107,7 @@ class IndexCheck:
                 body = await self._storage.get(key, start=copy.start, end=copy.end)
             except NotFoundError:
                 # Otherwise its lines are read from the input.
-                if copy.has_errors:
+                if copy.is_input:
                     says = f"only it has the lines of slice {planned.index}"
                     about = Subject.BATCH, record.id
                     yield Finding(key, Kind.COPY, Problem.MISSING, says, *about)
@@ -155,3 +156,7 @@ def _expected(record: BatchRecord) -> Iterator[tuple[list[str], Kind, str]]:
     elif "plan" in record.fields and not is_pack(key):
         says = "a rebuild would run all rows of the batch again"
         yield [plan_key(record.id)], Kind.PLAN, says
+    if record.status not in FINAL:
+        for number in range(record.number("additions")):
+            says = f"only it has the rows of addition {number}"
+            yield [addition_key(record.id, number)], Kind.ADDITION, says

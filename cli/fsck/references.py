@@ -149,6 +149,7 @@ _RULES: Mapping[Kind, Callable[[str, Facts], _Verdict]] = {
     Kind.MANIFEST: _manifest,
     Kind.DATASET: _of_batch,
     Kind.PLAN: _of_live_batch,
+    Kind.ADDITION: _of_live_batch,
     Kind.COPY: _of_live_batch,
     Kind.CARRIED: _of_live_batch,
     Kind.CANCELLATION: _of_batch,

@@ -9,9 +9,11 @@ import msgspec
 
 from cli.rebuild.damage import Damage
 from cli.rebuild.from_s3 import BatchObjects, ended_batch, live_batch, plan_of
+from cli.rebuild.given_rows import GivenRows
 from cli.rebuild.lost_commits import commit_again
 from cli.rebuild.report import Report
 from shared.errors import BrokenObjectError, NotFoundError
+from shared.ledger.additions import addition_key, read_addition
 from shared.ledger.commits import (
     Cancellation,
     Commit,
@@ -131,13 +133,15 @@ class BatchReader:
         manifest = await self._with_whole_input(manifest)
         plan = await self._plan(found, packed, manifest)
         labels = {} if plan is None else await self._labels(found)
+        given = await self._given(found) if manifest.open_model else None
         return live_batch(
             found,
             manifest,
-            plan,
+            plan if plan is None or given is None else given.plan(plan),
             await self._cancellation(found),
             await self._lane_failures(found, plan),
             labels=labels,
+            given=given,
             plan_name=secrets.token_hex(4),
             now=time.time(),
         )
@@ -226,6 +230,22 @@ class BatchReader:
         await set_plan_aside(self._storage, found.batch_id)
         found.parts.clear()
         return None
+
+    async def _given(self, found: BatchObjects) -> GivenRows:
+        """What the open batch was given. Without one of its additions, it has lost its input."""
+        given = GivenRows()
+        for number in range(max(found.additions, default=-1) + 1):
+            key = addition_key(found.batch_id, number)
+            try:
+                async with answered(self._storage, key):
+                    given.take(*await read_addition(self._storage, key))
+            except (NotFoundError, BrokenObjectError) as error:
+                reason = getattr(error, "reason", "it is missing")
+                broken = BrokenObjectError(key, reason)
+                await self._damage.keep_copy(broken, "its batch fails, and says that it lost rows")
+                given.is_damaged = True
+                break
+        return given
 
     async def _cancellation(self, found: BatchObjects) -> Cancellation | None:
         if "cancel.json" not in found.written:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from cli.rebuild.given_rows import GivenRows
 from shared import ids
+from shared.ledger.additions import number_of
 from shared.ledger.commits import Cancellation, Commit, LaneFailure
 from shared.ledger.manifests import Manifest
 from shared.ledger.packs import PackedPlan
@@ -45,11 +47,15 @@ class BatchObjects:
     parts: dict[int, tuple[int, Listed]] = field(default_factory=dict)
     #: Whether a part of its input was copied.
     has_copies: bool = False
+    #: The numbers of the additions to it, if it is an open batch.
+    additions: set[int] = field(default_factory=set)
 
     def add(self, name: str, listed: Listed) -> None:
         """One more object, by its name in the batch's folder."""
         if name.startswith("copies/"):
             self.has_copies = True
+            if (number := number_of(name)) is not None:
+                self.additions.add(number)
         elif not name.startswith("parts/"):
             self.written[name] = listed.modified_at
         elif part := re.fullmatch(r"parts/(\d+)-(\d+)\.jsonl", name):
@@ -145,10 +151,13 @@ def live_batch(
     lane_failures: Iterable[LaneFailure],
     *,
     labels: Mapping[int, str],
+    given: GivenRows | None = None,
     plan_name: str,
     now: float,
 ) -> LiveBatch:
     """A batch without a commit; `labels` are those of its parts that have one.
+
+    The plan of an open batch has the slices of what it was `given`.
 
     `plan_name` is new, as every planner's is.
     """
@@ -187,7 +196,8 @@ def live_batch(
     )
     status, last = _status(
         cancellation,
-        has_all=len(whole) + len(given_up) == len(plan.slices),
+        has_all=len(whole) + len(given_up) == len(plan.slices)
+        and not (given is not None and given.takes_rows),
         is_closed=manifest.expires_at <= now,
         now=int(now),
     )
@@ -202,7 +212,7 @@ def live_batch(
         for index, part in labelled_parts.items()
         if index not in parts and index not in given_up
     }
-    changes: dict[str, str | int] = {"status": status, **last}
+    changes: dict[str, str | int] = {"status": status, **last, **(given.fields if given else {})}
     changes |= _counts(plan, parts, lanes, given_up, reasons)
     changes |= _paused(manifest, status)
     stages.append(Stage(changes))
@@ -218,6 +228,8 @@ def live_batch(
         parts=parts,
         kept=kept,
         given_up=given_up,
+        names=given.names if given else {},
+        has_lost_input=given is not None and given.is_damaged,
     )
 
 

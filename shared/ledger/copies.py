@@ -2,7 +2,8 @@
 
 Most only spare reading: their lines are those of the input, which is read if a copy is gone. So
 they may be removed at any time, and nothing has to be known of them but their names. Copies with
-errors in place of bad lines are as much a batch's input as the input itself.
+errors in place of bad lines are as much a batch's input as the input itself, and so are the
+additions to an open batch.
 """
 
 from collections.abc import AsyncIterator
@@ -59,8 +60,8 @@ async def read_slice(
 ) -> bytes:
     """The slice's own lines, in order. Blank lines may be among them, but no lines of others.
 
-    The rest names the batch's input. Raises NotFoundError if that is gone, or a copy that has
-    errors, and ChangedError.
+    The rest names the batch's input. Raises NotFoundError if that is gone, or a copy that alone
+    has these lines, and ChangedError.
     """
     if slice_.copy is not None:
         name = slice_.copy.name
@@ -69,13 +70,13 @@ async def read_slice(
             body = await storage.get(copy_key(batch_id, name), start=start, end=end)
         except NotFoundError:
             log.warning("copy.gone", batch_id=batch_id, name=name)
-            if slice_.copy.has_errors:
+            if slice_.copy.is_input:
                 raise
         else:
             if slice_.copy.fits(body):
                 return body
             log.error("copy.broken", batch_id=batch_id, name=name)
-            if slice_.copy.has_errors:
+            if slice_.copy.is_input:
                 raise NotFoundError(f"The copy {name} of batch {batch_id} is damaged.")
     body = await storage.get(
         key, start=slice_.start, end=slice_.end, etag=etag, bucket=bucket, version_id=version_id

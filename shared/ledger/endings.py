@@ -1,7 +1,7 @@
 """How a batch ends: by which event, and with which commit. Decides, and writes nothing."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from shared.ledger.commits import Assembled, Commit, commit_key
 from shared.ledger.reasons import LEFT_OUT
@@ -43,13 +43,15 @@ def new_commit(
     output_seconds: int,
     keep_parts: bool = False,
     table: MadeTable | None = None,
+    input_place: Mapping[str, str | int] | None = None,
 ) -> Commit:
     """The commit of a batch that ends with these files in `bucket`, and with this table.
 
     `output_seconds` is how long files are kept unless the batch says otherwise. Parts are swept at
-    once, or a day later.
+    once, or a day later. `input_place` is where the input of an open batch is by now.
     """
     fields: dict[str, str | int] = {
+        **(input_place or {}),
         "completed": output.rows if output else 0,
         "failed": error.rows if error else 0,
     }

@@ -18,6 +18,7 @@ class Kind(StrEnum):
     DATASET = "dataset"
     PACK = "pack"
     PLAN = "plan"
+    ADDITION = "addition"
     COPY = "copy"
     CARRIED = "carried columns"
     CANCELLATION = "cancellation"
@@ -45,6 +46,7 @@ _KEYS: Mapping[Kind, str] = {
     Kind.DATASET: rf"{_BATCH}/dataset-[0-9a-f]+\.json",
     Kind.PACK: r"packs/[^/]+/\d+\.jsonl",
     Kind.PLAN: rf"{_BATCH}/plan\.json",
+    Kind.ADDITION: rf"{_BATCH}/copies/\d{{8}}-added\.jsonl",
     Kind.COPY: rf"{_BATCH}/copies/[^/]+\.jsonl",
     Kind.CARRIED: rf"{_BATCH}/copies/carried\.arrows",
     Kind.CANCELLATION: rf"{_BATCH}/cancel\.json",

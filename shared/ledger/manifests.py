@@ -57,6 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     dataset: str = ""
     #: The table that is made of the results, as JSON.
     output: str = ""
+    #: The model of an open batch, whose rows come in additions; empty for any other.
+    open_model: str = ""
 
 
 def to_manifest(record: Mapping[str, str]) -> Manifest:

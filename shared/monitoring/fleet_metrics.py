@@ -11,6 +11,7 @@ from prometheus_client.core import Metric, SummaryMetricFamily
 
 from shared.call_times import call_times
 from shared.monitoring.metrics import Sample, counter, exposition, gauge, service_calls
+from shared.slices import ReleaseReason
 from shared.state.census import FleetCounts, LaneCount, Total
 
 MAX_TENANTS = 20
@@ -21,6 +22,7 @@ _BY_TENANT = ("lane", "tenant")
 _MICROS, _THOUSAND = 1_000_000, 1000
 _GPU_USES = {"gpu_rows": "batch", "gpu_live": "live", "gpu_starting": "starting"}
 _ENDS = {"ended_p50": "p50", "ended_p80": "p80", "ended_later": "later"}
+_MADE = ("creation", "running")
 _TOKENS = {"input_tokens": "input", "cached_tokens": "cached", "output_tokens": "output"}
 
 #: Counters of vLLM's, by the names that they have in Redis.
@@ -69,9 +71,26 @@ def _families(
         yield from _running(counted)
         yield from _redis(counted)
         yield from _lanes(counted)
-        yield from _work(counted.totals)
-        yield from _predictions(counted.totals)
+        totals = [*counted.totals, *_zeros(counted)]
+        yield from _work(totals)
+        yield from _predictions(totals)
         yield from _engines(counted)
+        yield from _of_vllm(counted, totals)
+
+
+def _zeros(counted: FleetCounts) -> Iterator[Total]:
+    """The counters of known lanes and tenants to which nothing has been added so far.
+
+    Prometheus sees a growth only from a value that it has seen.
+    """
+    known = {(one.what, one.lane, one.whose) for one in counted.totals}
+    wanted = {
+        *((what, lane, "-") for lane in counted.lanes for what in ("first_results", *_OF_VLLM)),
+        *(("given_back", lane, reason.value) for lane in counted.lanes for reason in ReleaseReason),
+        *((end, lane, made) for lane in counted.lanes for end in _ENDS for made in _MADE),
+        *(("failed", lane, whose) for what, lane, whose in known if what == "completed"),
+    }
+    return (Total(*name, 0) for name in sorted(wanted - known))
 
 
 def _batches(counted: FleetCounts) -> Iterator[Metric]:
@@ -306,7 +325,6 @@ def _engines(counted: FleetCounts) -> Iterator[Metric]:
         _LANE,
         [([one.lane], one.last_start_seconds) for one in engines if one.starts],
     )
-    yield from _of_vllm(counted)
     yield counter(
         "batchyard_gpu_seconds",
         "Time of GPUs by its use: rows of batches that have their result, live calls, starting, "
@@ -316,7 +334,7 @@ def _engines(counted: FleetCounts) -> Iterator[Metric]:
     )
 
 
-def _of_vllm(counted: FleetCounts) -> Iterator[Metric]:
+def _of_vllm(counted: FleetCounts, totals: Sequence[Total]) -> Iterator[Metric]:
     """What vLLM says of itself; gauges only of replicas that were asked of late."""
     shown = {lane: found for lane, found in counted.replicas.items() if found}
     yield gauge(
@@ -336,7 +354,7 @@ def _of_vllm(counted: FleetCounts) -> Iterator[Metric]:
         ],
     )
     for name, text in _OF_VLLM.items():
-        samples = [([one.lane], one.number) for one in counted.totals if one.what == name]
+        samples = [([one.lane], one.number) for one in totals if one.what == name]
         yield counter(f"batchyard_engine_{name}", text, _LANE, samples)
 
 

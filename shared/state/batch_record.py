@@ -79,6 +79,11 @@ class BatchRecord(NamedTuple):
         return found
 
     @property
+    def takes_rows(self) -> bool:
+        """Whether it is an open batch that has not been closed and is not closing."""
+        return takes_rows(self.fields)
+
+    @property
     def ended_at(self) -> int | None:
         """When it ended (Unix seconds); None while it is live."""
         return self.number(f"{self.status}_at") if self.status in FINAL else None
@@ -124,9 +129,19 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
             "paused": "paused" in fields and fields["status"] in PAUSABLE,
             "warnings": warnings_of(fields),
             "predicted": predicted_of(fields),
+            "open": takes_rows(fields),
             "cost": _cost(fields),
             "table": json.loads(fields["table"]) if "table" in fields else None,
         }
+    )
+
+
+def takes_rows(fields: Mapping[str, str]) -> bool:
+    """Whether the batch of this record takes rows, as in `lua/lib/open.lua`."""
+    return (
+        "open_model" in fields
+        and "closed" not in fields
+        and fields["status"] in (Status.VALIDATING, Status.IN_PROGRESS)
     )
 
 

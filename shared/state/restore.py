@@ -5,13 +5,14 @@ Everything here may be repeated. Newer data in Redis is kept.
 
 import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from shared.errors import TransientError
 from shared.lifecycle import Status
 from shared.retention import RESERVED_SECONDS, UNUSED_PLAN_SECONDS
 from shared.slices import Part, Slice
+from shared.state.additions import Additions
 from shared.state.batches import Pin
 from shared.state.claims import Claims
 from shared.state.client import Client
@@ -57,6 +58,10 @@ class LiveBatch:
     kept: Mapping[int, Part] | None = None
     #: Slices that will not be run any more.
     given_up: frozenset[int] = frozenset()
+    #: The names of the rows of an open batch, and their lines, as digests.
+    names: Mapping[str, str] = field(default_factory=dict)
+    #: Whether rows of it are lost, so that it fails.
+    has_lost_input: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,7 +198,12 @@ class Restore:
             "left": left or {"": 0},
             "pending": {lane: len(pending[lane]) for lane in batch.lanes} or {"": 0},
         }
-        return await self._scripts.run("restore_batch", batch.id, json.dumps(params))
+        additions = Additions(self._redis, self._scripts, self._namespace)
+        await additions.restore_names(batch.id, batch.names)
+        outcome: Restored = await self._scripts.run("restore_batch", batch.id, json.dumps(params))
+        if batch.has_lost_input:
+            await self._scripts.run("lose_input", batch.lanes[0], batch.id)
+        return outcome
 
     async def files(self, files: Sequence[FileRecord]) -> int:
         """Create files. Returns how many were new to Redis."""

@@ -12,6 +12,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.errors import BatchyardError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
+from shared.state.additions import Additions
 from shared.state.batches import Batches, Pin
 from shared.state.census import Census
 from shared.state.claims import Claims
@@ -83,6 +84,7 @@ class State:
         scripts = Scripts(self._redis, namespace)
         self._scripts = scripts
         self.batches = Batches(self._redis, scripts, namespace)
+        self.additions = Additions(self._redis, scripts, namespace)
         self.slices = Slices(self._redis, namespace)
         self.claims = Claims(self._redis, scripts, namespace)
         self.controls = Controls(scripts)

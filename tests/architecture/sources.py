@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("gateway", "dispatcher", "worker", "cli", "shared")
+ROOMS = ("gateway", "dispatcher", "worker", "cli", "shared", "batchyard")
 
 
 @cache

@@ -8,6 +8,7 @@ _BROAD = {"Exception", "BaseException"}
 
 #: Where code must survive any error, and why. All other code names the errors that it expects.
 _GRANTED = {
+    ("batchyard/threads.py", "work"): "whoever awaits the call gets its error",
     ("dispatcher/duties.py", "survive"): "a bug in one batch must not stop the others",
     ("dispatcher/election.py", "_is_elected"): "without Redis nobody leads; it asks again",
     ("dispatcher/intake.py", "_handle"): "a bug in one message must not stop the others",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
-_OURS = {"gateway", "dispatcher", "worker", "cli", "shared", "benchmarks"}
+_OURS = {"gateway", "dispatcher", "worker", "cli", "shared", "batchyard", "benchmarks"}
 
 
 def test_nothing_that_the_outsider_imports_is_of_the_product() -> None:

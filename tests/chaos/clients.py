@@ -143,6 +143,7 @@ class Clients:
             self._by_bus: 6,
             self._by_upload: 2,
             self._by_dataset: 2,
+            self._by_additions: 3,
             self._cancelled: 2,
             self._cancelled_by_bus: 1,
             self._paused: 1,
@@ -206,6 +207,24 @@ class Clients:
             "custom_id": "custom_id",
         }
         await self._create(intent, input=dataset)
+        await self._see_end(intent, dice)
+        await self._download(intent)
+
+    async def _by_additions(self, tenant: str, dice: random.Random) -> None:
+        """An open batch, which gets its rows in several calls; some of them come again."""
+        intent = self._intent(tenant, dice, "plain")
+        await self._create(intent, open=True, model=intent["model"])
+        path, left = f"/v1/batches/{intent['batch']}", intent["rows"]
+        while left:
+            count = dice.randint(1, len(left))
+            body = _input({**intent, "rows": left[:count]})
+            for _ in range(dice.choice((1, 1, 2))):
+                answer = await self._insist(tenant, "POST", f"{path}/requests", content=body)
+                if answer.status_code != _OK:
+                    self.published.note("surprise", path=path, said=answer.text)
+            left = left[count:]
+            await asyncio.sleep(dice.uniform(0, 0.5))
+        await self._steer(intent, "/close", None)
         await self._see_end(intent, dice)
         await self._download(intent)
 

@@ -188,7 +188,18 @@ def _answered(endpoint: str, model: str, asked: str) -> dict[str, Any]:
                 "completion_tokens_details": {"reasoning_tokens": 1},
             },
         }
-    return {**common, "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}
+    usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    if endpoint == "/v1/completions":
+        choice = {"index": 0, "finish_reason": "stop", "text": asked.upper()}
+        return {**common, "id": "cmpl-1", "object": "text_completion", "created": 1_795_000_000} | {
+            "choices": [choice],
+            "usage": usage,
+        }
+    if endpoint == "/v1/responses":
+        text = {"type": "output_text", "text": asked.upper(), "annotations": []}
+        message = {"id": "msg-1", "type": "message", "role": "assistant", "content": [text]}
+        return {**common, "id": "resp-1", "object": "response", "output": [message]}
+    return {**common, "usage": usage}
 
 
 def _json(value: object) -> bytes:

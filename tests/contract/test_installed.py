@@ -36,7 +36,7 @@ class _Installed(Command):
 
 
 def test_the_wheel_alone_runs_a_file_without_ray_and_vllm(acme: Caller, tmp_path: Path) -> None:
-    wheel = built_wheel(tmp_path, ("cli", "shared", "gateway", "dispatcher", "worker"))
+    wheel = built_wheel(tmp_path, ("batchyard", "cli", "shared", "gateway", "dispatcher", "worker"))
     place = tmp_path / "venv"
     try:
         for command in (
@@ -52,6 +52,14 @@ def test_the_wheel_alone_runs_a_file_without_ray_and_vllm(acme: Caller, tmp_path
         timeout=60,
         check=True,
     )
+    imported = subprocess.run(
+        [str(place / "bin/python"), "-c", "import batchyard; print(batchyard.run.__module__)"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        check=True,
+    )
     batchyard = _Installed(acme, tmp_path, place / "bin/batchyard")
     batchyard.file("in.jsonl", rows("a", "b", "c"))
 
@@ -62,6 +70,7 @@ def test_the_wheel_alone_runs_a_file_without_ray_and_vllm(acme: Caller, tmp_path
     names = {one["name"].lower() for one in json.loads(listed.stdout)}
     assert "batchyard" in names
     assert not names & _OF_FLEETS
+    assert imported.stdout == "batchyard.running\n"
     assert checked.code == 0, checked.err
     assert ended.code == 0, ended.err
     assert [json.loads(line)["custom_id"] for line in ended.out.splitlines()] == custom_ids(3)

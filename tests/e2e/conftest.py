@@ -5,9 +5,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 import yaml
@@ -20,6 +22,7 @@ from cli.fleet.credentials import Credentials
 from cli.servers import Child
 from shared.state import State
 from shared.storage import Storage
+from tests.eventually import wait_until
 
 FINAL = ("completed", "failed", "expired", "cancelled")
 BROKEN_MODEL = "broken"
@@ -131,6 +134,29 @@ class RunningFleet:
     def restart_dispatcher(self, **environment: str) -> None:
         """Start it again, with these variables besides."""
         self._fleet.dispatcher = self._restarted(self._fleet.dispatcher, environment)
+
+    @contextmanager
+    def settings(self, **environment: str) -> Iterator[None]:
+        """Gateway and dispatcher with these variables besides, and afterwards without them."""
+        before = self._fleet.dispatcher, self._fleet.gateway
+        try:
+            self._start_instead(*(child.with_environment(environment) for child in before))
+            yield
+        finally:
+            self._start_instead(*(child.with_environment({}) for child in before))
+
+    def _start_instead(self, dispatcher: Child, gateway: Child) -> None:
+        for old, new in ((self._fleet.dispatcher, dispatcher), (self._fleet.gateway, gateway)):
+            old.stop(10)
+            new.start()
+        self._fleet.dispatcher, self._fleet.gateway = dispatcher, gateway
+        wait_until(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.root_url}/readyz").is_success
+        except httpx.HTTPError:
+            return False
 
     @property
     def dispatcher(self) -> Child:

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.engine.machines import ANNEX, a_machine
 from tests.eventually import eventually
 from tests.integration.dispatcher.conftest import BatchYard, a_planner
 from tests.integration.worker.conftest import worker_settings
-from tests.servers import S3
+from tests.servers import S3, absent
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
@@ -76,8 +77,9 @@ def run(
     return running
 
 
+@pytest.mark.parametrize("who", ["itself", "the kernel"])
 async def test_an_engine_that_runs_out_of_memory_costs_no_row(
-    ray: Any, run: Callable[[Lane], Any]
+    ray: Any, run: Callable[[Lane], Any], who: str
 ) -> None:
     from tests.engine.test_engine import engine_core
 
@@ -87,8 +89,8 @@ async def test_an_engine_that_runs_out_of_memory_costs_no_row(
         core = await asyncio.to_thread(engine_core, catalog.app_name(lane))
         assert core is not None
         # It gets no page more than it has, as in a container that is full.
-        _starve(core)
-        await eventually(lambda: not core.is_running(), timeout=400)
+        with _starving(core) if who == "itself" else _in_a_full_container(core):
+            await eventually(lambda: not core.is_running(), timeout=400)
         await _assert_all_are_answered(yard, batch_id)
 
     assert await asyncio.to_thread(engine_core, catalog.app_name(lane)) != core
@@ -123,9 +125,40 @@ async def _assert_all_are_answered(yard: BatchYard, batch_id: str) -> None:
     assert [line["custom_id"] for line in output] == [f"row-{row}" for row in range(ROWS)]
 
 
-def _starve(process: psutil.Process) -> None:
+@contextmanager
+def _starving(process: psutil.Process) -> Iterator[None]:
+    """An allocation fails, and the process says so and ends."""
     size = process.memory_info().vms
     process.rlimit(psutil.RLIMIT_AS, (size, size))
+    yield
+
+
+@contextmanager
+def _in_a_full_container(process: psutil.Process) -> Iterator[None]:
+    """The kernel kills the process when it touches new memory."""
+    for root, limit, counts in _MEMORY_GROUPS:
+        group = root / f"batchyard-{process.pid}"
+        try:
+            group.mkdir()
+            (group / limit).write_text("65536")
+            (group / "cgroup.procs").write_text(str(process.pid))
+        except OSError:
+            with suppress(OSError):
+                group.rmdir()
+            continue
+        yield
+        said = (group / counts).read_text()
+        group.rmdir()
+        assert re.search(r"^oom_kill [1-9]", said, re.MULTILINE), said
+        return
+    absent("control group of memory that this test may make", "root")
+
+
+#: Where groups are made, what limits one, and where it counts its kills: version 1 and 2.
+_MEMORY_GROUPS = (
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.oom_control"),
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.events"),
+)
 
 
 async def _feed(state: State, lane: Lane) -> None:

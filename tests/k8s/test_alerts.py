@@ -1,8 +1,6 @@
 """The alerts of k8s/base/monitoring.yaml, by Prometheus itself: what wakes somebody, what not."""
 
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,16 +11,9 @@ import pytest
 import yaml
 
 from shared.openai.endpoints import ENDPOINTS
+from tests.prometheus import alerts, debians, rule_groups
 
-_MONITORING = Path(__file__).parents[2] / "k8s/base/monitoring.yaml"
-_RULES: dict[str, Any] = next(
-    document["spec"]
-    for document in yaml.safe_load_all(_MONITORING.read_text())
-    if document["kind"] == "PrometheusRule"
-)
-_ALERTS: Mapping[str, dict[str, Any]] = {
-    rule["alert"]: rule for group in _RULES["groups"] for rule in group["rules"]
-}
+_RULES, _ALERTS = rule_groups(), alerts()
 
 #: Hours in which all is well, a sample a minute, in promtool's notation: two dispatchers, of which
 #: one leads; lanes that work, wait for their first machine, or rest; now and then something fails.
@@ -189,12 +180,7 @@ def test_live_calls_are_those_of_all_endpoints() -> None:
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    if found := shutil.which("promtool"):
-        return found
-    reason = "NOT TESTED: there is no promtool. It is in Debian's package `prometheus`."
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    return debians("promtool")
 
 
 def test_each_alert_fires_on_what_it_is_for(promtool: str, tmp_path: Path) -> None:

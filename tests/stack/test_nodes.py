@@ -92,12 +92,15 @@ def test_a_full_family_is_waited_for_and_then_the_next_one_is_taken(stack: Stack
         waiting = _why_it_waits(stack, batch, "no_room")
         wait_until(lambda: _app(ROAMING, "l4") in _engines(stack, L4), timeout=COLD_SECONDS)
         stack.until(batch, has_begun)
+        # Between two slices, none runs.
+        _wait_until_it_says(
+            stack, batch, "On pool l4, because pool h100 has no room for the engine."
+        )
         running_on = stack.explain(batch)
         ended = stack.ended(batch)
 
     assert waiting.startswith("Pool h100 has no room for the engine; the next pool is asked in ")
     assert running_on["lane"]["runs_on"] == "l4"
-    assert "On pool l4, because pool h100 has no room for the engine." in running_on["summary"]
     assert_whole(stack, ended, 300)
 
 
@@ -198,6 +201,10 @@ def _at_work(stack: Stack, model: str) -> Iterator[None]:
     finally:
         stack.client.batches.cancel(batch.id)
         assert stack.ended(batch).status == "cancelled"
+
+
+def _wait_until_it_says(stack: Stack, batch: Batch, sentence: str) -> None:
+    wait_until(lambda: sentence in stack.explain(batch)["summary"], timeout=60)
 
 
 def _why_it_waits(stack: Stack, batch: Batch, code: str) -> str:

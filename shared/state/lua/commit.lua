@@ -1,4 +1,4 @@
--- needs: lifecycle, event, progress, slice, part, served, waiting, transition, pace, spent
+-- needs: lifecycle, event, open, progress, slice, part, served, waiting, transition, pace, spent
 -- Records a part. The first commit of a slice wins; later ones change nothing.
 -- ARGV: lane, batch id, index, epoch, part (JSON), completed, failed, input tokens, cached tokens,
 -- output tokens, reasoning tokens, what to announce about the slice (JSON; '' for nothing), then id
@@ -100,10 +100,13 @@ if announcement ~= '' then
 end
 if status == 'in_progress' then
   local values = redis.call('HMGET', key, 'slices_total', 'slices_given_up')
-  if committed + tonumber(values[2] or 0) == tonumber(values[1]) then
+  local is_done = committed + tonumber(values[2] or 0) == tonumber(values[1])
+  if is_done and not takes_rows(id) then
     learn_end(lane, id)
     transition(id, 'rows_finished')
   else
+    -- Until it has more rows, no lane job is kept for it.
+    if is_done then redis.call('ZREM', lane_key(lane, 'active'), id) end
     report_progress(id)
   end
 elseif redis.call('SCARD', inflight) == 0 then

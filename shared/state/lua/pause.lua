@@ -13,13 +13,16 @@ redis.call('HDEL', key, 'predicted', 'foreseen', 'foreseen_later')
 -- A paused batch is no work for its lanes: it keeps no lane job alive and is not fed.
 if status == 'in_progress' then
   local lanes = words(values[3])
+  local counts = redis.call('HMGET', key, 'slices_total', 'slices_committed')
+  local is_done = tonumber(counts[1] or -1) == tonumber(counts[2] or 0)
   for _, lane in ipairs(lanes) do
     if is_pause then
       redis.call('ZREM', lane_key(lane, 'active'), id)
       stop_waiting(lane, id)
       make_pending(lane, id, lanes, values[4])
     -- A lane on which nothing is left does not get the batch back.
-    elseif #lanes == 1 or tonumber(redis.call('HGET', key, 'slices_left:' .. lane)) > 0 then
+    elseif (#lanes == 1 and not is_done)
+      or (#lanes > 1 and tonumber(redis.call('HGET', key, 'slices_left:' .. lane)) > 0) then
       redis.call('ZADD', lane_key(lane, 'active'), values[5], id)
       if redis.call('ZCARD', pending_key(id, values[4], lanes, lane)) > 0 then
         start_waiting(lane, id)

@@ -1,9 +1,11 @@
+-- needs: open
 -- Keeps what is predicted of a batch that runs. ARGV: batch id, prediction (JSON), the warning that it
 -- may be late (JSON; '' for none), and what its lane learns from once it has ended ('' for nothing new)
 -- Returns 1, or 0 if the batch does not run.
 local key = batch_key(ARGV[1])
 local values = redis.call('HMGET', key, 'status', 'paused', 'warnings')
-if values[1] ~= 'in_progress' or values[2] then return 0 end
+-- Nobody knows when an open batch will end.
+if values[1] ~= 'in_progress' or values[2] or takes_rows(ARGV[1]) then return 0 end
 redis.call('HSET', key, 'predicted', ARGV[2])
 if ARGV[4] ~= '' then redis.call('HSETNX', key, 'foreseen_later', ARGV[4]) end
 local warnings = {}

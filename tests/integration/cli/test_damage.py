@@ -27,6 +27,7 @@ from shared import ids
 from shared.catalog_file import load_catalog
 from shared.dataset.dataset import PinnedDataset
 from shared.errors import BrokenObjectError, NotFoundError
+from shared.ledger.additions import addition_key
 from shared.ledger.changes import save_changes
 from shared.ledger.commits import cancel, cancel_key, commit_key, save_lane_failure
 from shared.ledger.copies import reserve_copies
@@ -45,6 +46,7 @@ from shared.state import State
 from shared.state.files import deleted_key
 from shared.storage import Storage
 from shared.submission.accept import accept
+from shared.submission.additions import close
 from shared.submission.tables import table_fields
 from shared.table.output import Output
 from tests.integration.cli.yards import TENANT, Yards, empty, pack_up
@@ -140,6 +142,13 @@ async def _copy(yards: Yards, name: str) -> tuple[str, str]:
     return key, batch_id
 
 
+async def _addition(yards: Yards, name: str) -> tuple[str, str]:
+    batch_id = await yards.open(name)
+    await yards.add(batch_id, lines(9))
+    await close(yards.state, yards.storage, batch_id)
+    return addition_key(batch_id, 0), batch_id
+
+
 async def _carried(yards: Yards, name: str) -> tuple[str, str]:
     """Of a batch without a table; what the damage costs a table is shown with the tables."""
     batch_id = await yards.start(name, 9)
@@ -227,6 +236,14 @@ CASES: Mapping[Kind, Case] = {
     Kind.DATASET: Case(_dataset, dict.fromkeys(DAMAGES, "in_progress"), named=()),
     Kind.PLAN: Case(_plan, dict.fromkeys(DAMAGES, "validating"), named=("flipped", "cut", "gone")),
     Kind.COPY: Case(_copy, dict.fromkeys(DAMAGES, "in_progress"), named=()),
+    # Its lane's job finds it, or the rebuild: the batch fails.
+    Kind.ADDITION: Case(
+        _addition,
+        dict.fromkeys(DAMAGES, "in_progress"),
+        named=DAMAGES,
+        named_again=DAMAGES,
+        ends=dict.fromkeys(DAMAGES, "failed"),
+    ),
     Kind.CARRIED: Case(_carried, dict.fromkeys(DAMAGES, "in_progress"), named=()),
     Kind.CANCELLATION: Case(
         _cancellation,
@@ -476,6 +493,8 @@ async def run_all(yards: Yards, batch_ids: list[str]) -> None:
             if record.status == "in_progress":
                 for claim in await yards.yard.claim(batch_id):
                     await _answer(yards, claim)
+                for lane in record.lanes:
+                    await fail_lost_inputs(yards.state, yards.storage, lane)
             await yards.yard.finaliser.finish(batch_id)
         record = await yards.state.batches.get(batch_id)
         assert record.status in FINAL

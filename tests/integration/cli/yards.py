@@ -9,14 +9,19 @@ from redis.asyncio import Redis
 
 from cli import servers
 from dispatcher.packing import Packer
+from shared import ids
 from shared.catalog import Catalog
+from shared.input.validation import Limits
 from shared.ledger.file_records import write_file
 from shared.slices import Claim
+from shared.slicing import SliceLimits
 from shared.state import FileRecord, State
 from shared.storage import Storage
 from shared.submission.accept import accept
+from shared.submission.additions import Added, Additions
 from shared.submission.admission import NewBatchQuota
-from tests.integration.dispatcher.conftest import BatchYard, bad, good, lines
+from shared.submission.opening import open_source
+from tests.integration.dispatcher.conftest import ROWS_A_SLICE, BatchYard, bad, good, lines
 from tests.manifests import a_manifest, inline, today
 
 TENANT = "acme"
@@ -79,6 +84,32 @@ class Yards:
         await write_file(self.storage, file)
         await self.state.files.create(file)
         return file
+
+    async def open(self, name: str, *, is_started: bool = True) -> str:
+        """An open batch, which takes rows once it is started."""
+        batch_id = ids.batch_id(TENANT, name)
+        source = open_source(self.storage.bucket, TENANT, batch_id, "m")
+        manifest = a_manifest(name, **today(), **source)
+        assert (await accept(self.state, self.storage, manifest)).batch_id == batch_id
+        if is_started:
+            await self.yard.planner.plan(batch_id)
+        return batch_id
+
+    def additions(self) -> Additions:
+        """What adds rows to open batches, as a gateway has it."""
+        return Additions(
+            self.state,
+            self.storage,
+            self.catalog,
+            limits=Limits(),
+            slice_limits=SliceLimits(rows=ROWS_A_SLICE),
+            max_input_bytes=1_000_000,
+            quota=NewBatchQuota(self.catalog, 1_000, 100_000, 1_000_000),
+        )
+
+    async def add(self, batch_id: str, body: bytes) -> Added:
+        """Rows for an open batch."""
+        return await self.additions().add(await self.state.batches.get(batch_id), body)
 
     async def start(self, name: str, rows: int, **changes: Any) -> str:
         """A batch that runs."""

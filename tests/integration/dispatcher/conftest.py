@@ -26,7 +26,6 @@ from dispatcher.remaker import Remaker
 from dispatcher.rounds import Rounds
 from dispatcher.row_span import SpanLimits
 from dispatcher.sender import Sender
-from dispatcher.slicing import SliceLimits
 from dispatcher.webhooks import Deliverer
 from dispatcher.windows import Windows
 from shared.catalog import Catalog
@@ -35,6 +34,7 @@ from shared.input.request_lines import split
 from shared.ledger.parts import part_key
 from shared.outbound import Guard
 from shared.slices import Claim, Slice, new_part, part_label
+from shared.slicing import SliceLimits
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB, submitted

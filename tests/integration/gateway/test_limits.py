@@ -10,11 +10,11 @@ import pytest
 from openai import RateLimitError
 
 from dispatcher.planning import Planner
-from dispatcher.slicing import SliceLimits
 from gateway.settings import GatewaySettings
 from shared.catalog_file import load_catalog
 from shared.lifecycle import Event
 from shared.settings import open_storage
+from shared.slicing import SliceLimits
 from shared.state import Quota, State
 from tests.batches import new_slice
 from tests.integration.gateway.conftest import Caller, Gateway, calling, running

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from gateway.open_streams import OpenStreams
 from shared.errors import LimitError
@@ -293,6 +294,23 @@ async def test_a_stream_counts_again_after_redis_has_forgotten_it(state: State) 
     assert await state.streams.open(Stream("acme", "b"), limit=1, seconds=60) == 1
     await state.streams.close([Stream("acme", "a")])
     assert await state.streams.open(Stream("acme", "b"), limit=1, seconds=60) is None
+
+
+async def test_thousands_of_streams_are_renewed_in_few_commands(
+    state: State, redis: "Redis[str]"
+) -> None:
+    """A script's own commands hold up Redis as others do."""
+    streams = [Stream(tenant, f"{one}") for one in range(3000) for tenant in ("acme", "other")]
+    await state.streams.renew(streams[:2], seconds=60)
+    before = (await redis.info("stats"))["total_commands_processed"]
+
+    await state.streams.renew(streams, seconds=60)
+
+    after = (await redis.info("stats"))["total_commands_processed"]
+    assert after - before < 50
+    for tenant in ("acme", "other"):
+        assert await state.streams.open(Stream(tenant, "new"), limit=3000, seconds=60) == 3000
+        assert await state.streams.open(Stream(tenant, "new"), limit=3001, seconds=60) is None
 
 
 async def test_a_stream_whose_reader_is_cancelled_is_counted_no_longer(state: State) -> None:

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.cutter import Cutter
-from dispatcher.lane_shares import LaneShares
 from dispatcher.row_span import RowSpan, SpanLimits
-from dispatcher.slicing import SliceLimits
 from shared.catalog import Catalog
 from shared.input.request_lines import split
 from shared.input.validation import InputCheck
+from shared.lane_shares import LaneShares
 from shared.slices import Slice
+from shared.slicing import SliceLimits
 
 SEATS = 2
 CATALOG = Catalog.model_validate(

@@ -44,6 +44,7 @@ ALONE = LanePosition(
     failure=None,
     engine=None,
     had_engine_trouble=False,
+    takes_rows=False,
     lane_failed=None,
 )
 
@@ -101,6 +102,12 @@ def test_no_start_is_predicted_without_a_rate_or_for_a_batch_that_may_not_run(
         (replace(ALONE, had_engine_trouble=True), "engine_failed"),
         (replace(ALONE, engine=_engine("no such weights")), "engine_failed"),
         (replace(ALONE, engine=_engine("no room", state="waiting")), "no_room"),
+        (
+            replace(
+                ALONE, job=JOB._replace(runs_on="l4"), engine=_engine("no room", state="waiting")
+            ),
+            "lane_starting",
+        ),
         (replace(ALONE, engine=_engine("long ago", seen_at=NOW - 100)), "engine_starting"),
         (replace(ALONE, engine=_engine("")), "engine_starting"),
         (ALONE, "engine_starting"),

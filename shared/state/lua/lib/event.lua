@@ -9,7 +9,7 @@ local SNAPSHOT = {
   'total', 'completed', 'failed', 'input_tokens', 'cached_tokens', 'output_tokens',
   'reasoning_tokens', 'correlation_id', 'output_object', 'error_object', 'first_error',
   'paused', 'priority', 'traceparent', 'tracestate', 'deliver_results', 'given_up',
-  'warnings', 'spent', 'prices', 'predicted', 'table'
+  'warnings', 'spent', 'prices', 'predicted', 'table', 'open_model', 'closed'
 }
 
 -- A pin gives an event its number, and its time in milliseconds, before it happens. S3 keeps both, so

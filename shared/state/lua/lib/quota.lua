@@ -16,7 +16,8 @@ local function count_in_queue(id, sign)
   local shares, tokens = {requests = values[5] or values[3]}, words(values[4])
   for i, model in ipairs(words(values[2])) do shares['tokens:' .. model] = tokens[i] or 0 end
   for field, share in pairs(shares) do
-    if redis.call('HINCRBY', queue, field, sign * tonumber(share or 0)) <= 0 then
+    -- Redis does not know the number -0.
+    if redis.call('HINCRBY', queue, field, int(sign * tonumber(share or 0))) <= 0 then
       redis.call('HDEL', queue, field)
     end
   end

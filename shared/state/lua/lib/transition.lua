@@ -6,7 +6,7 @@ local function retire(id)
   redis.call('ZREM', ns .. 'deadlines', id)
   for _, what in ipairs({'parts:', 'epochs:', 'strikes:', 'inflight:', 'commits:', 'jobs:',
     'reasons:', 'doubts:', 'begun:', 'ending:',
-    'kept:'}) do
+    'kept:', 'names:'}) do
     redis.call('EXPIRE', ns .. what .. id, ENDED_BATCH_SECONDS)
   end
   if values[1] then
@@ -31,6 +31,8 @@ end
 
 -- Adds the batch to its lanes when it starts to run, and takes it off them when it stops.
 local function update_lanes(id, is_starting, created_at, is_paused)
+  -- An open batch joins its lane with its first rows.
+  if is_starting and redis.call('HGET', batch_key(id), 'slices_total') == '0' then return end
   for _, lane in ipairs(words(redis.call('HGET', batch_key(id), 'lane'))) do
     if is_starting then
       redis.call('SADD', ns .. 'lanes', lane)

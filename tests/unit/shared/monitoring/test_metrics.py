@@ -92,10 +92,23 @@ def test_the_largest_tenants_have_names_and_all_others_are_one() -> None:
     many = [Total("completed", "m@l4", f"t{number}", number) for number in range(1, 101)]
     text = _shown(totals=many)
 
-    samples = re.findall(r'batchyard_rows_total{.*tenant="(\w+)".*} (.*)', text)
+    samples = re.findall(r'batchyard_rows_total{.*outcome="completed",tenant="(\w+)".*} (.*)', text)
     assert len(samples) == MAX_TENANTS + 1
     assert ("t100", "100.0") in samples
     assert (OTHER, str(float(sum(range(1, 81))))) in samples
+
+
+def test_counters_of_a_lane_begin_at_0() -> None:
+    text = _shown(totals=[Total("completed", "m@l4", "acme", 5)])
+
+    for sample in (
+        'batchyard_rows_total{lane="m@l4",outcome="failed",tenant="acme"}',
+        'batchyard_slices_given_back_total{lane="m@l4",reason="engine_died"}',
+        'batchyard_engine_preemptions_total{lane="m@l4"}',
+        'batchyard_first_result_seconds_count{lane="m@l4"}',
+        'batchyard_predicted_ends_total{ended="later",lane="m@l4",made="running"}',
+    ):
+        assert f"{sample} 0.0" in text
 
 
 def test_an_engine_is_in_one_state() -> None:

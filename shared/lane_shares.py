@@ -53,12 +53,16 @@ class LaneShares:
 
     def add(self, row: Row) -> LaneShare:
         """Count the row for its lane's share, which is returned."""
-        share = self._by_model.get(row.model) or self._new_share(row.model)
+        share = self.share_of(row.model)
         share.rows += 1
         share.sequences += row.sequences
         share.tokens += row.tokens
         share.prompt_tokens += row.tokens - row.output
         return share
+
+    def share_of(self, model: str) -> LaneShare:
+        """The share of the lane that runs the model, which may be the first to name it."""
+        return self._by_model.get(model) or self._new_share(model)
 
     def count(self, slices: Iterable[Slice]) -> None:
         """Add slices that will run to their lanes' numbers."""

@@ -3,8 +3,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.slicing import SliceLimits, Slicer
 from shared.slices import Slice
+from shared.slicing import SliceLimits, Slicer
 
 
 def cut(widths: list[int], tokens: list[int], limits: SliceLimits) -> list[Slice]:

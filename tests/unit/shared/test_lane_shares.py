@@ -1,8 +1,8 @@
 import json
 
-from dispatcher.lane_shares import LaneShares
 from shared.catalog import Catalog, Model, Pool
 from shared.input.validation import InputCheck
+from shared.lane_shares import LaneShares
 
 CHAT = "/v1/chat/completions"
 CATALOG = Catalog(

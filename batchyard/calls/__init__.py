@@ -1,0 +1,1 @@
+"""Calls that look live, collected into batches."""

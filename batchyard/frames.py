@@ -1,0 +1,122 @@
+"""Rows in Arrow, and in pandas and Polars, which are loaded only where they are given."""
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from shared.errors import InvalidInputError
+
+try:
+    import pyarrow as pa
+    import pyarrow.ipc
+    import pyarrow.parquet as pq
+except ModuleNotFoundError as missing:
+    raise InvalidInputError(
+        "Tables need Arrow. Install it: pip install 'batchyard[arrow]' (or [pandas], [polars])"
+    ) from missing
+
+#: The same rows make the same bytes, however they lie in memory: by them a batch is found again.
+_ROWS_TOGETHER = 65_536
+
+
+class ArrowRows:
+    """Rows of an Arrow table, with a way to put columns beside what the caller gave."""
+
+    answers_format: Literal["jsonl", "parquet"] = "parquet"
+
+    def __init__(
+        self, table: pa.Table, join: Callable[[pa.Table], Any], path: Path | None = None
+    ) -> None:
+        """The rows, what makes the caller's kind of the answers, and the file that has the rows."""
+        self._table = table
+        self.join = join
+        self._path = path
+        self.count: int = table.num_rows
+        self.names: Sequence[str] = table.column_names
+
+    def file(self, folder: Path) -> Path:
+        if self._path is not None:
+            return self._path
+        path = folder / "rows.parquet"
+        schema = self._table.schema.remove_metadata()
+        with pq.ParquetWriter(path, schema) as writer:
+            for start in range(0, self.count, _ROWS_TOGETHER):
+                some = self._table.slice(start, _ROWS_TOGETHER).combine_chunks()
+                writer.write_table(some.replace_schema_metadata(None))
+        return path
+
+    def joined(self, answers: Sequence[Path]) -> tuple[Any, int]:
+        made = pa.concat_tables(map(pq.read_table, answers), promote_options="permissive")
+        return (self.join(made) if made.num_rows == self.count else None), made.num_rows
+
+
+def of_arrow(table: pa.Table) -> ArrowRows:
+    """The rows of an Arrow table."""
+
+    def joined(answers: pa.Table) -> pa.Table:
+        found = table
+        for name in answers.column_names:
+            found = found.append_column(answers.schema.field(name), answers[name])
+        return found
+
+    return ArrowRows(table, joined)
+
+
+def of_pandas(frame: Any) -> ArrowRows:
+    """The rows of a pandas DataFrame, without its index. Raises InvalidInputError."""
+    import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
+
+    #: Missing answers leave whole numbers whole.
+    kinds = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+
+    def joined(answers: pa.Table) -> Any:
+        made = answers.to_pandas(types_mapper=kinds.get)
+        return frame.assign(**{str(name): made[name].array for name in made})
+
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidInputError(_mixed(error)) from error
+    return ArrowRows(table, joined)
+
+
+def of_polars(frame: Any) -> ArrowRows:
+    """The rows of a Polars DataFrame."""
+    import polars as pl
+
+    def joined(answers: pa.Table) -> Any:
+        return frame.hstack(pl.DataFrame(answers))
+
+    return ArrowRows(frame.to_arrow(), joined)
+
+
+def of_file(path: Path) -> ArrowRows:
+    """The rows of a file of Parquet, Arrow or CSV. Raises InvalidInputError."""
+    read = {".parquet": pq.read_table, ".pq": pq.read_table, ".csv": _csv}
+    try:
+        table = read.get(path.suffix.lower(), _ipc)(path)
+    except (pa.ArrowException, csv.Error, ValueError) as error:
+        raise InvalidInputError(f"{path}: it is not what its name says.") from error
+    rows = of_arrow(table)
+    return ArrowRows(table, rows.join, path)
+
+
+def _ipc(path: Path) -> pa.Table:
+    with pa.memory_map(str(path)) as file:
+        return pyarrow.ipc.open_file(file).read_all()
+
+
+def _csv(path: Path) -> pa.Table:
+    """Values are texts as they stand, as the gateway reads them."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        names, *rows = [row for row in csv.reader(file, strict=True) if row] or [[]]
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    return pa.table([pa.array(column, pa.string()) for column in columns], names=names)
+
+
+def _mixed(error: Exception) -> str:
+    # Arrow's words quote a value, and name the column at their end.
+    _, _, column = str(error.args[-1]).rpartition("for column ")
+    where = f" {column.split(' ')[0]}" if column else ""
+    return f"The DataFrame's column{where} has values of several types, or of a type without rows."
