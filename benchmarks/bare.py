@@ -87,7 +87,8 @@ def bare_vllm(
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from worker.engine_definition import engine_arguments, engine_environment
+    from worker.engine_config import engine_arguments
+    from worker.engine_environment import engine_environment
 
     model = catalog.model(model_name)
     pool = catalog.pools[catalog.lane_of(model_name).pool]

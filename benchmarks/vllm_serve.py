@@ -20,7 +20,8 @@ _START_SECONDS = 300
 @contextmanager
 def vllm_serve(path: Path, model_name: str, environment: Mapping[str, str]) -> Iterator[str]:
     """The address of a server with the arguments that the model's engines have."""
-    from worker.engine_definition import engine_arguments, engine_environment
+    from worker.engine_config import engine_arguments
+    from worker.engine_environment import engine_environment
 
     catalog = load_catalog(path)
     model = catalog.model(model_name)

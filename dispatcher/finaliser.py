@@ -5,6 +5,7 @@ keys. One that is killed is followed by another.
 """
 
 import time
+from contextlib import suppress
 
 import structlog
 
@@ -20,11 +21,12 @@ from shared.errors import (
     NotFoundError,
     TransientError,
 )
-from shared.ledger.commits import Commit, carry_out, create_commit
+from shared.ledger.commits import Commit, carry_out, create_commit, read_commit
 from shared.ledger.endings import ending_event, new_commit
 from shared.ledger.parts import drop_broken
 from shared.ledger.tables import MadeTable
 from shared.lifecycle import Event
+from shared.slices import Part
 from shared.state import BatchRecord, State
 from shared.storage import Storage
 
@@ -79,8 +81,12 @@ class Finaliser:
         batch_id, event = record.id, ending_event(record)
         if event is not Event.OUTPUT_COMMITTED:
             await self._state.claims.commit_kept(batch_id)
+        part = await self._files.part_as_file(record)
+        if part is None and (first := await self._first_commit(batch_id, event)) is not None:
+            await self._carry_out(first)
+            return
         try:
-            results = await self._make_files(record, event)
+            results = await self._make_files(record, event, part)
         except (BrokenObjectError, NotFoundError, TransientError) as error:
             # All of them, so that the rows of all run again together.
             if isinstance(error, TransientError) and await self._may_answer_later(batch_id):
@@ -95,12 +101,28 @@ class Finaliser:
         table = await self._make_table(record, event, results)
         try:
             commit = await self._commit(record, event, results, table)
-            crash.point("finaliser.committed")
+        except InvalidTransitionError as late:
+            _tell_late(late)
+            return
+        crash.point("finaliser.committed")
+        await self._carry_out(commit)
+
+    async def _first_commit(self, batch_id: str, event: Event) -> Commit | None:
+        """The commit, if there is one: a Redis that went back in time does not know how it ended.
+
+        To make the files again would overwrite those that the commit names: rows that have run
+        twice have other answers.
+        """
+        with suppress(NotFoundError, BrokenObjectError):
+            return await read_commit(self._storage, batch_id, event)
+        return None
+
+    async def _carry_out(self, commit: Commit) -> None:
+        try:
             await carry_out(self._state, self._storage, commit)
             crash.point("finaliser.concluded")
         except InvalidTransitionError as late:
-            # For example, it has been cancelled. The next round ends it by its new status.
-            log.warning("batch.finish_late", batch_id=batch_id, status=late.status)
+            _tell_late(late)
 
     async def _may_answer_later(self, batch_id: str) -> bool:
         """Whether S3 is away, or has failed only for this batch and only for a short time."""
@@ -112,13 +134,13 @@ class Finaliser:
         now = time.monotonic()
         return now < self._unanswered.setdefault(batch_id, now) + self._unanswered_seconds
 
-    async def _make_files(self, record: BatchRecord, event: Event) -> Results:
+    async def _make_files(self, record: BatchRecord, event: Event, part: Part | None) -> Results:
         try:
-            results = await self._files.make(record, event)
+            results = await self._files.make(record, event, part)
         except InputLostError:
             # The input is the sender's own object, which may be deleted before its rows have run.
             log.warning("batch.input_lost", batch_id=record.id)
-            results = await self._files.make(record, event, has_names=False)
+            results = await self._files.make(record, event, part, has_names=False)
         if self._tag_results:
             for file in filter(None, results):
                 await self._storage.tag(file.key, {"tenant": record.tenant})
@@ -156,3 +178,8 @@ class Finaliser:
             keep_parts=self._keep_parts,
         )
         return await create_commit(self._storage, commit)
+
+
+def _tell_late(late: InvalidTransitionError) -> None:
+    # For example, it has been cancelled. The next round ends it by its new status.
+    log.warning("batch.finish_late", batch_id=late.batch_id, status=late.status)

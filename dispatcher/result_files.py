@@ -30,8 +30,10 @@ class ResultFiles:
         self._state = state
         self._storage = storage
 
-    async def make(self, record: BatchRecord, event: Event, *, has_names: bool = True) -> Results:
-        """The files of a batch that ends by this event.
+    async def make(
+        self, record: BatchRecord, event: Event, part: Part | None, *, has_names: bool = True
+    ) -> Results:
+        """The files of a batch that ends by this event, or the `part` that is its file.
 
         Without names, the lines of rows that never ran have a `custom_id` of null. Raises
         InputLostError if the names cannot be read, BrokenObjectError or NotFoundError for a part
@@ -39,7 +41,7 @@ class ResultFiles:
         once.
         """
         check = RowCheck(record.number("total") if "plan" in record.fields else 0)
-        if (part := await self._part_as_file(record)) is not None:
+        if part is not None:
             results = await self._adopt(record, part, check)
         else:
             closing = None if event is Event.OUTPUT_COMMITTED else CLOSING_REASONS[record.status]
@@ -54,7 +56,7 @@ class ResultFiles:
         check.finish(record.id)
         return results
 
-    async def _part_as_file(self, record: BatchRecord) -> Part | None:
+    async def part_as_file(self, record: BatchRecord) -> Part | None:
         """The batch's only part, if it holds just what its output or error file would hold."""
         if record.number("slices_total") != 1:
             return None

@@ -11,6 +11,7 @@ from dispatcher.lanes import LaneKeeper
 from dispatcher.planning import Planner
 from dispatcher.remaker import Remaker
 from dispatcher.round_pace import RoundPace
+from dispatcher.traces import name_rest
 from shared.errors import NotFoundError
 from shared.lifecycle import Status
 from shared.state import State
@@ -64,25 +65,34 @@ class Rounds:
 
     async def plan(self, batch_id: str) -> None:
         """Plan the batch when it is its tenant's turn."""
-        tenant = (await self._state.batches.get(batch_id)).tenant
+        tenant = await self._tenant(batch_id)
         async with self._planning.taken(tenant):
             await self._planner.plan(batch_id)
 
     async def finish(self, batch_id: str) -> None:
         """End the batch when it is its tenant's turn."""
-        tenant = (await self._state.batches.get(batch_id)).tenant
+        tenant = await self._tenant(batch_id)
         async with self._finishing.taken(tenant):
             await self._finaliser.finish(batch_id)
 
     async def remake(self, batch_id: str) -> None:
         """Make the batch's damaged files again when it is its tenant's turn."""
         try:
-            tenant = (await self._state.batches.get(batch_id)).tenant
+            tenant = await self._tenant(batch_id)
         except NotFoundError:
             # The wish is settled all the same.
             tenant = ""
         async with self._finishing.taken(tenant):
             await self._remaker.remake(batch_id)
+
+    async def _tenant(self, batch_id: str) -> str:
+        """Whose the batch is; from then on, log lines of this duty name the batch's trace.
+
+        Raises NotFoundError.
+        """
+        record = await self._state.batches.get(batch_id)
+        name_rest(record)
+        return record.tenant
 
     async def _round(self) -> None:
         await self._lanes.look_at_tenants()

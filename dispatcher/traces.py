@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+from structlog.contextvars import bind_contextvars
+
 from dispatcher.delivery import Delivery
 from dispatcher.sender import Answer
 from dispatcher.settlement import Outcome
@@ -12,7 +14,7 @@ from shared.state import BatchRecord
 from shared.state.webhook_deliveries import Due
 from shared.tracing import spans
 from shared.tracing.span import Span
-from shared.tracing.trace_context import of_batch
+from shared.tracing.trace_context import of_batch, trace_id
 
 _FAULTS = frozenset({Outcome.BROKEN, Outcome.BROKEN_FOR_GOOD})
 _FIRST_REFUSAL = 400
@@ -45,6 +47,17 @@ def note_outcome(span: Span, outcome: Outcome) -> None:
     span.set({"batchyard.message.outcome": word})
     if outcome in _FAULTS:
         span.fail(word)
+
+
+def naming(record: BatchRecord) -> Span:
+    """No span of its own: the log lines from within it name the batch's trace."""
+    return spans.named(record.fields.get("traceparent", ""))
+
+
+def name_rest(record: BatchRecord) -> None:
+    """All further log lines of this task, also those of a failure, name the batch's trace."""
+    if traceparent := record.fields.get("traceparent", ""):
+        bind_contextvars(trace_id=trace_id(traceparent))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from math import inf
 
 import structlog
 
+from dispatcher.traces import naming
 from shared.errors import InvalidTransitionError
 from shared.lifecycle import Event, Status
 from shared.state import State
@@ -75,7 +76,8 @@ class Windows:
 
     async def _close(self, batch_id: str, status: Status) -> None:
         if status is Status.IN_PROGRESS:
-            with suppress(InvalidTransitionError):
+            record = await self._state.batches.get(batch_id)
+            with suppress(InvalidTransitionError), naming(record):
                 await self._state.apply(batch_id, Event.WINDOW_CLOSED, {"window_closed": 1})
                 log.info("batch.window_closed", batch_id=batch_id)
         now = time.monotonic()
@@ -84,6 +86,7 @@ class Windows:
             self._grace_ends[batch_id] = now + self._grace_seconds
         if self._grace_ends[batch_id] <= now:
             if slices := await self._state.claims.take_back(batch_id):
-                log.warning("claims.taken_back", batch_id=batch_id, slices=slices)
+                with naming(await self._state.batches.get(batch_id)):
+                    log.warning("claims.taken_back", batch_id=batch_id, slices=slices)
             # No new claim can be made on a batch that is closing, so once is enough.
             self._grace_ends[batch_id] = inf

@@ -45,7 +45,7 @@ def check_catalog(path: Path) -> int:
 
 def _pool_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
     """What Ray rejects about a pool, whatever model runs on it."""
-    from worker.engine_definition import llm_config
+    from worker.engine_config import llm_config
 
     for name, pool in catalog.pools.items():
         try:

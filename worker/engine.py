@@ -1,8 +1,4 @@
-"""The engine of a lane: Ray's own LLM server with one more method, which answers request lines.
-
-Serve stores this class by its import path, and a replica of a deployment that an older version made
-looks for it here: it must keep its name and its module.
-"""
+"""The engine of a lane: Ray's own LLM server with one more method, which answers request lines."""
 
 import asyncio
 import hashlib
@@ -19,6 +15,7 @@ from typing import Any
 import psutil
 import structlog
 
+from shared.catalog import Model, Pool
 from shared.doors import Door
 from shared.engines import ReplicaNumbers
 from shared.errors import SetupError
@@ -30,6 +27,7 @@ from worker.answers import Answers
 from worker.collector import collector_paused
 from worker.drain import Drain, before_stop
 from worker.engine_bounds import refuse_killers
+from worker.engine_config import llm_config
 from worker.engine_core import attend
 from worker.engine_endpoints import require_endpoints
 from worker.engine_errors import (
@@ -45,6 +43,18 @@ from worker.engine_numbers import CoreMeter
 from worker.engine_results import SERVER_ERROR, SUCCESS, refusal
 from worker.engine_seats import Capacity
 from worker.engine_start import adapted_engine_class, skip_telemetry
+from worker.engine_variables import (
+    DRAIN_SECONDS_VARIABLE,
+    FRONTS_VARIABLE,
+    HANG_SECONDS_VARIABLE,
+    LIVE_GOALS_VARIABLE,
+    LIVE_PORTS_VARIABLE,
+    LIVE_SEATS_VARIABLE,
+    LIVE_YIELDING_VARIABLE,
+    SHARE_VARIABLE,
+    SPARE_KV_VARIABLE,
+    SPARE_SEATS_VARIABLE,
+)
 from worker.entrance import Entrance, Guest, WithdrawnError
 from worker.fronts import FrontGoneError, Fronts
 from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
@@ -68,27 +78,6 @@ with collector_paused():
 
 log = structlog.get_logger()
 
-#: The environment variables that hold for a replica what vLLM's configuration does not say: the
-#: model's `hang_seconds`, how many of vLLM's seats are spare, the same part of its KV cache, and
-#: how many front processes there are.
-HANG_SECONDS_VARIABLE = "BATCHYARD_HANG_SECONDS"
-SPARE_SEATS_VARIABLE = "BATCHYARD_SPARE_SEATS"
-#: vLLM's own: which part of a GPU each worker has.
-SHARE_VARIABLE = "VLLM_RAY_PER_WORKER_GPUS"
-SPARE_KV_VARIABLE = "BATCHYARD_SPARE_KV"
-FRONTS_VARIABLE = "BATCHYARD_FRONTS"
-#: The same for live calls: how many of vLLM's seats are theirs alone, and the ports, `first-last`,
-#: of which the replica's door takes one. Neither is set where a model takes no live calls.
-LIVE_SEATS_VARIABLE = "BATCHYARD_LIVE_SEATS"
-LIVE_PORTS_VARIABLE = "BATCHYARD_LIVE_PORTS"
-#: What live calls are to have, in milliseconds: until the first token, and from one to the next.
-LIVE_GOALS_VARIABLE = "BATCHYARD_LIVE_GOALS"
-#: For how many seconds rows and live calls may go on in a replica that Serve stops.
-DRAIN_SECONDS_VARIABLE = "BATCHYARD_DRAIN_SECONDS"
-#: How far batches give way: the part that may stay free, and the seconds before the end of a window
-#: within which they do not, or none.
-LIVE_YIELDING_VARIABLE = "BATCHYARD_LIVE_YIELDING"
-
 #: An engine has few lines of its own, and none of the fleet's settings.
 _LOG_LEVEL = "INFO"
 #: How often the engine's progress is checked, in seconds.
@@ -109,6 +98,11 @@ _Row = tuple[str, int, bytes]
 
 class BatchServer(LLMServer):
     """One replica of an engine."""
+
+    async def __init__(self, model: str, pool: str) -> None:  # type: ignore[misc]  # as Ray's
+        """For a model and a pool of the catalog, as JSON."""
+        config = llm_config(Model.model_validate_json(model), Pool.model_validate_json(pool))
+        await super().__init__(config)
 
     async def start(self) -> None:
         """Load the model. Ray's constructor calls this once."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import typer
 
 from cli.client import (
+    ask_command,
     batch_commands,
     check,
     completion,
@@ -12,8 +13,11 @@ from cli.client import (
     file_commands,
     fleet_commands,
     model_commands,
+    prepare,
     run_commands,
     usage_commands,
+    webhook_commands,
+    whoami,
 )
 
 _OTHERS = "Files, models and gateways"
@@ -25,6 +29,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         run_commands.watch,
         run_commands.fetch,
         check.check,
+        prepare.prepare,
     ),
     "Your batches": (
         batch_commands.ls,
@@ -35,7 +40,13 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         batch_commands.resume,
         batch_commands.retry,
     ),
-    _OTHERS: (model_commands.models, usage_commands.usage, completion.completion),
+    _OTHERS: (
+        model_commands.models,
+        ask_command.ask,
+        usage_commands.usage,
+        whoami.whoami,
+        completion.completion,
+    ),
     "The fleet, for operators": (fleet_commands.top, fleet_commands.lanes, fleet_commands.engines),
 }
 
@@ -46,4 +57,5 @@ def add_to(app: typer.Typer) -> None:
         for command in commands:
             app.command(rich_help_panel=panel)(command)
     app.add_typer(file_commands.app, name="files", rich_help_panel=_OTHERS)
+    app.add_typer(webhook_commands.app, name="webhooks", rich_help_panel=_OTHERS)
     app.add_typer(context_commands.app, name="context", rich_help_panel=_OTHERS)

@@ -29,3 +29,14 @@ def events(chunks: Iterable[bytes]) -> Iterator[Event | None]:
             elif not line.strip() and data:
                 yield Event(last_id, json.loads(data))
                 data = b""
+
+
+def data_of(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """What each event of a live call's stream holds, up to its end."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            name, _, value = line.strip().partition(b":")
+            if name == b"data" and value.strip() != b"[DONE]":
+                yield json.loads(value)

@@ -89,19 +89,30 @@ class Gateway:
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[Answer]:
         """Begin to read an answer of any size. Only its beginning is tried again."""
-        response, chunks = self._opened(path, params or {}, headers or {})
+        with self._answered("GET", path, params=params, headers=headers) as answer:
+            yield answer
+
+    @contextmanager
+    def open_post(self, path: str, body: Mapping[str, Any]) -> Iterator[Answer]:
+        """Post a body as JSON, and begin to read the answer. Only its beginning is tried again."""
+        with self._answered("POST", path, json=body) as answer:
+            yield answer
+
+    @contextmanager
+    def _answered(self, method: str, path: str, **options: Any) -> Iterator[Answer]:
+        response, chunks = self._opened(method, path, options)
         try:
             yield Answer(response.status_code, response.headers, chunks)
         finally:
             response.close()
 
     def _opened(
-        self, path: str, params: Mapping[str, Any], headers: Mapping[str, str]
+        self, method: str, path: str, options: Mapping[str, Any]
     ) -> tuple[httpx.Response, Iterator[bytes]]:
         """The answer and its bytes; a stream that breaks before the first ones is tried again."""
         for attempt in self._attempts():
             with attempt:
-                request = self._http.build_request("GET", path, params=params, headers=headers)
+                request = self._http.build_request(method, path, **options)
                 response = self._sent(request, stream=True)
                 chunks = self._chunks(response)
                 try:

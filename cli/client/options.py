@@ -1,5 +1,6 @@
 """Arguments and options that several commands have, and how each begins and ends."""
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,33 @@ Context = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines on a terminal, too.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the batches have ended.")]
 BatchId = Annotated[str, typer.Argument(help="The batch's id, as `batchyard ls` shows it.")]
+
+
+def _from_input(batch_ids: list[str]) -> list[str]:
+    """The ids, with those on standard input in place of `-`: alone, or in lines of JSON."""
+    if "-" not in batch_ids:
+        return batch_ids
+    found = [_id_in(line) for line in map(str.strip, sys.stdin) if line]
+    return [id_ for one in batch_ids for id_ in (found if one == "-" else [one])]
+
+
+def _id_in(line: str) -> str:
+    import json
+
+    from shared.errors import InvalidInputError
+
+    try:
+        return str(json.loads(line)["id"]) if line.startswith("{") else line
+    except (ValueError, KeyError) as error:
+        raise InvalidInputError("A line of standard input is no batch with an 'id'.") from error
+
+
 BatchIds = Annotated[
-    list[str], typer.Argument(help="Ids of batches, as `batchyard ls` shows them.")
+    list[str],
+    typer.Argument(
+        help="Ids of batches, as `batchyard ls` shows them; - reads them from standard input.",
+        callback=_from_input,
+    ),
 ]
 FileId = Annotated[str, typer.Argument(help="The file's id, as `batchyard files ls` shows it.")]
 Inputs = Annotated[

@@ -63,6 +63,12 @@ def number(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with what it counts: `1 batch`, `2 batches`."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{number(count)} {noun}{'' if count == 1 else ending}"
+
+
 def compact(count: float) -> str:
     """Short, for axes and cards: 1.2 k, 34 M."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

@@ -11,6 +11,7 @@ from cli.client.uploads import PART_BYTES
 from shared.scopes import Scope
 from tests.contract.conftest import EMBEDDER, MODEL, Caller, custom_ids, row, rows
 from tests.contract.engine import REFUSE, WAIT
+from tests.contract.receiver import Receiver
 from tests.contract.user_commands import Command, on_terminal, running_batch
 from tests.eventually import wait_until
 
@@ -381,3 +382,51 @@ def test_an_operator_sees_the_work_of_all_tenants_and_a_tenant_does_not(
         terminal.press("\x03")
         assert terminal.end() == 130
     acme.yard.engine.release(batch["id"])
+
+
+def test_ids_come_from_standard_input_as_other_commands_print_them(
+    acme: Caller, batchyard: Command
+) -> None:
+    batchyard.file("in.jsonl", rows("a"))
+    submitted = batchyard("submit", "in.jsonl").out
+    [record] = [json.loads(line) for line in submitted.splitlines()]
+
+    watched = batchyard.piped(submitted, "watch", "-")
+    wrong = batchyard.piped("{}\n", "watch", "-")
+
+    assert watched.code == 0, watched.err
+    assert watched.records()[-1]["id"] == record["id"]
+    assert (wrong.code, wrong.err.strip()) == (
+        2,
+        "batchyard: A line of standard input is no batch with an 'id'.",
+    )
+
+
+def test_whoami_says_which_tenant_and_limits_a_key_has(acme: Caller, batchyard: Command) -> None:
+    [found] = batchyard("whoami").records()
+
+    assert (found["url"], found["tenant"]) == (f"{acme.yard.url}/v1", acme.tenant)
+    with on_terminal(batchyard, "whoami") as terminal:
+        terminal.until("webhook endpoints")
+        assert terminal.end() == 0
+    assert batchyard("whoami", OPENAI_API_KEY="sk-wrong").code == 2
+
+
+def test_webhooks_are_added_tried_and_removed(batchyard: Command) -> None:
+    receiver = Receiver()
+    try:
+        [made] = batchyard("webhooks", "add", receiver.url, "--event", "batch.failed").records()
+        [tried] = batchyard("webhooks", "test", made["id"]).records()
+        [turned] = batchyard("webhooks", "rotate", made["id"], "--keep-old").records()
+        listed = batchyard("webhooks", "ls").records()
+    finally:
+        receiver.stop()
+    [gone] = batchyard("webhooks", "rm", made["id"]).records()
+
+    assert made["event_types"] == ["batch.failed"]
+    assert made["signing_secret"] != turned["signing_secret"]
+    assert tried["status_code"] == 200
+    assert [one["id"] for one in listed] == [made["id"]]
+    assert "signing_secret" not in listed[0] or not listed[0]["signing_secret"]
+    assert (gone["id"], gone["deleted"]) == (made["id"], True)
+    assert batchyard("webhooks", "ls").records() == []

@@ -66,6 +66,20 @@ class Command:
         process = self.start(*arguments, **changes)
         return self.end(process)
 
+    def piped(self, text: str, *arguments: str) -> Ended:
+        """Run a command that has this on its standard input."""
+        ended = subprocess.run(
+            self.line(*arguments),
+            env=self.environment(),
+            cwd=self.folder,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
     def start(self, *arguments: str, **changes: str) -> "subprocess.Popen[str]":
         """Begin a command."""
         return subprocess.Popen(

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,24 @@ def test_the_node_sdk_does_so_too(warm_chat: RunningFleet) -> None:
     )
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_command_prints_an_answer_as_it_comes(warm_chat: RunningFleet) -> None:
+    command = [sys.executable, "-m", "cli", "ask", CHAT_MODEL, "--max-tokens", "12", "--usage"]
+    text, usage = streamed(warm_chat)
+
+    ended = subprocess.run(
+        [*command, "--temperature", "0"],
+        env=os.environ | warm_chat.environment,
+        input=SAME["messages"][0]["content"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, f"{text}\n"), ended.stderr
+    assert f"{usage.prompt_tokens:,} tokens in, 12 out" in ended.stderr
 
 
 def test_vectors_are_answered_at_once(warm_embeddings: RunningFleet) -> None:

@@ -1,6 +1,7 @@
 """An engine's arguments and environment follow from its model and its pool. Starts no engine."""
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ pytest.importorskip("vllm", reason="needs the worker's dependencies")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-CPU = Pool(resources={"CPU": 4})
+CPU, GPU = Pool(resources={"CPU": 4}), Pool(resources={"GPU": 1})
 
 
 def model(**fields: Any) -> Model:
@@ -22,7 +23,8 @@ def model(**fields: Any) -> Model:
 
 
 def test_on_cpus_the_weights_live_in_the_core_with_the_pool_s_threads() -> None:
-    from worker.engine_definition import engine_arguments, engine_environment
+    from worker.engine_config import engine_arguments
+    from worker.engine_environment import engine_environment
 
     assert engine_arguments(model(), CPU)["distributed_executor_backend"] == "uni"
     assert engine_environment(model(), CPU) == {
@@ -33,7 +35,7 @@ def test_on_cpus_the_weights_live_in_the_core_with_the_pool_s_threads() -> None:
 
 
 def test_less_than_a_core_is_one_thread() -> None:
-    from worker.engine_definition import engine_environment
+    from worker.engine_environment import engine_environment
 
     half = Pool(resources={"CPU": 0.5})
 
@@ -41,7 +43,8 @@ def test_less_than_a_core_is_one_thread() -> None:
 
 
 def test_an_engine_on_a_part_of_a_gpu_asks_for_it_and_takes_its_part_of_the_memory() -> None:
-    from worker.engine_definition import engine_arguments, engine_environment
+    from worker.engine_config import engine_arguments
+    from worker.engine_environment import engine_environment
 
     quarter = Pool(resources={"GPU": 0.25})
     own = {"gpu_memory_utilization": 0.1}
@@ -53,7 +56,7 @@ def test_an_engine_on_a_part_of_a_gpu_asks_for_it_and_takes_its_part_of_the_memo
 
 
 def test_what_was_read_of_media_is_kept_only_where_all_tenants_share_it() -> None:
-    from worker.engine_definition import engine_arguments
+    from worker.engine_config import engine_arguments
 
     kept = model(engine={"mm_processor_cache_gb": 4})
 
@@ -76,10 +79,49 @@ def test_what_was_read_of_media_is_kept_only_where_all_tenants_share_it() -> Non
     ],
 )
 def test_elsewhere_vllm_chooses(fields: dict[str, Any], pool: Pool) -> None:
-    from worker.engine_definition import engine_arguments, engine_environment
+    from worker.engine_config import engine_arguments
+    from worker.engine_environment import engine_environment
 
     assert "distributed_executor_backend" not in engine_arguments(model(**fields), pool)
     assert engine_environment(model(**fields), pool) == fields.get("env", {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "pool"),
+    [
+        ({}, CPU),
+        ({}, Pool(resources={"CPU": 0.5})),
+        ({}, Pool(accelerator_type="H100")),
+        ({"engine": {"tensor_parallel_size": 2}}, Pool(accelerator_type="H100")),
+        ({"engine": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}}, GPU),
+        ({"fronts": 3}, Pool(accelerator_type="H100", resources={"CPU": 4})),
+        ({}, Pool(resources={"GPU": 0.25})),
+        ({}, Pool(resources={"GPU": 1, "CPU": 4, "big": 1})),
+        ({}, Pool(resources={"neuron_cores": 2})),
+    ],
+)
+def test_resources_are_kept_as_ray_s_own_library_keeps_them(
+    fields: dict[str, Any], pool: Pool
+) -> None:
+    from ray.serve.llm import LLMServer
+
+    from worker.engine_config import llm_config
+    from worker.engine_definition import serve_options
+
+    ours = serve_options(model(**fields), pool)
+    placement = {name: ours.pop(name) for name in [*ours] if name.startswith("placement_group")}
+    config = llm_config(model(**fields), pool).model_copy(update={"deployment_config": ours})
+    rays = LLMServer.get_deployment_options(config)
+
+    assert placement == {name: rays[name] for name in rays if name.startswith("placement_group")}
+
+
+def test_who_deploys_an_engine_does_not_import_it() -> None:
+    program = "import sys, worker.engine_deployment; print('vllm' in sys.modules)"
+
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+    assert said.stdout == b"False\n"
 
 
 def test_a_model_s_properties_are_read_without_another_process(

@@ -13,16 +13,9 @@ import pytest
 import yaml
 
 from shared.openai.endpoints import ENDPOINTS
+from tests.prometheus import alerts, rule_groups
 
-_MONITORING = Path(__file__).parents[2] / "k8s/base/monitoring.yaml"
-_RULES: dict[str, Any] = next(
-    document["spec"]
-    for document in yaml.safe_load_all(_MONITORING.read_text())
-    if document["kind"] == "PrometheusRule"
-)
-_ALERTS: Mapping[str, dict[str, Any]] = {
-    rule["alert"]: rule for group in _RULES["groups"] for rule in group["rules"]
-}
+_RULES, _ALERTS = rule_groups(), alerts()
 
 #: Hours in which all is well, a sample a minute, in promtool's notation: two dispatchers, of which
 #: one leads; lanes that work, wait for their first machine, or rest; now and then something fails.

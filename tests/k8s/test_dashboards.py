@@ -1,37 +1,31 @@
 """The dashboards of k8s/monitoring, each query asked of a real Prometheus."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import pytest
 import yaml
 
-from cli.servers import free_port
 from shared.call_times import BOUNDS, Times
 from shared.monitoring.fleet_metrics import fleet_exposition
 from shared.monitoring.metrics import Calls, exposition, service_calls
 from shared.state.census import FleetCounts
 from tests.eventually import wait_until
 from tests.fleet_counts import COUNTS
+from tests.prometheus import (
+    DASHBOARDS,
+    MONITORING,
+    PANELS,
+    Panel,
+    Prometheus,
+    running_prometheus,
+)
 
-_FOLDER = Path(__file__).parents[2] / "k8s/monitoring"
-_DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(_FOLDER.glob("*.json"))}
-_PANELS = [
-    pytest.param(target["expr"], id=f"{name}: {panel['title']} {target['refId']}")
-    for name, dashboard in _DASHBOARDS.items()
-    for panel in dashboard["panels"]
-    for target in panel["targets"]
-]
 #: What a reader chooses, or Grafana by itself.
 _VALUES = {"$lane": "m@l4", "$tenant": "acme", "$batch": "batch_1", "$__rate_interval": "5s"}
 
@@ -64,66 +58,36 @@ def _metrics(calls: Calls, number: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of one that has scraped the metrics a few times."""
-    if (program := shutil.which("prometheus")) is None:
-        reason = "NOT TESTED: there is no prometheus. It is in Debian's package `prometheus`."
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """One that has scraped the metrics a few times."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Growing)
     server.scrapes, server.calls = 0, Calls()
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
     target = f"127.0.0.1:{server.server_address[1]}"
-    job = {"job_name": "fleet", "static_configs": [{"targets": [target]}]}
-    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    process = subprocess.Popen(
-        [
-            program,
-            f"--config.file={folder / 'prometheus.yaml'}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
     try:
-        wait_until(lambda: server.scrapes > 4, 120)
-        yield f"http://127.0.0.1:{port}"
+        with running_prometheus(tmp_path_factory.mktemp("prometheus"), [target]) as made:
+            wait_until(lambda: server.scrapes > 4, 120)
+            yield made
     finally:
-        process.terminate()
-        process.wait(60)
         server.shutdown()
         server.server_close()
 
 
-@pytest.mark.parametrize("expr", _PANELS)
-def test_each_panel_shows_something(expr: str, prometheus: str) -> None:
-    query = expr
-    for name, value in _VALUES.items():
-        query = query.replace(name, value)
-
-    def answers() -> bool:
-        found = httpx.get(f"{prometheus}/api/v1/query", params={"query": query}, timeout=60)
-        assert found.status_code == 200, found.text
-        return any(one["value"][1] != "NaN" for one in found.json()["data"]["result"])
-
-    assert "$" not in query
-    wait_until(answers, 60)
+@pytest.mark.parametrize("panel", PANELS, ids=str)
+def test_each_panel_shows_something(panel: Panel, prometheus: Prometheus) -> None:
+    wait_until(lambda: prometheus.has_now(panel.query(_VALUES)), 60)
 
 
 def test_each_dashboard_is_in_compose() -> None:
-    compose = yaml.safe_load((_FOLDER.parents[1] / "compose.monitoring.yaml").read_text())
+    compose = yaml.safe_load((MONITORING.parents[1] / "compose.monitoring.yaml").read_text())
     mounted = {volume.split(":")[0] for volume in compose["services"]["grafana"]["volumes"]}
 
-    assert {f"./k8s/monitoring/{name}.json" for name in _DASHBOARDS} <= mounted
+    assert {f"./k8s/monitoring/{name}.json" for name in DASHBOARDS} <= mounted
 
 
 def test_the_traces_of_a_batch_are_asked_of_the_datasource_that_compose_provides() -> None:
-    provided = yaml.safe_load((_FOLDER / "grafana-datasources.yaml").read_text())["datasources"]
-    [link] = _DASHBOARDS["batch"]["links"]
+    provided = yaml.safe_load((MONITORING / "grafana-datasources.yaml").read_text())["datasources"]
+    [link] = DASHBOARDS["batch"]["links"]
     [pane] = json.loads(parse_qs(urlsplit(link["url"]).query)["panes"][0]).values()
     [query] = pane["queries"]
 
@@ -133,7 +97,7 @@ def test_the_traces_of_a_batch_are_asked_of_the_datasource_that_compose_provides
 
 
 def test_a_panel_of_the_fleet_never_adds_up_what_every_dispatcher_shows() -> None:
-    for dashboard in _DASHBOARDS.values():
+    for dashboard in DASHBOARDS.values():
         for panel in dashboard["panels"]:
             for target in panel["targets"]:
                 bare = re.findall(

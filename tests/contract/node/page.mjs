@@ -46,6 +46,15 @@ async function examine(page) {
   return report.violations.map(({ id, nodes }) => `${id} at ${nodes.map((node) => node.target).join(", ")}`);
 }
 
+async function lookAtPhone(page, places) {
+  for (const [name, path] of places) {
+    await page.goto(path);
+    await look(page, `phone-dark-${name}`);
+    const [wide, width] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+    if (wide > width) found.violations.push(`phone ${path}: it is ${wide} wide on a screen of ${width}`);
+  }
+}
+
 async function signIn(page, key = given.key) {
   await page.goto("/");
   await page.getByLabel("API key").fill(key);
@@ -57,7 +66,11 @@ const page = await open();
 await page.goto("/");
 await look(page, "sign-in");
 // The examination finds what is wrong, so that finding nothing means something.
-await page.evaluate(() => document.querySelector("label").remove());
+await page.evaluate(() => {
+  document.querySelector("label").remove();
+  // It would be a name, too.
+  document.getElementById("key").removeAttribute("placeholder");
+});
 found.planted = await examine(page);
 await signIn(page);
 const cookies = await page.context().cookies();
@@ -148,13 +161,15 @@ await look(operator, "dead-letters");
 // The same on a phone, in the dark.
 const phone = await open({ viewport: { width: 390, height: 844 }, colorScheme: "dark", isMobile: true });
 await signIn(phone);
-for (const [name, path] of [["batches", "/ui/batches"], ["batch-paced", `/ui/batches/${given.paced}`], ["batch", `/ui/batches/${given.mixed}`],
-  ["failed", `/ui/batches/${given.mixed}/failed`], ["new", "/ui/new"], ["events", "/ui/events"]]) {
-  await phone.goto(path);
-  await look(phone, `phone-dark-${name}`);
-  const [wide, width] = await phone.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
-  if (wide > width) found.violations.push(`phone ${path}: it is ${wide} wide on a screen of ${width}`);
-}
+await lookAtPhone(phone, [["batches", "/ui/batches"], ["batch-paced", `/ui/batches/${given.paced}`], ["batch", `/ui/batches/${given.mixed}`],
+  ["failed", `/ui/batches/${given.mixed}/failed`], ["new", "/ui/new"], ["events", "/ui/events"]]);
+
+const operatorsPhone = await open({ viewport: { width: 390, height: 844 }, colorScheme: "dark", isMobile: true });
+await operatorsPhone.goto("/ui/sign-in");
+await operatorsPhone.getByLabel("API key").fill(given.operator);
+await operatorsPhone.keyboard.press("Enter");
+await operatorsPhone.waitForURL("**/ui/fleet");
+await lookAtPhone(operatorsPhone, [["fleet", "/ui/fleet"], ["tenants", "/ui/tenants"], ["dead-letters", "/ui/fleet/dead-letters"]]);
 
 // Without JavaScript everything can be read, and the forms work.
 const plain = await open({ javaScriptEnabled: false });

@@ -371,6 +371,51 @@ async def test_a_finaliser_that_is_killed_is_followed_to_the_same_result(
     await _assert_completed_once(yard, batch_id, rows=9)
 
 
+async def test_when_redis_went_back_in_time_the_files_of_the_first_end_stay(
+    yard: BatchYard, redis_url: str, namespace: str
+) -> None:
+    redis: Redis[bytes] = Redis.from_url(redis_url)
+    batch_id = await yard.plan(lines(6))
+    first, second = await yard.claim(batch_id)
+    await yard.commit(first, [good(), bad(), good()])
+    before = await _dumped(redis, namespace)
+    await yard.commit(second, [good("the first time")] * 3)
+    await yard.finaliser.finish(batch_id)
+    ended = (await yard.state.batches.get(batch_id)).fields
+    kept = await yard.content(ended["output_file_id"])
+
+    await _set_back(redis, namespace, before)
+    assert (await yard.state.batches.get(batch_id)).status is Status.IN_PROGRESS
+    await yard.state.claims.release(second)
+    [again] = await yard.claim(batch_id)
+    await yard.commit(again, [good("the second time")] * 3)
+    await yard.finaliser.finish(batch_id)
+
+    record = await yard.state.batches.get(batch_id)
+    assert record.status is Status.COMPLETED
+    assert (record.fields["completed"], record.fields["failed"]) == ("5", "1")
+    file = await yard.state.files.get("acme", record.fields["output_file_id"])
+    assert (await yard.storage.stat(file.key)).etag == file.etag
+    assert await yard.content(record.fields["output_file_id"]) == kept
+    assert b"the second time" not in kept
+
+
+async def _dumped(redis: "Redis[bytes]", namespace: str) -> dict[bytes, bytes]:
+    """All of the namespace."""
+    return {key: await redis.dump(key) for key in await _keys(redis, namespace)}
+
+
+async def _set_back(redis: "Redis[bytes]", namespace: str, dumped: dict[bytes, bytes]) -> None:
+    await redis.delete(*await _keys(redis, namespace))
+    for key, value in dumped.items():
+        await redis.restore(key, 0, value)
+    await redis.aclose()
+
+
+async def _keys(redis: "Redis[bytes]", namespace: str) -> list[bytes]:
+    return [key async for key in redis.scan_iter(match=f"{namespace}*", count=1000)]
+
+
 async def test_of_two_finalisers_at_once_there_is_one_result(yard: BatchYard) -> None:
     batch_id = await yard.plan(lines(30))
     await yard.run(batch_id, _mixed)

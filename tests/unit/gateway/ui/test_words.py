@@ -2,6 +2,7 @@ import pytest
 
 from gateway.ui.words import (
     compact,
+    counted,
     duration,
     duration_range,
     event_text,
@@ -47,6 +48,12 @@ def test_amounts_have_no_digits_that_say_nothing() -> None:
     assert [number(one) for one in (0, 3, 3.27, 12.7, 12_345)] == ["0", "3", "3.3", "13", "12,345"]
     assert [compact(one) for one in (7, 1200, 34_000, 5_600_000)] == ["7", "1.2 k", "34 k", "5.6 M"]
     assert [size(one) for one in (9, 2048, 50 * 2**20)] == ["9 B", "2.0 KiB", "50 MiB"]
+
+
+def test_a_count_agrees_with_what_it_counts() -> None:
+    found = [counted(one, "batch") for one in (0, 1, 2)]
+
+    assert [*found, counted(1200, "slice")] == ["0 batches", "1 batch", "2 batches", "1,200 slices"]
 
 
 def test_every_status_event_and_reason_has_words() -> None:

@@ -1,0 +1,85 @@
+"""The environment of an engine's processes, as it follows from its model and its pool.
+
+Imports nothing of Ray or vLLM.
+"""
+
+from shared.card_share import card_share
+from shared.catalog import Model, Pool
+from worker.engine_endpoints import endpoints_environment
+from worker.engine_sizes import live_seats, spare_seats
+from worker.engine_variables import (
+    DRAIN_SECONDS_VARIABLE,
+    FRONTS_VARIABLE,
+    HANG_SECONDS_VARIABLE,
+    LIVE_GOALS_VARIABLE,
+    LIVE_PORTS_VARIABLE,
+    LIVE_SEATS_VARIABLE,
+    LIVE_YIELDING_VARIABLE,
+    SHARE_VARIABLE,
+    SPARE_KV_VARIABLE,
+    SPARE_SEATS_VARIABLE,
+)
+from worker.moderations import moderation_environment
+from worker.row_rules import rules_environment
+
+
+def replica_environment(model: Model, pool: Pool) -> dict[str, str]:
+    """All that a replica finds in its environment. The catalog's `env` wins."""
+    return {
+        HANG_SECONDS_VARIABLE: str(model.hang_seconds),
+        DRAIN_SECONDS_VARIABLE: str(model.drain_seconds),
+        SPARE_SEATS_VARIABLE: str(spare_seats(model)),
+        SPARE_KV_VARIABLE: str(model.spare_kv),
+        FRONTS_VARIABLE: str(model.fronts),
+        **_live_environment(model),
+        **rules_environment(model),
+        **endpoints_environment(model),
+        **moderation_environment(model),
+        **engine_environment(model, pool),
+    }
+
+
+def engine_environment(model: Model, pool: Pool) -> dict[str, str]:
+    """What vLLM and its libraries find there. The catalog's `env` wins."""
+    if not runs_in_core_process(model, pool):
+        return {**_share(pool), **model.env}
+    return {
+        # vLLM's CPU platform replaces the executor "uni" unless this is 0. `AsyncLLM`, which Ray
+        # uses, starts its core process all the same.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        # vLLM would use every core of the machine, whatever the pool says.
+        "OMP_NUM_THREADS": str(max(1, int(pool.resources["CPU"]))),
+        **model.env,
+    }
+
+
+def _live_environment(model: Model) -> dict[str, str]:
+    if model.live is None:
+        return {}
+    first, last = model.live.ports
+    near = "" if model.live.near_deadline == "batches_yield" else model.live.deadline_seconds
+    return {
+        LIVE_SEATS_VARIABLE: str(live_seats(model)),
+        LIVE_PORTS_VARIABLE: f"{first}-{last}",
+        LIVE_GOALS_VARIABLE: f"{model.live.ttft_ms} {model.live.tpot_ms}",
+        LIVE_YIELDING_VARIABLE: f"{model.live.reserve} {near}",
+    }
+
+
+def _share(pool: Pool) -> dict[str, str]:
+    # Ray sets it, too, but not in the environment of the process that places the workers.
+    share = card_share(pool)
+    return {} if share == 1 else {SHARE_VARIABLE: f"{share:g}"}
+
+
+def runs_in_core_process(model: Model, pool: Pool) -> bool:
+    """Whether the model runs in vLLM's core process instead of a worker process beside it.
+
+    It does on CPUs, where a worker process costs eight seconds more to start, a second copy of vLLM
+    in memory, and a fifth of a small model's rate. It does not where the operator binds threads to
+    cores or asks for several workers.
+    """
+    is_cpu = "CPU" in pool.resources and not (pool.accelerator_type or "GPU" in pool.resources)
+    binds = "VLLM_CPU_OMP_THREADS_BIND" in model.env
+    workers = {model.engine.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline")}
+    return is_cpu and not binds and workers == {1}

@@ -1,0 +1,37 @@
+"""Which resources Ray keeps for a replica of an engine and its workers.
+
+Ray's own LLM library says the same (a test holds one against the other), but to ask it is to import
+vLLM, ten seconds of each cold start.
+"""
+
+from typing import Any
+
+from shared.catalog import Model, Pool
+
+
+def placement_of(pool: Pool) -> dict[str, Any] | None:
+    """Ray's `placement_group_config`; None for one GPU to each worker."""
+    if not pool.resources:
+        return None
+    if pool.accelerator_type or "GPU" in pool.resources:
+        return {"bundle_per_worker": {"GPU": 1.0, **pool.resources}}
+    return {"bundles": [dict(pool.resources)]}
+
+
+def bundles_of(model: Model, pool: Pool, processors: int) -> list[dict[str, float]]:
+    """The bundles of a replica's placement group, one a worker; the replica is in the first.
+
+    `processors` are those that the replica needs besides.
+    """
+    workers = 1
+    for way in ("tensor", "pipeline"):
+        workers *= int(model.engine.get(f"{way}_parallel_size", 1))
+    placement = placement_of(pool) or {"bundle_per_worker": {"GPU": 1.0}}
+    worker = placement.get("bundle_per_worker")
+    bundles = [dict(worker) for _ in range(workers)] if worker else [*placement["bundles"]]
+    if pool.accelerator_type:
+        for bundle in bundles:
+            # Enough to be on such a machine.
+            bundle.setdefault(f"accelerator_type:{pool.accelerator_type}", 0.001)
+    bundles[0] = {"GPU": 0, **bundles[0], "CPU": bundles[0].get("CPU", 0) + processors}
+    return bundles

@@ -1,0 +1,18 @@
+"""The class that Serve deploys as an engine.
+
+Serve stores it by its import path, and a replica of a deployment that an older version made looks
+for it here: it must keep its name and its module. Imports nothing: whoever deploys an engine would
+import vLLM with it.
+"""
+
+from typing import Any
+
+
+class EngineReplica:
+    """Makes the `BatchServer` that answers in the replica's process."""
+
+    def __new__(cls, *_: Any) -> Any:
+        # Serve calls `__init__` of what this returns.
+        from worker.engine import BatchServer
+
+        return BatchServer.__new__(BatchServer)
