@@ -13,6 +13,7 @@ from shared.lifecycle import FINAL, INITIAL, TRANSITIONS, Event, Status
 from shared.storage import READABLE
 from tests.chaos.evidence import Evidence
 from tests.chaos.fleet import OUTSIDER
+from tests.chaos.live_check import broken_live_promises
 from tests.chaos.rows import expected, is_answer
 
 #: How a batch may end, by what the client intended.
@@ -39,7 +40,7 @@ _OK, _CONFLICT = 200, 409
 #: Keys in Redis that must be empty or absent once nothing runs.
 _EMPTY = (
     *("status:", "outbox:", "readers:", "enqueued:", "webhook-queue:"),
-    *("inflight:", "begun:", "ending:"),
+    *("inflight:", "begun:", "ending:", "live-calls:"),
 )
 _EMPTY_NAMES = ("deadlines", "deleted", "doomed", "webhooks-due", "webhook-tests")
 #: What is swept or ended when its time comes.
@@ -87,6 +88,7 @@ def check(evidence: Evidence) -> list[Violation]:
     found += _check_given_up(batches, evidence)
     found += _check_dead_rows(batches, evidence)
     found += _check_replies(evidence)
+    found += (Violation(*one) for one in broken_live_promises(evidence))
     found += _check_bite(evidence)
     return found
 

@@ -1,4 +1,6 @@
-"""The simulated engine: `python -m tests.chaos.engine HOST PORT JOURNAL [HANG_SECONDS]`.
+"""The simulated engine: `python -m tests.chaos.engine HOST PORT JOURNAL [HANG_SECONDS [DOOR]]`.
+
+With the port DOOR, it takes live calls there.
 
 Stands where Ray Serve and vLLM stand: a process of its own, with rows in it when it dies, or ends
 itself because it hangs. As a replica does, it keeps its answers while it lives. It notes each row
@@ -9,6 +11,7 @@ it has answered.
 import asyncio
 import json
 import os
+import secrets
 import sys
 import time
 from collections import defaultdict
@@ -17,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from tests.chaos.live_engine import LiveEngine
 from tests.chaos.rows import DEADLY, answer
 from worker.answers import Answers
 from worker.engine_errors import Result
@@ -29,6 +33,8 @@ _KEPT_BYTES, _KEPT_SECONDS = 128 * 1024 * 1024, 600.0
 KILL = "kill the engine"
 #: A request with this text makes the engine hang.
 HANG = "hang the engine"
+#: What a client sends that wants to know of its live calls.
+ASK_LIVE = {"ask": "live"}
 #: Its greeting on each connection.
 READY = "ready"
 #: What it sends instead of results before it ends itself for hanging.
@@ -57,6 +63,7 @@ class MadeUpEngine:
         self._hangs = False
         #: The rows in it, by client and model.
         self._inside: dict[asyncio.StreamWriter, str] = {}
+        self.live = LiveEngine()
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client, call by call."""
@@ -65,6 +72,9 @@ class MadeUpEngine:
             writer.write(json.dumps(READY).encode() + b"\n")
             while line := await reader.readline():
                 call = json.loads(line)
+                if call == ASK_LIVE:
+                    writer.write(json.dumps(self.live.tell()).encode() + b"\n")
+                    continue
                 requests = [json.loads(one) for one in call["lines"]]
                 self._inside[writer] = model = requests[0]["body"]["model"]
                 found = await asyncio.gather(
@@ -137,15 +147,20 @@ def _note(journal: IO[str], claim: dict[str, Any], requests: list[dict[str, Any]
     journal.flush()
 
 
-async def serve(host: str, port: int, journal: Path, hang_seconds: float) -> None:
+async def serve(
+    host: str, port: int, journal: Path, hang_seconds: float, door: int | None = None
+) -> None:
     """Answer until killed."""
     # Never closed: the process is always killed.
     notes, answers = (path.open("a") for path in (journal, answers_beside(journal)))
     engine = MadeUpEngine(notes, answers, hang_seconds)
+    if door is not None:
+        await engine.live.open(secrets.token_hex(4), host, door)
     server = await asyncio.start_server(engine.take, host, port, limit=_LIMIT)
     await asyncio.gather(server.serve_forever(), engine.watch())
 
 
 if __name__ == "__main__":
     seconds = float(sys.argv[4]) if sys.argv[4:] else _HANG_SECONDS
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), seconds))
+    port = int(sys.argv[5]) if sys.argv[5:] else None
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), seconds, port))

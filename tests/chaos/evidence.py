@@ -17,9 +17,10 @@ from shared.bus import topology
 from shared.ledger.packs import PACKS
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
-from tests.chaos.engine import answers_beside
+from tests.chaos.engine import ASK_LIVE, answers_beside
 from tests.chaos.fleet import ChaosFleet, reply_queues, subscriptions
 from tests.chaos.journal import read
+from tests.chaos.live_clients import JOURNAL as LIVE_JOURNAL
 
 #: Objects whose bytes the checker reads; for the others the name is enough.
 _READ = (".json", "output.jsonl", "error.jsonl")
@@ -44,6 +45,9 @@ class Evidence:
     replies: list[dict[str, Any]] = field(default_factory=list)
     #: What the engine ran.
     runs: list[dict[str, Any]] = field(default_factory=list)
+    #: What callers of live calls asked and got, and what the engine still has of it at the end.
+    live: list[dict[str, Any]] = field(default_factory=list)
+    engine: dict[str, int] = field(default_factory=dict)
     #: What it has answered.
     answers: list[dict[str, Any]] = field(default_factory=list)
     #: Redis without its namespace: hashes as objects, sorted sets as [member, score] pairs.
@@ -74,6 +78,7 @@ async def collect(fleet: ChaosFleet) -> None:
     redis, at = await _redis(fleet.redis.url)
     (folder / "redis.json").write_text(json.dumps({"at": at, "keys": redis}))
     (folder / "queues.json").write_text(json.dumps(await queue_lengths(fleet)))
+    (folder / "engine.json").write_text(json.dumps(await _inside(fleet)))
     storage = Storage(*fleet.s3)
     try:
         # A part that became the output file is among the parts.
@@ -112,6 +117,8 @@ def load(run_dir: Path) -> Evidence:
         ),
         crashes=crashes.read_text().split() if crashes.exists() else [],
         runs=read(journal / "engine.jsonl"),
+        live=read(journal / LIVE_JOURNAL),
+        engine=json.loads((folder / "engine.json").read_text()),
         answers=read(answers_beside(journal / "engine.jsonl")),
         redis=redis["keys"],
         objects=s3["objects"],
@@ -137,6 +144,20 @@ async def queue_lengths(fleet: ChaosFleet) -> dict[str, int]:
             queue = await channel.declare_queue(name, passive=True)
             lengths[name] = queue.declaration_result.message_count or 0
     return lengths
+
+
+async def _inside(fleet: ChaosFleet) -> dict[str, int]:
+    """What the simulated engine still has of live calls: seats, and calls."""
+    if not fleet.has_live_calls:
+        return {}
+    reader, writer = await asyncio.open_connection(fleet.host, fleet.ports.get("engine"))
+    try:
+        await reader.readline()
+        writer.write(json.dumps(ASK_LIVE).encode() + b"\n")
+        told = json.loads(await reader.readline())
+    finally:
+        writer.close()
+    return {name: told[name] for name in ("seats", "calls")}
 
 
 async def _redis(url: str) -> tuple[dict[str, Any], float]:

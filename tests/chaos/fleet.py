@@ -59,6 +59,8 @@ RAY_TOKEN = "token"
 _ROOT = Path(__file__).parents[2]
 _PYTHON = (sys.executable, "-m")
 _POLL_SECONDS = 0.1
+#: Of the simulated engine, as by default: no fault lasts as long.
+_HANG_SECONDS = 600
 _START_SECONDS = 600.0
 #: The pause before a process that cannot start is started again.
 _RESTART_PAUSE_SECONDS = 0.5
@@ -71,6 +73,8 @@ class ChaosFleet:
     models: Sequence[str] = ("alpha", "beta")
     settings: Mapping[str, str] = SETTINGS
     servers: Sequence[str] = ("redis", "rabbitmq", "ceph")
+    #: Whether live calls are made: their answers are known beforehand.
+    has_live_calls = True
     #: Whether there are rows that kill its engine.
     has_deadly_rows = True
     #: A run in which nothing moves for so long is over, whatever is still open: longer than the
@@ -160,14 +164,16 @@ class ChaosFleet:
     def write_catalog(self) -> None:
         """The names of the models."""
         models = "".join(
-            f"  {name}: {{pools: [cpu], engine: {{max_num_seqs: 64}}}}\n" for name in self.models
+            f"  {name}: {{pools: [cpu], engine: {{max_num_seqs: 64}}, live: {{}}}}\n"
+            for name in self.models
         )
         self.catalog.write_text(f"pools:\n  cpu: {{resources: {{CPU: 1}}}}\nmodels:\n{models}")
 
     def launch_ray(self) -> None:
         """Start the substitute for Ray: a head that runs lane jobs, and an engine for them."""
         journal = self.run_dir / "journal" / "engine.jsonl"
-        engine = [self.host, str(self.ports.get("engine")), str(journal)]
+        ports = [str(self.ports.get(name)) for name in ("engine", "door")]
+        engine = [self.host, ports[0], str(journal), str(_HANG_SECONDS), ports[1]]
         self._child("engine", [*_PYTHON, "tests.chaos.engine", *engine], {})
         cluster = [*map(str, self.ray_address), str(self.run_dir)]
         self._child(

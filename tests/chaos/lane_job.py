@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from shared.catalog import Lane
+from shared.doors import Door
 from shared.engines import ReplicaNumbers
 from shared.monitoring import log
 from shared.ordering.work import Work
 from shared.slices import Claim
-from tests.chaos.engine import HUNG, READY
+from tests.chaos.engine import ASK_LIVE, HUNG, READY
 from worker.batch_watch import BatchWatch
 from worker.connections import opened, read_settings
 from worker.engine_errors import (
@@ -48,17 +49,7 @@ class MadeUpEngineClient:
         self, lines: Sequence[bytes], order: Sequence[Work]
     ) -> AsyncGenerator[Results, None]:
         claim = _claim.get()
-        try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(
-                    os.environ["CHAOS_ENGINE_HOST"], self._port, limit=_LIMIT
-                )
-                is_reached = json.loads(await reader.readline() or "null") == READY
-        except (OSError, TimeoutError) as error:
-            raise EngineUnavailableError("the engine cannot be reached") from error
-        if not is_reached:
-            writer.close()
-            raise EngineUnavailableError("the engine cannot be reached")
+        reader, writer = await self._connect()
         claim_fields = {"batch": claim.batch_id, "index": claim.index, "epoch": claim.epoch}
         call = {"claim": claim_fields, "lines": [line.decode() for line in lines]}
         try:
@@ -80,6 +71,33 @@ class MadeUpEngineClient:
 
     async def withdraw(self, batch_id: str) -> None:
         """Nothing waits in front of it."""
+
+    async def doors(self) -> list[Door]:
+        """Where it takes live calls. Raises EngineUnavailableError."""
+        reader, writer = await self._connect()
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                writer.write(json.dumps(ASK_LIVE).encode() + b"\n")
+                told = json.loads(await reader.readline() or "null")
+        except (OSError, TimeoutError) as error:
+            raise EngineUnavailableError("the engine does not answer") from error
+        finally:
+            writer.close()
+        return [Door(**told["door"])] if told and told["door"] else []
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    os.environ["CHAOS_ENGINE_HOST"], self._port, limit=_LIMIT
+                )
+                is_reached = json.loads(await reader.readline() or "null") == READY
+        except (OSError, TimeoutError) as error:
+            raise EngineUnavailableError("the engine cannot be reached") from error
+        if not is_reached:
+            writer.close()
+            raise EngineUnavailableError("the engine cannot be reached")
+        return reader, writer
 
 
 class _Runner(SliceRunner):
@@ -113,6 +131,13 @@ class MadeUpEngines(LaneEngines):
     async def numbers(self, engine: Lane) -> list[ReplicaNumbers]:
         """It counts nothing."""
         return []
+
+    async def doors(self, engine: Lane) -> list[Door]:
+        """One engine has all models."""
+        return await MadeUpEngineClient().doors()
+
+    async def wake(self, engine: Lane) -> None:
+        """It never sleeps."""
 
     def client(self, engine: Lane) -> Engine:
         return MadeUpEngineClient()

@@ -31,7 +31,7 @@ class RealFleet(ChaosFleet):
     }
     servers = (*ChaosFleet.servers, _RAY)
     stall_seconds = 900.0
-    has_deadly_rows = False
+    has_deadly_rows = has_live_calls = False
     _ray: RayNode
 
     def write_catalog(self) -> None:

@@ -21,9 +21,10 @@ from shared.storage import Storage
 from tests.chaos.checker import Violation, absorbed, check
 from tests.chaos.clients import Clients, all_clients
 from tests.chaos.evidence import collect, load, queue_lengths
-from tests.chaos.fleet import ChaosFleet
+from tests.chaos.fleet import TENANTS, ChaosFleet
 from tests.chaos.journal import Journal
 from tests.chaos.letters import drop_letters
+from tests.chaos.live_clients import LiveCallers
 from tests.chaos.outside import AtWork, an_outsider
 from tests.chaos.plan import (
     DISPATCHERS,
@@ -87,12 +88,14 @@ class Outcome(NamedTuple):
 async def run(options: Options, report: Report) -> Outcome:
     """Run it to its end."""
     fleet = (RealFleet if options.is_real else ChaosFleet)(options.run_dir)
+    callers = LiveCallers(fleet, seed=options.seed)
     try:
         fleet.start()
         report(f"the fleet is up after {fleet.counts['seconds to start']} s")
         async with (
             an_outsider(fleet, seed=options.seed) as outsider,
             all_clients(fleet, seed=options.seed, at_once=options.at_once) as (clients, work),
+            callers.at_work() as stop_callers,
         ):
             await _until(fleet.are_queues_registered, 300)
             fleet.guard()
@@ -101,7 +104,7 @@ async def run(options: Options, report: Report) -> Outcome:
             missed: list[str] = []
             try:
                 if options.points:
-                    everyone = clients, outsider, work
+                    everyone = clients, outsider, callers, work
                     missed = await _pass_all_points(fleet, *everyone, options.points, report)
                 if options.is_real:
                     missed += await _strike_ray(fleet, clients, work, options, report)
@@ -111,11 +114,12 @@ async def run(options: Options, report: Report) -> Outcome:
                 report("healed; waiting for the end of everything")
                 clients.stopping.set()
                 await fleet.heal()
+                await stop_callers()
                 await outsider.verdict()
                 stalled = not await _settle(fleet, clients, work, report)
             finally:
                 screen.cancel()
-            counts = dict(fleet.counts + clients.counts)
+            counts = dict(fleet.counts + clients.counts + callers.counts)
         await _sweep(fleet)
         await collect(fleet)
     finally:
@@ -142,6 +146,7 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
     fleet: ChaosFleet,
     clients: Clients,
     outsider: AtWork,
+    callers: LiveCallers,
     work: "asyncio.Task[None]",
     times: int,
     report: Report,
@@ -171,6 +176,7 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
         if left <= _IDLE and clients.may_begin.is_set():
             clients.may_begin.clear()
             outsider.hold()
+            callers.hold()
         fleet.crash_lane_jobs_at(arming(LANE_JOB))
         await asyncio.sleep(_POLL_SECONDS)
         if (now := Counter(fleet.crashes())) != deaths:
@@ -189,6 +195,7 @@ async def _pass_all_points(  # noqa: C901  # one loop that waits for many things
                 await fleet.do(Fault(0, "kill", name))
     clients.may_begin.set()
     outsider.go_on()
+    callers.go_on()
     report(f"{len(everywhere) - len(left)} of {len(everywhere)} crash points passed")
     fleet.arming = lambda process: ""
     (fleet.run_dir / "next-crash").unlink(missing_ok=True)
@@ -313,6 +320,8 @@ async def _under_way(fleet: ChaosFleet, redis: "Redis[str]") -> dict[str, int]:
         "doomed": await redis.zcard(f"{ns}doomed"),
         "expired": await redis.zcount(f"{ns}expiring", "-inf", seconds),
     }
+    for tenant in TENANTS:
+        found[f"live calls of {tenant}"] = await redis.zcard(f"{ns}live-calls:{tenant}")
     for lane in await redis.smembers(f"{ns}lanes"):
         found[f"job {lane}"] = int(bool(await redis.hget(f"{ns}lane:{lane}:job", "id")))
         found[f"claims {lane}"] = await redis.zcard(f"{ns}lane:{lane}:claims")
