@@ -30,13 +30,28 @@ def body_schemas(settings: GatewaySettings) -> Mapping[str, Json]:
     return {
         "createBatch": _properties(
             endpoint={"enum": list(ENDPOINTS)}, completion_window=window, metadata=metadata
-        ),
+        )
+        | {"anyOf": [_PLAIN_BATCH, _OPEN_BATCH]},
         "retryBatch": _properties(completion_window=_nullable(window), metadata=metadata),
         "updateBatch": _properties(metadata=metadata),
         "createWebhookEndpoint": _properties(url=url),
         "updateWebhookEndpoint": _properties(url=_nullable(url)),
         "createUpload": _upload(settings),
     }
+
+
+#: An open batch has a model and no input; the requests of others name their models.
+_PLAIN_BATCH: Json = {"properties": {"open": {"enum": [False]}, "model": {"enum": [None]}}}
+_OPEN_BATCH: Json = {
+    "required": ["open", "model"],
+    "properties": {
+        "open": {"enum": [True]},
+        "model": {"type": "string"},
+        "input_file_id": {"enum": [None]},
+        "input": {"enum": [None]},
+        "dry_run": {"enum": [False]},
+    },
+}
 
 
 def _upload(settings: GatewaySettings) -> Json:

@@ -1,5 +1,9 @@
-"""Deletes the oldest webhook endpoints that schemathesis made: a tenant may have ten at a time."""
+"""What schemathesis is told besides the document.
 
+It deletes the oldest webhook endpoints that it made: a tenant may have ten at a time.
+"""
+
+import json
 import os
 from collections import deque
 from typing import Any
@@ -21,3 +25,9 @@ def after_call(context: Any, case: Any, response: Any) -> None:
             key = os.environ["CONTRACT_KEY"]
             url = f"{response.request.url}/{_MADE.popleft()}"
             httpx.delete(url, headers={"authorization": f"Bearer {key}"})
+
+
+@schemathesis.serializer("application/x-ndjson")
+def as_it_is(context: Any, value: Any) -> bytes:
+    """The lines of an addition."""
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
