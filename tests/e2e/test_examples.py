@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import signal
 import subprocess
 import sys
@@ -11,9 +12,13 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import httpx
+import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
+from cli.fleet.catalog import EMBED_MODEL
+from cli.models.minilm import minilm_path
 from cli.servers import free_port
 from tests.e2e.conftest import RunningFleet
 from tests.eventually import wait_until
@@ -116,3 +121,30 @@ def test_posts_become_typed_columns_and_a_picture(examples: Examples) -> None:
     assert set(judged["sentiment"]) == {"positive", "neutral", "negative"}
     assert judged.schema["defect"] == pl.Boolean
     assert len(bars) == 3 * judged["product"].n_unique()
+
+
+def test_documents_are_found_by_their_token_ids(examples: Examples) -> None:
+    tokenizer = minilm_path() / "tokenizer.json"
+    program = _EXAMPLES / "documents/documents.py"
+
+    printed = examples.run(program, examples.folder, "40", "--tokenizer", tokenizer)
+
+    found = pq.read_table(examples.folder / "embedded")
+    text = found["text"][7].as_py()
+    [asked] = examples.fleet.client.embeddings.create(model=EMBED_MODEL, input=text).data
+    # The engine makes the same of the ids as of the text.
+    assert np.allclose(found["embedding"][7].as_py(), asked.embedding, atol=1e-4)
+    assert "40 documents in 1 shards" in printed
+    assert ", 0 documents failed" in printed
+    assert len(re.findall(r"^  0\.\d\d  \d{4}: ", printed, re.MULTILINE)) == 9
+
+
+def test_a_text_becomes_named_clusters_and_answers(examples: Examples) -> None:
+    program, text = _EXAMPLES / "retrieval/retrieval.py", _EXAMPLES / "retrieval/handbook.md"
+
+    printed = examples.run(program, text, examples.folder, "May", "my", "dog", "come", "along?")
+
+    index = pl.read_parquet(examples.folder / "index.parquet")
+    assert index["section"].n_unique() == 12
+    assert index.group_by("cluster").agg(pl.col("name").n_unique())["name"].to_list() == [1] * 6
+    assert re.search(r"^May my dog come along\?\nfrom .*Dogs", printed, re.MULTILINE)
