@@ -179,7 +179,18 @@ def _spy(file: Path | None) -> "subprocess.Popen[Any] | None":
     replica = next(
         one for one in psutil.Process().children(recursive=True) if _kind(one) == "replica"
     )
-    command = ["py-spy", "record", "-r", "200", "-f", "raw", "-d", "1000", "-o", str(file)]
+    command = [
+        str(Path(sys.executable).with_name("py-spy")),
+        "record",
+        "-r",
+        "200",
+        "-f",
+        "raw",
+        "-d",
+        "1000",
+        "-o",
+        str(file),
+    ]
     return subprocess.Popen([*command, "-p", str(replica.pid)], stdout=sys.stderr)
 
 
