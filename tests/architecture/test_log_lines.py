@@ -23,7 +23,8 @@ def _is_about_a_break(call: ast.Call) -> bool:
     match call:
         case ast.Call(ast.Attribute(ast.Name("log"), level), [ast.Constant(str(event)), *_]):
             return level in _LEVELS and event.endswith("broke")
-    return False
+        case _:
+            return False
 
 
 def _has_code(call: ast.Call) -> bool:
