@@ -18,6 +18,7 @@ from shared.submission.additions import (
     NameConflictError,
     RoomError,
     close,
+    require_no_pipeline,
 )
 from shared.submission.admission import refusal_text
 
@@ -41,6 +42,7 @@ class OpenBatches:
         given = decoded(envelope, body, decode_requests)
         batch = await own_batch(self._state, envelope.tenant, given.batch_id)
         with _refusing(batch):
+            require_no_pipeline(batch)
             done = await self._additions.add(batch, given.requests)
         counts = AddedRequests(
             added=done.added, repeated=done.repeated, total=done.batch.number("total")
@@ -58,6 +60,7 @@ class OpenBatches:
         given = decoded(envelope, body, decode_closing)
         batch = await own_batch(self._state, envelope.tenant, given.batch_id)
         with _refusing(batch):
+            require_no_pipeline(batch)
             record = await close(self._state, self._storage, batch.id)
         is_duplicate = "closed" in batch.fields
         await self._replies.accept(envelope, body, record, is_duplicate=is_duplicate)

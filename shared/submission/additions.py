@@ -37,6 +37,7 @@ from shared.ledger.additions import (
 )
 from shared.lifecycle import Status
 from shared.openai.endpoints import ENDPOINTS
+from shared.openai.shapes import BatchError
 from shared.slices import Copy, Slice
 from shared.slicing import SliceLimits, Slicer
 from shared.state import BatchRecord, State
@@ -143,19 +144,36 @@ class Additions:
                     return Added(record, len(new), repeated)
                 await catch_up(self._state, self._storage, record)
 
-    def _rows(self, batch: BatchRecord, body: bytes) -> list[_New]:
-        """The rows of a body. Raises InvalidInputError."""
+    async def refused(self, batch: BatchRecord, lines: Sequence[bytes]) -> dict[int, BatchError]:
+        """Which of these lines the batch would not take, by their places from 0, and why."""
+        await self._state.tenants.look()
+        return await asyncio.to_thread(self._refused, batch, lines)
+
+    def _refused(self, batch: BatchRecord, lines: Sequence[bytes]) -> dict[int, BatchError]:
+        check = self._check(batch, rows=len(lines), problems=len(lines))
+        check.feed(b"".join(line + b"\n" for line in lines))
+        found: dict[int, BatchError] = {}
+        for one in check.problems:
+            if one.line is not None:
+                found.setdefault(one.line - 1, one)
+        return found
+
+    def _check(self, batch: BatchRecord, *, rows: int, problems: int) -> InputCheck:
         settings = self._state.tenants.of(batch.tenant)
         model, endpoint = batch.fields["open_model"], batch.fields["endpoint"]
         usable = settings.usable(self._models)
-        check = InputCheck(
+        return InputCheck(
             endpoint=endpoint,
             models={model: usable[model]} if model in usable else {},
             limits=self._limits.of_tenant(settings.custom_id_characters)._replace(
-                rows=MAX_ADDITION_ROWS, problems=_MAX_NAMED
+                rows=rows, problems=problems
             ),
             rules=self._rules.of(batch.tenant),
         )
+
+    def _rows(self, batch: BatchRecord, body: bytes) -> list[_New]:
+        """The rows of a body. Raises InvalidInputError."""
+        check = self._check(batch, rows=MAX_ADDITION_ROWS, problems=_MAX_NAMED)
         found = check.feed(b"".join(line + b"\n" for line in _lines_of(body))) + check.finish()
         if problems := check.problems:
             said = "; ".join(
@@ -319,6 +337,15 @@ def require_open(record: BatchRecord) -> None:
     if record.status is Status.VALIDATING:
         # Whoever created it has died, and the dispatcher starts it.
         raise TransientError(f"Batch {record.id} is about to take requests.")
+
+
+def require_no_pipeline(batch: BatchRecord) -> None:
+    """Raise ConflictError for a batch that takes rows of a pipeline only."""
+    if pipeline := batch.fields.get("pipeline"):
+        raise ConflictError(
+            f"Batch {batch.id} is a stage of pipeline {pipeline}, which alone adds requests to it "
+            "and closes it."
+        )
 
 
 def _require_made_open(record: BatchRecord) -> None:

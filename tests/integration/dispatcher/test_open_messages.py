@@ -233,6 +233,19 @@ async def test_a_batch_that_was_not_created_open_takes_none_and_is_not_closed(
     assert "not created open" in refused["error"]["message"]
 
 
+@pytest.mark.parametrize("kind", [REQUESTS, CLOSE])
+async def test_a_stage_of_a_pipeline_takes_none_and_is_not_closed(
+    acme: Door, state: State, kind: str
+) -> None:
+    batch_id = await validating(state, tenant=acme.tenant, open_model="m", pipeline="pipe_1")
+    more: dict[str, Any] = {"requests": _requests("a")} if kind == REQUESTS else {}
+
+    refused = await _say(acme, kind, batch_id, **more)
+
+    assert refused["error"]["code"] == "not_open"
+    assert "stage of pipeline" in refused["error"]["message"]
+
+
 async def test_a_closed_batch_takes_no_more(acme: Door, state: State, storage: Storage) -> None:
     batch_id = await _open(acme)
     await _add(acme, batch_id, _requests("a"))
