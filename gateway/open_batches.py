@@ -11,7 +11,12 @@ from gateway.dependencies import Use
 from gateway.limit_errors import limit_reached
 from gateway.route_docs import addition
 from shared.openai.shapes import Batch
-from shared.submission.additions import MAX_ADDITION_BYTES, RoomError, close
+from shared.submission.additions import (
+    MAX_ADDITION_BYTES,
+    RoomError,
+    close,
+    require_no_pipeline,
+)
 
 router = APIRouter()
 
@@ -72,6 +77,7 @@ async def add_requests(
     400 that names it. At most 10,000 requests and 4 MiB a call; together, what an input file may
     have. Fewer and larger calls are cheaper: each is at least one slice.
     """
+    require_no_pipeline(batch)
     body = await read_bytes(request, MAX_ADDITION_BYTES)
     try:
         done = await services.additions.add(batch, body, dry_run=dry_run)
@@ -95,4 +101,5 @@ async def close_batch(batch: OwnBatch, services: Use) -> Batch:
     Repeating the call changes nothing. 409 for a batch that was not created open, or that has been
     cancelled.
     """
+    require_no_pipeline(batch)
     return (await close(services.state, services.storage, batch.id)).to_openai()
