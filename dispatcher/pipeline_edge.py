@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from shared import crash
 from shared.errors import TransientError
 from shared.ledger.pipelines import (
     Handover,
@@ -68,9 +69,9 @@ class EdgeLog:
         return bool(self._unadded)
 
     async def load(self) -> None:
-        """Read the log. Raises BrokenObjectError."""
+        """Read the log. Raises BrokenObjectError, with what is before the damage read."""
         has_digests = any(isinstance(part, Deduplication) for part in self._edge.parts)
-        for handover in await tails(self._storage, self._pipeline_id, self._number):
+        async for handover in tails(self._storage, self._pipeline_id, self._number):
             self._take(handover)
             if has_digests and handover.digests:
                 _, sections = await self.sections(handover.number)
@@ -140,6 +141,7 @@ class EdgeLog:
             self._storage, self._pipeline_id, self._number, handover, sections
         ):
             raise TransientError("Another dispatcher leads this pipeline.")
+        crash.point("pipelines.handed_over")
         self._take(handover)
         self._seen.update(digests)
         self._unadded = lines
@@ -152,6 +154,7 @@ class EdgeLog:
         while self._unadded:
             count = _together(self._unadded)
             await self._additions.add(record, b"\n".join(self._unadded[:count]))
+            crash.point("pipelines.added")
             del self._unadded[:count]
 
     def _take(self, handover: Handover) -> None:

@@ -25,7 +25,12 @@ from shared.pipeline.plan import check, planned
 from shared.state import PipelineRecord
 from shared.submission.accept import HTTP_KEY
 from shared.submission.datasets import Datasets
-from shared.submission.pipelines import accept_pipeline, close_pipeline, read_pipeline
+from shared.submission.pipelines import (
+    accept_pipeline,
+    close_pipeline,
+    stored_of,
+    to_pipeline,
+)
 
 router = APIRouter()
 
@@ -99,8 +104,7 @@ async def cancel_pipeline(pipeline_id: str, tenant: Tenant, services: Use) -> Pi
         status = record.fields["status"]
         raise ConflictError(f"Cannot cancel a pipeline with status '{status}'.")
     if not record.has_ended:
-        pipeline = await read_pipeline(services.storage, pipeline_id)
-        closing = Closing(int(time.time()))
+        pipeline, closing = to_pipeline(stored_of(record)), Closing(int(time.time()))
         await close_pipeline(services.state, services.storage, pipeline, closing)
     return await _shown(services, await services.state.pipelines.get(tenant, pipeline_id))
 

@@ -55,6 +55,9 @@ _FOUND: Mapping[Kind, Mapping[str, str]] = {
     Kind.QUARANTINE: _NOTHING,
     # What damage to it costs is told when the table of its batch is made.
     Kind.CARRIED: _NOTHING,
+    # The pipeline itself misses them, and fails.
+    Kind.PIPELINE: {**_EVERYTHING, "gone": ""},
+    Kind.HANDOVER: {**_EVERYTHING, "gone": ""},
     # Nobody misses it: its lines are in the input.
     Kind.COPY: {**_EVERYTHING, "gone": ""},
     # Redis has not heard of it in this test.
