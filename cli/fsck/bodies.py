@@ -66,7 +66,7 @@ async def _commit(storage: Storage, found: Listed) -> None:
 
 async def _pipeline(storage: Storage, found: Listed) -> None:
     name = found.key.rpartition("/")[2].removesuffix(".json")
-    kinds = {"pipeline": StoredPipeline, "end": Ended}
+    kinds: Mapping[str, type[Any]] = {"pipeline": StoredPipeline, "end": Ended}
     await read_record(storage, found.key, kinds.get(name, Closing))
 
 
