@@ -10,6 +10,7 @@ import structlog
 from dispatcher.pipeline_edge import EdgeLog, Work
 from dispatcher.pipeline_end import PipelineEnd
 from dispatcher.pipeline_input import InputLostError, input_rows
+from dispatcher.pipeline_tables import PipelineTables
 from shared import crash
 from shared.catalog import Catalog
 from shared.errors import BrokenObjectError, ConflictError, InvalidInputError, NotFoundError
@@ -55,8 +56,9 @@ class PipelineRun:
         self._end = end
         self._pipeline = pipeline
         self._answers = [Answers(one.stage, one.call) for one in pipeline.plan.calls]
+        tables = PipelineTables(storage, pipeline.stored.joined)
         self._edges = [
-            EdgeLog(storage, pipeline.id, number, edge, additions)
+            EdgeLog(storage, pipeline.id, number, edge, additions=additions, tables=tables)
             for number, edge in enumerate(pipeline.plan.edges)
         ]
         self._input: AsyncGenerator[Item | Failed, None] | None = None

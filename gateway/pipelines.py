@@ -17,10 +17,10 @@ from gateway.pipeline_shapes import Pipeline, to_shape
 from gateway.route_docs import addition, json_body
 from shared import ids
 from shared.bus.messages import window_seconds
-from shared.errors import ConflictError
+from shared.errors import ConflictError, InvalidInputError
 from shared.ledger.pipelines import Closing, StoredPipeline
 from shared.openai.shapes import CursorPage
-from shared.pipeline.declaration import Declaration
+from shared.pipeline.declaration import Declaration, Join
 from shared.pipeline.plan import check, planned
 from shared.state import PipelineRecord
 from shared.submission.accept import HTTP_KEY
@@ -115,6 +115,11 @@ async def _stored(
     """The pipeline to create. Raises InvalidInputError for an input that cannot be read."""
     datasets = Datasets(services.state, services.storage, services.settings.places)
     pinned = await datasets.pinned(tenant, declaration.input.dataset())
+    joined = {
+        number: await _joined(datasets, tenant, number, stage.join)
+        for number, stage in enumerate(declaration.stages)
+        if stage.join is not None
+    }
     body = declaration.model_dump_json(by_alias=True, exclude_unset=True).encode()
     now = int(time.time())
     return StoredPipeline(
@@ -125,8 +130,23 @@ async def _stored(
         expires_at=now + window_seconds(declaration.completion_window),
         declaration=msgspec.Raw(body),
         pinned=msgspec.Raw(msgspec.json.encode(pinned)),
+        joined=joined,
         output_seconds=services.settings.output_seconds,
     )
+
+
+async def _joined(datasets: Datasets, tenant: str, stage: int, join: Join) -> msgspec.Raw:
+    """The objects of a table that a stage joins. Raises InvalidInputError that names the stage."""
+    try:
+        pinned = await datasets.pinned(tenant, join.dataset())
+    except InvalidInputError as error:
+        place, param = f"stages[{stage}].join", error.param or "input"
+        raise InvalidInputError(
+            str(error).replace("'input.", f"'{place}."),
+            param=param.replace("input", place, 1),
+            code=error.code,
+        ) from error
+    return msgspec.Raw(msgspec.json.encode(pinned))
 
 
 async def _shown(services: Services, record: PipelineRecord) -> Pipeline:

@@ -36,6 +36,8 @@ class StoredPipeline(msgspec.Struct, frozen=True, kw_only=True):
     #: The client's declaration, and the objects of its input as they were.
     declaration: msgspec.Raw
     pinned: msgspec.Raw
+    #: The same of the tables that stages join, by stage.
+    joined: dict[int, msgspec.Raw] = {}
     output_seconds: int = 0
 
 

@@ -126,6 +126,33 @@ async def test_with_another_leader_for_each_step_no_row_is_lost_or_doubled(yards
     }
 
 
+@pytest.mark.parametrize(
+    ("missing", "names", "failed"),
+    [
+        ("fail", ["r0", "r1", "r4", "r5"], 5),
+        ("drop", ["r0", "r1", "r4", "r5"], 0),
+        ("null", [f"r{number}" for number in range(9)], 0),
+    ],
+)
+async def test_rows_are_joined_with_those_of_another_table_by_their_key(
+    missing: str, names: list[str], failed: int, yards: Yards
+) -> None:
+    table = b"id,name\nt0,zero\nt2,two\nt2,again\n"
+    file = await yards.upload("file-table", table)
+    join = {"file_id": file.id, "format": "csv", "columns": {"label": "name"}, "missing": missing}
+
+    pipeline = await yards.pipeline("join", {"join": {**join, "key": "id", "on": "text"}}, A_CALL)
+    ended = await lead(yards, pipeline)
+
+    rows = await lines(yards, ended, "output")
+    assert [row["custom_id"] for row in rows] == names
+    labels = {row["text"]: row["label"] for row in rows}
+    assert (labels["t0"], labels["t2"]) == ("zero", "two")
+    assert set(labels.values()) <= {"zero", "two", None}
+    errors = await lines(yards, ended, "error")
+    assert [error["error"]["code"] for error in errors] == ["no_match"] * failed
+
+
 async def test_what_was_handed_over_and_not_added_is_added_by_the_next_leader(
     yards: Yards, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,13 @@ class Yards:
             expires_at=now + 86_400,
             declaration=msgspec.Raw(declaration.model_dump_json(exclude_unset=True).encode()),
             pinned=msgspec.Raw(msgspec.json.encode(pinned)),
+            joined={
+                number: msgspec.Raw(
+                    msgspec.json.encode(await datasets.pinned(TENANT, stage.join.dataset()))
+                )
+                for number, stage in enumerate(declaration.stages)
+                if stage.join is not None
+            },
         )
         return await accept_pipeline(self.state, self.storage, self.catalog, stored)
 
