@@ -19,6 +19,9 @@ _CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 #: and more. With this model's few words, the compiled sampler is no faster.
 _TINY_ENVIRONMENT = {**_CPU_ENVIRONMENT, "TORCH_COMPILE_DISABLE": "1"}
 
+#: Between the words of JSON, random weights would write white space to the end of an answer.
+_NO_SPACES = {"backend": "xgrammar", "disable_any_whitespace": True}
+
 
 def make_catalog(run_dir: Path, models: list[str]) -> Path:
     """A catalog of the demo's two models and of `models` (Hugging Face names or local folders)."""
@@ -31,6 +34,7 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
                 "max_model_len": 1024,
                 "max_num_seqs": 128,
                 "enforce_eager": True,
+                "structured_outputs_config": _NO_SPACES,
             },
             "env": _TINY_ENVIRONMENT,
         },

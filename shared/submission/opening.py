@@ -6,7 +6,8 @@ from typing import Any
 
 from shared import ids
 from shared.catalog import Catalog
-from shared.errors import InvalidTransitionError
+from shared.errors import InvalidInputError, InvalidTransitionError
+from shared.input.problems import shortened
 from shared.lane_shares import LaneShares
 from shared.ledger.copies import reserve_copies
 from shared.ledger.plans import Plan, create_plan, replace_plan_pin
@@ -29,6 +30,19 @@ def open_source(bucket: str, tenant: str, batch_id: str, model: str) -> dict[str
         "size": 0,
         "open_model": model,
     }
+
+
+async def require_model(
+    state: State, catalog: Catalog, tenant: str, endpoint: str, model: str
+) -> None:
+    """Raise InvalidInputError unless the tenant may use the model for the endpoint."""
+    settings = await state.tenants.settings(tenant)
+    if endpoint not in settings.usable(catalog.endpoints_by_name()).get(model, ()):
+        raise InvalidInputError(
+            f"The model '{shortened(model)}' does not exist, or not for the endpoint {endpoint}.",
+            param="model",
+            code="model_not_found",
+        )
 
 
 async def start_open(state: State, storage: Storage, catalog: Catalog, record: BatchRecord) -> None:

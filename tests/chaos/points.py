@@ -36,6 +36,8 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     ),
     "dispatcher": (
         "intake.begin",
+        "additions.created",
+        "additions.taken",
         "intake.packed",
         "intake.accepted",
         "intake.done",
