@@ -70,7 +70,7 @@ _FOUND: Mapping[Kind, Mapping[str, str]] = {
 #: Kinds of which something is left after a repair.
 _LEFT = {
     *(Kind.ADDITION, Kind.FILE, Kind.PACK, Kind.PLAN, Kind.RESULT, Kind.TABLE),
-    *(Kind.LANE_FAILURE, Kind.DATASET),
+    *(Kind.LANE_FAILURE, Kind.DATASET, Kind.PIPELINE, Kind.HANDOVER),
 }
 
 
