@@ -22,11 +22,13 @@ from gateway.dependencies import Services, Use
 from gateway.dry_run import DryRun
 from gateway.file_store import live_file
 from gateway.limits import reserve_batch
+from gateway.own_adapters import adapter_of
 from gateway.reasons import shown
 from gateway.route_docs import addition, json_body
 from gateway.settings import GatewaySettings
 from gateway.traces import trace_of
 from shared import crash, ids
+from shared.adapters import WithAdapters
 from shared.bus.messages import window_seconds
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.input.problems import shortened
@@ -232,6 +234,8 @@ async def _require_model(services: Services, tenant: str, params: CreateBatch) -
     """Raise InvalidInputError unless the tenant may use the open batch's model for its endpoint."""
     settings = await services.state.tenants.settings(tenant)
     usable = settings.usable(services.catalog.endpoints_by_name())
+    if (adapter := await adapter_of(services, tenant, params.model)) is not None:
+        usable = WithAdapters(usable, services.catalog.adapter_takers, (adapter.file.id,))
     if params.endpoint not in usable.get(params.model or "", ()):
         raise InvalidInputError(
             f"The model '{shortened(params.model or '')}' does not exist, or not for the endpoint "

@@ -20,6 +20,8 @@ from pydantic import (
     model_validator,
 )
 
+from shared.adapter_archive import AdapterLimits
+from shared.adapters import adapter_named
 from shared.architectures import tasks_of
 from shared.errors import NotFoundError
 from shared.openai.endpoints import ENDPOINTS, POOLING, Runner, Task, endpoints_of
@@ -35,6 +37,8 @@ _ENGINE_PROTOCOL = 3
 DEFAULT_SEATS = 256
 #: vLLM's number of logprobs for the whole vocabulary.
 _ALL = -1
+#: vLLM's `max_lora_rank`.
+_LORA_RANK = 16
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
 # No dot: it separates a lane's name from the fingerprint in the name of an application.
@@ -152,6 +156,15 @@ class Moderation(_Strict):
         return label.casefold() not in {one.casefold() for one in self.harmless}
 
 
+class TenantLora(_Strict):
+    """The LoRA adapters that tenants upload for a model."""
+
+    #: Of the file of one.
+    max_bytes: int = Field(default=256 * 1024 * 1024, ge=1)
+    #: How many one replica keeps at hand.
+    kept: int = Field(default=16, ge=1)
+
+
 class Model(_Strict):
     """One entry of `models`: where its weights are, where they may run, and how."""
 
@@ -173,6 +186,7 @@ class Model(_Strict):
     max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}
+    tenant_lora: TenantLora | None = None
     extra_fields: tuple[FieldName, ...] = ()
     row_limits: RowLimits = RowLimits()
     share_prefixes: tuple[TenantName, ...] = ()
@@ -221,6 +235,14 @@ class Model(_Strict):
         return {"sequences": sequences, "logprobs": logprobs, "prompt_logprobs": logprobs}
 
     @property
+    def adapter_limits(self) -> AdapterLimits | None:
+        """The most that a tenant's adapter may be; None if the model takes none."""
+        if self.tenant_lora is None:
+            return None
+        rank = _positive(self.engine.get("max_lora_rank")) or _LORA_RANK
+        return AdapterLimits(self.tenant_lora.max_bytes, rank)
+
+    @property
     def served_names(self) -> tuple[str, ...]:
         """What a request may have as its `model`: the model's name and those of its adapters."""
         return (self.name, *self.lora)
@@ -240,6 +262,9 @@ class Model(_Strict):
             )
         if len(set(self.pools)) < len(self.pools):
             raise ValueError("a pool is named twice")
+        if self.tenant_lora is not None and self.fronts > 1:
+            # Each front would number the adapters itself, and the engine goes by the numbers.
+            raise ValueError("tenant_lora needs `fronts: 1`")
         if not self.tasks:
             object.__setattr__(self, "tasks", tasks_of({}, self.engine))
         if not self.endpoints:
@@ -269,8 +294,11 @@ class Catalog(_Strict):
     def model(self, name: str) -> Model:
         """The entry that serves this name, which is the model's own or that of an adapter.
 
-        Raises NotFoundError if there is none.
+        Who may use a tenant's adapter is not asked here. Raises NotFoundError if there is none.
         """
+        own = adapter_named(name)
+        if own is not None and own.model in self.adapter_takers:
+            return self.models[own.model]
         for entry in self.models.values():
             if name in entry.served_names:
                 return entry
@@ -280,6 +308,12 @@ class Catalog(_Strict):
 
     def served_names(self) -> tuple[str, ...]:
         return tuple(name for entry in self.models.values() for name in entry.served_names)
+
+    @property
+    def adapter_takers(self) -> dict[str, AdapterLimits]:
+        """The models that take tenants' adapters, with the most that one may be."""
+        limits = {name: model.adapter_limits for name, model in self.models.items()}
+        return {name: given for name, given in limits.items() if given is not None}
 
     def trusting(self) -> tuple[str, ...]:
         """Names of models whose engines run code that comes with the weights."""
@@ -343,8 +377,9 @@ class Catalog(_Strict):
             del what["live"]
         else:
             del what["live"]["wait_seconds"]
-        if what["moderation"] is None:
-            del what["moderation"]
+        for field in ("moderation", "tenant_lora"):
+            if what[field] is None:
+                del what[field]
         what["protocol"] = _ENGINE_PROTOCOL
         pool = self.pools[lane.pool]
         what["pool"] = pool.model_dump(mode="json", exclude={"price_per_hour"})

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
+from shared.adapters import adapter_named
 from shared.architectures import tasks_of
 from shared.card_share import share_problems
 from shared.catalog import Catalog, Model, slug
@@ -27,7 +28,7 @@ RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
     "chat_template": "say it as `chat_template`",
     "lora_modules": "say it as `lora`",
     "allowed_media_domains": "say it as `media_domains`",
-    "enable_lora": "follows from `lora`",
+    "enable_lora": "follows from `lora` and `tenant_lora`",
     "distributed_executor_backend": "follows from the pool",
 }
 
@@ -216,6 +217,9 @@ def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
             if alias in served:
                 here = at if alias == name else (*at, "lora", alias)
                 yield _Problem(here, f"the name `{alias}` is taken by model `{served[alias]}`")
+            if adapter_named(alias) is not None:
+                here = at if alias == name else (*at, "lora", alias)
+                yield _Problem(here, "names with `:file-` are those of tenants' adapters")
             served.setdefault(alias, name)
         if lanes.setdefault(slug(name), name) != name:
             yield _Problem(at, f"too like `{lanes[slug(name)]}`: both would be `{slug(name)}`")

@@ -42,6 +42,7 @@ from shared.slicing import SliceLimits, Slicer
 from shared.state import BatchRecord, State
 from shared.state.additions import Extension, line_digest, name_digest
 from shared.storage import Storage
+from shared.submission.adapters import adapters_of
 from shared.submission.admission import NewBatchQuota, Reached
 from shared.tenant_rules import TenantRules
 
@@ -95,7 +96,6 @@ class Additions:
         """`limits` and `max_input_bytes` are those of a whole batch."""
         self._state = state
         self._storage = storage
-        self._models = catalog.endpoints_by_name()
         self._rules = TenantRules(catalog, places)
         self._limits = limits
         self._slice_limits = slice_limits
@@ -113,7 +113,8 @@ class Additions:
         """
         require_open(batch)
         await self._state.tenants.look()
-        rows = await asyncio.to_thread(self._rows, batch, body)
+        adapters = await adapters_of(self._state, self._rules, batch.tenant)
+        rows = await asyncio.to_thread(self._rows, batch, body, adapters)
         turn = self._turns.setdefault(batch.id, asyncio.Lock())
         async with turn:
             while True:
@@ -134,18 +135,18 @@ class Additions:
                     return Added(record, len(new), repeated)
                 await catch_up(self._state, self._storage, record)
 
-    def _rows(self, batch: BatchRecord, body: bytes) -> list[_New]:
+    def _rows(self, batch: BatchRecord, body: bytes, adapters: frozenset[str]) -> list[_New]:
         """The rows of a body. Raises InvalidInputError."""
         settings = self._state.tenants.of(batch.tenant)
         model, endpoint = batch.fields["open_model"], batch.fields["endpoint"]
-        usable = settings.usable(self._models)
+        usable = self._rules.endpoints(settings, adapters)
         check = InputCheck(
             endpoint=endpoint,
             models={model: usable[model]} if model in usable else {},
             limits=self._limits.of_tenant(settings.custom_id_characters)._replace(
                 rows=MAX_ADDITION_ROWS, problems=_MAX_NAMED
             ),
-            rules=self._rules.of(batch.tenant),
+            rules=self._rules.of(batch.tenant, adapters),
         )
         found = check.feed(b"".join(line + b"\n" for line in _lines_of(body))) + check.finish()
         if problems := check.problems:
