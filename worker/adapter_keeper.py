@@ -1,7 +1,8 @@
 """Lets engines unload the LoRA adapters that their tenants have deleted."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import structlog
 
@@ -10,12 +11,21 @@ from shared.catalog import Lane
 from shared.errors import NotFoundError, TransientError
 from shared.storage import Storage
 from worker.adapter_files import adapter_file
-from worker.lane_engines import LaneEngines
 
 log = structlog.get_logger()
 
 #: How long a deleted adapter may stay in an engine's memory, where nobody can use it any more.
 LOOK_SECONDS = 10.0
+
+
+class Engines(Protocol):
+    """The engines of a lane job."""
+
+    async def adapters(self, engine: Lane) -> set[tuple[str, str]]:
+        """Tenant and name of each tenant's adapter that is loaded. Raises TransientError."""
+
+    async def forget_adapters(self, engine: Lane, names: Sequence[str]) -> None:
+        """Let the engine's replicas unload these adapters."""
 
 
 class AdapterKeeper:
@@ -24,7 +34,7 @@ class AdapterKeeper:
     def __init__(
         self,
         storage: Storage,
-        engines: LaneEngines,
+        engines: Engines,
         *,
         lanes: tuple[Lane, ...],
         is_busy: Callable[[], bool],

@@ -10,15 +10,16 @@ import shutil
 import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import structlog
 
 from shared.adapter_archive import AdapterLimits, BadAdapterError, adapter_in
-from worker.engine_errors import Answer
+from shared.errors import BatchyardError
+from worker.engine_errors import Answer, EngineGoneError
 from worker.engine_results import SERVER_ERROR, failure, refusal
 from worker.leftovers import ADAPTER_FOLDER
 
@@ -27,7 +28,23 @@ log = structlog.get_logger()
 #: Brings the adapter's file.
 Bring = Callable[[], Awaitable[bytes]]
 _NOT_FOUND = 404
-_MAX_REASON = 500
+
+
+class LoadError(BatchyardError):
+    """The adapter cannot be loaded; the message says why."""
+
+
+class Loader(Protocol):
+    """What loads adapters: vLLM."""
+
+    async def load(self, name: str, folder: Path) -> None:
+        """Load what is in the folder, which stays until it is unloaded.
+
+        Raises LoadError, and EngineGoneError if the engine has died.
+        """
+
+    async def unload(self, name: str) -> None:
+        """Let go of it."""
 
 
 @dataclass(slots=True)
@@ -43,10 +60,8 @@ class _Adapter:
 class AdapterShelf:
     """Belongs to the event loop of the replica."""
 
-    def __init__(self, client: Any, models: Any, limits: AdapterLimits, *, kept: int) -> None:
-        """`client` is vLLM's, and `models` what its app knows the served names by."""
-        self._client = client
-        self._models = models
+    def __init__(self, loader: Loader, limits: AdapterLimits, *, kept: int) -> None:
+        self._loader = loader
         self._limits = limits
         self._kept = kept
         #: By name, the least recently used first.
@@ -105,15 +120,16 @@ class AdapterShelf:
                 return _refused(str(error))
             prefix = ADAPTER_FOLDER.format(os.getpid())
             folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=prefix))
-            try:
+            with ExitStack() as undo:
+                undo.callback(shutil.rmtree, folder, ignore_errors=True)
                 await asyncio.to_thread(adapter.write, archive, folder)
-                refused = await self._load(name, folder)
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
-            if refused is not None:
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-                return refused
+                try:
+                    await self._loader.load(name, folder)
+                except LoadError as error:
+                    return _refused(f"The adapter cannot be loaded: {error}")
+                except EngineGoneError as error:
+                    return failure(SERVER_ERROR, {"message": str(error), "type": "server_error"})
+                undo.pop_all()
             self._adapters[name] = _Adapter(tenant, folder)
             log.info("adapter.loaded", adapter=name, tenant=tenant)
             return None
@@ -124,21 +140,6 @@ class AdapterShelf:
             if name in self._adapters:
                 self._adapters[name].is_doomed = True
         await self._remove_unused(names)
-
-    async def _load(self, name: str, folder: Path) -> Answer | None:
-        from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-        from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest
-
-        request = LoadLoRAAdapterRequest(lora_name=name, lora_path=str(folder))
-        answer = await self._models.load_lora_adapter(request)
-        if not isinstance(answer, ErrorResponse):
-            return None
-        if self._client.errored:
-            return failure(SERVER_ERROR, {"message": "The engine died.", "type": "server_error"})
-        # What vLLM had read of it before it failed is still in its memory.
-        await self._client.remove_lora(self._models.lora_id_counter.value)
-        reason = str(answer.error.message).replace(str(folder), name)
-        return _refused(f"The adapter cannot be loaded: {reason[:_MAX_REASON]}")
 
     async def _make_room(self) -> None:
         """Wait until there is a place for one more."""
@@ -159,8 +160,7 @@ class AdapterShelf:
 
     async def _remove(self, name: str) -> None:
         adapter = self._adapters.pop(name)
-        request = self._models.lora_requests.pop(name)
-        await self._client.remove_lora(request.lora_int_id)
+        await self._loader.unload(name)
         await asyncio.to_thread(shutil.rmtree, adapter.folder, ignore_errors=True)
         log.info("adapter.unloaded", adapter=name, tenant=adapter.tenant)
 

@@ -25,6 +25,7 @@ from shared.monitoring.log import configure_own
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.row_rules import wants_stream
 from shared.ordering.work import Work
+from worker.adapter_loader import VllmLoader
 from worker.adapter_shelf import AdapterShelf, unknown
 from worker.answers import Answers
 from worker.collector import collector_paused
@@ -346,7 +347,8 @@ class BatchServer(LLMServer):
             async with self._shelf.used(
                 work.tenant, name, partial(self._archive, row, work.adapter)
             ) as refused:
-                self._loading.discard(row)
+                if not self._client.errored:
+                    self._loading.discard(row)
                 yield refused
 
     async def _archive(self, row: _Row, reference: Any) -> bytes:
@@ -437,7 +439,7 @@ def _shelf(model: Model, client: Any, app: Any) -> AdapterShelf | None:
     if limits is None or model.tenant_lora is None:
         return None
     models = app.state.openai_serving_models
-    return AdapterShelf(client, models, limits, kept=model.tenant_lora.kept)
+    return AdapterShelf(VllmLoader(client, models), limits, kept=model.tenant_lora.kept)
 
 
 def _goals() -> Goals | None:
