@@ -25,6 +25,7 @@ from shared.adapters import adapter_named
 from shared.architectures import tasks_of
 from shared.errors import NotFoundError
 from shared.openai.endpoints import ENDPOINTS, POOLING, Runner, Task, endpoints_of
+from shared.openai.image_rules import ImageRule
 from shared.openai.media import MediaLimits, MediaRules
 from shared.openai.row_limits import MAX_ANSWERS, MAX_INPUTS, RowLimits
 from shared.openai.row_rules import RowRules
@@ -192,6 +193,7 @@ class Model(_Strict):
     share_prefixes: tuple[TenantName, ...] = ()
     media_domains: tuple[Domain, ...] = ()
     media_limits: MediaLimits = MediaLimits()
+    image_tokens: ImageRule | None = None
     live: LiveCalls | None = None
     moderation: Moderation | None = None
     engine: dict[str, Any] = {}
@@ -219,6 +221,7 @@ class Model(_Strict):
             extra_fields=frozenset(self.extra_fields),
             limits=RowLimits(**{**self._fitting_limits(), **self._own_limits()}),
             media=MediaRules(domains=frozenset(self.media_domains), limits=self.media_limits),
+            images=self.image_tokens,
             context=_positive(self.engine.get("max_model_len")),
         )
 
@@ -370,7 +373,9 @@ class Catalog(_Strict):
     def fingerprint(self, lane: Lane) -> str:
         """Ten hex digits that change with everything that an engine is started with."""
         entry = self.model(lane.model)
-        not_its_own = {"pools", "endpoints", "max_enqueued_tokens", "spill_seconds"}
+        not_its_own = {
+            "pools", "endpoints", "image_tokens", "max_enqueued_tokens", "spill_seconds"
+        }  # fmt: skip
         what = entry.model_dump(mode="json", exclude=not_its_own)
         if what["live"] is None:
             # Nothing says that an engine takes none, so that older ones have the same digits.

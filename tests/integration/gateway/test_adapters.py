@@ -72,7 +72,7 @@ async def test_what_is_no_adapter_is_refused_and_not_kept(
 
 
 async def test_an_adapter_may_come_in_parts(acme: Caller) -> None:
-    for content, is_good in ((an_adapter(), True), (an_adapter()[:-20_000], False)):
+    for content, is_good in ((an_adapter(), True), (an_adapter()[:4_000], False)):
         upload = await acme.openai.uploads.create(
             bytes=len(content),
             filename="a.tar",

@@ -30,7 +30,7 @@ class _Loader:
 
     async def unload(self, name: str) -> None:
         # vLLM may read it until now.
-        assert self.folders.pop(name).is_dir()  # noqa: ASYNC240  # a test
+        assert self.folders.pop(name).is_dir()  # a test
 
 
 @pytest.fixture
