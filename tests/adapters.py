@@ -68,6 +68,6 @@ def archive(files: Mapping[str, bytes], *, kind: int = tarfile.PAX_FORMAT) -> by
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             # A part of a second, as files have it: Python's tar writes an extended header for it.
-            entry.mtime = 1.5  # type: ignore[assignment]  # it takes both
+            entry.mtime = 1.5
             tar.addfile(entry, io.BytesIO(content))
     return body.getvalue()

@@ -128,6 +128,7 @@ async def a_replica(name: str = "r1") -> AsyncIterator[Replica]:
         yield Replica(opened, app, entrance, calls, client)
     finally:
         await asyncio.shield(door.close())
+        await shelf.forget([name for _, name in shelf.names])
 
 
 def a_door() -> LiveDoor:

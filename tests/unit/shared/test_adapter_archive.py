@@ -3,6 +3,7 @@ import struct
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ async def test_what_is_no_adapter_is_refused(files: Mapping[str, bytes], words: 
     ],
 )
 async def test_a_configuration_says_only_what_is_known(
-    changes: Mapping[str, object], words: str
+    changes: Mapping[str, Any], words: str
 ) -> None:
     with pytest.raises(BadAdapterError, match=words):
         await adapter_in(an_adapter(**changes), _LIMITS)
