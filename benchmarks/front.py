@@ -44,20 +44,30 @@ SHAPES = {"short": Shape(CHAT, 4), "long": Shape(CHAT, 64), "embeddings": Shape(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("shapes", nargs="*", default=list(SHAPES), choices=[*SHAPES, []])
+    parser.add_argument("shapes", nargs="*", metavar="|".join(SHAPES))
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--seats", type=int, default=256)
     parser.add_argument("--fronts", type=int, default=1)
     parser.add_argument("--spy", type=Path, help="record the replica with py-spy into this file")
     options = parser.parse_args()
+    if unknown := set(options.shapes) - set(SHAPES):
+        parser.error(f"no shape is called {', '.join(sorted(unknown))}")
+    if len(options.shapes) == 1:
+        _measure_one(SHAPES[options.shapes[0]], options)
+        return
+    given = [argument for argument in sys.argv[1:] if argument not in SHAPES]
+    for name in options.shapes or SHAPES:
+        # Serve's routers outlive their cluster, so each cluster has a process of its own.
+        command = [sys.executable, "-m", "benchmarks.front", *given, name]
+        subprocess.run(command, check=True)
+
+
+def _measure_one(shape: Shape, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="batchyard-bench-") as folder, _environment():
         make_tiny_chat_model(Path(folder) / "tiny")
-        for name in options.shapes or SHAPES:
-            rate, cost = asyncio.run(
-                _measure(SHAPES[name], _catalog(Path(folder), options), options)
-            )
-            parts = ", ".join(f"{kind} {ms:.2f}" for kind, ms in sorted(cost.items()))
-            print(f"{name}: {rate:.0f} rows/s; ms of CPU per row: {parts}", flush=True)
+        rate, cost = asyncio.run(_measure(shape, _catalog(Path(folder), options), options))
+    parts = ", ".join(f"{kind} {ms:.2f}" for kind, ms in sorted(cost.items()))
+    print(f"{options.shapes[0]}: {rate:.0f} rows/s; ms of CPU per row: {parts}", flush=True)
 
 
 @contextlib.contextmanager
@@ -137,7 +147,6 @@ async def _measure(
         spy.send_signal(2)
         spy.wait()
     ray.shutdown()
-    _forget_serve()
     cost = {kind: 1000 * (now - before.get(kind, 0)) / options.rows for kind, now in after.items()}
     return options.rows / seconds, cost
 
@@ -145,13 +154,6 @@ async def _measure(
 def _line(shape: Shape, text: str) -> bytes:
     what = body(shape.kind, text, model=shape.kind, tokens=shape.tokens)
     return json.dumps({"custom_id": "row", "url": URLS[shape.kind], "body": what}).encode()
-
-
-def _forget_serve() -> None:
-    from ray.serve.context import _set_global_client
-
-    # Serve would look for the controller of this cluster in the next one.
-    _set_global_client(None)  # type: ignore[no-untyped-call]  # Ray's
 
 
 def _kind(process: psutil.Process) -> str:
@@ -177,7 +179,18 @@ def _spy(file: Path | None) -> "subprocess.Popen[Any] | None":
     replica = next(
         one for one in psutil.Process().children(recursive=True) if _kind(one) == "replica"
     )
-    command = ["py-spy", "record", "-r", "200", "-f", "raw", "-d", "1000", "-o", str(file)]
+    command = [
+        str(Path(sys.executable).with_name("py-spy")),
+        "record",
+        "-r",
+        "200",
+        "-f",
+        "raw",
+        "-d",
+        "1000",
+        "-o",
+        str(file),
+    ]
     return subprocess.Popen([*command, "-p", str(replica.pid)], stdout=sys.stderr)
 
 

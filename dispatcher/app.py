@@ -23,6 +23,7 @@ from dispatcher.lanes import ENTRYPOINT, LaneKeeper
 from dispatcher.leader import Leader
 from dispatcher.memory import memory_limit, messages_within
 from dispatcher.open_inputs import OpenInputs
+from dispatcher.pipelines import PipelineKeeper
 from dispatcher.planning import Planner
 from dispatcher.predictions import Predictions
 from dispatcher.reaper import Reaper
@@ -39,12 +40,14 @@ from shared.bus.event_messages import EventMessages
 from shared.bus.relay import Relay
 from shared.catalog import Catalog
 from shared.catalog_file import catalog_digest, load_catalog
+from shared.input.validation import Limits
 from shared.monitoring.trail import Trail
 from shared.outbound import Guard
 from shared.settings import open_storage
 from shared.slicing import SliceLimits
 from shared.state import Quota, State
 from shared.storage import Storage
+from shared.submission.additions import Additions
 from shared.submission.admission import NewBatchQuota
 from shared.tasks import end
 
@@ -211,7 +214,34 @@ def _build_leader(
         predictions=Predictions(state, settings.tenant_weights),
         job_records=JobRecords(services.cluster),
         engine_watch=EngineWatch(state, services.cluster, catalog),
+        pipelines=_build_pipelines(settings, catalog, services),
         bills=None if settings.bills == "none" else Bills(state, storage, catalog, settings.bills),
+    )
+
+
+def _build_pipelines(
+    settings: DispatcherSettings, catalog: Catalog, services: Services
+) -> PipelineKeeper:
+    additions = Additions(
+        services.state,
+        services.storage,
+        catalog,
+        limits=Limits(
+            settings.max_rows_per_batch,
+            settings.max_embedding_inputs,
+            custom_id_characters=settings.max_custom_id_characters,
+        ),
+        slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
+        max_input_bytes=settings.max_input_bytes,
+        quota=NewBatchQuota.of(settings, catalog),
+        places=settings.places,
+    )
+    return PipelineKeeper(
+        services.state,
+        services.storage,
+        catalog,
+        additions,
+        output_seconds=settings.output_seconds,
     )
 
 

@@ -11,6 +11,7 @@ from contextlib import aclosing
 import structlog
 
 from dispatcher.input_chunks import InputRefusedError, UnansweredError
+from dispatcher.made_inputs import made_input
 from shared import crash
 from shared.dataset.dataset import Dataset, PinnedDataset
 from shared.errors import BrokenObjectError, NotFoundError, TransientError
@@ -91,15 +92,8 @@ class DatasetInputs:
             await self._state.files.unreserve(key, f"{key}.json")
             raise
         crash.point("datasets.rendered")
-        file = FileRecord.stored(
-            file_id,
-            record.tenant,
-            stored,
-            bucket=self._storage.bucket,
-            created_at=int(time.time()),
-            seconds=self._file_seconds,
-            filename=f"{record.id}_input.jsonl",
-            purpose="batch",
+        file = made_input(
+            record, file_id, stored, storage=self._storage, seconds=self._file_seconds
         )
         await self._keep(file)
         crash.point("datasets.kept")

@@ -13,6 +13,7 @@ import structlog
 from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.manifests import batch_folder, manifest_key
 from shared.ledger.packs import is_pack, read_pack, without_inputs
+from shared.ledger.pipelines import pipeline_folder, pipeline_key
 from shared.state import BatchRecord, State
 from shared.state.files import deleted_key
 from shared.storage import Storage
@@ -46,6 +47,19 @@ async def forget_ended(state: State, storage: Storage, *, seconds: float) -> Non
                 await storage.remove(tombstones + await storage.keys(batch_folder(one.id)))
             await state.batches.forget(ids)
             log.info("batches.forgotten", batches=len(ids))
+
+
+async def forget_pipelines(state: State, storage: Storage, *, seconds: float) -> None:
+    """Forget pipelines that ended more than `seconds` ago. Their batches are forgotten as others.
+
+    S3 goes first, and there what was declared.
+    """
+    while pipeline_ids := await state.pipelines.ended_before(time.time() - seconds):
+        for pipeline_id in pipeline_ids:
+            await storage.remove([pipeline_key(pipeline_id)])
+            await storage.remove(await storage.keys(pipeline_folder(pipeline_id)))
+            await state.pipelines.forget(pipeline_id)
+        log.info("pipelines.forgotten", pipelines=len(pipeline_ids))
 
 
 async def _together(

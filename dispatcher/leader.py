@@ -6,6 +6,7 @@ from dispatcher.bills import Bills
 from dispatcher.duties import repeat
 from dispatcher.engine_watch import EngineWatch
 from dispatcher.job_records import JobRecords
+from dispatcher.pipelines import PipelineKeeper
 from dispatcher.predictions import Predictions
 from dispatcher.reaper import Reaper
 from dispatcher.rounds import Rounds
@@ -34,10 +35,11 @@ class Leader:
         job_records: JobRecords | None = None,
         engine_watch: EngineWatch | None = None,
         bills: Bills | None = None,
+        pipelines: PipelineKeeper | None = None,
     ) -> None:
         """Without `job_records`, Ray keeps them; without `engine_watch`, nobody sees engines.
 
-        Without `bills`, nobody writes any.
+        Without `bills`, nobody writes any; without `pipelines`, nobody hands on any rows.
         """
         self._rounds = rounds
         self._windows = windows
@@ -47,6 +49,7 @@ class Leader:
         self._job_records = job_records
         self._engine_watch = engine_watch
         self._bills = bills
+        self._pipelines = pipelines
         #: Whether the duties are under way.
         self.leads = False
 
@@ -55,10 +58,12 @@ class Leader:
         ray = [] if self._job_records is None else [self._job_records.forget]
         engines = [] if self._engine_watch is None else [self._engine_watch.look]
         bills = [] if self._bills is None else [self._bills.write]
+        pipelines = [] if self._pipelines is None else [self._pipelines.run()]
         duties = [
             asyncio.create_task(duty)
             for duty in (
                 self._rounds.run(),
+                *pipelines,
                 # These two return only when Redis is lost.
                 repeat(self._windows.watch, every_seconds=1),
                 repeat(self._deliverer.deliver, every_seconds=1),

@@ -1,18 +1,18 @@
 """The input file of an open batch: its additions one after the other, made when the batch ends."""
 
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 
 import structlog
 
+from dispatcher.made_inputs import made_input
 from shared import crash
 from shared.errors import BrokenObjectError, NotFoundError, TransientError
 from shared.ledger.additions import addition_key, read_addition
 from shared.ledger.file_records import write_file
 from shared.retention import RESERVED_SECONDS
 from shared.settings import THIRTY_DAYS
-from shared.state import BatchRecord, FileRecord, State
+from shared.state import BatchRecord, State
 from shared.storage import Storage
 
 log = structlog.get_logger()
@@ -51,15 +51,8 @@ class OpenInputs:
 
     async def _write(self, record: BatchRecord, file_id: str, key: str) -> None:
         stored = await self._storage.upload(key, self._lines(record))
-        file = FileRecord.stored(
-            file_id,
-            record.tenant,
-            stored,
-            bucket=self._storage.bucket,
-            created_at=int(time.time()),
-            seconds=self._file_seconds,
-            filename=f"{record.id}_input.jsonl",
-            purpose="batch",
+        file = made_input(
+            record, file_id, stored, storage=self._storage, seconds=self._file_seconds
         )
         await write_file(self._storage, file)
         crash.point("open_inputs.written")

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import structlog
 
-from dispatcher.forgetting import forget_ended
+from dispatcher.forgetting import forget_ended, forget_pipelines
 from shared import crash
 from shared.errors import NotFoundError
 from shared.ledger.packs import is_pack, save_manifests
@@ -52,8 +52,9 @@ class Reaper:
             log.info("files.expired", files=len(files))
 
     async def forget(self) -> None:
-        """Forget batches that ended long ago."""
+        """Forget batches and pipelines that ended long ago."""
         await forget_ended(self._state, self._storage, seconds=self._batch_seconds)
+        await forget_pipelines(self._state, self._storage, seconds=self._batch_seconds)
 
     async def sweep(self) -> None:
         """Delete objects and prefixes that nothing refers to any more."""

@@ -30,6 +30,7 @@ from gateway.own_adapters import require_adapter, require_takers
 from gateway.route_docs import form_body
 from shared import crash, ids
 from shared.errors import BrokenObjectError, CallerError, NotFoundError
+from shared.ledger.file_records import note_deletion
 from shared.openai.shapes import CursorPage, Deleted, File
 from shared.state import FileRecord
 
@@ -154,11 +155,7 @@ async def retrieve_file(file_id: str, tenant: Tenant, services: Use) -> File:
 async def delete_file(file_id: str, tenant: Tenant, services: Use) -> Deleted:
     """Delete a file. Batches that already read it read it to its end."""
     file = await live_file(services.state, tenant, file_id)
-    # Before Redis, because a rebuild of Redis would bring back what S3 still has.
-    if file.has_record:
-        await services.storage.remove([file.record_key])
-    else:
-        await services.storage.put(file.deleted_key, b"")
+    await note_deletion(services.storage, file)
     crash.point("files.record_removed")
     await services.state.files.delete(tenant, file_id)
     crash.point("files.deleted")

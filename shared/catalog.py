@@ -33,6 +33,8 @@ from shared.openai.row_rules import RowRules
 #: Changes with what lane jobs and engines say to each other, so that no lane job calls an engine
 #: that an older version deployed.
 _ENGINE_PROTOCOL = 3
+#: What a pool's entry says besides what its engines are started with.
+_NOT_AN_ENGINES = {"price_per_hour", "machine", "max_machines"}
 #: Rows that an engine computes at once where the catalog does not say it. vLLM's own guess is too
 #: low for batches.
 DEFAULT_SEATS = 256
@@ -102,6 +104,10 @@ class Pool(_Strict):
     resources: dict[str, Annotated[float, Field(gt=0)]] = {}
     label_selector: dict[str, str] = {}
     price_per_hour: float = Field(default=0, ge=0)
+    #: What the largest machine of the pool has, and how many machines there are at most; unknown if
+    #: empty. Only `worker check` looks at them.
+    machine: dict[str, Annotated[float, Field(gt=0)]] = {}
+    max_machines: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> Self:
@@ -387,7 +393,7 @@ class Catalog(_Strict):
                 del what[field]
         what["protocol"] = _ENGINE_PROTOCOL
         pool = self.pools[lane.pool]
-        what["pool"] = pool.model_dump(mode="json", exclude={"price_per_hour"})
+        what["pool"] = pool.model_dump(mode="json", exclude=_NOT_AN_ENGINES)
         text = json.dumps(what, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 

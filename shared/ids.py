@@ -15,7 +15,7 @@ _BASE62 = string.digits + string.ascii_letters
 _ROW_DIGITS = 8
 
 
-_ID = re.compile(r"(?:batch|upload|part|we|wh|key)_[0-9a-f]{24,32}|file-[0-9A-Za-z]{22}")
+_ID = re.compile(r"(?:batch|upload|part|we|wh|key|pipe)_[0-9a-f]{24,32}|file-[0-9A-Za-z]{22}")
 
 
 def is_id(text: str) -> bool:
@@ -51,6 +51,21 @@ def open_file_id(batch: str) -> str:
 def retry_file_id(batch: str) -> str:
     """The id of the input that is created for a batch that retries another."""
     return _file_id(_digest("retry", batch))
+
+
+def pipeline_id(tenant: str, message_id: str) -> str:
+    """`pipe_` and 32 hex digits; the same call of the same tenant is the same pipeline."""
+    return f"pipe_{_digest('pipeline', tenant, message_id)[:32]}"
+
+
+def stage_message_id(pipeline: str, stage: int) -> str:
+    """The message id of the batch that is a stage of the pipeline."""
+    return f"pipeline:{pipeline}:{stage}"
+
+
+def pipeline_file_id(pipeline: str, kind: str) -> str:
+    """The id of a pipeline's `output` or `error` file."""
+    return _file_id(_digest("pipeline", pipeline, kind))
 
 
 def new_file_id() -> str:

@@ -4,10 +4,11 @@ Prints last what failed: whoever keeps only the end of a long output must see it
 
     python -m tests [--checked] [arguments for each]
 
-One part holds what starts engines, one what speaks to whole fleets without engines, and one the
-rest, with `--checked` less what `make check` runs. The next part begins when one has ended. All
-three at once take longer on two cores: what starts then meets its time limits, and what idles
-computes, too. Exits with the worst of their codes.
+One part holds what starts engines, two what speaks to whole fleets without engines (what breaks
+them, and what they promise), and one the rest, with `--checked` less what `make check` runs. The
+next part begins when one has ended, the longest first. All at once take longer on two cores: what
+starts then meets its time limits, and what idles computes, too. Exits with the worst of their
+codes.
 """
 
 import asyncio
@@ -18,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _TESTS = Path(__file__).parent
-_ENGINES, _FLEETS, _OTHERS = "engines", "fleets", "others"
-_PARTS = {_ENGINES: ("engine", "e2e"), _FLEETS: ("contract", "faults", "chaos")}
+_ENGINES, _FAULTS, _DOORS, _OTHERS = "engines", "faults", "doors", "others"
+_PARTS = {_ENGINES: ("engine", "e2e"), _FAULTS: ("faults", "chaos"), _DOORS: ("contract",)}
 _CHECKED = ("architecture", "unit")
 _AT_A_TIME = 2
 #: pytest's exit code for "no tests were collected": `-k` may name tests of one part alone.
@@ -80,7 +81,7 @@ async def _main(arguments: Sequence[str]) -> int:
     }
     codes: dict[str, int] = {}
 
-    waiting = iter((_ENGINES, _OTHERS, _FLEETS))
+    waiting = iter((_ENGINES, _OTHERS, _FAULTS, _DOORS))
 
     async def run() -> None:
         for name in waiting:

@@ -1,7 +1,7 @@
 """Checks a catalog's engine arguments against vLLM's own, before an engine starts with them.
 
-It knows their names, types and simple limits. What depends on the model's weights shows only when
-the model loads.
+It knows their names, types and simple limits, and what each engine takes of its pool. What depends
+on the model's weights shows only when the model loads.
 """
 
 import dataclasses
@@ -18,10 +18,14 @@ from shared.catalog import Catalog, Model
 from shared.catalog_file import CatalogError, Marks, catalog_lines, load_catalog, tasks_in
 from shared.openai.endpoints import Task, endpoints_of
 from worker.engine_endpoints import not_answered
+from worker.engine_need import needs
 
 
 def check_catalog(path: Path) -> int:
-    """Print a line for each problem, or `ok`. The exit code is 2 if there is a problem."""
+    """Print what each engine takes, and a line for each problem, or `ok`.
+
+    The exit code is 2 if there is a problem.
+    """
     try:
         catalog = load_catalog(path)
     except CatalogError as error:
@@ -39,7 +43,8 @@ def check_catalog(path: Path) -> int:
         for argument, reason in _problems(model, known)
     ]
     problems += _endpoint_problems(path, marks, catalog)
-    print("\n".join(problems) or "ok")
+    problems += _room_problems(path, marks, catalog)
+    print("\n".join([*map(str, needs(catalog)), *(problems or ["ok"])]))
     return 2 if problems else 0
 
 
@@ -68,6 +73,15 @@ def _endpoint_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[s
             yield f"{path}:{marks.line(at)}: models.{name}.{field}: " + not_answered(
                 missing, answered
             )
+
+
+def _room_problems(path: Path, marks: Marks, catalog: Catalog) -> Iterator[str]:
+    """Models that no machine of a pool of theirs can hold, as far as the pool says what it has."""
+    for need in needs(catalog):
+        if reason := need.problem:
+            at = ("models", need.model.name, "pools")
+            where = f"models.{need.model.name}: on pool `{need.pool_name}`"
+            yield f"{path}:{marks.line(at)}: {where}: {reason}"
 
 
 def _tasks(model: Model) -> tuple[Task, ...] | None:

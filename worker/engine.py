@@ -63,6 +63,7 @@ from worker.entrance import Entrance, Guest, WithdrawnError
 from worker.fronts import FrontGoneError, Fronts
 from worker.grammar_gate import GrammarGate, needs_trials, tokenizer_description
 from worker.grammars import grammars
+from worker.known_failures import explained
 from worker.leftovers import logs_of_ray, sweep_leftovers
 from worker.live_calls import LiveCalls
 from worker.live_control import Goals, Yielding
@@ -325,6 +326,8 @@ class BatchServer(LLMServer):
             try:
                 answer = await (self._fronts or self._openai).answer(url, body, request_id)
                 _require_wanted()
+                if not self._client.errored:
+                    answer = explained(body, answer)
                 result = bounded_result(self._rules, answer)
             finally:
                 # The row may run again already while this run of it is being cancelled.

@@ -13,7 +13,7 @@ from ray.serve.schema import LoggingConfig
 from shared.catalog import Catalog, Lane, Model, Pool
 from worker.drain import END_SECONDS
 from worker.engine_environment import replica_environment
-from worker.engine_placement import bundles_of
+from worker.engine_placement import bundles_of, processors_of
 from worker.engine_replica import EngineReplica
 from worker.engine_sizes import ROWS_PER_ENGINE_CALL
 from worker.engine_status import DEPLOYMENT
@@ -47,8 +47,7 @@ def deploy(catalog: Catalog, lane: Lane) -> None:
 
 def serve_options(model: Model, pool: Pool) -> dict[str, Any]:
     """The options of the deployment."""
-    # The replica has a processor, and so has each of its front processes.
-    processors = 0 if "CPU" in pool.resources else _processors(model)
+    processors = processors_of(model, pool)
     options: dict[str, Any] = {
         "max_ongoing_requests": _MAX_CALLS,
         "health_check_period_s": 2,
@@ -80,7 +79,3 @@ def serve_options(model: Model, pool: Pool) -> dict[str, Any]:
     if pool.label_selector:
         options["placement_group_bundle_label_selector"] = [dict(pool.label_selector)]
     return options
-
-
-def _processors(model: Model) -> int:
-    return 1 if model.fronts == 1 else 1 + model.fronts

@@ -4,6 +4,7 @@ Ray's own LLM library says the same (a test holds one against the other), but to
 vLLM, ten seconds of each cold start.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared.catalog import Model, Pool
@@ -35,3 +36,40 @@ def bundles_of(model: Model, pool: Pool, processors: int) -> list[dict[str, floa
             bundle.setdefault(f"accelerator_type:{pool.accelerator_type}", 0.001)
     bundles[0] = {"GPU": 0, **bundles[0], "CPU": bundles[0].get("CPU", 0) + processors}
     return bundles
+
+
+def processors_of(model: Model, pool: Pool) -> int:
+    """The processors that a replica needs besides its workers, for itself and its fronts."""
+    if "CPU" in pool.resources:
+        return 0
+    return 1 if model.fronts == 1 else 1 + model.fronts
+
+
+def machines_for(bundles: Sequence[Mapping[str, float]], pool: Pool) -> int | None:
+    """How many machines of the pool these bundles take; None if one of them fits on none.
+
+    Each bundle is on one machine. The pool says what a machine has, or this is 1.
+    """
+    if not pool.machine:
+        return 1
+    whole = dict(pool.machine)
+    if pool.accelerator_type:
+        whole.setdefault(f"accelerator_type:{pool.accelerator_type}", 1)
+    machines: list[dict[str, float]] = []
+    for bundle in bundles:
+        place = next((one for one in machines if _fits(bundle, one)), None)
+        if place is None:
+            if not _fits(bundle, whole):
+                return None
+            machines.append(place := dict(whole))
+        for name, amount in bundle.items():
+            place[name] = place.get(name, 0) - amount
+    return len(machines)
+
+
+#: Ray counts resources in ten thousandths.
+_SMALLEST = 1e-4
+
+
+def _fits(bundle: Mapping[str, float], machine: Mapping[str, float]) -> bool:
+    return all(amount <= machine.get(name, 0) + _SMALLEST / 2 for name, amount in bundle.items())

@@ -23,6 +23,7 @@ from shared.openai.row_limits import RowLimits
 from worker.engine_errors import Answer
 from worker.engine_results import SERVER_ERROR, refusal
 from worker.grammars import Grammar
+from worker.known_failures import HALF_A_PAIR, has_half_a_pair
 
 log = structlog.get_logger()
 
@@ -74,6 +75,8 @@ class GrammarGate:
     async def refused(self, tenant: str, grammars: Iterable[Grammar]) -> Answer | None:
         """The result of a request with a grammar that costs too much; None if none does."""
         for grammar in grammars:
+            if has_half_a_pair(grammar.text):
+                return refusal(HALF_A_PAIR, param=grammar.param)
             if grammar.is_untried:
                 return refusal(
                     "Schemas with `patternProperties` are not taken, because nothing bounds what "

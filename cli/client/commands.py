@@ -14,6 +14,7 @@ from cli.client import (
     fleet_commands,
     model_commands,
     open_commands,
+    pipeline_commands,
     prepare,
     run_commands,
     usage_commands,
@@ -60,6 +61,7 @@ def add_to(app: typer.Typer) -> None:
     for panel, commands in _PANELS.items():
         for command in commands:
             app.command(rich_help_panel=panel)(command)
+    app.add_typer(pipeline_commands.app, name="pipeline", rich_help_panel="Your batches")
     app.add_typer(file_commands.app, name="files", rich_help_panel=_OTHERS)
     app.add_typer(webhook_commands.app, name="webhooks", rich_help_panel=_OTHERS)
     app.add_typer(context_commands.app, name="context", rich_help_panel=_OTHERS)

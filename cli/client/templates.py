@@ -20,19 +20,7 @@ class RowTemplate(NamedTuple):
 
 def read_template(path: Path) -> RowTemplate:
     """The template file. Raises InvalidInputError that names it."""
-    import yaml
-
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInputError(f"--template {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"--template {path}: it is no UTF-8 text.") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        reason = getattr(error, "problem", None) or "it is no YAML"
-        raise InvalidInputError(f"--template {path}{where}: {reason}.") from error
+    found = read_yaml(path, "--template ")
     if not isinstance(found, dict) or not isinstance(found.get("template"), dict):
         raise InvalidInputError(
             f"--template {path}: there is no 'template'. Write the body of a request below it:\n"
@@ -51,3 +39,20 @@ def read_template(path: Path) -> RowTemplate:
         raise InvalidInputError(f"--template {path}: 'endpoint' must be a text.")
     output = found.pop("output", None)
     return RowTemplate(endpoint, {str(name): value for name, value in found.items()}, output)
+
+
+def read_yaml(path: Path, option: str = "") -> Any:
+    """What a file in YAML or JSON says. Raises InvalidInputError that names it."""
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInputError(f"{option}{path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{option}{path}: it is no UTF-8 text.") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or "it is no YAML"
+        raise InvalidInputError(f"{option}{path}{where}: {reason}.") from error

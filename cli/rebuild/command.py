@@ -43,6 +43,7 @@ _LINES = (
     ("files_deleted", "files had been deleted"),
     ("keys", "API keys"),
     ("tenants", "tenants with settings of their own, and those for every tenant"),
+    ("pipelines", "pipelines"),
     ("webhook_endpoints", "webhook endpoints"),
     ("webhook_endpoints_deleted", "webhook endpoints had been deleted"),
     ("objects_orphaned", "objects that no file has, to be swept"),

@@ -9,6 +9,7 @@ import stamina
 from cli.rebuild.batches import BatchRestore
 from cli.rebuild.damage import Damage
 from cli.rebuild.files import FileRestore
+from cli.rebuild.pipelines import PipelineRestore
 from cli.rebuild.report import Damaged, Progress, Report
 from shared import crash
 from shared.errors import BrokenObjectError, NotFoundError, SetupError
@@ -67,6 +68,7 @@ class Rebuild:
         await self._restore_keys()
         await self._restore_tenants()
         await self._restore_webhooks()
+        await self._pipelines().run()
         await batches.run()
         crash.point("rebuild.batches_done")
         await files.run()
@@ -79,9 +81,13 @@ class Rebuild:
         """Count what `run` would do, and change nothing."""
         await BatchRestore(self._state, self._storage, self._report, base=0).count()
         await FileRestore(self._state, self._storage, self._report).count()
+        await self._pipelines().count()
         for name, prefix in (("keys", KEYS), ("tenants", TENANTS), ("webhook_endpoints", WEBHOOKS)):
             async for page in self._storage.pages(prefix):
                 self.counts[name] += len(page)
+
+    def _pipelines(self) -> PipelineRestore:
+        return PipelineRestore(self._state, self._storage, self._report, self._damage)
 
     async def _take_number(self) -> int:
         """One more than any rebuild of this bucket has had."""

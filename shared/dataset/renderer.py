@@ -6,12 +6,10 @@ address, a limit of memory, and a limit of time for each row. It reads by asking
 
 import os
 import random
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from types import FrameType
 from typing import TypeVar
 
 import msgspec
@@ -27,6 +25,7 @@ from shared.dataset.formats import (
 )
 from shared.dataset.frames import Done, Job, Kind, Problem, encoded, frame
 from shared.dataset.pipes import Pipes, RemoteFile, begin
+from shared.dataset.row_time import bounded, heed_row_time
 from shared.dataset.template import (
     ROW,
     MalformedTemplateError,
@@ -39,8 +38,6 @@ T = TypeVar("T")
 
 _LINES_BYTES = 1024 * 1024
 _MAX_COLUMNS_TOLD = 30
-#: How many times the time that it may take ends the process.
-_TIMES_TO_THE_END = 2
 
 
 class Rendering:
@@ -157,7 +154,7 @@ class Rendering:
         return str(value)
 
     def _timed(self, work: Callable[[], T]) -> T:
-        return _bounded(self._job.row_seconds, work)
+        return bounded(self._job.row_seconds, work)
 
     def _tell_of_row(self, number: int, fault: RowError) -> None:
         message = f"Row {number}, {fault.param}: {fault.reason}."
@@ -191,34 +188,15 @@ def _draw(seed: int, number: int) -> float:
     return random.Random(seed << 64 | number).random()
 
 
-def _bounded(seconds: float, work: Callable[[], T]) -> T:
-    """What `work` returns. Raises TimeoutError, or ends the process, if it takes too long.
-
-    The seconds are a processor's: a machine that stands still is not the tenant's fault.
-    """
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    # Code that no handler interrupts, as a power of huge numbers, ends with the process.
-    signal.setitimer(signal.ITIMER_PROF, _TIMES_TO_THE_END * seconds)
-    try:
-        return work()
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _too_slow(_: int, __: FrameType | None) -> None:
-    raise TimeoutError
-
-
 def main() -> None:
     """Do the job that the parent sends."""
     pipes = Pipes(sys.stdin.buffer, sys.stdout.buffer)
     try:
         job = begin(pipes, Job)
-        signal.signal(signal.SIGVTALRM, _too_slow)
+        heed_row_time()
         try:
             # Jinja computes what is constant while it compiles.
-            rendering = _bounded(job.row_seconds, partial(Rendering, job, pipes))
+            rendering = bounded(job.row_seconds, partial(Rendering, job, pipes))
         except MalformedTemplateError as fault:
             problem = Problem("invalid_template", f"{fault}.", f"input.{fault.problem.param}")
             pipes.send(encoded(Kind.PROBLEM, problem))

@@ -72,6 +72,24 @@ def syntax_problem(template: Mapping[str, Any], filter_: str | None) -> SyntaxPr
     return None
 
 
+def used_names(template: Mapping[str, Any], filter_: str | None = None) -> dict[str, str]:
+    """The names that a template and a filter use, each with its place. Runs nothing of them.
+
+    Names that they define themselves are left out. Raises MalformedTemplateError.
+    """
+    environment, found = _environment(), dict[str, str]()
+    texts = list(_texts(template, "template", 0))
+    if filter_ is not None:
+        texts.append(("filter", f"{{{{ {filter_} }}}}"))
+    for param, text in texts:
+        names = list(_parsed(environment, param, text).find_all(jinja2.nodes.Name))
+        own = {one.name for one in names if one.ctx != "load"}
+        for one in names:
+            if one.name not in own:
+                found.setdefault(one.name, param)
+    return found
+
+
 class RowTemplate:
     """Makes the body of each row's request. Raises MalformedTemplateError."""
 

@@ -11,6 +11,14 @@ async def write_file(storage: Storage, file: FileRecord) -> None:
     await storage.put(file.record_key, encoded(file.to_fields()))
 
 
+async def note_deletion(storage: Storage, file: FileRecord) -> None:
+    """Let no rebuild of Redis bring the file back. Call it before deleting it there."""
+    if file.has_record:
+        await storage.remove([file.record_key])
+    else:
+        await storage.put(file.deleted_key, b"")
+
+
 async def read_file(storage: Storage, key: str) -> FileRecord:
     """The file whose object has this key. Raises NotFoundError and BrokenObjectError."""
     record_key = f"{key}.json"

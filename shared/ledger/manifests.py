@@ -59,6 +59,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     output: str = ""
     #: The model of an open batch, whose rows come in additions; empty for any other.
     open_model: str = ""
+    #: The pipeline that the batch is a stage of; it alone adds rows.
+    pipeline: str = ""
 
 
 def to_manifest(record: Mapping[str, str]) -> Manifest:

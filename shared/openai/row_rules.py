@@ -20,6 +20,7 @@ from shared.openai.row_limits import RowLimits, int_of
 _MAX_NAME = 64
 #: Fields that vLLM and OpenAI once had, which vLLM now ignores without a word, and the new names.
 FORMER_NAMES: Mapping[str, str] = {
+    "activation": "use_activation",
     "function_call": "tool_choice",
     "functions": "tools",
     "guided_choice": "structured_outputs.choice",
@@ -28,6 +29,8 @@ FORMER_NAMES: Mapping[str, str] = {
     "guided_json": "structured_outputs.json",
     "guided_regex": "structured_outputs.regex",
     "guided_whitespace_pattern": "structured_outputs.whitespace_pattern",
+    "normalize": "use_activation",
+    "softmax": "use_activation",
     "structural_tag": "structured_outputs.structural_tag",
 }
 #: What pydantic reads as true.

@@ -211,6 +211,8 @@ class Batch(_Shape):
     paused: bool = Field(default=False, exclude_if=lambda paused: not paused)
     #: Not in OpenAI's API, and only present while the batch takes rows.
     open: bool = Field(default=False, exclude_if=lambda is_open: not is_open)
+    #: Not in OpenAI's API, and only present if the batch is a stage of that pipeline.
+    pipeline: str | None = Field(default=None, exclude_if=lambda one: one is None)
     #: Not in OpenAI's API, and only present if there is one and the batch has not ended.
     warnings: list[BatchWarning] = Field(default=[], exclude_if=lambda warnings: not warnings)
     #: Not in OpenAI's API, and only present while the batch runs and the lane's pace is known.

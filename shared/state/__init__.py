@@ -19,6 +19,7 @@ from shared.state.limits import (
     RateStatus,
 )
 from shared.state.live_calls import LiveCallLimits, TooManyCalls
+from shared.state.pipelines import PipelineRecord
 from shared.state.state import Bells, MovedError, State
 from shared.state.streams import Stream, Streams
 from shared.state.tenants import Usage
@@ -43,6 +44,7 @@ __all__ = [
     "PackedAcceptance",
     "PartRecord",
     "Pin",
+    "PipelineRecord",
     "QueueFullError",
     "Quota",
     "QuotaKind",

@@ -130,6 +130,7 @@ def to_openai(fields: Mapping[str, str]) -> Batch:
             "warnings": warnings_of(fields),
             "predicted": predicted_of(fields),
             "open": takes_rows(fields),
+            "pipeline": fields.get("pipeline"),
             "cost": _cost(fields),
             "table": json.loads(fields["table"]) if "table" in fields else None,
         }

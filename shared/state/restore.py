@@ -19,6 +19,7 @@ from shared.state.client import Client
 from shared.state.engines import Engines
 from shared.state.files import FileRecord
 from shared.state.lanes import Lanes
+from shared.state.pipelines import Pipelines
 from shared.state.scripts import Scripts, pairs
 from shared.state.slices import pending_key
 from shared.state.tenants import Tenants
@@ -126,6 +127,19 @@ class Restore:
             job = await lanes.job(lane)
             await lanes.open_job(lane, job.id, "")
             await claims.reap(lane, all_claims=True)
+
+    async def pipeline(
+        self,
+        pipeline_id: str,
+        tenant: str,
+        created_at: int,
+        fields: Mapping[str, str | int],
+        *,
+        ended_at: int | None,
+    ) -> None:
+        """Write a pipeline's record as S3 has it."""
+        pipelines = Pipelines(self._redis, self._scripts, self._namespace)
+        await pipelines.write(pipeline_id, tenant, created_at, fields, ended_at=ended_at)
 
     async def raise_numbers(self, batch_ids: Sequence[str], base: int) -> None:
         """Give the next event of ended batches a number that was never used."""

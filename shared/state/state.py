@@ -30,6 +30,7 @@ from shared.state.limits import Limits, QueueFullError, Quota
 from shared.state.live_calls import LiveCalls
 from shared.state.outbox import Outbox
 from shared.state.paces import Paces
+from shared.state.pipelines import Pipelines
 from shared.state.positions import Positions
 from shared.state.rebuild_notes import RebuildNotes
 from shared.state.remakes import Remakes
@@ -89,6 +90,7 @@ class State:
         self.claims = Claims(self._redis, scripts, namespace)
         self.controls = Controls(scripts)
         self.positions = Positions(self._redis, namespace)
+        self.pipelines = Pipelines(self._redis, scripts, namespace)
         self.paces = Paces(self._redis, namespace)
         self.sessions = Sessions(self._redis, namespace)
         self.engines = Engines(self._redis, scripts, namespace)

@@ -37,6 +37,7 @@ from shared.ledger.additions import (
 )
 from shared.lifecycle import Status
 from shared.openai.endpoints import ENDPOINTS
+from shared.openai.shapes import BatchError
 from shared.slices import Copy, Slice
 from shared.slicing import SliceLimits, Slicer
 from shared.state import BatchRecord, State
@@ -135,19 +136,41 @@ class Additions:
                     return Added(record, len(new), repeated)
                 await catch_up(self._state, self._storage, record)
 
-    def _rows(self, batch: BatchRecord, body: bytes, adapters: frozenset[str]) -> list[_New]:
-        """The rows of a body. Raises InvalidInputError."""
+    async def refused(self, batch: BatchRecord, lines: Sequence[bytes]) -> dict[int, BatchError]:
+        """Which of these lines the batch would not take, by their places from 0, and why."""
+        await self._state.tenants.look()
+        adapters = await adapters_of(self._state, self._rules, batch.tenant)
+        return await asyncio.to_thread(self._refused, batch, lines, adapters)
+
+    def _refused(
+        self, batch: BatchRecord, lines: Sequence[bytes], adapters: frozenset[str]
+    ) -> dict[int, BatchError]:
+        check = self._check(batch, adapters, rows=len(lines), problems=len(lines))
+        check.feed(b"".join(line + b"\n" for line in lines))
+        found: dict[int, BatchError] = {}
+        for one in check.problems:
+            if one.line is not None:
+                found.setdefault(one.line - 1, one)
+        return found
+
+    def _check(
+        self, batch: BatchRecord, adapters: frozenset[str], *, rows: int, problems: int
+    ) -> InputCheck:
         settings = self._state.tenants.of(batch.tenant)
         model, endpoint = batch.fields["open_model"], batch.fields["endpoint"]
         usable = self._rules.endpoints(settings, adapters)
-        check = InputCheck(
+        return InputCheck(
             endpoint=endpoint,
             models={model: usable[model]} if model in usable else {},
             limits=self._limits.of_tenant(settings.custom_id_characters)._replace(
-                rows=MAX_ADDITION_ROWS, problems=_MAX_NAMED
+                rows=rows, problems=problems
             ),
             rules=self._rules.of(batch.tenant, adapters),
         )
+
+    def _rows(self, batch: BatchRecord, body: bytes, adapters: frozenset[str]) -> list[_New]:
+        """The rows of a body. Raises InvalidInputError."""
+        check = self._check(batch, adapters, rows=MAX_ADDITION_ROWS, problems=_MAX_NAMED)
         found = check.feed(b"".join(line + b"\n" for line in _lines_of(body))) + check.finish()
         if problems := check.problems:
             said = "; ".join(

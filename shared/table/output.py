@@ -103,7 +103,7 @@ def wanted_table(
 
     `places` are the tenant's own. Raises InvalidInputError that names the field.
     """
-    schema = output.answer_schema or _schema_of(template or {})
+    schema = output.answer_schema or template_schema(template or {})
     try:
         shape = None if schema is None else shape_of(schema)
     except MalformedSchemaError as error:
@@ -160,7 +160,7 @@ def _default(
     return [Column(_name_of(source), source) for source in (*sources, *_OF_ERRORS)]
 
 
-def _schema_of(template: Mapping[str, Any]) -> dict[str, Any] | None:
+def template_schema(template: Mapping[str, Any]) -> dict[str, Any] | None:
     """The schema that a template asks the model for."""
     form = template.get("response_format")
     wanted = form.get("json_schema") if isinstance(form, dict) else None

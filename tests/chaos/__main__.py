@@ -36,6 +36,7 @@ def main() -> int:
         help="first die at each named point N times: on the first passage, on the second, …",
     )
     parser.add_argument("--kills", type=int, default=0, help="end early, after this many kills")
+    parser.add_argument("--only", metavar="PROCESS", help="kill this one, and break nothing else")
     parser.add_argument("--gap", type=float, help="seconds between faults, on average: 2, or 10")
     parser.add_argument(
         "--armed", action="store_true", help="every process dies at a named point, again and again"
@@ -69,6 +70,7 @@ def main() -> int:
         always_armed=options.armed,
         is_real=options.engine == "real",
         kills=options.kills,
+        only=options.only,
     )
     outcome = asyncio.run(run(intent, say))
     code = _tell(outcome, folder, options.seed)

@@ -27,6 +27,7 @@ from shared.bus import messages, topology
 from shared.errors import TransientError
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
+from shared.submission.additions import MAX_ADDITION_BYTES
 from tests.chaos.fleet import (
     REPLY_QUEUE_ARGUMENTS,
     TENANTS,
@@ -217,11 +218,12 @@ class Clients:
         path, left = f"/v1/batches/{intent['batch']}", intent["rows"]
         while left:
             count = dice.randint(1, len(left))
-            body = _input({**intent, "rows": left[:count]})
+            while len(body := _input({**intent, "rows": left[:count]})) > MAX_ADDITION_BYTES:
+                count //= 2
             for _ in range(dice.choice((1, 1, 2))):
                 answer = await self._insist(tenant, "POST", f"{path}/requests", content=body)
-                if answer.status_code != _OK:
-                    self.published.note("surprise", path=path, said=answer.text)
+                if (status := answer.status_code) != _OK:
+                    self.published.note("surprise", path=path, status=status, said=answer.text)
             left = left[count:]
             await asyncio.sleep(dice.uniform(0, 0.5))
         await self._steer(intent, "/close", None)

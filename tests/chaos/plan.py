@@ -116,6 +116,13 @@ def room(process: str) -> str:
     return process.rpartition("-")[0] if process != LANE_JOB else "lane_job"
 
 
+def only_kills(aims: Aims, target: str) -> Aims:
+    """These aims, with nothing but kills of one process of theirs, or ValueError."""
+    if target not in aims.killed:
+        raise ValueError(f"there is no {target!r}; there are {', '.join(aims.killed)}")
+    return aims._replace(killed={target: 1}, kinds={"kill": 1})
+
+
 def plan(seed: int, seconds: float, *, gap_seconds: float = 2.0, aims: Aims = STUB) -> list[Fault]:
     """The faults of a run of so many seconds, in the order of time."""
     dice = random.Random(seed)

@@ -32,6 +32,7 @@ from tests.chaos.plan import (
     LANE_JOB,
     RAY_TARGETS,
     Fault,
+    only_kills,
     plan,
     point_by_point,
     room,
@@ -72,6 +73,8 @@ class Options(NamedTuple):
     is_real: bool = False
     #: The run ends after this many kills.
     kills: int = 0
+    #: Nothing but this process is hit, and it is killed.
+    only: str | None = None
 
 
 class Outcome(NamedTuple):
@@ -217,7 +220,8 @@ async def _break(
     places, nowhere = point_by_point(options.seed), repeat("")
     if options.always_armed:
         fleet.arming = lambda process: next(places.get(room(process), nowhere))
-    faults = plan(options.seed, options.seconds, gap_seconds=options.gap_seconds, aims=fleet.aims)
+    aims = fleet.aims if options.only is None else only_kills(fleet.aims, options.only)
+    faults = plan(options.seed, options.seconds, gap_seconds=options.gap_seconds, aims=aims)
     async with asyncio.TaskGroup() as group:
         for number, fault in enumerate(faults):
             await asyncio.sleep(max(0.0, fault.at - (time.monotonic() - began)))

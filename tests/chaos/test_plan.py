@@ -1,7 +1,9 @@
 from collections import Counter
 from itertools import islice
 
-from tests.chaos.plan import REAL, STUB, plan, point_by_point
+import pytest
+
+from tests.chaos.plan import REAL, STUB, only_kills, plan, point_by_point
 from tests.chaos.points import POINTS
 
 HOUR = 3600.0
@@ -40,6 +42,14 @@ def test_a_real_engines_plan_leaves_out_what_only_a_made_up_one_has() -> None:
 
     assert {"gateway-1", "dispatcher-2", "redis", "rabbitmq", "ceph", "lane-job>s3"} <= targets
     assert not targets & {"engine", "cluster", "lane-job>engine"}
+
+
+def test_one_process_may_be_all_that_is_hit() -> None:
+    faults = plan(7, HOUR, aims=only_kills(STUB, "engine"))
+
+    assert {(fault.kind, fault.target) for fault in faults} == {("kill", "engine")}
+    with pytest.raises(ValueError, match="gateway-1"):
+        only_kills(STUB, "engines")
 
 
 def test_each_point_has_its_turn_before_any_comes_again() -> None:

@@ -178,6 +178,49 @@ def test_the_check_finds_a_reranker_that_the_catalog_takes_for_something_else(
     assert f"{catalog}:5: models.judge.tasks" in capsys.readouterr().out
 
 
+_LARGE = """pools: {h100: {accelerator_type: H100, machine: {GPU: 4, CPU: 64}, max_machines: 1}}
+models:
+  large:
+    pools: [h100]
+    engine: {tensor_parallel_size: 2, pipeline_parallel_size: 2"""
+
+
+def test_the_check_tells_what_an_engine_takes_and_whether_the_machines_can_hold_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from worker.check import check_catalog
+
+    catalog = tmp_path / "catalog.yaml"
+
+    catalog.write_text(f"{_LARGE}}}\n")
+    assert check_catalog(catalog) == 0
+    told, last = capsys.readouterr().out.splitlines()
+    assert told.startswith("large on h100: an engine has 4 GPUs, in the bundles 1 x {GPU: 1, ")
+    assert (told.endswith("; 1 machine"), last) == (True, "ok")
+
+    catalog.write_text(f"{_LARGE.replace('GPU: 4', 'GPU: 2')}}}\n")
+    assert check_catalog(catalog) == 2
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"{catalog}:4: models.large: on pool `h100`: its engine has 4 GPUs and needs 2 machines, "
+        "and the pool has 1"
+    )
+
+
+def test_the_check_refuses_data_parallel_engines_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray would reserve four GPUs for what takes eight."""
+    from worker.check import check_catalog
+
+    catalog = tmp_path / "catalog.yaml"
+    catalog.write_text(f"{_LARGE}, data_parallel_size: 2}}\n")
+
+    assert check_catalog(catalog) == 2
+    [said] = capsys.readouterr().out.splitlines()
+    assert said.startswith(f"{catalog}:5: models.large.engine.data_parallel_size: data parallel ")
+    assert "Use `max_replicas`" in said
+
+
 def test_an_engine_that_lacks_a_promised_endpoint_does_not_start() -> None:
     from worker.engine_endpoints import endpoints_environment, require_endpoints
 

@@ -27,8 +27,9 @@ pytestmark = pytest.mark.timeout(3600)
 _EVENTS = int(os.environ.get("MISSED_EVENTS", "100000"))
 #: `accepted` and `in_progress`.
 _OF_A_BATCH = 2
-#: The queue holds so much of what its subscriber misses; that is more than an answer to it has.
-_KEPT = 0.2
+#: The queue holds so much of what its subscriber misses. An answer to it has to fit: 50 batches
+#: with two events each, and the last message.
+_KEPT = 0.3
 _PREFETCH = 10
 #: Of the others; a message is acknowledged before the next ones come.
 _AT_ONCE = 200

@@ -43,6 +43,8 @@ class _Host(BaseHTTPRequestHandler):
         elif self.path == "/broken" or self.server.paths.count("/busy") in (1, 2):  # type: ignore[attr-defined]  # ours
             self.send_response(503)
             self.end_headers()
+        elif self.server.paths.count("/cut") in (1, 2):  # type: ignore[attr-defined]  # ours
+            self.close_connection = True
         elif self.path == "/endless":
             self.send_response(200)
             self.end_headers()
@@ -208,6 +210,18 @@ async def test_a_host_that_is_busy_is_asked_again_and_one_that_stays_so_costs_it
     assert "503" in _error(lost[0])["message"]
     assert lost[1][0] == 200
     assert len(behind.seen) == 2
+
+
+async def test_a_host_that_hangs_up_is_asked_again(
+    storage: Storage, host: _Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.media_fetcher._PAUSES", (0.0, 0.0))
+
+    async with _an_engine(storage) as (engine, _):
+        results = await _run(engine, _line("x", f"http://127.0.0.1:{host.server_port}/cut"))
+
+    assert host.paths == ["/cut"] * 3
+    assert _urls(results[0]) == [_DATA]
 
 
 async def test_a_redirect_is_not_followed(storage: Storage, host: _Server) -> None:

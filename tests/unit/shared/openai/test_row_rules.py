@@ -8,7 +8,18 @@ from shared.openai.bodies import Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.row_limits import RowLimits
 from shared.openai.row_rules import DEFAULT_RULES, FORMER_NAMES, RowRules
-from tests.bodies import CHAT, CLOSED, EMBEDDINGS, GOOD, MESSAGES, ODD, OPEN, RESPONSES, WRONG
+from tests.bodies import (
+    CHAT,
+    CLOSED,
+    EMBEDDINGS,
+    GOOD,
+    MESSAGES,
+    ODD,
+    OPEN,
+    RERANK,
+    RESPONSES,
+    WRONG,
+)
 
 
 @pytest.mark.parametrize(("path", "change", "param"), CLOSED)
@@ -115,12 +126,15 @@ def test_who_says_in_any_way_that_nothing_be_streamed_gets_an_answer(value: obje
 
 @pytest.mark.parametrize("name", FORMER_NAMES)
 def test_a_former_name_is_refused_with_the_new_one(name: str) -> None:
-    found = DEFAULT_RULES.refusal(CHAT, {**GOOD[CHAT], name: ["x"]})
+    new = FORMER_NAMES[name]
+    has_it, lacks_it = (RERANK, CHAT) if new == "use_activation" else (CHAT, EMBEDDINGS)
+
+    found = DEFAULT_RULES.refusal(has_it, {**GOOD[has_it], name: ["x"]})
 
     assert found is not None
     assert found.param == name
-    assert f"'{FORMER_NAMES[name]}'" in found.message
+    assert f"'{new}'" in found.message
     # Where there is no new one either, it is a field like any other.
-    other = DEFAULT_RULES.refusal(EMBEDDINGS, {**GOOD[EMBEDDINGS], name: ["x"]})
+    other = DEFAULT_RULES.refusal(lacks_it, {**GOOD[lacks_it], name: ["x"]})
     assert other is not None
     assert "has no such field" in other.message

@@ -1,0 +1,169 @@
+"""`batchyard pipeline`: batches in stages, declared in a file."""
+
+import secrets
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.client.exit_codes import code_of
+from cli.client.options import AsJson, Context, connected, end_with
+from cli.client.output import Record, details, note, print_record, print_records
+from cli.client.words import duration_text, rows_text, time_text
+
+app = typer.Typer(no_args_is_help=True, help="Batches in stages, each with the rows of the last.")
+
+_COLUMNS = ("ID", "STATUS", "STAGES", "REQUESTS", "ROWS", "AGE")
+_PAGE = 100
+_LOOK_SECONDS = 1.0
+_LIVE = ("in_progress", "cancelling")
+
+PipelineId = Annotated[str, typer.Argument(help="Its id, as `batchyard pipeline ls` shows it.")]
+Declared = Annotated[Path, typer.Argument(help="The declaration, in YAML or JSON.", dir_okay=False)]
+Data = Annotated[
+    Path | None,
+    typer.Argument(help="A table to upload as the input, instead of one that is named there."),
+]
+
+
+@app.command()
+def run(
+    declaration: Declared,
+    data: Data = None,
+    *,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the rows to this file.")
+    ] = None,
+    context: Context = None,
+) -> None:
+    """Run a pipeline and print the rows that come through; each is a line of JSON."""
+    from cli.client.downloads import download
+    from cli.client.sinks import PartFile, write
+
+    with connected(context, waits=True) as gateway:
+        pipeline = _created(gateway, declaration, data)
+        note(f"{declaration.name} is {pipeline['id']}")
+        pipeline = _wait(gateway, pipeline)
+        if file_id := pipeline["output_file_id"]:
+            rows = download(gateway, file_id)
+            if output is None:
+                write(rows)
+            else:
+                part = PartFile(output, pipeline["id"])
+                part.begin_again()
+                with part.open() as file:
+                    write(rows, file)
+                part.finish()
+        note(_text(pipeline))
+    end_with([code_of(pipeline)])
+
+
+@app.command()
+def submit(
+    declaration: Declared, data: Data = None, *, context: Context = None, as_json: AsJson = False
+) -> None:
+    """Create a pipeline, and print it."""
+    with connected(context) as gateway:
+        pipeline = _created(gateway, declaration, data)
+    print_record(pipeline, _line, as_json=as_json)
+
+
+@app.command()
+def show(pipeline_id: PipelineId, context: Context = None, *, as_json: AsJson = False) -> None:
+    """Show a pipeline with each of its stages."""
+    with connected(context) as gateway:
+        pipeline = gateway.get(f"pipelines/{pipeline_id}")
+    print_record(pipeline, _text, as_json=as_json)
+
+
+@app.command("ls")
+def list_pipelines(context: Context = None, *, as_json: AsJson = False) -> None:
+    """List your pipelines, the newest first."""
+    with connected(context) as gateway:
+        page = gateway.get("pipelines", limit=_PAGE)
+        found = page["data"]
+        while page["has_more"]:
+            page = gateway.get("pipelines", limit=_PAGE, after=found[-1]["id"])
+            found += page["data"]
+    print_records(found, _COLUMNS, _row, as_json=as_json)
+
+
+@app.command()
+def cancel(pipeline_id: PipelineId, context: Context = None, *, as_json: AsJson = False) -> None:
+    """Cancel a pipeline: all its batches. Rows that came through by then are kept."""
+    with connected(context) as gateway:
+        pipeline = gateway.post(f"pipelines/{pipeline_id}/cancel")
+    print_record(pipeline, _line, as_json=as_json)
+
+
+def _created(gateway: Any, path: Path, data: Path | None) -> Record:
+    """The new pipeline. Raises InvalidInputError that names the file."""
+    from cli.client.templates import read_yaml
+    from cli.client.uploads import upload
+    from shared.errors import InvalidInputError
+
+    declared = read_yaml(path)
+    if not isinstance(declared, dict) or not isinstance(declared.get("input"), dict):
+        raise InvalidInputError(f"{path}: there is no 'input'.")
+    if data is not None:
+        file = upload(gateway, data, purpose="user_data")
+        declared["input"] = {**declared["input"], "file_id": file["id"]}
+    # The key makes a repeated call harmless; another command makes another pipeline.
+    pipeline: Record = gateway.post("pipelines", declared, key=f"pipe-{secrets.token_hex(20)}")
+    return pipeline
+
+
+def _wait(gateway: Any, pipeline: Record) -> Record:
+    """The pipeline once it has ended, with its progress on standard error."""
+    said = ""
+    while pipeline["status"] in _LIVE:
+        time.sleep(_LOOK_SECONDS)
+        pipeline = gateway.get(f"pipelines/{pipeline['id']}")
+        if (line := _line(pipeline)) != said:
+            said = line
+            note(line)
+    return pipeline
+
+
+def _line(pipeline: Record) -> str:
+    rows = rows_text(pipeline)
+    return f"{pipeline['id']}  {pipeline['status']}  {rows} requests, {pipeline['rows']} rows done"
+
+
+def _row(pipeline: Record) -> tuple[str, ...]:
+    return (
+        pipeline["id"],
+        pipeline["status"],
+        str(len(pipeline["stages"])),
+        rows_text(pipeline),
+        str(pipeline["rows"]),
+        duration_text(time.time() - pipeline["created_at"]),
+    )
+
+
+def _text(pipeline: Record) -> str:
+    usage, error = pipeline["usage"], pipeline.get("error") or {}
+    pairs = [
+        ("id", pipeline["id"]),
+        ("status", pipeline["status"]),
+        ("because", error.get("message", "")),
+        ("rows", f"{pipeline['rows_read']:,} read, {pipeline['rows']:,} came through"),
+        ("requests", rows_text(pipeline)),
+        ("tokens", f"{usage['input_tokens']:,} in, {usage['output_tokens']:,} out"),
+        ("output", pipeline["output_file_id"] or ""),
+        ("errors", pipeline["error_file_id"] or ""),
+        ("created", f"{time_text(pipeline['created_at'])} UTC"),
+        *((f"stage {one['number']}", _stage_text(one)) for one in pipeline["stages"]),
+    ]
+    return details(pairs)
+
+
+def _stage_text(stage: Record) -> str:
+    words = [stage["kind"]]
+    if stage.get("batch_id"):
+        words.append(f"{stage['batch_id']} {stage['status']}")
+    if stage.get("request_counts"):
+        words.append(rows_text(stage))
+    words += [f"{stage[name]} {name}" for name in ("failed", "dropped") if stage[name]]
+    return ", ".join(words)

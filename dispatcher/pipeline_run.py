@@ -1,0 +1,259 @@
+"""One pipeline at work: what its calls have answered goes on from stage to stage."""
+
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from dispatcher.pipeline_edge import EdgeLog, Work
+from dispatcher.pipeline_end import PipelineEnd
+from dispatcher.pipeline_input import InputLostError, input_rows
+from shared.catalog import Catalog
+from shared.errors import ConflictError, InvalidInputError, NotFoundError
+from shared.input.request_lines import custom_id_of, split
+from shared.ledger.parts import drop_part
+from shared.ledger.pipelines import Closing, Ending, StepCount
+from shared.lifecycle import FINAL, Status
+from shared.pipeline.answers import Answers
+from shared.pipeline.stepping import Failed, Item
+from shared.pipeline.steps import StepsError
+from shared.slices import Part
+from shared.state import BatchRecord, PipelineRecord, State
+from shared.storage import Storage
+from shared.submission.additions import Additions, RoomError, close
+from shared.submission.pipelines import (
+    Pipeline,
+    cancel_batches,
+    close_pipeline,
+    ensure_batches,
+)
+
+log = structlog.get_logger()
+
+#: What one handover is made of, at most.
+_MAX_ROWS, _MAX_BYTES, _MAX_SLICES = 2000, 4 * 1024 * 1024, 500
+
+
+class PipelineRun:
+    """A pipeline that this dispatcher leads. `load` makes it."""
+
+    def __init__(
+        self,
+        state: State,
+        storage: Storage,
+        catalog: Catalog,
+        additions: Additions,
+        end: PipelineEnd,
+        pipeline: Pipeline,
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._catalog = catalog
+        self._end = end
+        self._pipeline = pipeline
+        self._answers = [Answers(one.stage, one.call) for one in pipeline.plan.calls]
+        self._edges = [
+            EdgeLog(storage, pipeline.id, number, edge, additions)
+            for number, edge in enumerate(pipeline.plan.edges)
+        ]
+        self._input: AsyncGenerator[Item | Failed, None] | None = None
+        self._written: dict[str, str | int] = {}
+
+    async def load(self) -> None:
+        """Read what was handed on so far. Raises BrokenObjectError."""
+        for edge in self._edges:
+            await edge.load()
+
+    async def close(self) -> None:
+        """Stop reading the input."""
+        if self._input is not None:
+            await self._input.aclose()
+            self._input = None
+
+    async def step(self, record: PipelineRecord) -> bool:
+        """Do what there is to do, once. Returns whether there may be more at once."""
+        batches = await ensure_batches(self._state, self._storage, self._catalog, self._pipeline)
+        statuses = [one.status for one in batches]
+        if all(status in FINAL for status in statuses):
+            await self._finish(self._ending(record, statuses))
+            return False
+        if "cancelling_at" in record.fields or "failing_at" in record.fields:
+            await cancel_batches(self._state, self._storage, self._pipeline)
+            return False
+        if (closing := self._closing(batches)) is not None:
+            await self._close(closing)
+            return False
+        try:
+            return await self._hand_on(batches)
+        except InputLostError as error:
+            await self._close(Closing(int(time.time()), error.code, str(error)))
+        except StepsError as error:
+            await self._close(Closing(int(time.time()), error.problem.code, str(error)))
+        except InvalidInputError as error:
+            await self._close(Closing(int(time.time()), error.code or "too_large", str(error)))
+        return False
+
+    def _closing(self, batches: Sequence[BatchRecord]) -> Closing | None:
+        """Why the pipeline has to end, by what became of its batches."""
+        for call, batch in zip(self._pipeline.plan.calls, batches, strict=True):
+            if batch.status is Status.FAILED:
+                text = f"The batch {batch.id} of stage {call.stage} has failed."
+                return Closing(int(time.time()), "stage_failed", text)
+            if batch.status in (Status.CANCELLING, Status.CANCELLED):
+                return Closing(int(time.time()))
+        return None
+
+    async def _close(self, closing: Closing) -> None:
+        fails = bool(closing.code)
+        log.info("pipeline.closed", pipeline_id=self._pipeline.id, code=closing.code)
+        await close_pipeline(self._state, self._storage, self._pipeline, closing, fails=fails)
+
+    def _ending(self, record: PipelineRecord, statuses: Sequence[Status]) -> Ending:
+        if "failing_at" in record.fields or Status.FAILED in statuses:
+            return "failed"
+        if self._edges[-1].is_done and set(statuses) == {Status.COMPLETED}:
+            return "completed"
+        if "cancelling_at" in record.fields or Status.CANCELLED in statuses:
+            return "cancelled"
+        return "expired"
+
+    async def _finish(self, status: Ending) -> None:
+        await self.close()
+        await self._end.finish(self._pipeline, status, self._edges, self._counts())
+
+    async def _hand_on(self, batches: Sequence[BatchRecord]) -> bool:
+        is_busy = False
+        for number, edge in enumerate(self._edges):
+            source = batches[number - 1] if number else None
+            target = batches[number] if number < len(batches) else None
+            is_busy |= await self._advance(edge, number, source, target)
+        await self._write_counts()
+        return is_busy
+
+    async def _advance(
+        self, edge: EdgeLog, number: int, source: BatchRecord | None, target: BatchRecord | None
+    ) -> bool:
+        """Make one handover of the edge, if there is something for it."""
+        if target is not None and not await self._added(edge, target):
+            return False
+        if edge.is_done:
+            if source is not None and source.takes_rows:
+                with suppress(ConflictError):
+                    await close(self._state, self._storage, source.id)
+            return False
+        if target is not None and not target.takes_rows:
+            # Its window has ended.
+            return False
+        work = await self._input_work(edge) if source is None else await self._work(number, source)
+        if work is None:
+            return False
+        await edge.hand_over(self._state, target, work)
+        if target is not None:
+            await self._added(edge, target)
+        return True
+
+    async def _added(self, edge: EdgeLog, target: BatchRecord) -> bool:
+        """Whether all that was handed on has been added."""
+        if not edge.has_unadded:
+            return True
+        try:
+            await edge.add(target)
+        except RoomError:
+            # Rows leave the tenant's queue as they are done.
+            return False
+        except ConflictError:
+            return False
+        return True
+
+    async def _input_work(self, edge: EdgeLog) -> Work:
+        """The next rows of the input."""
+        if self._input is None:
+            self._input = input_rows(self._storage, self._pipeline.pinned, skip=edge.read)
+        items, failed, size = list[Item](), list[Failed](), 0
+        while len(items) + len(failed) < _MAX_ROWS and size < _MAX_BYTES:
+            row = await anext(self._input, None)
+            if row is None:
+                break
+            if isinstance(row, Item):
+                items.append(row)
+                size += len(msgspec.json.encode(row))
+            else:
+                failed.append(row)
+        read = len(items) + len(failed)
+        return Work(items, failed, read=read, is_last=not read)
+
+    async def _work(self, number: int, source: BatchRecord) -> Work | None:
+        """Results of a call that were committed and not handed on; None if there are none."""
+        edge, before = self._edges[number], self._edges[number - 1]
+        items, failed, slices, size = list[Item](), list[Failed](), list[int](), 0
+        plan, first = source.fields.get("plan", ""), _first_missing(edge.handed)
+        if source.status is not Status.IN_PROGRESS:
+            return None
+        async for page in self._state.slices.pages(source.id, plan, first=first):
+            for planned in page:
+                if planned.part is None or planned.index in edge.handed:
+                    continue
+                body = await self._body(source.id, planned.index, planned.part)
+                if body is None:
+                    continue
+                rows = await before.items(planned.slice.first_row, planned.slice.rows)
+                for one in self._answered(number - 1, rows, body):
+                    (items if isinstance(one, Item) else failed).append(one)  # type: ignore[arg-type]  # each to its own
+                slices.append(planned.index)
+                size += len(body)
+                if len(items) >= _MAX_ROWS or size >= _MAX_BYTES or len(slices) >= _MAX_SLICES:
+                    return Work(items, failed, slices)
+        if slices:
+            return Work(items, failed, slices)
+        is_last = (
+            before.is_done
+            and not before.has_unadded
+            and len(edge.handed) == source.number("slices_total")
+            and before.rows == source.number("total")
+        )
+        return Work([], is_last=True) if is_last else None
+
+    def _answered(self, call: int, rows: Sequence[Item], body: bytes) -> Sequence[Item | Failed]:
+        """What the results make of the rows."""
+        lines = {custom_id_of(line): line for line in split(body)}
+        answers = self._answers[call]
+        return [answers.read(row, lines[row.id]) for row in rows]
+
+    async def _body(self, batch_id: str, index: int, part: Part) -> bytes | None:
+        """The results of a slice; None if they are damaged, so that it runs again."""
+        with suppress(NotFoundError):
+            body = await self._storage.get(part.key)
+            if part.fits(body):
+                return body
+        await drop_part(self._state, self._storage, batch_id, index, part)
+        return None
+
+    def _counts(self) -> dict[int, StepCount]:
+        """By stage, the rows that have ended there."""
+        return {
+            stage: count for edge in self._edges for stage, count in sorted(edge.counts.items())
+        }
+
+    async def _write_counts(self) -> None:
+        """Let the record say how far the pipeline is."""
+        last = self._edges[-1]
+        fields: dict[str, str | int] = {
+            "counts": msgspec.json.encode(self._counts()).decode(),
+            "rows": last.rows,
+            "read": self._edges[0].read,
+        }
+        if fields == self._written:
+            return
+        stored = self._pipeline.stored
+        await self._state.pipelines.write(stored.id, stored.tenant, stored.created_at, fields)
+        self._written = fields
+
+
+def _first_missing(indexes: set[int]) -> int:
+    """The lowest number from 0 that is not among them."""
+    number = 0
+    while number in indexes:
+        number += 1
+    return number

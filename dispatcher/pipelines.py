@@ -1,0 +1,90 @@
+"""Keeps all pipelines going. Only the leader does; a new one reads from S3 how far each is."""
+
+import asyncio
+
+from dispatcher.duties import Duties, survive
+from dispatcher.pipeline_end import PipelineEnd
+from dispatcher.pipeline_run import PipelineRun
+from shared.catalog import Catalog
+from shared.state import State
+from shared.storage import Storage
+from shared.submission.additions import Additions
+from shared.submission.pipelines import read_pipeline
+from shared.tenant_slots import TenantSlots
+
+_LOOK_SECONDS = 0.5
+#: Pipelines that are worked at a time: each may have a process for its rows.
+_SLOTS = 4
+#: Then others have their turn.
+_STEPS = 20
+
+
+class PipelineKeeper:
+    """Hands on what calls have answered, for every pipeline that has not ended."""
+
+    def __init__(
+        self,
+        state: State,
+        storage: Storage,
+        catalog: Catalog,
+        additions: Additions,
+        *,
+        output_seconds: int,
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._catalog = catalog
+        self._additions = additions
+        self._end = PipelineEnd(state, storage, output_seconds=output_seconds)
+        self._runs: dict[str, PipelineRun] = {}
+        self._slots = TenantSlots(_SLOTS)
+        self._duties = Duties()
+
+    async def run(self) -> None:
+        """Keep them going until cancelled."""
+        try:
+            while True:
+                await survive(self._look, "pipelines")
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            await self._duties.end()
+            for pipeline_id in [*self._runs]:
+                await self._leave(pipeline_id)
+
+    async def _look(self) -> None:
+        live = await self._state.pipelines.live()
+        for record in await self._state.pipelines.many(live):
+            self._duties.start(record.id, self._advance, self._slots.taken(record.tenant))
+        for pipeline_id in self._runs.keys() - set(live):
+            await self._leave(pipeline_id)
+
+    async def _advance(self, pipeline_id: str) -> None:
+        try:
+            run = await self._run(pipeline_id)
+            for _ in range(_STEPS):
+                [record] = await self._state.pipelines.many([pipeline_id])
+                if record.has_ended or not await run.step(record):
+                    return
+        except BaseException:
+            # What it remembers may not be what S3 has.
+            await self._leave(pipeline_id)
+            raise
+
+    async def _run(self, pipeline_id: str) -> PipelineRun:
+        if (known := self._runs.get(pipeline_id)) is not None:
+            return known
+        run = PipelineRun(
+            self._state,
+            self._storage,
+            self._catalog,
+            self._additions,
+            self._end,
+            await read_pipeline(self._storage, pipeline_id),
+        )
+        await run.load()
+        self._runs[pipeline_id] = run
+        return run
+
+    async def _leave(self, pipeline_id: str) -> None:
+        if (run := self._runs.pop(pipeline_id, None)) is not None:
+            await run.close()

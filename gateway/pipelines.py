@@ -1,0 +1,141 @@
+"""Pipelines: batches in stages. Creates, shows and cancels them; the dispatcher runs them."""
+
+import hashlib
+import time
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Header, Query, Request
+
+from gateway.auth import Tenant
+from gateway.batch_rules import MAX_KEY_CHARACTERS
+from gateway.bodies import read_bytes
+from gateway.dependencies import Services, Use
+from gateway.fields import parsed, require_one_of, require_small
+from gateway.limits import reserve_batch
+from gateway.pipeline_shapes import Pipeline, to_shape
+from gateway.route_docs import addition, json_body
+from shared import ids
+from shared.bus.messages import window_seconds
+from shared.errors import ConflictError
+from shared.ledger.pipelines import Closing, StoredPipeline
+from shared.openai.shapes import CursorPage
+from shared.pipeline.declaration import Declaration
+from shared.pipeline.plan import check, planned
+from shared.state import PipelineRecord
+from shared.submission.accept import HTTP_KEY
+from shared.submission.datasets import Datasets
+from shared.submission.pipelines import accept_pipeline, close_pipeline, read_pipeline
+
+router = APIRouter()
+
+_PAGE = 20
+#: Redis holds the declaration beside the record.
+_MAX_BYTES = 256 * 1024
+_ADDITION = addition(
+    "An addition to OpenAI's API. SDK: client.post(path, cast_to=object, body={…})."
+)
+
+
+@router.post("/pipelines", openapi_extra=json_body(Declaration) | _ADDITION)
+async def create_pipeline(
+    request: Request,
+    tenant: Tenant,
+    services: Use,
+    idempotency_key: Annotated[str | None, Header(max_length=MAX_KEY_CHARACTERS)] = None,
+) -> Pipeline:
+    """Create a pipeline: stages, of which each gets the rows of the one before.
+
+    Each `call` is an open batch that only the pipeline adds to. A declaration that names an unknown
+    model or column is a 400 that names the stage and the field. With an idempotency key, repeating
+    the call returns the same pipeline.
+    """
+    declaration = parsed(await read_bytes(request, _MAX_BYTES), Declaration)
+    settings = services.settings
+    require_one_of(declaration.completion_window, settings.completion_windows, "completion_window")
+    require_small(declaration.metadata or {}, settings.metadata_limits)
+    usable = (await services.state.tenants.settings(tenant)).usable(
+        services.catalog.endpoints_by_name()
+    )
+    check(declaration, usable)
+    message_id = HTTP_KEY + (idempotency_key or request.state.request_id)
+    stored = await _stored(services, tenant, declaration, message_id)
+    request.state.made = stored.id
+    for call in planned(declaration).calls:
+        batch_id = ids.batch_id(tenant, ids.stage_message_id(stored.id, call.stage))
+        await reserve_batch(request, services, tenant, batch_id, call.call.endpoint)
+    await accept_pipeline(services.state, services.storage, services.catalog, stored)
+    return await _shown(services, await services.state.pipelines.get(tenant, stored.id))
+
+
+@router.get("/pipelines", openapi_extra=_ADDITION)
+async def list_pipelines(
+    tenant: Tenant,
+    services: Use,
+    *,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = _PAGE,
+) -> CursorPage[Pipeline]:
+    """Your pipelines, newest first."""
+    found, has_more = await services.state.pipelines.page(tenant, after=after, limit=limit)
+    shown = [await _shown(services, record) for record in found]
+    return CursorPage.of(shown, has_more=has_more)
+
+
+@router.get("/pipelines/{pipeline_id}", openapi_extra=_ADDITION)
+async def retrieve_pipeline(pipeline_id: str, tenant: Tenant, services: Use) -> Pipeline:
+    """One pipeline as it is now, with each of its stages."""
+    return await _shown(services, await services.state.pipelines.get(tenant, pipeline_id))
+
+
+@router.post("/pipelines/{pipeline_id}/cancel", openapi_extra=_ADDITION)
+async def cancel_pipeline(pipeline_id: str, tenant: Tenant, services: Use) -> Pipeline:
+    """Cancel a pipeline: all its batches. Rows that came through by then are kept.
+
+    Repeating the call changes nothing.
+    """
+    record = await services.state.pipelines.get(tenant, pipeline_id)
+    if record.has_ended and record.fields["status"] != "cancelled":
+        status = record.fields["status"]
+        raise ConflictError(f"Cannot cancel a pipeline with status '{status}'.")
+    if not record.has_ended:
+        pipeline = await read_pipeline(services.storage, pipeline_id)
+        closing = Closing(int(time.time()))
+        await close_pipeline(services.state, services.storage, pipeline, closing)
+    return await _shown(services, await services.state.pipelines.get(tenant, pipeline_id))
+
+
+async def _stored(
+    services: Services, tenant: str, declaration: Declaration, message_id: str
+) -> StoredPipeline:
+    """The pipeline to create. Raises InvalidInputError for an input that cannot be read."""
+    datasets = Datasets(services.state, services.storage, services.settings.places)
+    pinned = await datasets.pinned(tenant, declaration.input.dataset())
+    body = declaration.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    now = int(time.time())
+    return StoredPipeline(
+        id=ids.pipeline_id(tenant, message_id),
+        tenant=tenant,
+        fingerprint=hashlib.sha256(body).hexdigest(),
+        created_at=now,
+        expires_at=now + window_seconds(declaration.completion_window),
+        declaration=msgspec.Raw(body),
+        pinned=msgspec.Raw(msgspec.json.encode(pinned)),
+        output_seconds=services.settings.output_seconds,
+    )
+
+
+async def _shown(services: Services, record: PipelineRecord) -> Pipeline:
+    """The pipeline with what its batches say now."""
+    declaration = Declaration.model_validate_json(record.fields["declaration"])
+    batch_ids = {
+        call.stage: ids.batch_id(record.tenant, ids.stage_message_id(record.id, call.stage))
+        for call in planned(declaration).calls
+    }
+    found = {one.id: one for one in await services.state.batches.many(list(batch_ids.values()))}
+    batches = {
+        stage: found[batch_id].to_openai()
+        for stage, batch_id in batch_ids.items()
+        if batch_id in found
+    }
+    return to_shape(record.id, record.fields, declaration, batches, batch_ids)

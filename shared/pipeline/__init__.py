@@ -1,0 +1,1 @@
+"""Pipelines: batches in stages, the results of one being the input of the next."""

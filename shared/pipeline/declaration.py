@@ -1,0 +1,165 @@
+"""What a client declares as a pipeline: where its rows come from, and its stages. Pure."""
+
+import keyword
+import re
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from shared.dataset.dataset import Dataset, Format, Sample
+
+MAX_STAGES = 32
+MAX_COLUMNS = 100
+#: Rows that one row may be split into.
+MAX_CHUNKS = 10_000
+#: How a column is named in a template.
+NAME = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+_MAX_EXPRESSION = 4096
+#: Names that mean something else in a template.
+_WORDS = frozenset({*keyword.kwlist, "false", "loop", "none", "row", "self", "true"})
+
+Kind = Literal["call", "split", "filter", "deduplicate"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Source(_Shape):
+    """The rows that a pipeline begins with: a table or a folder, as a batch's `input`."""
+
+    objects: str | None = Field(default=None, max_length=1024, pattern=r"^s3://[^/]+/.+")
+    file_id: str | None = Field(default=None, pattern="^file-[A-Za-z0-9_-]{1,64}$")
+    format: Format | None = None
+    columns: list[str] | dict[str, str] = Field(
+        min_length=1,
+        max_length=MAX_COLUMNS,
+        description="The columns that the stages may name, as a list, or by the names that they "
+        "shall have. Others are not read.",
+    )
+    custom_id: str | None = Field(default=None, max_length=256)
+    sample: Sample | None = None
+    limit: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _names_one_place(self) -> "Source":
+        if (self.objects is None) == (self.file_id is None):
+            raise ValueError("name either 'objects' or 'file_id'")
+        return self
+
+    @property
+    def named_columns(self) -> dict[str, str]:
+        """The columns of the input by their names in the pipeline."""
+        if isinstance(self.columns, dict):
+            return self.columns
+        return {name: name for name in self.columns}
+
+    def dataset(self) -> Dataset:
+        """The dataset whose rendered bodies are the rows themselves."""
+        row = {name: _value_of(column) for name, column in self.named_columns.items()}
+        values = self.model_dump(exclude={"columns", "sample"}, exclude_none=True)
+        return Dataset(template=row, sample=self.sample, **values)
+
+
+class Call(_Shape):
+    """A stage that sends each row to a model."""
+
+    endpoint: str
+    template: dict[str, Any] = Field(
+        min_length=1,
+        description="A request body in whose strings `{{ column }}` stands for the row's value.",
+    )
+    answer: str | None = Field(
+        default=None,
+        pattern=NAME,
+        description="The column that the answer becomes. By default `answer`, `embedding` at the "
+        "endpoint for embeddings, and otherwise `response`.",
+    )
+    answer_schema: dict[str, Any] | None = Field(
+        default=None,
+        alias="schema",
+        description="The JSON schema of the answers; the fields of an object become columns. By "
+        "default that of the template's `response_format`. A row whose answer is another ends.",
+    )
+    carry: list[str] | None = Field(
+        default=None,
+        max_length=MAX_COLUMNS,
+        description="The columns that go on beside the answer; by default all.",
+    )
+    keep: bool = Field(
+        default=True, description="Whether the stage's own result files stay when it has ended."
+    )
+
+
+class Split(_Shape):
+    """A stage that makes several rows of each: its text in chunks."""
+
+    column: str
+    tokens: int = Field(ge=1, le=1_000_000, description="Of a chunk, at most.")
+    overlap: int = Field(
+        default=0, ge=0, description="Tokens at the end of a chunk with which the next begins."
+    )
+    into: str | None = Field(
+        default=None,
+        pattern=NAME,
+        description="The column that the chunk becomes. Without it, it takes its text's place.",
+    )
+
+    @model_validator(mode="after")
+    def _goes_on(self) -> "Split":
+        if self.overlap >= self.tokens:
+            raise ValueError("'overlap' must be less than 'tokens'")
+        return self
+
+
+class Stage(_Shape):
+    """One stage: exactly one of its fields."""
+
+    call: Call | None = None
+    split: Split | None = None
+    filter: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_MAX_EXPRESSION,
+        description='Rows for which the expression is not true end, as `lang == "en"`.',
+    )
+    deduplicate: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_COLUMNS,
+        description="Of rows with the same values in these columns, the first one stays.",
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> "Stage":
+        if len(self.model_fields_set) != 1 or getattr(self, self.kind) is None:
+            raise ValueError("name one of 'call', 'split', 'filter' and 'deduplicate'")
+        return self
+
+    @property
+    def kind(self) -> Kind:
+        return next(kind for kind in KINDS if kind in self.model_fields_set)
+
+
+class Declaration(_Shape):
+    """A pipeline as it is declared, in JSON or YAML."""
+
+    input: Source
+    stages: list[Stage] = Field(
+        min_length=1,
+        max_length=MAX_STAGES,
+        description="In order; at least one of them is a `call`.",
+    )
+    completion_window: str = Field(default="24h", description="The deadline of all stages.")
+    priority: int = Field(default=5, ge=0, le=9)
+    metadata: dict[str, str] | None = None
+
+
+def _value_of(column: str) -> str:
+    """The column's value, as a template of its own."""
+    if re.fullmatch(NAME, column) and column not in _WORDS:
+        return f"{{{{ {column} }}}}"
+    # Other signs than these could end a text or a template.
+    quoted = re.sub(r"[^\w .-]", lambda sign: f"\\U{ord(sign[0]):08x}", column)
+    return f"{{{{ row['{quoted}'] }}}}"

@@ -1,0 +1,174 @@
+"""Pipelines on real processes: rows go from stage to stage while others still run."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.conftest import CHAT, EMBEDDER, FINAL, MODEL, Caller
+from tests.eventually import wait_until
+
+_POSTS = [
+    {"id": "a", "text": "one two three four five six"},
+    {"id": "b", "text": "short"},
+    {"id": "c", "text": "seven eight nine ten eleven twelve"},
+    {"id": "d", "text": "short"},
+    {"id": "e", "text": None},
+]
+
+
+def _ask(text: str, **changes: Any) -> dict[str, Any]:
+    template = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+    return {"call": {"endpoint": CHAT, "template": template, **changes}}
+
+
+def _embed(column: str) -> dict[str, Any]:
+    template = {"model": EMBEDDER, "input": f"{{{{ {column} }}}}"}
+    return {"call": {"endpoint": "/v1/embeddings", "template": template}}
+
+
+def _declared(acme: Caller, *stages: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    rows = b"".join(json.dumps(one).encode() + b"\n" for one in _POSTS)
+    file_id = acme.openai.files.create(file=("posts.jsonl", rows), purpose="user_data").id
+    source = {"file_id": file_id, "columns": ["text"], "custom_id": "id"}
+    return {"input": source, "stages": list(stages), **changes}
+
+
+def _create(acme: Caller, *stages: dict[str, Any], **changes: Any) -> str:
+    answer = acme.http.post("/v1/pipelines", json=_declared(acme, *stages, **changes))
+    assert answer.status_code == 200, answer.text
+    pipeline: dict[str, Any] = answer.json()
+    assert (pipeline["object"], pipeline["status"]) == ("pipeline", "in_progress")
+    return str(pipeline["id"])
+
+
+def _get(acme: Caller, pipeline_id: str) -> dict[str, Any]:
+    answer = acme.http.get(f"/v1/pipelines/{pipeline_id}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def _ended(acme: Caller, pipeline_id: str, timeout: float = 120) -> dict[str, Any]:
+    wait_until(lambda: _get(acme, pipeline_id)["status"] in FINAL, timeout)
+    return _get(acme, pipeline_id)
+
+
+def test_rows_go_through_all_stages(acme: Caller) -> None:
+    pipeline_id = _create(
+        acme,
+        {"split": {"column": "text", "tokens": 3, "into": "chunk"}},
+        {"filter": "'nine' not in chunk"},
+        {"deduplicate": ["chunk"]},
+        _ask("Sum up: {{ chunk }}", answer="summary"),
+        {"filter": "summary"},
+        _embed("summary"),
+    )
+
+    ended = _ended(acme, pipeline_id)
+
+    assert ended["status"] == "completed"
+    rows = {row["custom_id"]: row for row in acme.lines(ended["output_file_id"])}
+    [error] = acme.lines(ended["error_file_id"])
+    assert (error["custom_id"], error["stage"], error["error"]["code"]) == ("e", 0, "no_text")
+    split, filter_, once, call, _, embed = ended["stages"]
+    assert (split["failed"], filter_["dropped"], once["dropped"]) == (1, 1, 1)
+    assert call["request_counts"]["completed"] == embed["request_counts"]["completed"] == len(rows)
+    assert ended["rows"] == len(rows)
+    assert ended["rows_read"] == len(_POSTS)
+    assert ended["request_counts"]["total"] == 2 * len(rows)
+    for name, row in rows.items():
+        assert row["chunk"] in row["text"]
+        assert row["summary"]
+        assert row["embedding"]
+        assert name.startswith(("a#", "b#", "c#"))
+    batch = acme.batch(call["batch_id"])
+    assert (batch["pipeline"], batch["status"]) == (pipeline_id, "completed")
+
+
+def test_a_stage_takes_rows_while_the_one_before_runs(acme: Caller) -> None:
+    pipeline_id = _create(acme, _ask("{{ text }}"), _ask("{{ answer }}", answer="second"))
+
+    ended = _ended(acme, pipeline_id)
+
+    first, second = ended["stages"]
+    assert ended["status"] == "completed"
+    assert first["request_counts"]["total"] == second["request_counts"]["total"] == len(_POSTS)
+    names = [line["custom_id"] for line in acme.lines(ended["output_file_id"])]
+    assert sorted(names) == ["a", "b", "c", "d", "e"]
+
+
+def test_only_the_pipeline_adds_to_its_batches(acme: Caller) -> None:
+    pipeline_id = _create(acme, _ask("{{ text }}"))
+    [stage] = _get(acme, pipeline_id)["stages"]
+
+    added = acme.http.post(f"/v1/batches/{stage['batch_id']}/requests", content=b"{}")
+    closed = acme.http.post(f"/v1/batches/{stage['batch_id']}/close")
+
+    assert (added.status_code, closed.status_code) == (409, 409)
+    assert pipeline_id in added.json()["error"]["message"]
+    assert _ended(acme, pipeline_id)["status"] == "completed"
+
+
+def test_a_cancelled_pipeline_cancels_all_its_batches(acme: Caller) -> None:
+    pipeline_id = _create(acme, _ask("{{ text }}"), _ask("{{ answer }}", answer="second"))
+
+    answer = acme.http.post(f"/v1/pipelines/{pipeline_id}/cancel")
+
+    assert answer.status_code == 200, answer.text
+    ended = _ended(acme, pipeline_id)
+    assert ended["status"] == "cancelled"
+    assert {stage["status"] for stage in ended["stages"]} <= {"cancelled", "completed"}
+    again = acme.http.post(f"/v1/pipelines/{pipeline_id}/cancel")
+    assert again.json()["status"] == "cancelled"
+
+
+def test_what_is_not_kept_is_deleted_at_the_end(acme: Caller) -> None:
+    pipeline_id = _create(
+        acme, _ask("{{ text }}", keep=False), _ask("{{ answer }}", answer="second")
+    )
+
+    ended = _ended(acme, pipeline_id)
+
+    first, second = ended["stages"]
+    gone = acme.http.get(f"/v1/files/{first['output_file_id']}")
+    kept = acme.http.get(f"/v1/files/{second['output_file_id']}")
+    assert (gone.status_code, kept.status_code) == (404, 200)
+
+
+@pytest.mark.parametrize(
+    ("stage", "param", "code"),
+    [
+        (_ask("{{ nothing }}"), "stages[0].call.template.messages[0].content", "unknown_column"),
+        ({"call": {"endpoint": CHAT}}, "stages[0].call.template", "missing_required_parameter"),
+        ({"filter": "text", "extra": 1}, "stages[0].extra", "unknown_parameter"),
+        (
+            {"call": {"endpoint": CHAT, "template": {"model": "none"}}},
+            "stages[0].call.template.model",
+            "model_not_found",
+        ),
+    ],
+)
+def test_a_bad_declaration_is_refused_with_its_place(
+    acme: Caller, stage: dict[str, Any], param: str, code: str
+) -> None:
+    answer = acme.http.post("/v1/pipelines", json=_declared(acme, stage))
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
+
+
+def test_the_same_key_is_the_same_pipeline(acme: Caller) -> None:
+    body = _declared(acme, _ask("{{ text }}"))
+    headers = {"idempotency-key": "the same"}
+
+    first = acme.http.post("/v1/pipelines", json=body, headers=headers).json()
+    second = acme.http.post("/v1/pipelines", json=body, headers=headers).json()
+    other = {**body, "priority": 7}
+    conflict = acme.http.post("/v1/pipelines", json=other, headers=headers)
+
+    assert first["id"] == second["id"]
+    assert conflict.status_code == 409
+    listed = acme.http.get("/v1/pipelines").json()["data"]
+    assert [one["id"] for one in listed].count(first["id"]) == 1
+    assert _ended(acme, first["id"])["status"] == "completed"
