@@ -117,11 +117,12 @@ def build_dispatcher(
         binary_tenants=settings.binary_event_tenants,
         content_bytes=settings.event_results_bytes,
     )
+    slice_limits = SliceLimits(settings.rows_per_slice, settings.tokens_per_slice)
     planner = Planner(
         state,
         storage,
         catalog,
-        slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
+        slice_limits=slice_limits,
         max_rows=settings.max_rows_per_batch,
         max_embedding_inputs=settings.max_embedding_inputs,
         max_custom_id_characters=settings.max_custom_id_characters,
@@ -149,13 +150,28 @@ def build_dispatcher(
         max_bytes=settings.max_input_bytes,
         file_seconds=settings.file_seconds,
     )
+    quota = NewBatchQuota.of(settings, catalog)
     intake = Intake(
         state,
         storage,
         bus,
         service_user=settings.service_user,
         inputs=inputs,
-        quota=NewBatchQuota.of(settings, catalog),
+        quota=quota,
+        additions=Additions(
+            state,
+            storage,
+            catalog,
+            limits=Limits(
+                settings.max_rows_per_batch,
+                settings.max_embedding_inputs,
+                custom_id_characters=settings.max_custom_id_characters,
+            ),
+            slice_limits=slice_limits,
+            max_input_bytes=settings.max_input_bytes,
+            quota=quota,
+            places=settings.places,
+        ),
         replay=Replay(state, bus, messages),
         trail=Trail(settings.trail_file),
         planner=planner,

@@ -1,12 +1,13 @@
 """Messages that cancel batches."""
 
 from dispatcher.envelope import Envelope, decoded
+from dispatcher.own_batches import own_batch
 from dispatcher.replies import Replies
 from shared.bus.messages import Reason, RejectedError, decode_cancellation
-from shared.errors import InvalidTransitionError, NotFoundError
+from shared.errors import InvalidTransitionError
 from shared.ledger.commits import cancel
 from shared.lifecycle import Status
-from shared.state import BatchRecord, State
+from shared.state import State
 from shared.storage import Storage
 
 
@@ -21,7 +22,7 @@ class Cancellations:
     async def take(self, envelope: Envelope, body: bytes) -> str:
         """Cancel the batch and answer. Returns its id. Raises RejectedError."""
         cancellation = decoded(envelope, body, decode_cancellation)
-        record = await self._own_batch(envelope.tenant, cancellation.batch_id)
+        record = await own_batch(self._state, envelope.tenant, cancellation.batch_id)
         try:
             is_new = await cancel(self._state, self._storage, record.id)
         except InvalidTransitionError as error:
@@ -33,16 +34,3 @@ class Cancellations:
         record = await self._state.batches.get(record.id)
         await self._replies.accept(envelope, body, record, is_duplicate=not is_new)
         return record.id
-
-    async def _own_batch(self, tenant: str | None, batch_id: str) -> BatchRecord:
-        """The tenant's batch. Another tenant's batch counts as missing."""
-        # First, because a batch that is missing during a restore may still come back.
-        await self._state.restore.raise_if_under_way()
-        try:
-            record = await self._state.batches.get(batch_id)
-        except NotFoundError:
-            record = None
-        if record is None or record.tenant != tenant:
-            text = f"batch_id: No batch found with id '{batch_id}'."
-            raise RejectedError([Reason("unknown_batch", text, "batch_id")])
-        return record

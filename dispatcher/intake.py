@@ -1,4 +1,4 @@
-"""Messages from the bus become batches, cancellations and replays.
+"""Messages from the bus become batches, additions to them, cancellations and replays.
 
 A delivery is settled within milliseconds of its durable effect; no work waits in the broker.
 """
@@ -18,6 +18,7 @@ from dispatcher.cancellations import Cancellations
 from dispatcher.delivery import Delivery
 from dispatcher.envelope import decoded
 from dispatcher.inputs import CrowdedError, Inputs
+from dispatcher.open_batches import OpenBatches
 from dispatcher.packing import Packer
 from dispatcher.planning import Planner
 from dispatcher.ready import ReadyBatches
@@ -27,13 +28,14 @@ from dispatcher.settlement import Outcome, Settlement
 from dispatcher.submissions import Submissions
 from dispatcher.traces import note_outcome, receiving
 from shared import crash
-from shared.bus import messages, replays
+from shared.bus import messages, open_messages, replays
 from shared.bus.connection import Bus
 from shared.bus.messages import RejectedError
 from shared.errors import TransientError
 from shared.monitoring.trail import Trail
 from shared.state import State
 from shared.storage import Storage
+from shared.submission.additions import Additions
 from shared.submission.admission import NewBatchQuota
 
 log = structlog.get_logger()
@@ -61,6 +63,7 @@ class Intake:
         service_user: str,
         inputs: Inputs,
         quota: NewBatchQuota,
+        additions: Additions,
         replay: Replay,
         trail: Trail,
         planner: Planner | None = None,
@@ -71,6 +74,7 @@ class Intake:
         self._replies = Replies(state)
         self._ready = ReadyBatches(state, storage)
         self._cancellations = Cancellations(state, storage, self._replies)
+        self._open_batches = OpenBatches(state, storage, self._replies, additions)
         packer = Packer(state, storage, quota=quota, planner=planner)
         self._submissions = Submissions(state, storage, inputs=inputs, quota=quota, packer=packer)
         self._burial = Burial(bus)
@@ -140,8 +144,8 @@ class Intake:
         envelope = delivery.envelope
         crash.point("intake.begin")
         try:
-            cancelled = await self._obey(delivery)
-            self._tell(delivery, cancelled)
+            touched = await self._obey(delivery)
+            self._tell(delivery, touched)
         except RejectedError as error:
             codes = sorted({reason.code for reason in error.reasons})
             self._tell(delivery, None, codes)
@@ -155,13 +159,13 @@ class Intake:
                 await self._replies.refuse(envelope, delivery.body, error)
         crash.point("intake.done")
 
-    def _tell(self, delivery: Delivery, cancelled: str | None, codes: Sequence[str] = ()) -> None:
+    def _tell(self, delivery: Delivery, touched: str | None, codes: Sequence[str] = ()) -> None:
         """Write to the trail what the message did, or why it was refused."""
-        if (act := act_of(delivery.envelope, cancelled, codes, self._service_user)) is not None:
+        if (act := act_of(delivery.envelope, touched, codes, self._service_user)) is not None:
             self._trail.write(act)
 
     async def _obey(self, delivery: Delivery) -> str | None:
-        """Do what the message asks for, and return the id of the batch that it cancels, if any.
+        """Do what the message asks for, and return the id of the batch that it changes, if any.
 
         Raises RejectedError, CrowdedError and TransientError.
         """
@@ -170,6 +174,10 @@ class Intake:
             await self._ready.take(body)
         elif envelope.type == messages.CANCEL:
             return await self._cancellations.take(envelope, body)
+        elif envelope.type == open_messages.REQUESTS:
+            return await self._open_batches.add(envelope, body)
+        elif envelope.type == open_messages.CLOSE:
+            return await self._open_batches.close(envelope, body)
         elif envelope.type == replays.REPLAY:
             request = decoded(envelope, body, replays.decode_replay)
             await self._replay.answer(envelope, body, request)

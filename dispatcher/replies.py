@@ -2,11 +2,17 @@
 
 from dispatcher.envelope import Envelope
 from shared import ids
-from shared.bus import messages, replays
+from shared.bus import messages, open_messages, replays
 from shared.bus.dead_letters import letter_id
 from shared.bus.messages import RejectedError
 from shared.bus.received import MAX_CORRELATION_ID
-from shared.bus.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
+from shared.bus.replies import (
+    AcceptedBatch,
+    AcceptedReply,
+    AddedRequests,
+    RejectedReply,
+    Reply,
+)
 from shared.openai.shapes import BatchWarning
 from shared.state import BatchRecord, State
 from shared.state.batch_record import warnings_of
@@ -19,9 +25,18 @@ class Replies:
         self._state = state
 
     async def accept(
-        self, envelope: Envelope, body: bytes, record: BatchRecord, *, is_duplicate: bool
+        self,
+        envelope: Envelope,
+        body: bytes,
+        record: BatchRecord,
+        *,
+        is_duplicate: bool,
+        requests: AddedRequests | None = None,
     ) -> None:
-        """Show the batch as it is now, in the form that `accept.lua` gives to a new one."""
+        """Show the batch as it is now, in the form that `accept.lua` gives to a new one.
+
+        `requests` are those that the message has added to it.
+        """
         batch = AcceptedBatch(
             id=record.id,
             status=record.status,
@@ -29,7 +44,8 @@ class Replies:
             expires_at=record.number("expires_at"),
             warnings=[BatchWarning(**one) for one in warnings_of(record.fields)],
         )
-        await self._add(envelope, body, Reply(AcceptedReply(duplicate=is_duplicate, batch=batch)))
+        answer = AcceptedReply(duplicate=is_duplicate, batch=batch, requests=requests)
+        await self._add(envelope, body, Reply(answer))
 
     async def refuse(self, envelope: Envelope, body: bytes, error: RejectedError) -> None:
         """Reply with the reasons why the message was refused."""
@@ -61,6 +77,10 @@ def _name(envelope: Envelope, body: bytes) -> str:
         case messages.CANCEL:
             # The message id of a cancellation names no batch.
             return f"{envelope.message_id}.cancel.reply"
+        case open_messages.REQUESTS:
+            return f"{envelope.message_id}.requests.reply"
+        case open_messages.CLOSE:
+            return f"{envelope.message_id}.close.reply"
         case replays.REPLAY:
             return f"{envelope.message_id}.replayed"
         case _:

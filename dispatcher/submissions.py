@@ -17,6 +17,7 @@ from shared.bus.messages import (
     DatasetInput,
     FileInput,
     InlineInput,
+    OpenInput,
     Reason,
     RejectedError,
     S3Input,
@@ -25,13 +26,15 @@ from shared.bus.messages import (
     fingerprint,
     window_seconds,
 )
-from shared.errors import ConflictError
+from shared.errors import ConflictError, InvalidInputError
 from shared.ledger.manifests import Manifest
+from shared.lifecycle import Status
 from shared.openai.endpoints import ENDPOINTS
 from shared.state import RateStatus, State
 from shared.storage import Storage
 from shared.submission.accept import accept, accept_known
 from shared.submission.admission import NewBatchQuota, Reached, refusal_text
+from shared.submission.opening import open_source, require_model, start_open
 from shared.tracing import spans
 
 
@@ -115,6 +118,14 @@ class Submissions:
                 raise RejectedError(reasons) from None
             manifest = msgspec.structs.replace(known, fingerprint=fingerprint(submission))
         await accept(self._state, self._storage, manifest, reply=reply)
+        if isinstance(submission.input, OpenInput):
+            await self._start_open(batch_id)
+
+    async def _start_open(self, batch_id: str) -> None:
+        """The rounds would as well, a moment later."""
+        record = await self._state.batches.get(batch_id)
+        if record.status is Status.VALIDATING:
+            await start_open(self._state, self._storage, self._quota.catalog, record)
 
     async def _source(
         self, envelope: Envelope, submission: Submission, reasons: Sequence[Reason]
@@ -134,6 +145,8 @@ class Submissions:
                     source = await self._inputs.find_object(tenant, batch_id, wanted)
                 case DatasetInput() as dataset if not found:
                     source = await self._inputs.find_dataset(tenant, batch_id, dataset)
+                case OpenInput(model=model) if not found:
+                    source = await self._open_source(tenant, batch_id, submission.endpoint, model)
         except RejectedError as error:
             found += error.reasons
         if found:
@@ -142,6 +155,16 @@ class Submissions:
         if isinstance(outcome, Reached | RateStatus):
             raise RejectedError([Reason("quota_exceeded", refusal_text(tenant, outcome))])
         return {**source, **table}
+
+    async def _open_source(
+        self, tenant: str, batch_id: str, endpoint: str, model: str
+    ) -> dict[str, Any]:
+        try:
+            await require_model(self._state, self._quota.catalog, tenant, endpoint, model)
+        except InvalidInputError as error:
+            text = f"input.model: {error}"
+            raise RejectedError([Reason("model_not_found", text, "input.model")]) from error
+        return open_source(self._storage.bucket, tenant, batch_id, model)
 
 
 def unservable(submission: Submission, *, now: int) -> list[Reason]:

@@ -22,16 +22,13 @@ from gateway.dependencies import Services, Use
 from gateway.dry_run import DryRun
 from gateway.file_store import live_file
 from gateway.limits import reserve_batch
-from gateway.own_adapters import adapter_of
 from gateway.reasons import shown
 from gateway.route_docs import addition, json_body
 from gateway.settings import GatewaySettings
 from gateway.traces import trace_of
 from shared import crash, ids
-from shared.adapters import WithAdapters
 from shared.bus.messages import window_seconds
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
-from shared.input.problems import shortened
 from shared.ledger.commits import cancel
 from shared.ledger.manifests import Manifest
 from shared.lifecycle import Status
@@ -39,7 +36,7 @@ from shared.openai.shapes import Batch, CursorPage
 from shared.state import BatchRecord, FileRecord, State
 from shared.submission.accept import HTTP_KEY, accept, conflict
 from shared.submission.datasets import Datasets
-from shared.submission.opening import open_source, start_open
+from shared.submission.opening import open_source, require_model, start_open
 from shared.submission.tables import table_fields
 
 router = APIRouter()
@@ -214,8 +211,9 @@ async def _source(
 ) -> dict[str, Any]:
     """Where a new batch's input is: fields of its manifest."""
     if params.open:
-        await _require_model(services, tenant, params)
-        return open_source(services.storage.bucket, tenant, batch_id, params.model or "")
+        model = params.model or ""
+        await require_model(services.state, services.catalog, tenant, params.endpoint, model)
+        return open_source(services.storage.bucket, tenant, batch_id, model)
     if params.input is not None:
         datasets = Datasets(services.state, services.storage, services.settings.places)
         return await datasets.kept(batch_id, await datasets.pinned(tenant, params.input))
@@ -228,21 +226,6 @@ async def _source(
         "size": file.bytes,
         "start": file.start,
     }
-
-
-async def _require_model(services: Services, tenant: str, params: CreateBatch) -> None:
-    """Raise InvalidInputError unless the tenant may use the open batch's model for its endpoint."""
-    settings = await services.state.tenants.settings(tenant)
-    usable = settings.usable(services.catalog.endpoints_by_name())
-    if (adapter := await adapter_of(services, tenant, params.model)) is not None:
-        usable = WithAdapters(usable, services.catalog.adapter_takers, (adapter.file.id,))
-    if params.endpoint not in usable.get(params.model or "", ()):
-        raise InvalidInputError(
-            f"The model '{shortened(params.model or '')}' does not exist, or not for the endpoint "
-            f"{params.endpoint}.",
-            param="model",
-            code="model_not_found",
-        )
 
 
 async def _input_file(services: Services, tenant: str, file_id: str, batch_id: str) -> FileRecord:

@@ -109,7 +109,7 @@ class _LiveStream(Response):
                 last = chunk
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except BrokenAnswerError as error:
-            log.warning("live.broke", why=str(error))
+            log.warning("live.broke", code="engine_died", why=str(error))
             body = error_event(self._path, is_inside=not last.endswith(b"\n\n"))
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b""})

@@ -10,10 +10,13 @@ from gateway.bodies import read_bytes
 from gateway.dependencies import Use
 from gateway.limit_errors import limit_reached
 from gateway.route_docs import addition
-from shared.errors import ConflictError
 from shared.openai.shapes import Batch
-from shared.state import BatchRecord
-from shared.submission.additions import MAX_ADDITION_BYTES, RoomError, close
+from shared.submission.additions import (
+    MAX_ADDITION_BYTES,
+    RoomError,
+    close,
+    require_no_pipeline,
+)
 
 router = APIRouter()
 
@@ -74,7 +77,7 @@ async def add_requests(
     400 that names it. At most 10,000 requests and 4 MiB a call; together, what an input file may
     have. Fewer and larger calls are cheaper: each is at least one slice.
     """
-    _require_own(batch)
+    require_no_pipeline(batch)
     body = await read_bytes(request, MAX_ADDITION_BYTES)
     try:
         done = await services.additions.add(batch, body, dry_run=dry_run)
@@ -98,14 +101,5 @@ async def close_batch(batch: OwnBatch, services: Use) -> Batch:
     Repeating the call changes nothing. 409 for a batch that was not created open, or that has been
     cancelled.
     """
-    _require_own(batch)
+    require_no_pipeline(batch)
     return (await close(services.state, services.storage, batch.id)).to_openai()
-
-
-def _require_own(batch: BatchRecord) -> None:
-    """Raise ConflictError for a batch that takes rows of a pipeline only."""
-    if pipeline := batch.fields.get("pipeline"):
-        raise ConflictError(
-            f"Batch {batch.id} is a stage of pipeline {pipeline}, which alone adds requests to it "
-            "and closes it."
-        )

@@ -26,12 +26,18 @@ def assert_runs(
     example: str, environment: Mapping[str, str], *, folder: Path, timeout: float
 ) -> None:
     """Run the example as a program; one of a batch has to print that it has `completed`."""
-    # The clients would rather use a proxy, or a key, of the developer's own environment.
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    printed = run_python("-c", example, environment=environment, folder=folder, timeout=timeout)
 
+    assert "completed" in printed or not _BATCH.search(example)
+
+
+def run_python(
+    *arguments: str | Path, environment: Mapping[str, str], folder: Path, timeout: float
+) -> str:
+    """What the program prints, as a user's process in the folder; fails if it fails."""
     ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example],
-        env={**clean, "PYTHONPATH": str(_ROOT), **environment},
+        [sys.executable, "-W", "error", *map(str, arguments)],
+        env=environment_of_users(environment),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -41,4 +47,11 @@ def assert_runs(
 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.strip()
-    assert "completed" in ended.stdout or not _BATCH.search(example)
+    return ended.stdout
+
+
+def environment_of_users(fleet: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that uses the fleet."""
+    # The clients would rather use a proxy, or a key, of the developer's own environment.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    return {**clean, "PYTHONPATH": str(_ROOT), **fleet}

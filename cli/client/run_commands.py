@@ -41,6 +41,9 @@ def run(
     window: Window = "24h",
     priority: Priority = 5,
     metadata: Metadata = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Write the table that the template's `output` asks for.")
+    ] = False,
     order: ResultOrder = "input",
     again: Annotated[
         bool, typer.Option("--again", help="Create new batches, even of files that were run.")
@@ -56,7 +59,7 @@ def run(
     rows = None if template is None else read_template(template)
     options = BatchOptions(endpoint, window, priority, metadata_of(metadata), rows)
     with connected(context, waits=True) as gateway:
-        runs = Runs(gateway, options, order=order, output=output, is_new=again)
+        runs = Runs(gateway, options, order=order, output=output, is_new=again, as_table=table)
         codes = runs.run(input_files(files))
     end_with(codes)
 

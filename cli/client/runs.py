@@ -2,7 +2,7 @@
 
 import secrets
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -12,6 +12,7 @@ import typer
 
 from cli.client.batch_commands import error_lines
 from cli.client.exit_codes import ExitCode
+from cli.client.fetching import fetch_table
 from cli.client.gateway import Gateway
 from cli.client.output import ask, can_ask, is_terminal, note
 from cli.client.results import Order, Results
@@ -38,24 +39,32 @@ class Runs:
         order: Order,
         output: Path | None,
         is_new: bool,
+        as_table: bool = False,
     ) -> None:
+        """`as_table` writes each batch's table at its end, instead of its result lines."""
         self._gateway = gateway
         self._options = options
+        self._as_table = as_table
         self._order = order
         self._output = output
         self._is_new = is_new
         self._running: dict[str, Submission] = {}
 
     def run(self, paths: Sequence[Path]) -> list[ExitCode]:
-        """What became of each file's batch. Writes the results in the order of the files."""
-        targets = _targets(paths, self._output)
+        """What became of each file's batch. Writes the results in the order of the files.
+
+        Raises InvalidInputError.
+        """
+        suffix = _table_suffix(self._options) if self._as_table else None
+        targets = _targets(paths, self._output, suffix)
         # All of them are looked at before anything is sent.
         for path in paths:
             self._options.body(path)
         with _terminable():
             try:
                 submissions = [self._submit(path) for path in paths]
-                return [self._finish(one, targets[one.path]) for one in submissions]
+                finish = self._finish_table if self._as_table else self._finish
+                return [finish(one, targets[one.path]) for one in submissions]
             except KeyboardInterrupt as interrupt:
                 self._leave(is_asked=not isinstance(interrupt, _TerminatedError))
                 is_ours = isinstance(interrupt, _TerminatedError)
@@ -80,6 +89,16 @@ class Runs:
         else:
             note(f"{path.name}: {batch['id']}")
         return submission
+
+    def _finish_table(self, submission: Submission, target: Path | None) -> ExitCode:
+        """Write the table of one batch once there is one."""
+        batch_id = submission.batch["id"]
+        ended, code = wait_for(self._gateway, batch_id, submission.path.name)
+        self._running.pop(batch_id, None)
+        self._tell(submission, ended, None)
+        if code is not ExitCode.BATCH_FAILED:
+            fetch_table(self._gateway, ended, target)
+        return code
 
     def _finish(self, submission: Submission, target: Path | None) -> ExitCode:
         """Write the results of one batch while they come."""
@@ -166,8 +185,21 @@ def _wants_to_cancel(count: int) -> bool:
         return False
 
 
-def _targets(paths: Sequence[Path], output: Path | None) -> dict[Path, Path | None]:
-    """Where each file's results go: one file, files of the same names in a folder, or nowhere."""
+def _table_suffix(options: BatchOptions) -> str:
+    """How the names of the tables end. Raises InvalidInputError."""
+    output = None if options.template is None else options.template.output
+    if not isinstance(output, Mapping):
+        raise InvalidInputError("--table: name a --template with 'output', which asks for a table.")
+    return f".{output.get('format', 'parquet')}"
+
+
+def _targets(
+    paths: Sequence[Path], output: Path | None, suffix: str | None
+) -> dict[Path, Path | None]:
+    """Where each file's results go: one file, files of the same names in a folder, or nowhere.
+
+    `suffix` takes the place of the one that the names in the folder have.
+    """
     if output is None:
         return dict.fromkeys(paths)
     if not output.is_dir() and len(paths) == 1:
@@ -176,7 +208,9 @@ def _targets(paths: Sequence[Path], output: Path | None) -> dict[Path, Path | No
         raise InvalidInputError(
             f"--output {output}: this is a file, and {len(paths)} inputs need a folder."
         )
-    found: dict[Path, Path | None] = {path: output / path.name for path in paths}
+    found: dict[Path, Path | None] = {
+        path: output / (path.name if suffix is None else f"{path.stem}{suffix}") for path in paths
+    }
     if len(set(found.values())) < len(found):
         raise InvalidInputError(
             f"--output {output}: some inputs have the same name. Run them one by one."

@@ -22,6 +22,9 @@ _CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 #: and more. With this model's few words, the compiled sampler is no faster.
 _TINY_ENVIRONMENT = {**_CPU_ENVIRONMENT, "TORCH_COMPILE_DISABLE": "1"}
 
+#: Between the words of JSON, random weights would write white space to the end of an answer.
+_NO_SPACES = {"backend": "xgrammar", "disable_any_whitespace": True}
+
 
 def make_catalog(run_dir: Path, models: list[str]) -> Path:
     """A catalog of the demo's models and of `models` (Hugging Face names or local folders).
@@ -69,7 +72,11 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
 
 def _tiny(source: Path, *, tasks: Sequence[str] = ()) -> dict[str, Any]:
     """The entry of a model that is made here; without tasks, one that chats and calls tools."""
-    tools = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    chatting = {
+        "enable_auto_tool_choice": True,
+        "tool_call_parser": "hermes",
+        "structured_outputs_config": _NO_SPACES,
+    }
     return {
         "source": str(source),
         "pools": ["local"],
@@ -79,7 +86,7 @@ def _tiny(source: Path, *, tasks: Sequence[str] = ()) -> dict[str, Any]:
             "max_model_len": 1024,
             "max_num_seqs": 128,
             "enforce_eager": True,
-            **({} if tasks else tools),
+            **({} if tasks else chatting),
         },
         "env": _TINY_ENVIRONMENT,
     }

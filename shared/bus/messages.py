@@ -177,6 +177,14 @@ class DatasetInput(Dataset):
     kind: Literal["dataset"]
 
 
+class OpenInput(_Shape):
+    """No input yet: requests are added to the batch until it is closed."""
+
+    kind: Literal["open"]
+    #: Of all requests.
+    model: str = Field(min_length=1, max_length=256)
+
+
 class Deliver(_Shape):
     """What the batch's last event carries besides its state."""
 
@@ -195,7 +203,9 @@ class Submission(_Shape):
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
         Field(max_length=16),
     ] = None
-    input: InlineInput | S3Input | FileInput | DatasetInput = Field(discriminator="kind")
+    input: InlineInput | S3Input | FileInput | DatasetInput | OpenInput = Field(
+        discriminator="kind"
+    )
     # Omitted if unset, so that old fingerprints stay valid.
     deliver: Deliver | None = Field(default=None, exclude_if=lambda deliver: deliver is None)
     output: Output | None = Field(default=None, exclude_if=lambda output: output is None)
@@ -230,7 +240,7 @@ def window_seconds(window: str) -> int:
 
 
 #: Of inputs. A dataset that is given by HTTP has no kind, and no field of such a name.
-_KINDS = ("inline", "file", "s3", "dataset")
+_KINDS = ("inline", "file", "s3", "dataset", "open")
 
 
 def path(location: tuple[int | str, ...]) -> str:

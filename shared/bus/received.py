@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from shared.bus import messages, replays
-from shared.bus.topology import cancel_key, replay_key, submit_key
+from shared.bus import messages, open_messages, replays
+from shared.bus.topology import cancel_key, close_key, replay_key, requests_key, submit_key
 
 #: Of the sender's own headers, as AMQP encodes them.
 MAX_HEADER_BYTES = 8 * 1024
@@ -38,6 +38,8 @@ class Received(NamedTuple):
 
 RECEIVED = {
     messages.SUBMIT: Received("batch.submit/1", submit_key),
+    open_messages.REQUESTS: Received("batch.requests/1", requests_key),
+    open_messages.CLOSE: Received("batch.close/1", close_key),
     messages.CANCEL: Received("batch.cancel/1", cancel_key),
     replays.REPLAY: Received("batch.replay/1", replay_key, ("sub", "reply")),
 }

@@ -14,7 +14,7 @@ class _Shape(BaseModel):
 
 
 class AcceptedBatch(_Shape):
-    """The batch that a message made, met or cancelled."""
+    """The batch that a message made, met, extended, closed or cancelled."""
 
     id: str
     object: Literal["batch"] = "batch"
@@ -26,6 +26,17 @@ class AcceptedBatch(_Shape):
     warnings: list[BatchWarning] = Field(default=[], exclude_if=lambda warnings: not warnings)
 
 
+class AddedRequests(_Shape):
+    """What a message has added to an open batch."""
+
+    #: Requests that are new.
+    added: int
+    #: Requests that the batch had already, with the same bytes.
+    repeated: int
+    #: Requests that the batch has now.
+    total: int
+
+
 class AcceptedReply(_Shape):
     """What was asked for is done, on disk."""
 
@@ -33,6 +44,8 @@ class AcceptedReply(_Shape):
     #: Whether that was so before the message came.
     duplicate: bool
     batch: AcceptedBatch
+    #: Only present if the message brought requests for an open batch.
+    requests: AddedRequests | None = Field(default=None, exclude_if=lambda added: added is None)
 
 
 class ReplyError(_Shape):

@@ -146,6 +146,16 @@ def submit_key(tenant: str) -> str:
     return f"submit.v1.{tenant}"
 
 
+def requests_key(tenant: str) -> str:
+    """The routing key under which `tenant` adds requests to open batches."""
+    return f"requests.v1.{tenant}"
+
+
+def close_key(tenant: str) -> str:
+    """The routing key under which `tenant` closes open batches."""
+    return f"close.v1.{tenant}"
+
+
 def cancel_key(tenant: str) -> str:
     """The routing key under which `tenant` cancels."""
     return f"cancel.v1.{tenant}"
@@ -384,7 +394,7 @@ def _topic_permissions(user: User) -> list[dict[str, str]]:
         row
         | {
             "exchange": SUBMIT_EXCHANGE,
-            "write": r"^(submit|cancel|replay)\.v1\.{username}$",
+            "write": r"^(submit|requests|close|cancel|replay)\.v1\.{username}$",
             "read": "^$",
         },
         row

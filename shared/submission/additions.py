@@ -71,6 +71,14 @@ class RoomError(BatchyardError):
         self.reached = reached
 
 
+class NameConflictError(ConflictError):
+    """The batch has another row of that name."""
+
+
+class FullError(InvalidInputError):
+    """With these rows the batch would have more than a batch may."""
+
+
 class _New(NamedTuple):
     """A row of an addition, with the digests of its name and line."""
 
@@ -108,11 +116,12 @@ class Additions:
     async def add(self, batch: BatchRecord, body: bytes, *, dry_run: bool = False) -> Added:
         """Add the rows of `body`: lines, or one JSON array. With `dry_run`, only say what would be.
 
-        A row that the batch has already is not added again. Raises InvalidInputError for rows that
-        are none, ConflictError if the batch takes none or has another row of that name,
-        RoomError, and TransientError.
+        A row that the batch has already is not added again: if it has all of them, it need not be
+        open any more, as long as Redis knows their names. Raises InvalidInputError for rows that
+        are none, FullError, ConflictError if the batch takes none, NameConflictError if it has
+        another row of that name, RoomError, and TransientError.
         """
-        require_open(batch)
+        _require_made_open(batch)
         await self._state.tenants.look()
         adapters = await adapters_of(self._state, self._rules, batch.tenant)
         rows = await asyncio.to_thread(self._rows, batch, body, adapters)
@@ -122,11 +131,11 @@ class Additions:
                 record, known = await self._state.additions.look(
                     batch.id, [one.name for one in rows]
                 )
+                if [one.digest for one in rows] == known:
+                    return Added(record, 0, len(rows))
                 require_open(record)
                 new = _new_of(rows, known)
                 repeated = len(rows) - len(new)
-                if not new:
-                    return Added(record, 0, repeated)
                 await self._require_room(record, new)
                 if dry_run:
                     return Added(record, len(new), repeated)
@@ -184,7 +193,7 @@ class Additions:
         ]
 
     async def _require_room(self, record: BatchRecord, new: Sequence[_New]) -> None:
-        """Raise InvalidInputError or RoomError if the batch may not have so many more."""
+        """Raise FullError or RoomError if the batch may not have so many more."""
         _require(record.number("total") + len(new), self._limits.rows, "requests", "too_many_tasks")
         size = sum(len(one.row.line) + 1 for one in new)
         _require(record.number("size") + size, self._max_input_bytes, "bytes", "too_large")
@@ -326,10 +335,7 @@ def names_of(lines: bytes) -> Mapping[str, str]:
 
 def require_open(record: BatchRecord) -> None:
     """Raise ConflictError unless the batch takes rows, and TransientError before it does."""
-    if "open_model" not in record.fields:
-        raise ConflictError(
-            f"Batch {record.id} was not created open: it has the requests of its input."
-        )
+    _require_made_open(record)
     if "closed" in record.fields:
         raise ConflictError(f"Batch {record.id} has been closed, and takes no more requests.")
     if not record.takes_rows:
@@ -339,13 +345,29 @@ def require_open(record: BatchRecord) -> None:
         raise TransientError(f"Batch {record.id} is about to take requests.")
 
 
+def require_no_pipeline(batch: BatchRecord) -> None:
+    """Raise ConflictError for a batch that takes rows of a pipeline only."""
+    if pipeline := batch.fields.get("pipeline"):
+        raise ConflictError(
+            f"Batch {batch.id} is a stage of pipeline {pipeline}, which alone adds requests to it "
+            "and closes it."
+        )
+
+
+def _require_made_open(record: BatchRecord) -> None:
+    if "open_model" not in record.fields:
+        raise ConflictError(
+            f"Batch {record.id} was not created open: it has the requests of its input."
+        )
+
+
 def not_open(status: Status) -> ConflictError:
     """The error for a batch whose status does not allow more rows."""
     return ConflictError(f"Cannot add requests to a batch with status '{status}'.")
 
 
 def _new_of(rows: Sequence[_New], known: Sequence[str | None]) -> list[_New]:
-    """The rows that the batch has not. Raises ConflictError for a known name with another line."""
+    """The rows that the batch has not. Raises NameConflictError for a known name."""
     others = [
         one.row.number
         for one, line in zip(rows, known, strict=True)
@@ -353,7 +375,7 @@ def _new_of(rows: Sequence[_New], known: Sequence[str | None]) -> list[_New]:
     ]
     if others:
         named = ", ".join(map(str, others[:_MAX_NAMED]))
-        raise ConflictError(
+        raise NameConflictError(
             f"The batch has other requests with the custom_id of line {named}"
             f"{' and more' if len(others) > _MAX_NAMED else ''}. Nothing was added."
         )
@@ -380,6 +402,6 @@ def _prompt_tokens(new: Sequence[_New]) -> int:
 
 def _require(count: int, most: int, what: str, code: str) -> None:
     if count > most:
-        raise InvalidInputError(
+        raise FullError(
             f"The batch would have {count} {what} with these; the limit is {most}.", code=code
         )

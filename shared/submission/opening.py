@@ -6,13 +6,15 @@ from typing import Any
 
 from shared import ids
 from shared.catalog import Catalog
-from shared.errors import InvalidTransitionError
+from shared.errors import InvalidInputError, InvalidTransitionError
+from shared.input.problems import shortened
 from shared.lane_shares import LaneShares
 from shared.ledger.copies import reserve_copies
 from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.lifecycle import Event
 from shared.state import BatchRecord, MovedError, State
 from shared.storage import Storage
+from shared.submission.adapters import usable_models
 
 #: Its input has this ETag until there is one, so that nobody takes another object for it.
 _NO_INPUT = "open"
@@ -29,6 +31,18 @@ def open_source(bucket: str, tenant: str, batch_id: str, model: str) -> dict[str
         "size": 0,
         "open_model": model,
     }
+
+
+async def require_model(
+    state: State, catalog: Catalog, tenant: str, endpoint: str, model: str
+) -> None:
+    """Raise InvalidInputError unless the tenant may use the model for the endpoint."""
+    if endpoint not in (await usable_models(state, catalog, tenant)).get(model, ()):
+        raise InvalidInputError(
+            f"The model '{shortened(model)}' does not exist, or not for the endpoint {endpoint}.",
+            param="model",
+            code="model_not_found",
+        )
 
 
 async def start_open(state: State, storage: Storage, catalog: Catalog, record: BatchRecord) -> None:

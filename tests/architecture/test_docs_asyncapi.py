@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from shared.bus import asyncapi, live_messages, messages, replays, topology
+from shared.bus import asyncapi, live_messages, messages, open_messages, replays, topology
 from shared.bus.event_shapes import EVENT_TYPES
 from shared.lifecycle import TRANSITIONS
 
@@ -85,7 +85,7 @@ def test_every_event_that_a_script_announces_is_described_and_no_other() -> None
 def test_every_message_that_a_tenant_may_send_is_described() -> None:
     types = {
         value
-        for module in (messages, replays, live_messages)
+        for module in (messages, open_messages, replays, live_messages)
         for value in vars(module).values()
         if isinstance(value, str) and re.fullmatch(r"(batch|live)\.\w+\.v\d+", value)
     }

@@ -5,7 +5,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from shared.bus.messages import FileInput, InlineInput, InlineRequest, S3Input, Submission
+from pydantic import BaseModel
+
+from shared.bus.messages import (
+    FileInput,
+    InlineInput,
+    InlineRequest,
+    OpenInput,
+    S3Input,
+    Submission,
+)
 from shared.openai.endpoints import ENDPOINTS
 
 _ROOT = Path(__file__).parents[2]
@@ -29,7 +38,12 @@ def test_every_endpoint_is_named() -> None:
 def test_every_form_of_input_names_its_fields() -> None:
     rows = _rows("| `input.kind` | Fields | For |")
 
-    shapes = {"inline": (InlineInput, InlineRequest), "s3": (S3Input,), "file": (FileInput,)}
+    shapes: dict[str, tuple[type[BaseModel], ...]] = {
+        "inline": (InlineInput, InlineRequest),
+        "s3": (S3Input,),
+        "file": (FileInput,),
+    }
+    shapes["open"] = (OpenInput,)
     for kind, parts in shapes.items():
         fields = {name for part in parts for name in part.model_fields} - {"kind"}
         assert fields <= set(re.findall(r"`(\w+)`", rows[kind])), kind

@@ -9,7 +9,7 @@ import json
 import random
 import secrets
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,8 @@ from aio_pika.exceptions import AMQPError
 from redis.asyncio import Redis
 
 from shared import ids
-from shared.bus import messages, topology
+from shared.bus import messages, open_messages, topology
+from shared.bus.received import RECEIVED
 from shared.errors import TransientError
 from shared.state.state import NAMESPACE
 from shared.storage import Storage
@@ -43,6 +44,8 @@ FINAL = {"completed", "failed", "expired", "cancelled"}
 _PAUSE_SECONDS = 0.2
 _CALL_SECONDS = 10.0
 _CONNECT_SECONDS = 60.0
+#: After so long without an answer, a message is sent again.
+_ANSWER_SECONDS = 30.0
 #: The errors that show a RabbitMQ client that its connection is gone.
 _LOST = (AMQPError, OSError, RuntimeError)
 _OK, _CONFLICT, _TOO_MANY, _SERVER_ERROR = 200, 409, 429, 500
@@ -68,6 +71,8 @@ class Clients:
             queue: Journal(folder / f"received-{queue}.jsonl") for _, queue in subscriptions()
         }
         self._replies = Journal(folder / "replies.jsonl")
+        #: Messages that were answered.
+        self._answered = defaultdict[str, asyncio.Event](asyncio.Event)
         #: Acts as another system of the tenant, which puts objects where Batchyard may read them.
         self._storage = Storage(*fleet.s3)
         self.counts: Counter[str] = Counter()
@@ -145,6 +150,7 @@ class Clients:
             self._by_upload: 2,
             self._by_dataset: 2,
             self._by_additions: 3,
+            self._by_open_messages: 3,
             self._cancelled: 2,
             self._cancelled_by_bus: 1,
             self._paused: 1,
@@ -227,6 +233,36 @@ class Clients:
             left = left[count:]
             await asyncio.sleep(dice.uniform(0, 0.5))
         await self._steer(intent, "/close", None)
+        await self._see_end(intent, dice)
+        await self._download(intent)
+
+    async def _by_open_messages(self, tenant: str, dice: random.Random) -> None:
+        """An open batch over the bus: created, given rows and closed by messages.
+
+        Each waits for the answers before it, since messages may overtake each other; some come
+        again, also after the batch was closed.
+        """
+        intent = self._intent(tenant, dice, "plain", door="bus")
+        opening = {**_submission(intent), "input": {"kind": "open", "model": intent["model"]}}
+        await self._until_answered(intent, intent["key"], messages.SUBMIT, opening)
+        self._accept(intent, intent["batch"])
+        requests = _submission(intent)["input"]["requests"]
+        batch = {"batch_id": intent["batch"]}
+        additions = list[tuple[dict[str, Any], str, str, dict[str, Any]]]()
+        while requests:
+            count, message_id = dice.randint(1, len(requests)), f"{intent['key']}.{len(additions)}"
+            body = {"schema": "batch.requests/1", **batch, "requests": requests[:count]}
+            additions.append((intent, message_id, open_messages.REQUESTS, body))
+            for _ in range(dice.choice((0, 0, 1))):
+                await self._ask(*additions[-1])
+            await self._until_answered(*additions[-1])
+            requests = requests[count:]
+            await asyncio.sleep(dice.uniform(0, 0.5))
+        closing = {"schema": "batch.close/1", **batch}
+        await self._until_answered(intent, f"{intent['key']}.close", open_messages.CLOSE, closing)
+        if dice.random() < 0.3:
+            # As the broker does that has lost the ack.
+            await self._ask(*dice.choice(additions))
         await self._see_end(intent, dice)
         await self._download(intent)
 
@@ -444,11 +480,19 @@ class Clients:
         tenant = intent["tenant"]
         message = _message(tenant, message_id, kind, body)
         message.reply_to = dict(reply_queues())[tenant]
-        is_cancel = kind == messages.CANCEL
-        key = topology.cancel_key(tenant) if is_cancel else topology.submit_key(tenant)
-        await self._send(intent, key, message)
-        verb = "cancel" if is_cancel else "submit"
+        await self._send(intent, RECEIVED[kind].key(tenant), message)
+        verb = kind.split(".")[1]
         self.published.note("asked", message=message_id, batch=intent["batch"], verb=verb)
+
+    async def _until_answered(
+        self, intent: dict[str, Any], message_id: str, kind: str, body: dict[str, Any]
+    ) -> None:
+        """Publish a message, again and again if need be, until its answer is there."""
+        answered = self._answered[message_id]
+        while not answered.is_set():
+            await self._ask(intent, message_id, kind, body)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(answered.wait(), _ANSWER_SECONDS)
 
     async def _send(
         self, intent: dict[str, Any], routing_key: str, message: aio_pika.Message
@@ -641,6 +685,7 @@ class Clients:
             about=reply["batch"]["id"] if is_accepted else reply["error"]["code"],
         )
         self.counts["replies"] += 1
+        self._answered[message.correlation_id or ""].set()
         with suppress(*_LOST):
             await message.ack()
 

@@ -33,6 +33,8 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     ),
     "dispatcher": (
         "intake.begin",
+        "additions.created",
+        "additions.taken",
         "intake.packed",
         "intake.accepted",
         "intake.done",

@@ -292,6 +292,18 @@ _PLANTED: dict[str, tuple[str, Plant]] = {
         "reply_contradicts",
         lambda found: _ask(found, KEY, "submit", ("rejected", "quota_exceeded")),
     ),
+    "requests that were refused though they came before the end": (
+        "reply_contradicts",
+        lambda found: _ask(found, f"{KEY}.requests-1", "requests", ("rejected", "not_open")),
+    ),
+    "requests that were refused when they came again": (
+        "reply_contradicts",
+        lambda found: _ask(found, "r", "requests", ("accepted", BATCH), ("rejected", "not_open")),
+    ),
+    "the end of an open batch that was not answered": (
+        "reply_missing",
+        lambda found: _ask(found, f"{KEY}.close", "close"),
+    ),
     "a message that was answered in two ways": (
         "reply_contradicts",
         lambda found: _ask(found, "c", "cancel", ("rejected", "batch_ended"), ("accepted", BATCH)),

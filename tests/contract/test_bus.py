@@ -28,9 +28,10 @@ from typer.testing import CliRunner
 from cli import servers
 from cli.__main__ import app
 from shared import ids
-from shared.bus import topology
+from shared.bus import messages, open_messages, topology
 from shared.bus.connection import Bus
 from shared.bus.event_shapes import EVENT_TYPES
+from shared.bus.received import RECEIVED
 from shared.errors import SetupError
 from tests.contract.conftest import CHAT, MODEL, Caller, ServiceYard, calling, rows, running_yard
 from tests.contract.engine import WAIT
@@ -227,6 +228,22 @@ async def test_every_message_is_what_its_schema_says(site: Site, acme: Caller) -
     assert {message.type for message in door.events} == _WHAT_A_BATCH_TELLS
 
 
+async def test_an_open_batch_lives_by_messages(site: Site) -> None:
+    opening = {"schema": "batch.submit/1", "endpoint": CHAT}
+    async with _open_door(site) as door:
+        batch = await door.submit({**opening, "input": {"kind": "open", "model": MODEL}}, "open-1")
+        await eventually(lambda: ("open-1", False) in door.answers)
+        named = {"batch_id": batch}
+        more = {**named, "requests": _batch("one", "two")["input"]["requests"]}
+        await door.say(open_messages.REQUESTS, {"schema": "batch.requests/1", **more}, "open-2")
+        await eventually(lambda: ("open-2", False) in door.answers)
+        await door.say(open_messages.CLOSE, {"schema": "batch.close/1", **named}, "open-3")
+        await door.hears(batch, "batch.completed")
+        await eventually(lambda: ("open-3", False) in door.answers)
+
+    assert [wrong for message in door.sent for wrong in _wrong(message)] == []
+
+
 async def test_the_example_of_the_document_is_taken_as_it_stands(site: Site) -> None:
     examples = _document()["components"]["messages"]["batch.submit.v1"]["examples"]
     [inline] = [example["payload"] for example in examples if example["name"] == "inline"]
@@ -302,10 +319,15 @@ class _Door:
 
     async def submit(self, body: dict[str, Any], message_id: str) -> str:
         """The id of the batch that it is to become."""
+        await self.say(messages.SUBMIT, body, message_id)
+        return ids.batch_id(TENANT.name, message_id)
+
+    async def say(self, kind: str, body: dict[str, Any], message_id: str) -> None:
+        """Publish a message as the document has it."""
         message = aio_pika.Message(
             json.dumps(body).encode(),
             message_id=message_id,
-            type="batch.submit.v1",
+            type=kind,
             user_id=TENANT.name,
             content_type="application/json",
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
@@ -313,8 +335,7 @@ class _Door:
         )
         assert _wrong_properties(message, "received") == []
         exchange = await self._channel.get_exchange(topology.SUBMIT_EXCHANGE, ensure=False)
-        await exchange.publish(message, topology.submit_key(TENANT.name), mandatory=True)
-        return ids.batch_id(TENANT.name, message_id)
+        await exchange.publish(message, RECEIVED[kind].key(TENANT.name), mandatory=True)
 
     async def hears(self, batch_id: str, kind: str) -> None:
         """Return once the event has come."""

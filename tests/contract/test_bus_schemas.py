@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.envelope import Envelope, malformed, unauthorised
-from shared.bus import live_messages, messages, replays
+from shared.bus import live_messages, messages, open_messages, replays
 from shared.bus.live_messages import Asked
 from shared.bus.messages import MAX_BYTES_KEYWORD, RejectedError
 from shared.bus.received import RECEIVED
@@ -114,6 +114,10 @@ def _refusal(name: str, body: Any) -> list[str] | None:
                 return None if submission.endpoint in ENDPOINTS else ["endpoint"]
             case messages.CANCEL:
                 messages.decode_cancellation(data)
+            case open_messages.REQUESTS:
+                open_messages.decode_requests(data)
+            case open_messages.CLOSE:
+                open_messages.decode_closing(data)
             case live_messages.REQUEST:
                 request = messages.checked(data, live_messages.LiveRequest)
                 return None if request.endpoint in ENDPOINTS else ["endpoint"]

@@ -37,6 +37,34 @@ def test_run_prints_all_results_in_input_order(acme: Caller, batchyard: Command)
     assert acme.key not in ended.err
 
 
+def test_run_writes_the_tables_that_the_template_asks_for(batchyard: Command) -> None:
+    template = {
+        "endpoint": "/v1/chat/completions",
+        "carry": ["word"],
+        "template": {"model": MODEL, "messages": [{"role": "user", "content": "{{ word }}"}]},
+        "output": {"format": "jsonl", "columns": ["input.word", "answer"]},
+    }
+    batchyard.file("ask.json", json.dumps(template).encode())
+    del template["output"]
+    batchyard.file("bare.json", json.dumps(template).encode())
+    batchyard.file("a.csv", b"word\nyard\n")
+    batchyard.file("b.csv", b"word\nhump\n")
+    (batchyard.folder / "out").mkdir()
+
+    one = batchyard("run", "a.csv", "--template", "ask.json", "--table")
+    both = batchyard("run", "a.csv", "b.csv", "--template", "ask.json", "--table", "-o", "out")
+    none = batchyard("run", "a.csv", "--template", "bare.json", "--table")
+
+    assert (one.code, one.records()) == (0, [{"word": "yard", "answer": "YARD"}]), one.err
+    assert both.code == 0, both.err
+    assert [json.loads((batchyard.folder / f"out/{name}.jsonl").read_text()) for name in "ab"] == [
+        {"word": "yard", "answer": "YARD"},
+        {"word": "hump", "answer": "HUMP"},
+    ]
+    assert (none.code, none.out) == (2, "")
+    assert "'output'" in none.err
+
+
 def test_run_needs_nothing_but_the_dependencies_of_the_command(
     acme: Caller, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ from tests.eventually import eventually
 from tests.faults.conftest import CATALOG, CHAT, submission
 from tests.faults.s3_proxy import Refusal, S3Proxy, s3_proxy
 from tests.integration.dispatcher.conftest import a_planner
+from tests.integration.dispatcher.doors import an_adder
 from tests.servers import S3
 
 _BROKEN = Refusal(500, "UnknownError")
@@ -126,6 +127,8 @@ async def senders(
     storage = Storage(proxy.endpoint, *keys, attempts=1)
     lookups = Storage(proxy.endpoint, *keys, attempts=1, patience_seconds=60)
     senders = Senders(bus, state, straight)
+    catalog = Catalog.model_validate(yaml.safe_load(CATALOG))
+    quota = NewBatchQuota(catalog, 100_000, 1000, 1000)
     intake = Intake(
         state,
         storage,
@@ -138,7 +141,8 @@ async def senders(
             max_bytes=1_000_000,
             pauses=(0.05, 0.05),
         ),
-        quota=NewBatchQuota(Catalog.model_validate(yaml.safe_load(CATALOG)), 100_000, 1000, 1000),
+        quota=quota,
+        additions=an_adder(state, storage, catalog, quota),
         replay=Replay(state, bus, EventMessages(storage=storage)),
         trail=Trail(Path(os.devnull)),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shared.bus import live_messages, messages, replays, topology
+from shared.bus import live_messages, messages, open_messages, replays, topology
 from shared.bus.event_shapes import EVENT_TYPES
 from shared.bus.received import PERSISTENT
 
@@ -23,6 +23,20 @@ def channels() -> Json:
             "description": "Where a tenant publishes batches. The broker closes the channel (403) "
             "of a tenant who publishes under a key that is not its own.",
             "messages": every([messages.SUBMIT]),
+            "parameters": {"tenant": tenant},
+            "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
+        },
+        "requests": {
+            "address": topology.requests_key("{tenant}"),
+            "description": "Where a tenant adds requests to its open batches.",
+            "messages": every([open_messages.REQUESTS]),
+            "parameters": {"tenant": tenant},
+            "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
+        },
+        "close": {
+            "address": topology.close_key("{tenant}"),
+            "description": "Where a tenant closes its open batches.",
+            "messages": every([open_messages.CLOSE]),
             "parameters": {"tenant": tenant},
             "bindings": {"amqp": _exchange(topology.SUBMIT_EXCHANGE)},
         },
@@ -119,6 +133,16 @@ def operations() -> Json:
             messages.SUBMIT,
             "Accept a batch. Publish with confirms and `mandatory`, and repeat an unconfirmed "
             "message with the same message id.",
+        ),
+        "receiveRequests": received(
+            "requests",
+            open_messages.REQUESTS,
+            "Add requests to an open batch, all of them or none; repeating it adds nothing.",
+        ),
+        "receiveClosing": received(
+            "close",
+            open_messages.CLOSE,
+            "Let an open batch take no more requests; repeating it is harmless.",
         ),
         "receiveCancellation": received(
             "cancel", messages.CANCEL, "Cancel a batch, as over HTTP; repeating it is harmless."

@@ -6,10 +6,16 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, create_model
 
-from shared.bus import live_messages, messages, replays
+from shared.bus import live_messages, messages, open_messages, replays
 from shared.bus.asyncapi.samples import BATCH, CREATED_AT, DAY, sample_event
 from shared.bus.event_shapes import EVENT_TYPES, EventShape, EventType
-from shared.bus.replies import AcceptedBatch, AcceptedReply, RejectedReply, Reply
+from shared.bus.replies import (
+    AcceptedBatch,
+    AcceptedReply,
+    AddedRequests,
+    RejectedReply,
+    Reply,
+)
 from shared.lifecycle import Status
 
 Json = dict[str, Any]
@@ -72,7 +78,23 @@ def _received() -> Iterator[Message]:
                 "not_after": "2026-11-21T00:00:00Z",
                 "input": {"kind": "file", "file_id": "file-0123456789abcdefABCDEF"},
             },
+            "open": {**common, "input": {"kind": "open", "model": "tiny-chat"}},
         },
+    )
+    yield Message(
+        open_messages.REQUESTS,
+        "More requests for one of your own open batches. One that the batch has already, with the "
+        "same bytes, is not added again.",
+        "received",
+        open_messages.MoreRequests,
+        {"requests": {"schema": "batch.requests/1", "batch_id": BATCH, "requests": [request]}},
+    )
+    yield Message(
+        open_messages.CLOSE,
+        "The end of one of your own open batches: it takes no more requests.",
+        "received",
+        open_messages.Closing,
+        {"close": {"schema": "batch.close/1", "batch_id": BATCH}},
     )
     yield Message(
         live_messages.REQUEST,
@@ -117,6 +139,11 @@ def _replies() -> Iterator[Message]:
             expires_at=CREATED_AT + DAY,
         ),
     )
+    extended = AcceptedReply(
+        duplicate=False,
+        batch=accepted.batch.model_copy(update={"status": Status.IN_PROGRESS}),
+        requests=AddedRequests(added=40, repeated=2, total=140),
+    )
     param = "input.requests[3].custom_id"
     missing = messages.Reason("schema_invalid", f"{param}: Field required", param)
     rejected = RejectedReply.of(messages.RejectedError([missing]))
@@ -126,7 +153,14 @@ def _replies() -> Iterator[Message]:
         "the batch is durable in Redis and in S3.",
         "reply",
         Reply,
-        {reply.status: reply.model_dump(mode="json") for reply in (accepted, rejected)},
+        {
+            name: reply.model_dump(mode="json")
+            for name, reply in {
+                "accepted": accepted,
+                "extended": extended,
+                "rejected": rejected,
+            }.items()
+        },
     )
     answered = live_messages.LiveReply(
         status_code=429,

@@ -52,6 +52,8 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
             url,
             publish(topology.SUBMIT_EXCHANGE, f"submit.v1.{name}", user_id=name),
             publish(topology.SUBMIT_EXCHANGE, f"cancel.v1.{name}", user_id=name),
+            publish(topology.SUBMIT_EXCHANGE, topology.requests_key(name), user_id=name),
+            publish(topology.SUBMIT_EXCHANGE, topology.close_key(name), user_id=name),
             publish(topology.LIVE_EXCHANGE, topology.live_key(name), user_id=name),
         )
     service = amqp_url(broker_dir, None)
@@ -59,10 +61,10 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
         key = topology.event_key("batch.completed", name, "batch_1")
         act(service, publish(topology.EVENTS_EXCHANGE, key, key.encode()))
 
-    submitted = act(service, *[take(topology.SUBMIT_QUEUE)] * 4)
+    submitted = act(service, *[take(topology.SUBMIT_QUEUE)] * 8)
     heard = act(acme, take("sub.acme.main"), take("sub.acme.main"))
 
-    assert [message.user_id for message in submitted] == ["acme", "acme", "globex", "globex"]
+    assert [message.user_id for message in submitted] == ["acme"] * 4 + ["globex"] * 4
     assert heard[0].body == b"batch.completed.acme.batch_1"
     assert heard[1] is None
 
@@ -72,6 +74,8 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
     [
         publish(topology.SUBMIT_EXCHANGE, "submit.v1.globex"),
         publish(topology.SUBMIT_EXCHANGE, "cancel.v1.globex"),
+        publish(topology.SUBMIT_EXCHANGE, "requests.v1.globex"),
+        publish(topology.SUBMIT_EXCHANGE, "close.v1.globex"),
         publish(topology.LIVE_EXCHANGE, "live.v1.globex"),
         publish(topology.EVENTS_EXCHANGE, "batch.completed.acme.batch_1"),
         publish(topology.DEAD_EXCHANGE, topology.DEAD_KEY),
@@ -95,6 +99,8 @@ def test_a_tenant_submits_and_hears_its_own_events_and_no_others(
     ids=[
         "submit for another",
         "cancel for another",
+        "add requests for another",
+        "close for another",
         "a live call for another",
         "forge an event",
         "forge a dead letter",

@@ -1,5 +1,6 @@
 """Real Redis and S3 with the dispatcher's parts on them, and one Ray for all who need it."""
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -9,7 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import aio_pika
 import httpx
 import pytest
 from redis.asyncio import Redis
@@ -28,6 +31,8 @@ from dispatcher.row_span import SpanLimits
 from dispatcher.sender import Sender
 from dispatcher.webhooks import Deliverer
 from dispatcher.windows import Windows
+from shared.bus.connection import Bus
+from shared.bus.relay import Relay
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
 from shared.input.request_lines import split
@@ -39,6 +44,7 @@ from shared.state import State
 from shared.storage import Storage
 from tests.batches import JOB, submitted
 from tests.eventually import wait_until
+from tests.integration.dispatcher.doors import SERVICE, Door, an_intake
 from tests.servers import absent
 from worker.rows import assemble
 from worker.slice_io import fetch
@@ -273,6 +279,37 @@ class PlanKeys:
 
 
 RAY_TOKEN = secrets.token_hex(32)
+
+
+@pytest.fixture
+async def door(bus: Bus, amqp_url: str) -> AsyncIterator[Door]:
+    tenant = urlsplit(amqp_url).username or ""
+    async with await aio_pika.connect(amqp_url) as connection:
+        channel = await connection.channel()
+        replies = await channel.declare_queue(
+            f"reply.{tenant}.{secrets.token_hex(4)}", exclusive=True
+        )
+        bare = await connection.channel(publisher_confirms=False)
+        yield Door(channel, bare, replies, tenant)
+
+
+@pytest.fixture
+async def replying(state: State, bus: Bus) -> AsyncIterator[None]:
+    """The relay that sends replies."""
+    relay = Relay(state, bus, "replies", holder="test", service_user=SERVICE)
+    task = asyncio.create_task(relay.run())
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def acme(
+    door: Door, bus: Bus, state: State, storage: Storage, catalog: Catalog, replying: None
+) -> Door:
+    """The tenant, whom the intake serves."""
+    await bus.consume(door.serve(an_intake(state, storage, bus, catalog)))
+    return door
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
 from tests.batches import claimed, in_progress, part, validating
 from tests.eventually import eventually
+from tests.integration.dispatcher.doors import an_adder
 from tests.queues import next_message
 from tests.servers import SERVICE, TENANT
 
@@ -107,6 +108,7 @@ async def service(rabbitmq: servers.RabbitMQ) -> AsyncIterator[Bus]:
 async def acme(
     state: State, storage: Storage, service: Bus, rabbitmq: servers.RabbitMQ
 ) -> AsyncIterator[Late]:
+    quota = NewBatchQuota(_CATALOG, 1000, 1000, 1000)
     intake = Intake(
         state,
         storage,
@@ -118,7 +120,8 @@ async def acme(
             places=InputPlaces(storage.bucket, "inbox/{tenant}/", {}),
             max_bytes=1000,
         ),
-        quota=NewBatchQuota(_CATALOG, 1000, 1000, 1000),
+        quota=quota,
+        additions=an_adder(state, storage, _CATALOG, quota),
         replay=Replay(state, service, EventMessages()),
         trail=Trail(Path(os.devnull)),
     )

@@ -93,6 +93,8 @@ def test_a_login_that_is_no_tenants_name_proves_nothing(user: str) -> None:
     [
         ("batch.submit.v1", "cancel.v1.acme"),
         ("batch.cancel.v1", "submit.v1.acme"),
+        ("batch.requests.v1", "submit.v1.acme"),
+        ("batch.close.v1", "requests.v1.acme"),
         ("batch.replay.v1", "submit.v1.acme"),
     ],
 )
@@ -102,7 +104,7 @@ def test_each_type_has_its_own_key(kind: str, key: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["submit", "cancel", "replay"])
+@pytest.mark.parametrize("kind", ["submit", "requests", "close", "cancel", "replay"])
 def test_an_unknown_type_under_a_key_of_the_tenant_has_no_problem_but_its_type(kind: str) -> None:
     envelope = _envelope(type="batch.unheard.v1", key=f"{kind}.v1.acme")
 
