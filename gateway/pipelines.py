@@ -24,6 +24,7 @@ from shared.pipeline.declaration import Declaration, Join
 from shared.pipeline.plan import check, planned
 from shared.state import PipelineRecord
 from shared.submission.accept import HTTP_KEY
+from shared.submission.adapters import usable_models
 from shared.submission.datasets import Datasets
 from shared.submission.pipelines import (
     accept_pipeline,
@@ -59,10 +60,7 @@ async def create_pipeline(
     settings = services.settings
     require_one_of(declaration.completion_window, settings.completion_windows, "completion_window")
     require_small(declaration.metadata or {}, settings.metadata_limits)
-    usable = (await services.state.tenants.settings(tenant)).usable(
-        services.catalog.endpoints_by_name()
-    )
-    check(declaration, usable)
+    check(declaration, await usable_models(services.state, services.catalog, tenant))
     message_id = HTTP_KEY + (idempotency_key or request.state.request_id)
     stored = await _stored(services, tenant, declaration, message_id)
     request.state.made = stored.id
