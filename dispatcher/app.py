@@ -163,20 +163,7 @@ def build_dispatcher(
         service_user=settings.service_user,
         inputs=inputs,
         quota=quota,
-        additions=Additions(
-            state,
-            storage,
-            catalog,
-            limits=Limits(
-                settings.max_rows_per_batch,
-                settings.max_embedding_inputs,
-                custom_id_characters=settings.max_custom_id_characters,
-            ),
-            slice_limits=slice_limits,
-            max_input_bytes=settings.max_input_bytes,
-            quota=quota,
-            places=settings.places,
-        ),
+        additions=_build_additions(settings, catalog, services),
         replay=Replay(state, bus, messages),
         trail=Trail(settings.trail_file),
         planner=planner,
@@ -249,7 +236,19 @@ def _build_leader(
 def _build_pipelines(
     settings: DispatcherSettings, catalog: Catalog, services: Services
 ) -> PipelineKeeper:
-    additions = Additions(
+    return PipelineKeeper(
+        services.state,
+        services.storage,
+        catalog,
+        _build_additions(settings, catalog, services),
+        output_seconds=settings.output_seconds,
+    )
+
+
+def _build_additions(
+    settings: DispatcherSettings, catalog: Catalog, services: Services
+) -> Additions:
+    return Additions(
         services.state,
         services.storage,
         catalog,
@@ -262,13 +261,6 @@ def _build_pipelines(
         max_input_bytes=settings.max_input_bytes,
         quota=NewBatchQuota.of(settings, catalog),
         places=settings.places,
-    )
-    return PipelineKeeper(
-        services.state,
-        services.storage,
-        catalog,
-        additions,
-        output_seconds=settings.output_seconds,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from shared.card_share import card_share
 from shared.catalog import Catalog
 from shared.engines import (
+    NO_ROOM,
     EngineRecord,
     EngineSeconds,
     EngineState,
@@ -26,11 +27,16 @@ _REPLICA_STATES: Mapping[str, ReplicaState] = {
     "PENDING_MIGRATION": "running",
     "STOPPING": "stopping",
 }
+#: The states of an engine until it runs, or until Serve gives up.
+_TRIED: frozenset[EngineState] = frozenset({"waiting", "starting", "stopping"})
+_NO_FAULT = ("", NO_ROOM)
 #: Serve's states of an application that is about to be replaced or removed.
 _DELETING = "DELETING"
 #: What Serve says while nothing has gone wrong but the pool has no room.
-_NO_ROOM = "to be scheduled"
+_UNPLACED = "to be scheduled"
 _SLOW = "to initialize"
+#: What it says of a change of the number of replicas that it is about to make.
+_SCALES = ("Upscaling from", "Downscaling from")
 
 
 class Seen(NamedTuple):
@@ -82,6 +88,9 @@ def _engine(
         for app in applications
     )
     state, reason = _state(applications[0], current)
+    if before and {state, before.state} <= _TRIED and reason in _NO_FAULT:
+        # Serve forgets why a start failed while the next one takes long.
+        reason = reason if before.reason in _NO_FAULT else before.reason
     replicas = (*current, *chain(*others))
     began = [one for one in replicas if one.ready_at and not _was_ready(known, one)]
     return EngineRecord(
@@ -139,12 +148,12 @@ def _state_of(states: AbstractSet[ReplicaState], message: str) -> tuple[EngineSt
     if "waiting" in states:
         if message and not _is_patience(message):
             return "waiting", innermost_reason(message)
-        return "waiting", "No machine of its pool has room for it."
+        return "waiting", NO_ROOM
     return ("stopping" if "stopping" in states else "asleep"), ""
 
 
 def _is_patience(message: str) -> bool:
-    return not message or _NO_ROOM in message or _SLOW in message
+    return not message or _UNPLACED in message or _SLOW in message or message.startswith(_SCALES)
 
 
 def _deployment(app: Mapping[str, Any]) -> Mapping[str, Any]:

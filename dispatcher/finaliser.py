@@ -101,7 +101,8 @@ class Finaliser:
             plan = record.fields.get("plan", "")
             if not await drop_broken(self._state, self._storage, batch_id, plan):
                 raise
-            log.warning("batch.finish_broke", batch_id=batch_id, reason=str(error))
+            code = type(error).__name__
+            log.warning("batch.finish_broke", batch_id=batch_id, code=code, reason=str(error))
             return
         self._unanswered.pop(batch_id, None)
         crash.point("finaliser.assembled")

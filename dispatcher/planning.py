@@ -52,6 +52,7 @@ from shared.state import (
     State,
 )
 from shared.storage import Storage, why_unreadable
+from shared.submission.adapters import adapters_of
 from shared.submission.additions import catch_up_all
 from shared.submission.opening import start_open
 from shared.tenant_rules import TenantRules
@@ -93,7 +94,6 @@ class Planner:
         self._storage = storage
         self._catalog = catalog
         self._cache = cache
-        self._models = catalog.endpoints_by_name()
         self._rules = TenantRules(catalog, places)
         self._slice_limits = slice_limits
         self._limits = Limits(
@@ -140,6 +140,7 @@ class Planner:
             tenant=record.tenant,
             offset=record.number("start"),
             max_rows=self._datasets.max_rows if is_dataset else None,
+            adapters=await adapters_of(self._state, self._rules, record.tenant),
         )
         shares = LaneShares(self._catalog)
         slices: list[Slice] = []
@@ -215,15 +216,21 @@ class Planner:
         return Start(_new_plan(), shares.all[0].lane, slices, fields, quota)
 
     def _check(
-        self, endpoint: str, *, tenant: str, offset: int, max_rows: int | None = None
+        self,
+        endpoint: str,
+        *,
+        tenant: str,
+        offset: int,
+        max_rows: int | None = None,
+        adapters: frozenset[str] = frozenset(),
     ) -> InputCheck:
         settings = self._state.tenants.of(tenant)
         limits = self._limits.of_tenant(settings.custom_id_characters)
         return InputCheck(
             endpoint=endpoint,
-            models=settings.usable(self._models),
+            models=self._rules.endpoints(settings, adapters),
             limits=limits if max_rows is None else limits.of_dataset(max_rows),
-            rules=self._rules.of(tenant),
+            rules=self._rules.of(tenant, adapters),
             is_mixed=self._mixed_batches,
             is_strict=self._strict_input,
             offset=offset,

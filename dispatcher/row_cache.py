@@ -17,6 +17,7 @@ import structlog
 from dispatcher.input_chunks import input_chunks
 from dispatcher.result_files import Results
 from shared import ids
+from shared.adapters import adapter_named
 from shared.answer_keys import (
     BrokenEntryError,
     CachedAnswer,
@@ -114,7 +115,10 @@ class RowCache:
         try:
             request = msgspec.json.decode(line, type=_Request)
             body = json.loads(bytes(request.body))
-            return answer_key(secret, self._identities[body["model"]], request.url, body)
+            # The body names the adapter, if it is for a tenant's own, which never changes.
+            own = adapter_named(body["model"])
+            identity = self._identities[own.model if own else body["model"]]
+            return answer_key(secret, identity, request.url, body)
         except (ValueError, KeyError, TypeError, RecursionError):
             return ""
 

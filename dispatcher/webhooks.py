@@ -163,7 +163,7 @@ class Deliverer:
         self._trying.discard(task)
         # Its delivery is claimed again when the claim expires; the others go on.
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("webhook.attempt_broke", exc_info=error)
+            log.error("webhook.attempt_broke", code="internal_error", exc_info=error)
 
 
 def judge(

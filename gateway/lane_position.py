@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 from gateway.explanation import AheadOf, LaneNow, LaneShare, PredictedRun
 from shared.catalog import LiveCalls
 from shared.engines import EngineRecord
-from shared.lane_waits import Code, LaneJob, Waiting, waits_for_engine, waits_for_job
+from shared.lane_waits import (
+    Code,
+    LaneJob,
+    Waiting,
+    holds_claims_back,
+    waits_for_engine,
+    waits_for_job,
+)
 from shared.lifecycle import FINAL, Status
 from shared.openai.shapes import Predicted
 from shared.ordering.load import Load, rounded_rate, typical_rows
@@ -97,7 +104,7 @@ def all_wait_for(positions: list[LanePosition], *, now: float) -> Waiting | None
     if len(positions) == 1 or not first.may_run:
         return waits_for(first, now=now)
     left = [position for position in positions if position.rows_left]
-    if first.claimed or not left:
+    if not left or (first.claimed and not all(_is_held_back(one, now) for one in left)):
         return None
     waiting = _waits_to_run(left[0], now)
     return Waiting(code=waiting.code, message=f"Lane {left[0].lane}: {waiting.message}")
@@ -123,7 +130,7 @@ def waits_for(position: LanePosition, *, now: float) -> Waiting | None:
                 message="All requests that the batch has are done. It is open: it waits for more, "
                 "or to be closed.",
             )
-        case Status.IN_PROGRESS if not claimed:
+        case Status.IN_PROGRESS if not claimed or _is_held_back(position, now):
             return _waits_to_run(position, now)
         case _:
             return None
@@ -195,7 +202,8 @@ def lane_now(position: LanePosition) -> LaneNow:
 def lane_share(position: LanePosition, *, now: float) -> LaneShare:
     """The lane and the part of the batch that runs there."""
     has_rows, is_open = position.rows_left > 0, position.is_open
-    waits = position.may_run and has_rows and not position.running
+    is_running = position.running and not _is_held_back(position, now)
+    waits = position.may_run and has_rows and not is_running
     finish_at, finish_p80_at = position.ends if has_rows and position.may_run else (None, None)
     return LaneShare(
         **_lane_fields(position),
@@ -215,10 +223,14 @@ def _waits_to_run(position: LanePosition, now: float) -> Waiting:
     job = position.job
     if (waiting := waits_for_job(job, position.failure, now=now)) is not None:
         return waiting
-    if position.is_lane_busy:
+    if position.is_lane_busy and not _is_held_back(position, now):
         return Waiting(code="others", message=_others(position))
     trouble = position.had_engine_trouble
     return waits_for_engine(job, position.engine, had_engine_trouble=trouble, now=now)
+
+
+def _is_held_back(position: LanePosition, now: float) -> bool:
+    return holds_claims_back(position.job, position.engine, now=now)
 
 
 def _others(position: LanePosition) -> str:

@@ -152,7 +152,8 @@ class Watchers:
     def _note_end(self, listening: asyncio.Task[None]) -> None:
         # The streams end with it, and the next watcher starts another.
         if not listening.cancelled():
-            log.error("watchers.broke", reason=repr(listening.exception()))
+            reason = repr(listening.exception())
+            log.error("watchers.broke", code="internal_error", reason=reason)
         self._wake()
 
     async def _listen_on_one_connection(self) -> None:

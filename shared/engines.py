@@ -14,6 +14,8 @@ import msgspec
 EngineState = Literal["asleep", "waiting", "starting", "running", "stopping", "failed"]
 ReplicaState = Literal["waiting", "starting", "running", "stopping"]
 
+#: The reason of an engine that waits for room; any other one is that of a start that failed.
+NO_ROOM = "No machine of its pool has room for it."
 _MAX_REASON_LENGTH = 1000
 
 

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from shared.engines import EngineRecord
+from shared.engines import NO_ROOM, EngineRecord
 
 #: A lane job reports every second.
 _SILENT_SECONDS = 15
@@ -100,8 +100,8 @@ def waits_for_engine(
     """Why the lane's engine takes no rows, as far as it is known."""
     if job.full_pools and not job.runs_on:
         return Waiting(code="no_room", message=_no_room(job, now))
-    if engine is not None and now - engine.seen_at <= _STALE_SECONDS and _is_meant(engine, job):
-        if engine.state == "waiting":
+    if engine is not None and _is_fresh(engine, now) and _is_meant(engine, job):
+        if engine.reason == NO_ROOM:
             return Waiting(code="no_room", message=f"The engine waits: {engine.reason}")
         if engine.reason:
             return Waiting(
@@ -116,6 +116,17 @@ def waits_for_engine(
     if job.runs_on:
         return Waiting(code="lane_starting", message="The lane is about to take the next slices.")
     return Waiting(code="engine_starting", message="The lane's engine is starting.")
+
+
+def holds_claims_back(job: LaneJob, engine: EngineRecord | None, *, now: float) -> bool:
+    """Whether what the lane job has claimed waits for an engine that is known not to run."""
+    if job.runs_on or engine is None or not _is_fresh(engine, now):
+        return False
+    return engine.state in ("waiting", "starting", "failed")
+
+
+def _is_fresh(engine: EngineRecord, now: float) -> bool:
+    return now - engine.seen_at <= _STALE_SECONDS
 
 
 def _is_meant(engine: EngineRecord, job: LaneJob) -> bool:

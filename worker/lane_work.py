@@ -272,7 +272,8 @@ class LaneWork:
             tasks.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
                 # Its claims went back, and the lane goes on with the next ones.
-                log.error("lane_job.work_broke", lane=self._lane.name, reason=repr(error)[:500])
+                fault = {"code": type(error).__name__, "reason": repr(error)[:500]}
+                log.error("lane_job.work_broke", lane=self._lane.name, **fault)
 
         task.add_done_callback(ended)
 

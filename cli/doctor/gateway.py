@@ -55,7 +55,8 @@ def look(target: Target, *, row_seconds: float) -> Iterator[Finding]:
 def _readiness(report: dict[str, str]) -> Finding:
     if report.get("status") == "ok":
         return Finding("gateway", Level.OK, "it is ready")
-    away = ", ".join(f"{name} {state}" for name, state in report.items() if state != "ok")
+    services = {name: state for name, state in report.items() if name != "status"}
+    away = ", ".join(f"{name} {state}" for name, state in services.items() if state != "ok")
     return Finding("gateway", Level.FAILED, f"it is not ready: {away}", "See the lines of these.")
 
 

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,24 @@ def test_each_shell_has_a_script_that_asks_the_command(shell: str) -> None:
 
     assert "_BATCHYARD_COMPLETE" in script
     assert f"complete_{shell}" in script
+
+
+def test_bash_completes_after_the_line_of_the_documentation() -> None:
+    line = (
+        'eval "$(batchyard completion bash)"; COMP_WORDS=(batchyard files ""); COMP_CWORD=2; '
+        'asks=$(complete -p batchyard); asks=${asks#*-F }; ${asks% *} batchyard "" files; '
+        'echo "${COMPREPLY[@]}"'
+    )
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    shown = subprocess.run(
+        ["bash", "--norc", "-c", line],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert {"ls", "check", "get", "rm"} == set(shown.stdout.split())
 
 
 def test_commands_and_their_options_are_completed() -> None:

@@ -78,6 +78,9 @@ async def test_the_reason_of_an_engine_that_does_not_start_is_in_its_batch_and_i
     batch_id = await in_progress(gateway_state, tenant=acme.tenant, lane=lane)
     await gateway_state.lanes.open_job(lane, "", JOB)
     await gateway_state.lanes.beat(lane, JOB, rows_wanted=64)
+    # A lane job claims slices before its engine runs.
+    await feed(gateway_state, batch_id, slices=1, lane=lane)
+    await claim(gateway_state, lane=lane)
 
     await _see(gateway_state, _engine(lane, "starting", "no such weights"))
     explained = (await acme.http.get(f"/v1/batches/{batch_id}/explain")).json()

@@ -18,11 +18,12 @@ from gateway.settings import GatewaySettings
 from gateway.ui.words import when
 from shared.bus import topology
 from shared.bus.connection import Bus
+from shared.engines import EngineRecord
 from shared.lifecycle import Event
 from shared.scopes import Scope
 from shared.state import State
 from shared.state.batches import Told
-from tests.batches import claim, feed, in_progress, part, validating
+from tests.batches import JOB, claim, feed, in_progress, part, validating
 from tests.eventually import eventually
 from tests.integration.gateway.conftest import Caller, Gateway, running
 
@@ -497,6 +498,33 @@ async def test_an_operator_sees_who_waits_for_what_and_what_tenants_use(
         assert f"{acme.tenant} (30)" in row
     row = tenants[tenants.index(f"t-{acme.tenant}") :].partition("</tr>")[0]
     assert "1 batch<" in row and f"30 requests left on {lane}" in row
+
+
+async def test_the_reason_of_an_engine_that_does_not_start_is_on_both_pages(
+    browser: Browser, acme: Caller, gateway_state: State
+) -> None:
+    lane, now = f"m@{secrets.token_hex(4)}", time.time()
+    batch_id = await in_progress(gateway_state, tenant=acme.tenant, lane=lane)
+    await gateway_state.lanes.open_job(lane, "", JOB)
+    await gateway_state.lanes.beat(lane, JOB, rows_wanted=64)
+    engine = EngineRecord(lane=lane, state="starting", since=now, seen_at=now, reason="no weights")
+    before = await gateway_state.engines.last()
+    assert await gateway_state.engines.look(
+        before.number, [*before.engines.values(), engine], [], day=0
+    )
+    await browser.sign_in(acme.key)
+    waiting = await browser.http.get(f"/ui/batches/{batch_id}")
+    problem = {"code": "engine_failed", "line": None, "param": "model", "message": "no weights"}
+    await gateway_state.apply(batch_id, Event.LANE_FAILED, {"errors": json.dumps([problem])})
+    failed = await browser.http.get(f"/ui/batches/{batch_id}")
+    browser.http.cookies.clear()
+    await _operator(browser, gateway_state)
+    fleet = (await browser.http.get("/ui/fleet")).text
+
+    assert "could not start, and is tried again: no weights" in _words(waiting)
+    assert "Why it failed no weights" in _words(failed)
+    engines = fleet[fleet.index(f"Engines of pool {lane.partition('@')[2]}") :]
+    assert "no weights" in engines.partition("</table>")[0]
 
 
 async def test_an_operator_replays_a_dead_letter_with_a_key_that_may_change_things(

@@ -72,17 +72,33 @@ def test_the_first_failed_start_shows_its_reason() -> None:
     assert (_one(given_up).state, _one(given_up).reason) == ("failed", "no such weights")
 
 
+def test_the_reason_stays_until_the_engine_runs() -> None:
+    starting = _replica("STARTING", start=99, node="n")
+    failed = _look({}, 100, starting, message=FAILED_ONCE)
+    stops = _look(failed, 101, _replica("STOPPING", start=99, node="n"))
+    waits = _look(stops, 102, _replica("STARTING", start=101))
+    slow = _look(waits, 140, starting, message="1 replicas have taken more than 30s to initialize")
+    runs = _look(slow, 150, _replica("RUNNING", start=99, node="n"))
+    anew = _look(runs, 160, starting)
+
+    reasons = [_one(seen).reason for seen in (failed, stops, waits, slow, runs, anew)]
+    assert reasons == [*["no such weights"] * 4, "", ""]
+
+
 @pytest.mark.parametrize(
     "message",
     [
         "Deployment 'engine' has 1 replicas that have taken more than 30s to be scheduled.",
         "Deployment 'engine' has 1 replicas that have taken more than 30s to initialize.",
+        "Upscaling from 0 to 1 replicas.",
     ],
 )
 def test_what_only_takes_long_is_no_reason(message: str) -> None:
     seen = _look({}, 100, _replica("STARTING", start=50, node="n"), message=message)
+    unplaced = _look({}, 100, _replica("STARTING", start=50), message=message)
 
     assert (_one(seen).state, _one(seen).reason) == ("starting", "")
+    assert _one(unplaced).reason == "No machine of its pool has room for it."
 
 
 def test_a_replica_that_is_gone_counts_for_a_moment_after_it_was_seen() -> None:

@@ -16,7 +16,7 @@ from gateway.lane_position import (
     waits_for,
 )
 from shared.catalog import LiveCalls
-from shared.engines import EngineRecord, EngineState
+from shared.engines import NO_ROOM, EngineRecord, EngineState
 from shared.lane_waits import LaneJob
 from shared.lifecycle import Status
 from shared.openai.shapes import Predicted, RestsOn
@@ -101,15 +101,18 @@ def test_no_start_is_predicted_without_a_rate_or_for_a_batch_that_may_not_run(
         (replace(ALONE, job=JOB._replace(full_pools=("h100",))), "no_room"),
         (replace(ALONE, had_engine_trouble=True), "engine_failed"),
         (replace(ALONE, engine=_engine("no such weights")), "engine_failed"),
-        (replace(ALONE, engine=_engine("no room", state="waiting")), "no_room"),
+        (replace(ALONE, engine=_engine(NO_ROOM, state="waiting")), "no_room"),
+        (replace(ALONE, engine=_engine("bad", state="waiting")), "engine_failed"),
         (
             replace(
-                ALONE, job=JOB._replace(runs_on="l4"), engine=_engine("no room", state="waiting")
+                ALONE, job=JOB._replace(runs_on="l4"), engine=_engine(NO_ROOM, state="waiting")
             ),
             "lane_starting",
         ),
         (replace(ALONE, engine=_engine("long ago", seen_at=NOW - 100)), "engine_starting"),
         (replace(ALONE, engine=_engine("")), "engine_starting"),
+        (replace(ALONE, claimed=1, is_lane_busy=True, engine=_engine("")), "engine_starting"),
+        (replace(ALONE, claimed=1, is_lane_busy=True, engine=_engine("bad")), "engine_failed"),
         (ALONE, "engine_starting"),
         (replace(ALONE, is_paused=True), "paused"),
         (replace(ALONE, status=Status.CANCELLING), "cancelling"),
@@ -120,6 +123,20 @@ def test_each_position_has_its_reason(position: LanePosition, code: str) -> None
 
     assert waiting is not None
     assert waiting.code == code
+
+
+def test_claimed_slices_run_unless_their_engine_is_known_not_to() -> None:
+    running = replace(ALONE, claimed=1, running=1, is_lane_busy=True)
+    failing = replace(running, engine=_engine("no such weights"))
+
+    assert waits_for(replace(running, engine=_engine("", state="running")), now=NOW) is None
+    assert waits_for(replace(failing, job=JOB._replace(runs_on="l4")), now=NOW) is None
+    assert waits_for(replace(running, engine=_engine("x", seen_at=NOW - 100)), now=NOW) is None
+    assert all_wait_for([failing, replace(running, lane="n@l4")], now=NOW) is None
+    both = all_wait_for([failing, replace(failing, lane="n@l4")], now=NOW)
+    assert both is not None and "no such weights" in both.message
+    share = lane_share(failing, now=NOW)
+    assert share.waits_for is not None and share.waits_for.code == "engine_failed"
 
 
 def test_of_several_lanes_the_first_with_rows_left_says_what_is_waited_for() -> None:
