@@ -86,10 +86,11 @@ bench: $(INSTALLED) ## measure against the bare engine and raw storage; writes b
 	$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: docs
-docs: $(INSTALLED) ## regenerate what is generated in docs: lifecycle, settings, fields, metrics, commands, AsyncAPI, schemas and rights
+docs: $(INSTALLED) ## regenerate what is generated in docs: lifecycle, settings, fields, outcomes, metrics, commands, AsyncAPI, schemas and rights
 	$(BIN)/python -m shared.lifecycle > docs/lifecycle.md
 	$(BIN)/python -m tests.architecture.test_docs_configuration
 	$(BIN)/python -m tests.architecture.test_docs_compatibility
+	$(BIN)/python -m tests.architecture.test_docs_engine_compatibility
 	$(BIN)/python -m tests.architecture.test_docs_metrics
 	$(BIN)/python -m cli.client.reference docs/cli.md
 	$(BIN)/python -m shared.bus.asyncapi

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.json_schema import GenerateJsonSchema
 
 from batchyard.options import Options, Schema
 from shared.errors import InvalidInputError
@@ -63,10 +64,22 @@ def columns_of(body: Mapping[str, Any], options: Options) -> dict[str, str]:
 
 
 def schema_of(schema: Schema | None) -> dict[str, Any] | None:
-    """The JSON schema, or that of the pydantic model."""
+    """The JSON schema, or that of the pydantic model without room for more fields."""
     if schema is None or isinstance(schema, Mapping):
         return None if schema is None else dict(schema)
-    return schema.model_json_schema()
+    return schema.model_json_schema(schema_generator=_Closed)
+
+
+class _Closed(GenerateJsonSchema):
+    """pydantic ignores what a model does not name, and so leaves its schema open.
+
+    An engine that follows an open schema writes more fields, until the answer is cut off.
+    """
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        """Closed, unless the model says that it takes more."""
+        made = super().model_schema(schema)
+        return {"additionalProperties": False, **made} if "properties" in made else made
 
 
 def _is_wanted(column: Column, asked: object) -> bool:

@@ -21,6 +21,7 @@ from shared.dataset.rendering import rendered
 from shared.input.validation import InputCheck, Limits
 
 _CHAT = "/v1/chat/completions"
+_GROUP = 50_000
 _TEMPLATE = {
     "model": "m",
     "messages": [{"role": "user", "content": "Is this friendly? {{ text }}"}],
@@ -39,6 +40,8 @@ async def main() -> None:
     pinned = PinnedDataset(msgspec.Raw(json.dumps(dataset).encode()), [source])
     check = InputCheck(_CHAT, {"m": {_CHAT}}, Limits(rows=rows))
     most, rendering, checking = 0, 0.0, 0.0
+    own = psutil.Process().memory_info().rss
+    began = time.monotonic()
 
     async def read(_: Source, start: int, end: int) -> bytes:
         return table[start:end]
@@ -57,12 +60,20 @@ async def main() -> None:
     print(f"rendering                  {rendering / rows * 1e6:.1f} µs of a core a row")
     print(f"checking                   {checking / rows * 1e6:.1f} µs of a core a row")
     print(f"the renderer's memory      {most / 2**20:.0f} MiB")
+    grown = psutil.Process().memory_info().rss - own
+    print(f"what the check grew by     {grown / 2**20:.0f} MiB")
+    print(f"by the clock               {time.monotonic() - began:.0f} s")
 
 
 def _table(rows: int) -> bytes:
-    texts = [f"row {row}: {'a post of some length ' * 20}" for row in range(rows)]
+    """Written group by group: millions of texts have no room beside each other."""
     sink = io.BytesIO()
-    pq.write_table(pa.table({"text": texts, "most": [16] * rows}), sink, row_group_size=50_000)
+    schema = pa.schema({"text": pa.string(), "most": pa.int64()})
+    with pq.ParquetWriter(sink, schema) as writer:
+        for start in range(0, rows, _GROUP):
+            some = range(start, min(start + _GROUP, rows))
+            texts = [f"row {row}: {'a post of some length ' * 20}" for row in some]
+            writer.write_table(pa.table({"text": texts, "most": [16] * len(texts)}, schema))
     return sink.getvalue()
 
 

@@ -1,5 +1,6 @@
 """`vllm serve` on a model of a catalog, as people run it without Batchyard."""
 
+import json
 import os
 import socket
 import subprocess
@@ -29,7 +30,7 @@ def vllm_serve(path: Path, model_name: str, environment: Mapping[str, str]) -> I
     # It keeps no seats free, and takes calls in the order of their coming.
     arguments = engine_arguments(model, pool) | {"max_num_seqs": model.seats}
     arguments.pop("scheduling_policy", None)
-    flags = [_flag(name, value) for name, value in arguments.items()]
+    flags = [flag(name, value) for name, value in arguments.items()]
     with serving(
         model.source, model_name, flags, {**environment, **engine_environment(model, pool)}
     ) as url:
@@ -72,11 +73,12 @@ def serving(
         process.wait()
 
 
-def _flag(name: str, value: object) -> str:
-    flag = name.replace("_", "-")
+def flag(name: str, value: object) -> str:
+    """An argument of the engine, as vLLM's commands take it."""
+    words = name.replace("_", "-")
     if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag}={value}"
+        return f"--{words}" if value else f"--no-{words}"
+    return f"--{words}={json.dumps(value) if isinstance(value, dict) else value}"
 
 
 def _wait_until_up(url: str, process: "subprocess.Popen[bytes]") -> None:

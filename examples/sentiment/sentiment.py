@@ -8,7 +8,7 @@ from typing import Literal
 import polars as pl
 from chart import chart
 from posts import posts
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 import batchyard
 
@@ -20,8 +20,6 @@ ASK = (
 
 class Verdict(BaseModel):
     """What the engine writes about a post, and nothing else."""
-
-    model_config = ConfigDict(extra="forbid")  # without it, a schema allows more fields
 
     sentiment: Literal["positive", "neutral", "negative"]
     defect: bool

@@ -1,27 +1,39 @@
 """Engines on a local Ray: they answer as `vllm serve` does, and heal when they die.
 
-The tests share engines and run in their order, because each start costs about half a minute.
+The tests share engines and run in their order, because each start costs about half a minute. They
+compare one line of each feature of `tests/engine/compatibility`, and all of them where `-m
+on_demand` asks for that.
 """
 
 import asyncio
 import json
+import secrets
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
 import psutil
 import pytest
 
-from benchmarks.vllm_serve import serving
 from cli.models.minilm import minilm_path
 from cli.models.tiny import make_tiny_chat_model, make_tiny_classifier
 from shared.catalog import Catalog, Lane
 from tests.answers import answers
-from tests.engine.conftest import QUIET, a_ray
+from tests.engine.compatibility.comparison import Outcome, failing_code, outcome, written
+from tests.engine.compatibility.line import ADAPTER, EMBEDDER, JUDGE, WRITER, Line
+from tests.engine.compatibility.line import chat as compatibility_chat
+from tests.engine.compatibility.lines import LINES, some
+from tests.engine.compatibility.page import OUTCOMES, outcomes_text, read_outcomes
+from tests.engine.compatibility.vllm_alone import (
+    DIMENSIONS,
+    Answers,
+    answers_of_run_batch,
+    answers_of_serve,
+    ends_run_batch,
+)
+from tests.engine.conftest import a_ray
 from tests.eventually import eventually
 
 pytest.importorskip("vllm", reason="needs the worker's dependencies")
@@ -33,172 +45,31 @@ pytestmark = [
 ]
 
 IDLE_SECONDS = 10
-#: Status and body by the name of the case.
-Answers = dict[str, tuple[int, Any]]
 
 
 class Served(NamedTuple):
-    """The answers of `vllm serve`."""
+    """What vLLM answers without us, by the line's id."""
 
-    chats: Answers
-    embeddings: Answers
-    rankings: Answers
+    lines: Sequence[Line]
+    serve: Answers
+    #: Only where all lines are compared.
+    run_batch: Answers
+
+    def of(self, engine: str) -> list[Line]:
+        """The lines of one model."""
+        return [line for line in self.lines if line.engine == engine]
 
 
-HI = [{"role": "user", "content": "Tell me about trains, please."}]
-UNIT = {
-    "type": "object",
-    "properties": {"unit": {"enum": ["celsius", "kelvin"]}},
-    "required": ["unit"],
-    "additionalProperties": False,
-}
-WEATHER = {"type": "function", "function": {"name": "weather", "parameters": UNIT}}
-GOOD_OR_BAD = {
-    "type": "object",
-    "properties": {"mood": {"enum": ["good", "bad"]}},
-    "required": ["mood"],
-    "additionalProperties": False,
-}
-MOOD = {"type": "json_schema", "json_schema": {"name": "mood", "schema": GOOD_OR_BAD}}
+#: Where a whole run says what it found.
+_FOUND = Path(__file__).parents[2] / "build/engine-outcomes.json"
+_PLAIN = compatibility_chat("messages", "plain").id
+_ADAPTED = compatibility_chat("adapters (LoRA)", "by name", model=ADAPTER).id
+_ANY = {"input": "a train"}
 
 
 def chat(**fields: Any) -> tuple[str, dict[str, Any]]:
-    body = {"model": "tiny-chat", "messages": HI, "max_tokens": 12, "temperature": 0, **fields}
-    return "/v1/chat/completions", {k: v for k, v in body.items() if v is not ...}
-
-
-def message(**fields: Any) -> tuple[str, dict[str, Any]]:
-    body = {"model": "tiny-chat", "messages": HI, "max_tokens": 12, "temperature": 0, **fields}
-    return "/v1/messages", {k: v for k, v in body.items() if v is not ...}
-
-
-def completion(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/completions", {"model": "tiny-chat", "max_tokens": 12, "temperature": 0, **fields}
-
-
-def embedding(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/embeddings", {"model": "org/mini", **fields}
-
-
-CHAT_CASES = {
-    "plain": chat(),
-    "system": chat(messages=[{"role": "system", "content": "Be brief."}, *HI]),
-    "unicode": chat(messages=[{"role": "user", "content": "\u2028é\u0085😀"}]),
-    "two choices": chat(n=2, temperature=1, top_k=1),
-    "logprobs": chat(logprobs=True, top_logprobs=3),
-    "stop": chat(stop=["e"], max_tokens=40),
-    "json schema": chat(response_format=MOOD, max_tokens=40),
-    "json schema of no kind": chat(
-        response_format={
-            "type": "json_schema",
-            "json_schema": {"name": "x", "schema": {"type": "objekt"}},
-        }
-    ),
-    "tools, auto": chat(tools=[WEATHER], tool_choice="auto"),
-    "tools, required": chat(tools=[WEATHER], tool_choice="required", max_tokens=60),
-    "tools, named": chat(
-        tools=[WEATHER],
-        tool_choice={"type": "function", "function": {"name": "weather"}},
-        max_tokens=60,
-    ),
-    "adapter": chat(model="tiny-lora"),
-    "too long": chat(messages=[{"role": "user", "content": "train " * 2000}]),
-    "max_tokens too big": chat(max_tokens=100_000),
-    "wrong type": chat(temperature="warm"),
-    "out of range": chat(temperature=-3),
-    "greedy n": chat(n=2),
-    "missing field": chat(messages=...),
-    "no messages": chat(messages=[]),
-    "odd role": chat(messages=[{"role": 7, "content": {}}]),
-    "unknown model": chat(model="no-such-model"),
-    "completion": completion(prompt="The train"),
-    "completion, echo": completion(prompt="é \u2028 ü", echo=True, logprobs=1),
-    "completion, token ids": completion(prompt=[5, 6, 7]),
-    "completion, many": completion(prompt=["one", "two"]),
-    "completion, no prompt": completion(),
-    "responses": ("/v1/responses", {"model": "tiny-chat", "input": "hi", "temperature": 0,
-                                    "max_output_tokens": 12}),
-    "message": message(),
-    "message with a system": message(system="Be brief.", stop_sequences=["e"], max_tokens=40),
-    "message with tools": message(
-        tools=[{"name": "weather", "input_schema": UNIT}],
-        tool_choice={"type": "tool", "name": "weather"},
-        max_tokens=60,
-    ),
-    "message with a form": message(
-        output_config={"format": {"type": "json_schema", "schema": GOOD_OR_BAD}},
-        max_tokens=40,
-    ),
-    "message without a limit": message(max_tokens=...),
-    "message that is too long": message(messages=[{"role": "user", "content": "train " * 2000}]),
-    "no stream": chat(stream="no"),
-    "perhaps a stream": chat(stream="perhaps"),
-    "embeddings of a chat model": embedding(model="tiny-chat", input="x"),
-}  # fmt: skip
-
-
-def score(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "/score", {"model": "tiny-judge", **fields}
-
-
-def rerank(**fields: Any) -> tuple[str, dict[str, Any]]:
-    return "/rerank", {"model": "tiny-judge", "query": "trains", **fields}
-
-
-_FOUR = ["a train leaves", "reset my password", "", "é\u2028 trains"]
-RANKING_CASES = {
-    "one pair": score(queries="trains", documents="a train leaves"),
-    "one with many": score(text_1="trains", text_2=_FOUR[:2]),
-    "many with many": score(data_1=["a", "b"], data_2=["c", "d"]),
-    "many with fewer": score(data_1=["a", "b", "c"], data_2=["d", "e"]),
-    "items": score(queries="trains", items=["a train leaves"]),
-    "v1": ("/v1/score", score(queries="a", documents=["b"])[1]),
-    "without activation": score(queries="a", documents=["b"], use_activation=False),
-    "no documents": score(queries="a", documents=[]),
-    "one side": score(queries="a"),
-    "a long side": score(queries="a", documents="train " * 3000),
-    "a long side, cut": score(queries="a", documents="train " * 3000, truncate_prompt_tokens=64),
-    "with a picture": score(queries="a", documents={"content": [
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}),
-    "in order": rerank(documents=_FOUR),
-    "the best two": rerank(documents=_FOUR, top_n=2),
-    "more than there are": rerank(documents=_FOUR, top_n=9),
-    "one document": rerank(documents="a train leaves"),
-    "v1 rerank": ("/v1/rerank", rerank(documents=_FOUR)[1]),
-    "v2 rerank": ("/v2/rerank", rerank(documents=_FOUR)[1]),
-    "no query": ("/rerank", {"model": "tiny-judge", "documents": _FOUR}),
-    "fewer than none": rerank(documents=_FOUR, top_n=-1),
-    "classes": ("/classify", {"model": "tiny-judge", "input": ["a train", "a password"]}),
-    "class of tokens": ("/classify", {"model": "tiny-judge", "input": [5, 6, 7]}),
-    "class of a chat": ("/classify", {"model": "tiny-judge", "messages": HI}),
-    "class of nothing": ("/classify", {"model": "tiny-judge"}),
-    "pooled": ("/pooling", {"model": "tiny-judge", "input": "a train"}),
-    "pooled in base64": ("/pooling", {"model": "tiny-judge", "input": ["a", "b"],
-                                      "encoding_format": "base64"}),
-    "pooled by name": ("/pooling", {"model": "tiny-judge", "input": "a", "task": "classify"}),
-    "embeddings of a judge": embedding(model="tiny-judge", input="x"),
-    "an unknown judge": score(model="nobody", queries="a", documents="b"),
-}  # fmt: skip
-
-EMBEDDING_CASES = {
-    "one": embedding(input="reset my password"),
-    "many": embedding(input=["reset my password", "forgot my login", "a train\u2028é"]),
-    "base64": embedding(input="reset my password", encoding_format="base64"),
-    "token ids": embedding(input=[101, 2653, 102]),
-    "too long": embedding(input="train " * 2000),
-    "wrong type": embedding(input={"a": 1}),
-    "no input": embedding(),
-    "unknown model": embedding(model="no-such-model", input="x"),
-    "a conversation": embedding(messages=HI),
-    "a score": ("/score", {"model": "org/mini", "queries": "login", "documents": ["a", "b"]}),
-    "a ranking": (
-        "/rerank",
-        {"model": "org/mini", "query": "login", "documents": ["password", "train"]},
-    ),
-    "pooled": ("/pooling", {"model": "org/mini", "input": "login"}),
-    "classes": ("/classify", {"model": "org/mini", "input": "login"}),
-    "chat on an embedding model": chat(model="org/mini"),
-}
+    one = compatibility_chat("", "", **{"max_tokens": 12, **fields})
+    return one.path, one.body
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +128,8 @@ def catalog(folder: Path) -> Catalog:
                     "source": str(minilm_path()),
                     "pools": ["cpu"],
                     "fronts": 2,
-                    "engine": {"runner": "pooling", "max_num_seqs": 32, "enforce_eager": True},
+                    "engine": {"runner": "pooling", "max_num_seqs": 32, "enforce_eager": True,
+                               "hf_overrides": DIMENSIONS},
                     "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
                 },
                 "tiny-judge": {
@@ -275,59 +147,32 @@ def catalog(folder: Path) -> Catalog:
 
 
 @pytest.fixture(scope="module")
-def served(folder: Path) -> Served:
-    """What `vllm serve` answers for both models. It is gone before the engines under test start."""
+def is_whole(request: pytest.FixtureRequest) -> bool:
+    """Whether all lines are compared."""
+    return any(item.get_closest_marker("on_demand") for item in request.session.items)
+
+
+@pytest.fixture(scope="module")
+def lines(is_whole: bool) -> Sequence[Line]:
+    # Whatever fails names its line.
+    return LINES if is_whole else some(secrets.randbits(32), {_PLAIN, _ADAPTED})
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path, lines: Sequence[Line], is_whole: bool) -> Served:
+    """What vLLM answers alone. It is gone before the engines under test start."""
+    found = Served(lines, {}, {})
+
+    def ask(engine: str) -> None:
+        found.serve.update(answers_of_serve(folder, engine, found.of(engine)))
+        if is_whole:
+            taken = [line for line in found.of(engine) if not ends_run_batch(line)]
+            found.run_batch.update(answers_of_run_batch(folder, engine, taken))
+
     # Two cores start two of them in the time of one.
     with ThreadPoolExecutor(2) as threads:
-        chats = threads.submit(_chat_answers, folder)
-        embeddings = threads.submit(_embedding_answers)
-        rankings = threads.submit(_ranking_answers, folder)
-        return Served(chats.result(), embeddings.result(), rankings.result())
-
-
-def _chat_answers(folder: Path) -> Answers:
-    # Neither half precision nor the cache may decide between two words.
-    flags = ["--max-model-len=1024", "--dtype=float32", "--no-enable-prefix-caching",
-             "--enable-auto-tool-choice", "--tool-call-parser=hermes",
-             "--enable-lora", f"--lora-modules=tiny-lora={folder / 'adapter'}"]  # fmt: skip
-    with _vllm_serve(folder / "tiny", "tiny-chat", *flags) as url:
-        return {name: _post(url, *case) for name, case in CHAT_CASES.items()}
-
-
-def _embedding_answers() -> Answers:
-    with _vllm_serve(minilm_path(), "org/mini", "--runner=pooling") as url:
-        return {name: _post(url, *case) for name, case in EMBEDDING_CASES.items()}
-
-
-def _ranking_answers(folder: Path) -> Answers:
-    flags = ["--max-model-len=1024", "--dtype=float32", "--no-enable-prefix-caching"]
-    with _vllm_serve(folder / "judge", "tiny-judge", *flags) as url:
-        return {name: _post(url, *case) for name, case in RANKING_CASES.items()}
-
-
-def _vllm_serve(source: Path, name: str, *flags: str) -> AbstractContextManager[str]:
-    # The seats and the spare ones are part of its `system_fingerprint`, and so is the policy.
-    ours = ["--enforce-eager", "--distributed-executor-backend=uni", "--max-num-seqs=40",
-            "--scheduling-policy=priority", "--max-num-batched-tokens=8192",
-            "--enable-prompt-tokens-details"]  # fmt: skip
-    return serving(source, name, [*ours, *flags], {**QUIET, **_CPU})
-
-
-def _post(url: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-    # Escaped, because a body may hold what UTF-8 cannot.
-    headers = {"content-type": "application/json"}
-    content = json.dumps(body).encode()
-    response = httpx.post(url + path, content=content, headers=headers, timeout=60)
-    return response.status_code, response.json()
-
-
-#: As our engines on CPUs. The last digit of a number depends on how many threads there are.
-_CPU = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "OMP_NUM_THREADS": "1",
-    "TORCH_COMPILE_DISABLE": "1",
-}
+        list(threads.map(ask, dict.fromkeys(one.engine for one in lines)))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -347,7 +192,9 @@ def mini(ray: Any, catalog: Catalog) -> "Future[str]":
     name = ensure_engine(catalog, Lane("org/mini", "cpu"))
 
     def warm_up() -> str:
-        asyncio.run(answers(EngineClient(name), [line(*EMBEDDING_CASES["one"])]))
+        asyncio.run(
+            answers(EngineClient(name), [line("/v1/embeddings", {**_ANY, "model": EMBEDDER})])
+        )
         return name
 
     return _meanwhile(warm_up)
@@ -364,7 +211,7 @@ def judge(ray: Any, mini: "Future[str]", catalog: Catalog) -> "Future[str]":
 
     def warm_up() -> str:
         mini.result()
-        asyncio.run(answers(EngineClient(name), [line(*RANKING_CASES["one pair"])]))
+        asyncio.run(answers(EngineClient(name), [line("/classify", {**_ANY, "model": JUDGE})]))
         return name
 
     return _meanwhile(warm_up)
@@ -412,14 +259,6 @@ def line(url: str, body: Any, **fields: Any) -> bytes:
     ).encode()
 
 
-def anonymous(value: Any) -> Any:
-    """The answer without ids and times, which differ each time."""
-    if isinstance(value, dict):
-        dropped = {"id", "created", "created_at", "completed_at", "request_id"}
-        return {key: anonymous(inner) for key, inner in value.items() if key not in dropped}
-    return [anonymous(inner) for inner in value] if isinstance(value, list) else value
-
-
 def engine_core(app_name: str) -> psutil.Process | None:
     """The process that holds the model of this application's only replica."""
     # Ray calls it `ray::ServeReplica:NAME:engine`, or during a call by the last part of NAME.
@@ -445,32 +284,36 @@ def fronts(app_name: str) -> set[psutil.Process]:
     }
 
 
-def same(answer: tuple[int, Any]) -> tuple[int, Any]:
-    """Without ids and times, and with what the web framework refused in OpenAI's envelope."""
-    status, body = answer
-    if status == 404 and "detail" in body:
-        error = {"message": body["detail"], "type": "invalid_request_error"}
-        return status, {"error": {**error, "param": None, "code": None}}
-    if body.get("type") == "error":
-        # Every error of a batch has OpenAI's form, whatever the endpoint.
-        return status, {"error": {"param": None, "code": None, **body["error"]}}
-    return status, anonymous(body)
-
-
-async def assert_same_answers(
-    app_name: str,
-    cases: dict[str, tuple[str, dict[str, Any]]],
-    expected: Answers,
+async def assert_same_outcomes(
+    app_name: str, engine: str, catalog: Catalog, served: Served
 ) -> None:
+    """What the lines of this model come to is what is known of them."""
+    found = await outcomes(app_name, engine, catalog, served)
+    known = read_outcomes()
+
+    # What `vllm run-batch` makes of them is asked in a whole run.
+    assert found == {
+        name: known[name]._replace(run_batch=one.run_batch) for name, one in found.items()
+    }
+
+
+async def outcomes(
+    app_name: str, engine: str, catalog: Catalog, served: Served
+) -> dict[str, Outcome]:
+    """What the lines of this model come to; fails if our answer is none that is meant."""
     from worker.engine_client import EngineClient
 
     client = EngineClient(app_name)
-    for name, case in cases.items():
+    found = {}
+    for one in served.of(engine):
         # One at a time on both sides, because vLLM's numbers depend on the rest of the batch.
-        ((status, body),) = await answers(client, [line(*case)])
-        assert body.isascii(), name
-        assert b"\n" not in body, name
-        assert same((status, json.loads(body))) == same(expected[name]), name
+        ((status, body),) = await answers(client, [written(one)])
+        assert body.isascii(), one.id
+        assert b"\n" not in body, one.id
+        fails = failing_code(one, catalog.endpoints_by_name())
+        run, ours = served.run_batch.get(one.id), (status, json.loads(body))
+        found[one.id] = outcome(one, served.serve[one.id], run, ours, fails=fails)
+    return found
 
 
 async def test_a_deployed_engine_has_no_replica_until_it_has_work(tiny: str) -> None:
@@ -484,13 +327,12 @@ async def test_a_deployed_engine_has_no_replica_until_it_has_work(tiny: str) -> 
 
 
 async def test_the_first_call_starts_the_engine_and_a_row_of_any_kind_has_a_result(
-    tiny: str,
+    tiny: str, served: Served
 ) -> None:
     from worker.engine_client import EngineClient
     from worker.engine_status import engine_state
 
-    half_a_pair = chat(messages=[{"role": "user", "content": "cut \ud83d"}])
-    rows = [line(*case) for case in (*CHAT_CASES.values(), half_a_pair)]
+    rows = [written(one) for one in served.of(WRITER)[:100]]
     odd = [b"{}", b"no json", line("/v1/load_lora_adapter", {}), line(*chat(stream=True)),
            line("/v1/chat/completions", [1])]  # fmt: skip
 
@@ -515,15 +357,13 @@ async def test_where_usage_statistics_are_off_no_process_collects_them(tiny: str
     assert not any("telemetry" in name.lower() for name in names)
 
 
-async def test_chat_answers_are_those_of_vllm_serve(tiny: str, served: Served) -> None:
-    await assert_same_answers(tiny, CHAT_CASES, served.chats)
+async def test_chat_answers_are_those_of_vllm_serve(
+    tiny: str, served: Served, catalog: Catalog
+) -> None:
+    await assert_same_outcomes(tiny, WRITER, catalog, served)
 
-    statuses = {name: status for name, (status, _) in served.chats.items()}
-    assert statuses["plain"] == 200
-    assert statuses["adapter"] == 200
-    assert served.chats["adapter"][1]["choices"] != served.chats["plain"][1]["choices"]
-    assert statuses["too long"] == 400
-    assert statuses["unknown model"] == 404
+    plain, adapted = (served.serve[name][1]["choices"] for name in (_PLAIN, _ADAPTED))
+    assert plain != adapted
 
 
 async def test_the_request_id_of_a_line_is_that_of_its_answer(tiny: str) -> None:
@@ -533,7 +373,7 @@ async def test_the_request_id_of_a_line_is_that_of_its_answer(tiny: str) -> None
         EngineClient(tiny),
         [
             line(*chat(), request_id="batch-7-row-1"),
-            line(*CHAT_CASES["responses"], request_id="batch-7-row-2"),
+            line("/v1/responses", {**_ANY, "model": WRITER}, request_id="batch-7-row-2"),
         ],
     )
 
@@ -703,26 +543,35 @@ async def test_an_engine_that_cannot_start_gives_its_reason_and_does_not_spin(
         await asyncio.sleep(0.5)
 
 
-async def test_embeddings_are_those_of_vllm_serve(mini: "Future[str]", served: Served) -> None:
-    name = await asyncio.wrap_future(mini)
-
-    await assert_same_answers(name, EMBEDDING_CASES, served.embeddings)
-
-    vector = served.embeddings["one"][1]["data"][0]["embedding"]
-    assert len(vector) == 384
+async def test_embeddings_are_those_of_vllm_serve(
+    mini: "Future[str]", served: Served, catalog: Catalog
+) -> None:
+    await assert_same_outcomes(await asyncio.wrap_future(mini), EMBEDDER, catalog, served)
 
 
 async def test_scores_rankings_and_classes_are_those_of_vllm_serve(
-    judge: "Future[str]", served: Served
+    judge: "Future[str]", served: Served, catalog: Catalog
 ) -> None:
-    name = await asyncio.wrap_future(judge)
+    await assert_same_outcomes(await asyncio.wrap_future(judge), JUDGE, catalog, served)
 
-    await assert_same_answers(name, RANKING_CASES, served.rankings)
 
-    statuses = {name: status for name, (status, _) in served.rankings.items()}
-    fine = ("one with many", "in order", "classes", "class of a chat", "pooled", "items")
-    assert [statuses[name] for name in fine] == [200] * len(fine)
-    assert statuses["embeddings of a judge"] == 404
+@pytest.mark.on_demand
+@pytest.mark.timeout(3600)
+async def test_every_line_comes_to_what_the_page_says(
+    tiny: str, mini: "Future[str]", judge: "Future[str]", served: Served, catalog: Catalog
+) -> None:
+    found: dict[str, Outcome] = {}
+    names = {
+        EMBEDDER: await asyncio.wrap_future(mini),
+        JUDGE: await asyncio.wrap_future(judge),
+        WRITER: tiny,
+    }
+    for engine, name in names.items():
+        found |= await outcomes(name, engine, catalog, served)
+
+    _FOUND.parent.mkdir(exist_ok=True)
+    _FOUND.write_text(outcomes_text(found))
+    assert found == read_outcomes(), f"copy {_FOUND.name} to {OUTCOMES} and run `make docs`"
 
 
 async def test_moderations_are_the_scores_of_a_classifier_in_openais_form(

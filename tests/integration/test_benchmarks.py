@@ -4,9 +4,20 @@ import pytest
 
 from benchmarks.index_growth import index_growth
 from benchmarks.rebuild_proof import differences, take, take_events
+from benchmarks.vllm_serve import flag
 from shared.lifecycle import Event
 from shared.state import State
 from tests.batches import LANE, in_progress
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(True, "--a-b"), (False, "--no-a-b"), (8, "--a-b=8"), ({"c": [True]}, '--a-b={"c": [true]}')],
+)
+def test_an_engines_arguments_are_written_as_vllms_commands_take_them(
+    value: object, written: str
+) -> None:
+    assert flag("a_b", value) == written
 
 
 @pytest.mark.usefixtures("redis_url")

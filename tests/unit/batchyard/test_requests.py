@@ -4,7 +4,7 @@ import pytest
 from pydantic import BaseModel
 
 from batchyard.options import Options
-from batchyard.requests import Template, body_of, columns_of
+from batchyard.requests import Template, body_of, columns_of, schema_of
 from shared.errors import InvalidInputError
 
 _SCHEMA = {"title": "The verdict!", "type": "object", "properties": {"label": {"type": "string"}}}
@@ -42,7 +42,26 @@ def test_a_schema_is_what_the_engine_writes() -> None:
     of_responses = body_of("x", {"model": "m", "schema": Verdict, "endpoint": "/v1/responses"})
 
     assert form == {"name": "The_verdict_", "schema": _SCHEMA, "strict": True}
-    assert of_responses["text"]["format"]["schema"] == Verdict.model_json_schema()
+    assert of_responses["text"]["format"]["schema"] == {
+        **Verdict.model_json_schema(),
+        "additionalProperties": False,
+    }
+
+
+def test_a_pydantic_model_closes_its_schema_unless_it_takes_more() -> None:
+    class Author(BaseModel):
+        name: str
+
+    class Post(BaseModel, extra="allow"):
+        author: Author
+        scores: dict[str, int]
+
+    made = schema_of(Post)
+
+    assert made is not None
+    assert made["additionalProperties"] is True
+    assert made["$defs"]["Author"]["additionalProperties"] is False
+    assert made["properties"]["scores"]["additionalProperties"] == {"type": "integer"}
 
 
 def test_a_body_that_names_its_own_form_keeps_it() -> None:
