@@ -30,6 +30,7 @@ from dispatcher.reaper import Reaper
 from dispatcher.remaker import Remaker
 from dispatcher.replay import Replay
 from dispatcher.rounds import Rounds
+from dispatcher.row_cache import CacheLimits, RowCache
 from dispatcher.row_span import SpanLimits
 from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
@@ -117,6 +118,9 @@ def build_dispatcher(
         binary_tenants=settings.binary_event_tenants,
         content_bytes=settings.event_results_bytes,
     )
+    cache = RowCache(
+        state, storage, catalog, CacheLimits(settings.cache_seconds, settings.max_cached_rows)
+    )
     slice_limits = SliceLimits(settings.rows_per_slice, settings.tokens_per_slice)
     planner = Planner(
         state,
@@ -141,6 +145,7 @@ def build_dispatcher(
             file_seconds=settings.file_seconds,
             stored_bytes=settings.max_stored_bytes,
         ),
+        cache=cache,
     )
     inputs = Inputs(
         state,
@@ -162,8 +167,9 @@ def build_dispatcher(
         replay=Replay(state, bus, messages),
         trail=Trail(settings.trail_file),
         planner=planner,
+        cache_seconds=settings.cache_seconds,
     )
-    leader = _build_leader(settings, catalog, services, planner)
+    leader = _build_leader(settings, catalog, services, planner, cache)
     lease = state.lease("dispatcher", holder, seconds=settings.lease_seconds)
     return Dispatcher(
         intake=intake,
@@ -174,7 +180,11 @@ def build_dispatcher(
 
 
 def _build_leader(
-    settings: DispatcherSettings, catalog: Catalog, services: Services, planner: Planner
+    settings: DispatcherSettings,
+    catalog: Catalog,
+    services: Services,
+    planner: Planner,
+    cache: RowCache,
 ) -> Leader:
     state, storage = services.state, services.storage
     finaliser = Finaliser(
@@ -184,6 +194,7 @@ def _build_leader(
         tag_results=settings.tag_results,
         keep_parts=settings.keep_parts,
         open_inputs=OpenInputs(state, storage, file_seconds=settings.file_seconds),
+        cache=cache,
     )
     lanes = LaneKeeper(
         state,
