@@ -37,6 +37,7 @@ from shared.ordering.outlook import Foresight, new_load
 from shared.ordering.pace import TokensOfRows, rows_per_second
 from shared.state import FileRecord, State
 from shared.storage import Storage, why_unreadable
+from shared.submission.adapters import adapters_of
 from shared.submission.dataset_lines import DatasetLines
 from shared.submission.predictions import predicted_of
 from shared.submission.warnings import late_warnings
@@ -133,7 +134,7 @@ class DryRuns:
     async def run(self, file: FileRecord, *, endpoint: str, completion_window: str) -> DryRun:
         """Report what a batch over this file would do. Raises TransientError."""
         await self._state.tenants.look()
-        check = self._check(endpoint, file.tenant, self._limits)
+        check = await self._check(endpoint, file.tenant, self._limits)
         tally = Tally(every=1 + file.bytes // _COUNTED_BYTES)
         errors = None
         async with self._slots.taken(file.tenant):
@@ -143,7 +144,8 @@ class DryRuns:
                 why = why_unreadable(error)
                 errors = [unreadable(file.id, tenant=file.tenant, why=why)]
                 # Do not report what was read before the object disappeared.
-                check, tally = self._check(endpoint, file.tenant, self._limits), Tally(every=1)
+                check = await self._check(endpoint, file.tenant, self._limits)
+                tally = Tally(every=1)
         if errors is None:
             errors = check.problems[: self._limits.problems]
         return await self._report(
@@ -162,7 +164,7 @@ class DryRuns:
     ) -> DryRun:
         """Report what a batch over this dataset would do. Raises TransientError."""
         await self._state.tenants.look()
-        check = self._check(endpoint, tenant, self._limits.of_dataset(self._max_dataset_rows))
+        check = await self._check(endpoint, tenant, self._limits.of_dataset(self._max_dataset_rows))
         size = sum(source.size for source in pinned.sources)
         tally = Tally(every=1 + size // _COUNTED_BYTES)
         dataset = DatasetLines(self._storage, pinned, endpoint, self._max_dataset_rows)
@@ -212,13 +214,14 @@ class DryRuns:
             **more,
         )
 
-    def _check(self, endpoint: str, tenant: str, limits: Limits) -> InputCheck:
+    async def _check(self, endpoint: str, tenant: str, limits: Limits) -> InputCheck:
         settings = self._state.tenants.of(tenant)
+        adapters = await adapters_of(self._state, self._rules, tenant)
         return InputCheck(
             endpoint=endpoint,
-            models=settings.usable(self._catalog.endpoints_by_name()),
+            models=self._rules.endpoints(settings, adapters),
             limits=limits.of_tenant(settings.custom_id_characters),
-            rules=self._rules.of(tenant),
+            rules=self._rules.of(tenant, adapters),
             is_mixed=self._mixed_batches,
             is_strict=self._strict_input,
         )

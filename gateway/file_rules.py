@@ -9,6 +9,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.fields import missing, parsed, require_one_of
+from shared.adapters import PURPOSE as ADAPTER_PURPOSE
 from shared.bus.messages import Integer
 from shared.errors import InvalidInputError
 
@@ -42,7 +43,7 @@ def require_purpose(purpose: str | None, filename: str, param: str) -> str:
     """
     if not purpose:
         raise missing("purpose")
-    require_one_of(purpose, PURPOSES, "purpose")
+    require_one_of(purpose, (*PURPOSES, ADAPTER_PURPOSE), "purpose")
     if len(filename) > MAX_NAME_CHARACTERS:
         raise InvalidInputError(
             f"Invalid '{param}': the file name is too long. Expected at most "

@@ -26,6 +26,7 @@ from gateway.file_rules import (
 from gateway.file_store import keep, live_file, no_such_file, objects, reserve
 from gateway.form import MAX_FORM_BYTES, Form, file_too_large
 from gateway.limits import require_room
+from gateway.own_adapters import require_adapter, require_takers
 from gateway.route_docs import form_body
 from shared import crash, ids
 from shared.errors import BrokenObjectError, CallerError, NotFoundError
@@ -80,12 +81,17 @@ async def receive_file(
     )
     file_id = request.state.made = ids.new_file_id()
     key = f"files/{tenant}/{file_id}"
+
+    def check_all(fields: Mapping[str, str]) -> None:
+        check(fields)
+        require_takers(services.catalog, fields.get("purpose"))
+
     with services.upload_memory.taken(request, tenant):
         await reserve(services, key)
         crash.point("files.reserved")
         try:
             # An error in the form is raised while it is read, so no object is made.
-            body = _file_bytes(form, request.stream(), check)
+            body = _file_bytes(form, request.stream(), check_all)
             stored = await services.storage.upload(key, body)
         except (CallerError, ClientDisconnect):
             await services.state.files.unreserve(*objects(key))
@@ -93,6 +99,12 @@ async def receive_file(
     crash.point("files.stored")
     now, fields = int(time.time()), form.fields()
     purpose = fields["purpose"]
+    try:
+        await require_adapter(services, purpose, stored)
+    except CallerError:
+        await services.storage.remove([key])
+        await services.state.files.unreserve(*objects(key))
+        raise
     seconds = seconds_kept(
         expires_after(fields), purpose, batch_seconds=services.settings.file_seconds
     )

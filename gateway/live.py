@@ -15,7 +15,7 @@ from gateway.bodies import read_bytes
 from gateway.dependencies import Use
 from gateway.hang_ups import unless_gone
 from gateway.live_answers import EVENTS, JSON, envelope, error_event
-from gateway.live_call import begun, handed_on, whole
+from gateway.live_call import asked_of, begun, handed_on, whole
 from gateway.live_client import Answer, BrokenAnswerError, Handed
 from gateway.live_docs import ANSWERS, live_docs, operation_name
 from gateway.live_request import object_of
@@ -39,8 +39,7 @@ async def answer_live(request: Request, tenant: Tenant, services: Use) -> Respon
     """
     path = request.scope["path"]
     body = await read_bytes(request, services.settings.max_live_bytes)
-    settings = await services.state.tenants.settings(tenant)
-    asked = services.live_models.read(path, object_of(body), settings.may_use)
+    asked, adapter = await asked_of(services, tenant, path, object_of(body))
     place = await begun(services, tenant, asked, request.state.limit_headers.update)
     call = Handed(
         path,
@@ -48,6 +47,7 @@ async def answer_live(request: Request, tenant: Tenant, services: Use) -> Respon
         tenant,
         cache_salt(services.settings.cache_key, tenant, asked.model.share_prefixes),
         request.state.request_id,
+        adapter,
     )
     async with AsyncExitStack() as stack:
         stack.enter_context(services.live_calls.counting(place))

@@ -1,16 +1,19 @@
 """A live call on its way, over HTTP or by message: it is counted, and a replica answers it."""
 
 import secrets
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
 
 import structlog
 
 from gateway.dependencies import Services
 from gateway.limit_errors import limit_headers, limit_reached, token_headers, too_many_calls
-from gateway.live_client import Answer, BrokenAnswerError, Handed, ShutError
+from gateway.live_client import Answer, BrokenAnswerError, Handed, LiveAdapter, ShutError
 from gateway.live_request import LiveRequest
 from gateway.open_streams import COUNTED_SECONDS
+from gateway.own_adapters import adapter_of
+from shared.doors import ADAPTER_MISSING, Door
 from shared.errors import EngineDiedError
 from shared.state import LiveCallLimits, Rate, Stream, TooManyCalls
 from shared.submission.admission import Reached
@@ -19,6 +22,7 @@ log = structlog.get_logger()
 
 #: An engine that dies before it has answered may have died of the call.
 _MAX_DEATHS = 2
+_OK = 200
 
 
 async def begun(
@@ -67,6 +71,8 @@ async def handed_on(
             async with AsyncExitStack() as attempt:
                 attempt.enter_context(services.live_doors.calling(door))
                 answer = await attempt.enter_async_context(services.live_client.call(door, call))
+                if answer.status == ADAPTER_MISSING and call.adapter is not None:
+                    answer = await _brought(services, door, call, attempt)
                 stack.push_async_exit(attempt.pop_all())
                 return answer
         except (ShutError, BrokenAnswerError) as error:
@@ -78,6 +84,34 @@ async def handed_on(
                 raise EngineDiedError("Engines died with this call in them.") from error
             tried.add(door.replica)
             services.live_doors.shut(door)
+
+
+async def asked_of(
+    services: Services, tenant: str, path: str, body: Mapping[str, Any]
+) -> tuple[LiveRequest, LiveAdapter | None]:
+    """What a call asks for, and the adapter of its tenant's that it names.
+
+    Raises InvalidInputError and NotFoundError.
+    """
+    settings = await services.state.tenants.settings(tenant)
+    adapter = await adapter_of(services, tenant, body.get("model"))
+    is_own = adapter is not None
+    return services.live_models.read(path, body, settings.may_use, is_own=is_own), adapter
+
+
+async def _brought(services: Services, door: Door, call: Handed, attempt: AsyncExitStack) -> Answer:
+    """The answer of a replica that is brought the adapter first, or what it says of the adapter."""
+    assert call.adapter is not None  # noqa: S101  # whoever calls has looked
+    file = call.adapter.file
+    chunks = services.storage.stream(file.key, etag=file.etag, bucket=file.bucket)
+    async with aclosing(chunks):
+        said = await services.live_client.bring(door, call.tenant, call.adapter, chunks)
+    if said.status != _OK:
+        return said
+    answer = await attempt.enter_async_context(services.live_client.call(door, call))
+    if answer.status == ADAPTER_MISSING:
+        raise ShutError("The replica has let go of the adapter again.")
+    return answer
 
 
 async def whole(answer: Answer) -> bytes:

@@ -4,11 +4,13 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from typing import NamedTuple, cast
+from urllib.parse import quote
 
 import httpcore
 
-from shared.doors import SALT_HEADER, TENANT_HEADER, Door
+from shared.doors import ADAPTERS_PATH, SALT_HEADER, TENANT_HEADER, Door
 from shared.errors import BatchyardError
+from shared.state import FileRecord
 
 _CONNECT_SECONDS = 2.0
 #: Shorter than how long a door keeps an idle connection open.
@@ -33,6 +35,13 @@ class BrokenAnswerError(BatchyardError):
     """The replica died in the middle of its answer."""
 
 
+class LiveAdapter(NamedTuple):
+    """The adapter of a call: what the call names it, and its file."""
+
+    name: str
+    file: FileRecord
+
+
 class Handed(NamedTuple):
     """A call as a door takes it."""
 
@@ -41,6 +50,8 @@ class Handed(NamedTuple):
     tenant: str
     cache_salt: str
     request_id: str
+    #: The tenant's own that the call names.
+    adapter: LiveAdapter | None = None
 
 
 class Answer(NamedTuple):
@@ -75,12 +86,10 @@ class LiveClient:
                         "POST",
                         _url(door, call.path),
                         headers=[
-                            (b"host", door.host.encode()),
-                            (b"authorization", b"Bearer " + door.token.encode()),
+                            *_door_headers(door, call.tenant),
                             (b"content-type", b"application/json"),
                             (b"content-length", b"%d" % len(call.body)),
                             (b"x-request-id", call.request_id.encode()),
-                            (TENANT_HEADER, call.tenant.encode()),
                             (SALT_HEADER, call.cache_salt.encode()),
                         ],
                         content=call.body,
@@ -96,9 +105,43 @@ class LiveClient:
             content_type = headers.get(b"content-type", b"").decode("latin-1")
             yield Answer(response.status, content_type, _with_first(first, source))
 
+    async def bring(
+        self, door: Door, tenant: str, adapter: LiveAdapter, chunks: AsyncIterator[bytes]
+    ) -> Answer:
+        """Bring the file of a tenant's adapter; what the replica says of it.
+
+        Raises ShutError and BrokenAnswerError.
+        """
+        with _in_our_words():
+            response = await self._pool.request(
+                "PUT",
+                _url(door, ADAPTERS_PATH + quote(adapter.name, safe="")),
+                headers=[
+                    *_door_headers(door, tenant),
+                    (b"content-length", b"%d" % adapter.file.bytes),
+                ],
+                content=chunks,
+                extensions={"timeout": {"connect": _CONNECT_SECONDS}},
+            )
+        if response.status in _NOBODY:
+            raise ShutError(f"The door answered {response.status}.")
+        return Answer(response.status, "application/json", _whole(response.content))
+
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.aclose()
+
+
+def _door_headers(door: Door, tenant: str) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"host", door.host.encode()),
+        (b"authorization", b"Bearer " + door.token.encode()),
+        (TENANT_HEADER, tenant.encode()),
+    ]
+
+
+async def _whole(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body
 
 
 async def _with_first(

@@ -21,7 +21,7 @@ from gateway.errors import answer as error_answer
 from gateway.limit_errors import limit_reached
 from gateway.limits import live_rate
 from gateway.live_answers import envelope
-from gateway.live_call import begun, handed_on, whole
+from gateway.live_call import asked_of, begun, handed_on, whole
 from gateway.live_client import Handed
 from shared import ids
 from shared.bus.broker_errors import CONNECTION_ERRORS, RefusedError
@@ -116,8 +116,7 @@ class LiveMessages:
     ) -> tuple[int, bytes]:
         """The status and the body. Raises what calls over HTTP are refused with."""
         services, path = self._services, request.endpoint
-        settings = await services.state.tenants.settings(tenant)
-        asked = services.live_models.read(path, request.body, settings.may_use)
+        asked, adapter = await asked_of(services, tenant, path, request.body)
         if wants_stream(ENDPOINTS[path], request.body):
             text = "Invalid 'stream': an answer by message comes whole. Leave it out."
             raise InvalidInputError(text, param="stream", code="invalid_value")
@@ -129,6 +128,7 @@ class LiveMessages:
             tenant,
             cache_salt(services.settings.cache_key, tenant, asked.model.share_prefixes),
             request_id,
+            adapter,
         )
         async with AsyncExitStack() as stack:
             stack.enter_context(services.live_calls.counting(place))

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
+from shared.adapters import adapter_named
 from shared.catalog import Catalog, LiveCalls
 from shared.errors import InvalidInputError, NotFoundError
 from shared.openai.bodies import Refusal, read_body
@@ -27,6 +28,7 @@ class LiveModel(NamedTuple):
     rules: RowRules
     live: LiveCalls | None
     share_prefixes: tuple[str, ...]
+    takes_adapters: bool = False
 
 
 class LiveRequest(NamedTuple):
@@ -49,14 +51,24 @@ class LiveModels:
         return cls({name: _live_model(catalog, name) for name in catalog.served_names()})
 
     def read(
-        self, path: str, body: Mapping[str, Any], may_use: Callable[[str], bool]
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        may_use: Callable[[str], bool],
+        *,
+        is_own: bool = False,
     ) -> LiveRequest:
-        """The request of a body. Raises InvalidInputError and NotFoundError."""
+        """The request of a body. Raises InvalidInputError and NotFoundError.
+
+        `is_own` says that it names an adapter of its tenant's.
+        """
         name = body.get("model")
         if not isinstance(name, str) or not name:
             raise InvalidInputError("you must provide a model parameter", param="model")
-        model = self._models.get(name) if may_use(name) else None
-        if model is None:
+        own = adapter_named(name) if is_own else None
+        known_as = own.model if own else name
+        model = self._models.get(known_as) if may_use(known_as) else None
+        if model is None or (own and not model.takes_adapters):
             raise NotFoundError(
                 f"The model `{name[:_MAX_SHOWN]}` does not exist or you do not have access to it.",
                 param="model",
@@ -96,6 +108,7 @@ def _live_model(catalog: Catalog, name: str) -> LiveModel:
         rules.model_copy(update={"media": data}),
         entry.live,
         entry.share_prefixes,
+        takes_adapters=name in catalog.adapter_takers,
     )
 
 

@@ -9,6 +9,8 @@ from pydantic import BaseModel
 from gateway.auth import Tenant
 from gateway.dependencies import Use
 from gateway.model_states import engine_view
+from gateway.own_adapters import adapter_of
+from shared.adapters import AdapterName, adapter_named
 from shared.catalog import Catalog
 from shared.engines import EngineRecord
 from shared.errors import NotFoundError
@@ -26,10 +28,13 @@ class Models(BaseModel):
 
 @router.get("/models")
 async def list_models(tenant: Tenant, services: Use) -> Models:
-    """All models that you may use."""
+    """All models that you may use, and your own LoRA adapters for them."""
     created = services.catalog_changed_at
     settings = await services.state.tenants.settings(tenant)
-    names = filter(settings.may_use, services.catalog.served_names())
+    names = [*filter(settings.may_use, services.catalog.served_names())]
+    if takers := [*filter(settings.may_use, services.catalog.adapter_takers)]:
+        own = sorted(await services.state.files.adapters(tenant))
+        names += [str(AdapterName(model, file_id)) for model in takers for file_id in own]
     engines = (await services.state.engines.last()).engines
     return Models(data=[_shape(services.catalog, name, created, engines) for name in names])
 
@@ -39,7 +44,10 @@ async def list_models(tenant: Tenant, services: Use) -> Models:
 async def retrieve_model(model: str, tenant: Tenant, services: Use) -> Model:
     """One model."""
     settings = await services.state.tenants.settings(tenant)
-    if model not in services.catalog.served_names() or not settings.may_use(model):
+    adapter = await adapter_of(services, tenant, model)
+    is_served = adapter is not None or model in services.catalog.served_names()
+    own = adapter_named(model) if adapter else None
+    if not is_served or not settings.may_use(own.model if own else model):
         raise NotFoundError(
             f"The model '{model}' does not exist or you do not have access to it.",
             param="model",

@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 from gateway.dependencies import Services
 from gateway.file_store import objects, reserve, write_record
+from gateway.own_adapters import require_adapter
 from gateway.upload_rules import CompleteUpload, fingerprint, require_whole, wrong_md5
 from shared import crash, ids
 from shared.errors import InvalidInputError, NotFoundError, TransientError
@@ -68,6 +69,7 @@ async def _assembled(
     await reserve(services, key)
     stored = await services.storage.compose(key, parts)
     crash.point("uploads.assembled")
+    await require_adapter(services, upload.purpose, stored)
     file = FileRecord.stored(
         file_id,
         upload.tenant,

@@ -12,6 +12,7 @@ from gateway.file_rules import require_purpose, seconds_kept
 from gateway.form import MAX_FORM_BYTES, Form, file_too_large
 from gateway.limit_errors import no_room
 from gateway.limits import require_room
+from gateway.own_adapters import require_takers
 from gateway.route_docs import form_body, json_body
 from gateway.upload_assembly import complete
 from gateway.upload_rules import (
@@ -38,6 +39,7 @@ async def create_upload(request: Request, tenant: Tenant, services: Use) -> Uplo
     """Begin a file that comes in parts. It expires if it is not completed within an hour."""
     params, settings = await read_body(request, CreateUpload), services.settings
     require_purpose(params.purpose, params.filename, "filename")
+    require_takers(services.catalog, params.purpose)
     max_bytes = settings.max_assembled_bytes
     if params.purpose == "batch":
         # No batch accepts more, so refuse the upload before gigabytes are sent.

@@ -20,9 +20,12 @@ from pydantic import (
     model_validator,
 )
 
+from shared.adapter_archive import AdapterLimits
+from shared.adapters import adapter_named
 from shared.architectures import tasks_of
 from shared.errors import NotFoundError
 from shared.openai.endpoints import ENDPOINTS, POOLING, Runner, Task, endpoints_of
+from shared.openai.image_rules import ImageRule
 from shared.openai.media import MediaLimits, MediaRules
 from shared.openai.row_limits import MAX_ANSWERS, MAX_INPUTS, RowLimits
 from shared.openai.row_rules import RowRules
@@ -37,6 +40,8 @@ _NOT_AN_ENGINES = {"price_per_hour", "machine", "max_machines"}
 DEFAULT_SEATS = 256
 #: vLLM's number of logprobs for the whole vocabulary.
 _ALL = -1
+#: vLLM's `max_lora_rank`.
+_LORA_RANK = 16
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ModelName = Annotated[str, StringConstraints(pattern=_NAME, max_length=128)]
 # No dot: it separates a lane's name from the fingerprint in the name of an application.
@@ -158,6 +163,19 @@ class Moderation(_Strict):
         return label.casefold() not in {one.casefold() for one in self.harmless}
 
 
+#: What a model's answers depend on.
+_ANSWERING = {"source", "revision", "tasks", "chat_template", "lora", "moderation", "engine", "env"}
+
+
+class TenantLora(_Strict):
+    """The LoRA adapters that tenants upload for a model."""
+
+    #: Of the file of one.
+    max_bytes: int = Field(default=256 * 1024 * 1024, ge=1)
+    #: How many one replica keeps at hand.
+    kept: int = Field(default=16, ge=1)
+
+
 class Model(_Strict):
     """One entry of `models`: where its weights are, where they may run, and how."""
 
@@ -179,11 +197,13 @@ class Model(_Strict):
     max_enqueued_tokens: int | None = Field(default=None, ge=1)
     chat_template: str | None = None
     lora: dict[ModelName, str] = {}
+    tenant_lora: TenantLora | None = None
     extra_fields: tuple[FieldName, ...] = ()
     row_limits: RowLimits = RowLimits()
     share_prefixes: tuple[TenantName, ...] = ()
     media_domains: tuple[Domain, ...] = ()
     media_limits: MediaLimits = MediaLimits()
+    image_tokens: ImageRule | None = None
     live: LiveCalls | None = None
     moderation: Moderation | None = None
     engine: dict[str, Any] = {}
@@ -211,6 +231,7 @@ class Model(_Strict):
             extra_fields=frozenset(self.extra_fields),
             limits=RowLimits(**{**self._fitting_limits(), **self._own_limits()}),
             media=MediaRules(domains=frozenset(self.media_domains), limits=self.media_limits),
+            images=self.image_tokens,
             context=_positive(self.engine.get("max_model_len")),
         )
 
@@ -225,6 +246,14 @@ class Model(_Strict):
         if logprobs == _ALL:
             logprobs = None
         return {"sequences": sequences, "logprobs": logprobs, "prompt_logprobs": logprobs}
+
+    @property
+    def adapter_limits(self) -> AdapterLimits | None:
+        """The most that a tenant's adapter may be; None if the model takes none."""
+        if self.tenant_lora is None:
+            return None
+        rank = _positive(self.engine.get("max_lora_rank")) or _LORA_RANK
+        return AdapterLimits(self.tenant_lora.max_bytes, rank)
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -246,6 +275,9 @@ class Model(_Strict):
             )
         if len(set(self.pools)) < len(self.pools):
             raise ValueError("a pool is named twice")
+        if self.tenant_lora is not None and self.fronts > 1:
+            # Each front would number the adapters itself, and the engine goes by the numbers.
+            raise ValueError("tenant_lora needs `fronts: 1`")
         if not self.tasks:
             object.__setattr__(self, "tasks", tasks_of({}, self.engine))
         if not self.endpoints:
@@ -275,8 +307,11 @@ class Catalog(_Strict):
     def model(self, name: str) -> Model:
         """The entry that serves this name, which is the model's own or that of an adapter.
 
-        Raises NotFoundError if there is none.
+        Who may use a tenant's adapter is not asked here. Raises NotFoundError if there is none.
         """
+        own = adapter_named(name)
+        if own is not None and own.model in self.adapter_takers:
+            return self.models[own.model]
         for entry in self.models.values():
             if name in entry.served_names:
                 return entry
@@ -286,6 +321,12 @@ class Catalog(_Strict):
 
     def served_names(self) -> tuple[str, ...]:
         return tuple(name for entry in self.models.values() for name in entry.served_names)
+
+    @property
+    def adapter_takers(self) -> dict[str, AdapterLimits]:
+        """The models that take tenants' adapters, with the most that one may be."""
+        limits = {name: model.adapter_limits for name, model in self.models.items()}
+        return {name: given for name, given in limits.items() if given is not None}
 
     def trusting(self) -> tuple[str, ...]:
         """Names of models whose engines run code that comes with the weights."""
@@ -312,6 +353,14 @@ class Catalog(_Strict):
             for model in self.models.values()
             if endpoint is None or endpoint in model.endpoints
         }
+
+    def identity(self, name: str) -> str:
+        """A digest that changes with everything in the catalog that the model's answers depend on.
+
+        Weights that are replaced where they are do not change it. Raises NotFoundError.
+        """
+        what = [name, self.model(name).model_dump(mode="json", include=_ANSWERING)]
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def lane_of(self, name: str) -> Lane:
         """The lane that runs this model's requests first: its base model on its first pool."""
@@ -342,15 +391,18 @@ class Catalog(_Strict):
     def fingerprint(self, lane: Lane) -> str:
         """Ten hex digits that change with everything that an engine is started with."""
         entry = self.model(lane.model)
-        not_its_own = {"pools", "endpoints", "max_enqueued_tokens", "spill_seconds"}
+        not_its_own = {
+            "pools", "endpoints", "image_tokens", "max_enqueued_tokens", "spill_seconds"
+        }  # fmt: skip
         what = entry.model_dump(mode="json", exclude=not_its_own)
         if what["live"] is None:
             # Nothing says that an engine takes none, so that older ones have the same digits.
             del what["live"]
         else:
             del what["live"]["wait_seconds"]
-        if what["moderation"] is None:
-            del what["moderation"]
+        for field in ("moderation", "tenant_lora"):
+            if what[field] is None:
+                del what[field]
         what["protocol"] = _ENGINE_PROTOCOL
         pool = self.pools[lane.pool]
         what["pool"] = pool.model_dump(mode="json", exclude=_NOT_AN_ENGINES)

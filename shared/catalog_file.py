@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
+from shared.adapters import adapter_named
 from shared.architectures import tasks_of
 from shared.card_share import share_problems
 from shared.catalog import Catalog, Model, slug
 from shared.errors import SetupError
 from shared.openai.endpoints import Task
+from shared.openai.image_rules import ImageRule, image_rule_of
 
 #: Engine arguments that have a field of their own, or that the deployment decides.
 RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
@@ -27,7 +29,7 @@ RESERVED_ENGINE_ARGUMENTS: Mapping[str, str] = {
     "chat_template": "say it as `chat_template`",
     "lora_modules": "say it as `lora`",
     "allowed_media_domains": "say it as `media_domains`",
-    "enable_lora": "follows from `lora`",
+    "enable_lora": "follows from `lora` and `tenant_lora`",
     "distributed_executor_backend": "follows from the pool",
 }
 
@@ -55,7 +57,7 @@ def load_catalog(path: Path) -> Catalog:
     if not isinstance(raw, dict):
         raise CatalogError(f"{path}:1: the file is empty or not a mapping")
     try:
-        catalog = Catalog.model_validate(_with_tasks(_with_resolved_paths(raw, path.parent)))
+        catalog = Catalog.model_validate(_with_files_of_all(_with_resolved_paths(raw, path.parent)))
     except ValidationError as error:
         raise CatalogError("\n".join(_explain(path, marks, error))) from error
     if problems := list(_cross_checks(catalog)):
@@ -75,15 +77,29 @@ def tasks_in(folder: Path, engine: object) -> tuple[Task, ...] | None:
 
     None if the folder has no `config.json` that can be read.
     """
-    try:
-        config = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(config, dict):
+    config = _json_in(folder / "config.json")
+    if config is None:
         return None
     arguments = engine if isinstance(engine, dict) else {}
     is_sentence_transformer = (folder / "modules.json").is_file()
     return tasks_of(config, arguments, is_sentence_transformer=is_sentence_transformer)
+
+
+def image_rule_in(folder: Path) -> ImageRule | None:
+    """How many tokens an image is for the model in the folder; None if its files do not tell."""
+    config = _json_in(folder / "config.json")
+    if config is None:
+        return None
+    return image_rule_of(config, _json_in(folder / "preprocessor_config.json") or {})
+
+
+def _json_in(path: Path) -> dict[str, Any] | None:
+    """The JSON object in the file; None if there is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 Where = tuple[str | int, ...]
@@ -171,19 +187,23 @@ def _with_resolved_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**raw, "models": entries}
 
 
-def _with_tasks(raw: dict[str, Any]) -> dict[str, Any]:
-    """What each model does that says nothing of it, and whose folder is on this machine."""
+def _with_files_of_all(raw: dict[str, Any]) -> dict[str, Any]:
+    """What the files of models say of them, of those whose folder is on this machine."""
     models = raw.get("models")
     if not isinstance(models, dict):
         return raw
-    return {**raw, "models": {name: _with_task(entry) for name, entry in models.items()}}
+    return {**raw, "models": {name: _with_files(entry) for name, entry in models.items()}}
 
 
-def _with_task(entry: Any) -> Any:
-    if not isinstance(entry, dict) or "tasks" in entry or not entry.get("source"):
+def _with_files(entry: Any) -> Any:
+    """The entry with what it leaves out and the model's folder tells."""
+    if not isinstance(entry, dict) or not entry.get("source"):
         return entry
-    tasks = tasks_in(Path(str(entry["source"])), entry.get("engine"))
-    return entry if tasks is None else {**entry, "tasks": tasks}
+    folder = Path(str(entry["source"]))
+    tasks = None if "tasks" in entry else tasks_in(folder, entry.get("engine"))
+    rule = None if "image_tokens" in entry else image_rule_in(folder)
+    found = {"tasks": tasks, "image_tokens": rule}
+    return {**entry, **{name: value for name, value in found.items() if value is not None}}
 
 
 def _explain(path: Path, marks: Marks, error: ValidationError) -> Iterator[str]:
@@ -216,6 +236,9 @@ def _cross_checks(catalog: Catalog) -> Iterator[_Problem]:
             if alias in served:
                 here = at if alias == name else (*at, "lora", alias)
                 yield _Problem(here, f"the name `{alias}` is taken by model `{served[alias]}`")
+            if adapter_named(alias) is not None:
+                here = at if alias == name else (*at, "lora", alias)
+                yield _Problem(here, "names with `:file-` are those of tenants' adapters")
             served.setdefault(alias, name)
         if lanes.setdefault(slug(name), name) != name:
             yield _Problem(at, f"too like `{lanes[slug(name)]}`: both would be `{slug(name)}`")

@@ -11,6 +11,11 @@ import msgspec
 #: The headers of a call at a door. What a client sends never gets into them.
 TENANT_HEADER, SALT_HEADER = b"x-batchyard-tenant", b"x-batchyard-salt"
 
+#: What a door answers to a call for a tenant's adapter that the replica has not loaded, and where
+#: a gateway then brings the adapter's file.
+ADAPTER_MISSING = 424
+ADAPTERS_PATH = "/adapters/"
+
 
 class Door(msgspec.Struct, frozen=True):
     """Where one replica takes live calls. `token` is the bearer token that it asks for."""

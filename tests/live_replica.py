@@ -6,11 +6,14 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from shared.adapter_archive import CONFIG, AdapterLimits
 from shared.doors import Door
 from shared.openai.row_rules import RowRules
+from worker.adapter_shelf import AdapterShelf, LoadError
 from worker.engine_results import failure
 from worker.engine_seats import Capacity
 from worker.entrance import Entrance
@@ -20,6 +23,8 @@ from worker.live_door import LiveDoor
 #: What a prompt says to be answered with three events, to wait after the first one, to break after
 #: it, to break without any, or to be refused.
 HELLO, WAIT, BREAK, DIE, REFUSE = "hello", "wait", "break", "die", "refuse"
+#: The `lora_alpha` of an adapter that cannot be loaded.
+MISFIT = 13
 #: The same for an answer of three MiB.
 LARGE = "large"
 EVENTS = [
@@ -84,6 +89,18 @@ class App:
         return going in done
 
 
+class _Loader:
+    """In vLLM's place: takes every adapter of the rank 8 but those with another scale."""
+
+    async def load(self, name: str, folder: Path) -> None:
+        assert name
+        if json.loads((folder / CONFIG).read_text())["lora_alpha"] == MISFIT:
+            raise LoadError("it does not fit")
+
+    async def unload(self, name: str) -> None:
+        assert name
+
+
 @dataclass
 class Replica:
     """One replica that takes live calls."""
@@ -100,7 +117,8 @@ async def a_replica(name: str = "r1") -> AsyncIterator[Replica]:
     """A replica in this event loop."""
     entrance = _an_entrance()
     app, client = App(entrance), SimpleNamespace(errored=False)
-    calls = LiveCalls(client, app, entrance, RowRules(), _refused)
+    shelf = AdapterShelf(_Loader(), AdapterLimits(bytes=1024 * 1024, rank=8), kept=1)
+    calls = LiveCalls(client, app, entrance, RowRules(), _refused, shelf=shelf)
     door = LiveDoor(calls)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -110,6 +128,7 @@ async def a_replica(name: str = "r1") -> AsyncIterator[Replica]:
         yield Replica(opened, app, entrance, calls, client)
     finally:
         await asyncio.shield(door.close())
+        await shelf.forget([name for _, name in shelf.names])
 
 
 def a_door() -> LiveDoor:

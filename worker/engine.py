@@ -7,14 +7,16 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import structlog
 
+from shared.adapters import adapter_named
 from shared.catalog import Model, Pool
 from shared.doors import Door
 from shared.engines import ReplicaNumbers
@@ -23,6 +25,8 @@ from shared.monitoring.log import configure_own
 from shared.openai.endpoints import ENDPOINTS
 from shared.openai.row_rules import wants_stream
 from shared.ordering.work import Work
+from worker.adapter_loader import VllmLoader
+from worker.adapter_shelf import AdapterShelf, unknown
 from worker.answers import Answers
 from worker.collector import collector_paused
 from worker.drain import Drain, before_stop
@@ -74,6 +78,7 @@ from worker.rows import usage_of
 
 with collector_paused():
     from ray import serve
+    from ray.exceptions import RayError
     from ray.serve.llm import LLMServer
     from ray.util import get_node_ip_address
 
@@ -102,8 +107,8 @@ class BatchServer(LLMServer):
 
     async def __init__(self, model: str, pool: str) -> None:  # type: ignore[misc]  # as Ray's
         """For a model and a pool of the catalog, as JSON."""
-        config = llm_config(Model.model_validate_json(model), Pool.model_validate_json(pool))
-        await super().__init__(config)
+        self._model = Model.model_validate_json(model)
+        await super().__init__(llm_config(self._model, Pool.model_validate_json(pool)))
 
     async def start(self) -> None:
         """Load the model. Ray's constructor calls this once."""
@@ -131,6 +136,9 @@ class BatchServer(LLMServer):
         self._client = engine._engine_client  # noqa: SLF001  # Ray has no public way
         app = await engine.build_asgi_app()
         self._openai = OpenAILayer(app)
+        self._shelf = _shelf(self._model, self._client, app)
+        #: Rows whose adapters vLLM loads: if it dies, one of them may be the reason.
+        self._loading: set[_Row] = set()
         require_endpoints(os.environ, self._openai.endpoints)
         self._rules = rules_from(os.environ)
         register_media_connector(self._rules.media.limits)
@@ -154,7 +162,14 @@ class BatchServer(LLMServer):
             await self._fronts.connect(self._client, engine._vllm_args)  # noqa: SLF001
         # From here on, the core's outputs pass what stands before it.
         stop_statistics(self._client)
-        self._live = LiveCalls(self._client, app, self._entrance, self._rules, self._refused_live)
+        self._live = LiveCalls(
+            self._client,
+            app,
+            self._entrance,
+            self._rules,
+            self._refused_live,
+            shelf=self._shelf,
+        )
         self._live_door = LiveDoor(self._live)
         self._door = await _opened_door(self._live_door)
         seconds = float(os.environ[DRAIN_SECONDS_VARIABLE])
@@ -255,7 +270,7 @@ class BatchServer(LLMServer):
     def _was_seated(self, row: _Row) -> bool:
         """Whether vLLM had the row when it died."""
         guest = self._guests.get(row)
-        return guest is not None and guest.had_seat
+        return row in self._loading or (guest is not None and guest.had_seat)
 
     def _death(self, positions: Sequence[int]) -> EngineGoneError:
         if self._is_hung:
@@ -298,6 +313,14 @@ class BatchServer(LLMServer):
             body = self._rules.bounded(url, body)
         if not (isinstance(request_id, str) and request_id.isascii() and request_id.isprintable()):
             request_id = None  # it would not be a valid header
+        async with self._with_adapter(row, body, work) as refusal_of_adapter:
+            if refusal_of_adapter is not None:
+                return refusal_of_adapter
+            return await self._enter_and_answer(row, url, body, request_id, work)
+
+    async def _enter_and_answer(
+        self, row: _Row, url: str, body: Any, request_id: str | None, work: Work
+    ) -> Result:
         async with self._entrance.entered(work) as guest:
             self._guests[row] = guest
             try:
@@ -314,6 +337,40 @@ class BatchServer(LLMServer):
                 self._entrance.learn(guest, usage_of(answer[1]))
             seconds = self._gpus * self._entrance.settle(guest)
             return result[0], result[1], round(1_000_000 * seconds)
+
+    @asynccontextmanager
+    async def _with_adapter(self, row: _Row, body: Any, work: Work) -> AsyncIterator[Answer | None]:
+        """Keep the adapter that a row names; yields the answer if it may not be used."""
+        name = body.get("model") if isinstance(body, dict) else None
+        if not isinstance(name, str) or adapter_named(name) is None:
+            yield None
+        elif self._shelf is None or work.adapter is None:
+            yield unknown(name)
+        else:
+            async with self._shelf.used(
+                work.tenant, name, partial(self._archive, row, work.adapter)
+            ) as refused:
+                if not self._client.errored:
+                    self._loading.discard(row)
+                yield refused
+
+    async def _archive(self, row: _Row, reference: Any) -> bytes:
+        """The file of a row's adapter. Raises EngineUnavailableError if its owner is gone."""
+        try:
+            archive: bytes = await reference
+        except RayError as error:
+            raise EngineUnavailableError("The file of an adapter did not come.") from error
+        self._loading.add(row)
+        return archive
+
+    async def adapters(self) -> list[tuple[str, str]]:
+        """Tenant and name of each tenant's adapter that is loaded."""
+        return self._shelf.names if self._shelf else []
+
+    async def forget_adapters(self, names: Sequence[str]) -> None:
+        """Unload adapters that are deleted."""
+        if self._shelf:
+            await self._shelf.forget(names)
 
     async def _refused_live(self, url: str, body: Any, tenant: str) -> Answer | None:
         return await self._refused(url, body, tenant, is_live=True)
@@ -377,6 +434,15 @@ async def _opened_door(door: LiveDoor) -> Door | None:
 
 def _replica_id() -> str:
     return serve.get_replica_context().replica_id.unique_id
+
+
+def _shelf(model: Model, client: Any, app: Any) -> AdapterShelf | None:
+    """Where adapters of tenants are, if the model takes any."""
+    limits = model.adapter_limits
+    if limits is None or model.tenant_lora is None:
+        return None
+    models = app.state.openai_serving_models
+    return AdapterShelf(VllmLoader(client, models), limits, kept=model.tenant_lora.kept)
 
 
 def _goals() -> Goals | None:

@@ -101,6 +101,15 @@ class EngineClient:
         answers = await self._ask_all("numbers")
         return [answer for answer in answers if isinstance(answer, ReplicaNumbers)]
 
+    async def adapters(self) -> set[tuple[str, str]]:
+        """Tenant and name of each tenant's adapter in a replica. Raises EngineUnavailableError."""
+        answers = await self._ask_all("adapters")
+        return {tuple(one) for answer in answers if isinstance(answer, list) for one in answer}
+
+    async def forget_adapters(self, names: Sequence[str]) -> None:
+        """Let every replica unload these adapters."""
+        await self._tell_all("forget_adapters", list(names))
+
     async def _ask_all(self, method: str) -> list[Any]:
         """What the method of each replica that runs returns, or raises."""
         try:
@@ -116,15 +125,13 @@ class EngineClient:
             raise EngineUnavailableError(f"{type(error).__name__}: {error}") from error
         return answers
 
-    async def _tell_all(self, method: str, batch_id: str) -> None:
+    async def _tell_all(self, method: str, what: str | list[str]) -> None:
         """Call a method of every replica."""
         try:
-            answers = self._connect().broadcast(method, batch_id)
+            answers = self._connect().broadcast(method, what)
             await answers.results_async(timeout_s=CHECK_SECONDS, return_exceptions=True)
         except (RayServeException, RayError, TimeoutError) as error:
-            log.warning(
-                "engine.not_told", what=method, batch_id=batch_id, reason=type(error).__name__
-            )
+            log.warning("engine.not_told", method=method, what=what, reason=type(error).__name__)
 
     def _connect(self) -> Any:
         if self._handle is None:

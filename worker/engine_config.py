@@ -47,7 +47,7 @@ def engine_arguments(model: Model, pool: Pool) -> dict[str, Any]:
         arguments["revision"] = model.revision
     if model.chat_template is not None:
         arguments["chat_template"] = model.chat_template
-    if model.lora:
+    if model.lora or model.tenant_lora:
         arguments["enable_lora"] = True
         arguments["lora_modules"] = [
             LoRAModulePath(name=name, path=path) for name, path in model.lora.items()

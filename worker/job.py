@@ -20,6 +20,7 @@ from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
 from shared.tracing import spans
+from worker.adapter_keeper import AdapterKeeper
 from worker.connections import opened
 from worker.door_keeper import DoorKeeper
 from worker.engine_errors import EngineFailedError
@@ -116,10 +117,14 @@ class LaneJob:
             )
         )
         self._replicas = ReplicaWatch(
-            state,
-            self._engines,
-            lanes=self._pools.lanes,
-            is_busy=lambda: bool(self._load.claims) or self._is_wanted,
+            state, self._engines, lanes=self._pools.lanes, is_busy=self._is_busy
+        )
+        self._adapters = (
+            None
+            if model.tenant_lora is None
+            else AdapterKeeper(
+                storage, self._engines, lanes=self._pools.lanes, is_busy=self._is_busy
+            )
         )
         self._work = LaneWork(
             state,
@@ -138,6 +143,8 @@ class LaneJob:
         tasks = [asyncio.create_task(self._beats()), asyncio.create_task(self._replicas.run())]
         if self._doors is not None:
             tasks.append(asyncio.create_task(self._doors.run()))
+        if self._adapters is not None:
+            tasks.append(asyncio.create_task(self._adapters.run()))
         try:
             if not self._pools.are_several:
                 await self._engines.ensure(self._lane)
@@ -154,6 +161,9 @@ class LaneJob:
     def _is_wanted(self) -> bool:
         """Whether an engine is wanted for live calls."""
         return self._doors is not None and self._doors.is_wanted
+
+    def _is_busy(self) -> bool:
+        return bool(self._load.claims) or self._is_wanted
 
     async def _work_until_idle(self) -> None:
         idle_since = time.monotonic()

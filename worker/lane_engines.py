@@ -1,6 +1,7 @@
 """What a lane job needs of Ray: its engines, and what runs slices on each of them."""
 
 import asyncio
+from collections.abc import Sequence
 
 from shared.cache_salt import CacheSalts
 from shared.catalog import Catalog, Lane
@@ -9,6 +10,7 @@ from shared.engines import ReplicaNumbers
 from shared.slices import Claim
 from shared.state import State
 from shared.tracing import spans
+from worker.adapter_engine import with_adapters
 from worker.batch_watch import BatchWatch
 from worker.engine_client import EngineClient
 from worker.engine_deployment import ensure_engine
@@ -65,6 +67,14 @@ class LaneEngines:
     async def numbers(self, engine: Lane) -> list[ReplicaNumbers]:
         """What the engine's replicas have counted. Raises TransientError."""
         return await self._plain_client(engine).numbers()
+
+    async def adapters(self, engine: Lane) -> set[tuple[str, str]]:
+        """Tenant and name of each tenant's adapter that is loaded. Raises TransientError."""
+        return await self._plain_client(engine).adapters()
+
+    async def forget_adapters(self, engine: Lane, names: Sequence[str]) -> None:
+        """Let the engine's replicas unload these adapters."""
+        await self._plain_client(engine).forget_adapters(names)
 
     async def wake(self, engine: Lane) -> None:
         """Return once a replica answers. Raises EngineFailedError and TransientError."""
@@ -123,4 +133,5 @@ class LaneEngines:
             patience_seconds=self._patience_seconds,
             salts=CacheSalts(self._settings.cache_key, self._share_prefixes),
         )
-        return with_media(client, self._settings, self._rules)
+        engine_with_adapters = with_adapters(client, self._settings)
+        return with_media(engine_with_adapters, self._settings, self._rules)

@@ -1,5 +1,6 @@
 """Removes what processes of Ray and vLLM leave behind on this node; nothing else does."""
 
+import shutil
 import socket
 import tempfile
 import threading
@@ -8,6 +9,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
+#: The beginning of the name of a folder with an adapter, for the process that has it.
+ADAPTER_FOLDER = "batchyard-adapter-{}-"
 #: Longer than an operator looks for the log of a process that ended.
 _KEPT_SECONDS = 3 * 86_400.0
 #: Logs of single processes: each job, and each process of a wave, has its own.
@@ -33,6 +38,10 @@ def sweep_leftovers(logs: Path | None = None, *, now: float | None = None) -> in
             if is_old or (path.is_socket() and age > _SOCKET_SECONDS and _is_deserted(path)):
                 path.unlink()
                 removed += 1
+    for folder in _found(temporary, (ADAPTER_FOLDER.format("*") + "*",)):
+        if not psutil.pid_exists(int(folder.name.split("-")[2])):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += 1
     return removed
 
 

@@ -5,10 +5,14 @@ They have the rules of rows, and enter the engine without waiting in its queue.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from shared.adapters import adapter_named
+from shared.doors import ADAPTER_MISSING
 from shared.openai.row_rules import RowRules
+from worker.adapter_shelf import AdapterShelf, unknown
 from worker.engine_errors import Answer
 from worker.engine_results import failure, refusal
 from worker.entrance import Entrance
@@ -37,14 +41,22 @@ class LiveCalls:
     """Belongs to the event loop of the replica."""
 
     def __init__(
-        self, client: Any, app: Any, entrance: Entrance, rules: RowRules, refused: Refused
+        self,
+        client: Any,
+        app: Any,
+        entrance: Entrance,
+        rules: RowRules,
+        refused: Refused,
+        *,
+        shelf: AdapterShelf | None = None,
     ) -> None:
-        """`client` is vLLM's, and `app` its FastAPI app."""
+        """`client` is vLLM's, and `app` its FastAPI app; without a shelf nobody has adapters."""
         self._client = client
         self._app = app
         self._entrance = entrance
         self._rules = rules
         self._refused = refused
+        self._shelf = shelf
         #: How many run.
         self.running = 0
         self._is_closed = False
@@ -61,13 +73,42 @@ class LiveCalls:
             if isinstance(body, tuple):
                 await send_result(send, body)
                 return
-            with self._entrance.entered_live(call.tenant, call.cache_salt):
-                await self._run(call, body, receive, send)
+            bounded = self._rules.bounded(call.path, body)
+            text = call.body if bounded == body else json.dumps(bounded).encode()
+            async with self._with_adapter(call.tenant, body) as refused:
+                if refused is not None:
+                    await send_result(send, refused)
+                    return
+                with self._entrance.entered_live(call.tenant, call.cache_salt):
+                    await self._run(call, text, receive, send)
         finally:
             self.running -= 1
 
-    async def _checked(self, call: LiveCall) -> bytes | Answer:
-        """The body that runs, or the result of one that does not."""
+    async def bring(self, tenant: str, name: str, archive: bytes) -> Answer | None:
+        """Load a tenant's adapter for calls to come; returns the answer if it cannot be."""
+        if self._shelf is None:
+            return unknown(name)
+        return await self._shelf.load(tenant, name, archive)
+
+    @asynccontextmanager
+    async def _with_adapter(
+        self, tenant: str, body: Mapping[str, Any]
+    ) -> AsyncIterator[Answer | None]:
+        """Keep the adapter that a call names; yields the answer if it is not here."""
+        name = body.get("model")
+        if not isinstance(name, str) or adapter_named(name) is None:
+            yield None
+        elif self._shelf is None:
+            yield unknown(name)
+        elif not self._shelf.has(tenant, name):
+            error = {"message": "The adapter is not loaded.", "type": "server_error"}
+            yield failure(ADAPTER_MISSING, error)
+        else:
+            async with self._shelf.held(name):
+                yield None
+
+    async def _checked(self, call: LiveCall) -> dict[str, Any] | Answer:
+        """The body of a call that may run, or the result of one that may not."""
         if self._client.errored or self._is_closed:
             error = {"message": "The engine is about to stop or restart.", "type": "server_error"}
             return failure(_UNAVAILABLE, error)
@@ -79,8 +120,7 @@ class LiveCalls:
             return refusal("The body is no JSON object.")
         if (found := await self._refused(call.path, body, call.tenant)) is not None:
             return found
-        bounded = self._rules.bounded(call.path, body)
-        return call.body if bounded == body else json.dumps(bounded).encode()
+        return body
 
     async def _run(self, call: LiveCall, body: bytes, receive: Receive, send: Send) -> None:
         gone = asyncio.Event()

@@ -14,10 +14,10 @@ from typing import Any
 import structlog
 import uvicorn
 
-from shared.doors import SALT_HEADER, TENANT_HEADER, Door
+from shared.doors import ADAPTERS_PATH, SALT_HEADER, TENANT_HEADER, Door
 from shared.errors import SetupError
 from shared.openai.endpoints import ENDPOINTS
-from worker.engine_results import refusal
+from worker.engine_results import SUCCESS, refusal
 from worker.live_calls import LiveCall, LiveCalls, Receive, Send, send_result
 
 log = structlog.get_logger()
@@ -73,6 +73,12 @@ class LiveDoor:
             await send_result(send, refusal("This door is for gateways.", status=401))
             return
         path = scope["path"]
+        if scope["method"] == "PUT" and path.startswith(ADAPTERS_PATH):
+            name = path.removeprefix(ADAPTERS_PATH)
+            tenant = _text(headers, TENANT_HEADER)
+            refused = await self._calls.bring(tenant, name, await _body(receive))
+            await send_result(send, refused or (SUCCESS, b"{}"))
+            return
         if scope["method"] != "POST" or path not in ENDPOINTS:
             await send_result(send, refusal("There is no such endpoint.", status=404))
             return

@@ -26,6 +26,7 @@ from shared.spent import from_text, to_text
 from shared.state import State
 from shared.storage import Storage
 from shared.tracing import spans
+from worker.adapter_engine import with_adapters
 from worker.batch_watch import BatchWatch
 from worker.connections import open_state, read_settings, run_with_stores
 from worker.engine_client import EngineClient
@@ -172,7 +173,7 @@ class SliceMapper:
             salts=CacheSalts(settings.cache_key, share_prefixes),
         )
         self._runner = SliceRunner(
-            with_media(client, settings, rules),
+            with_media(with_adapters(client, settings), settings, rules),
             BatchWatch(self._state),
             rows_in_engine=rows_in_engine,
             rows_per_engine_call=settings.rows_per_engine_call,

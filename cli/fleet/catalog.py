@@ -1,16 +1,19 @@
 """The catalog that `batchyard up` writes if the operator has none."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from cli.models.minilm import minilm_path
-from cli.models.tiny import make_tiny_chat_model
+from cli.models.tiny import make_tiny_adapter, make_tiny_chat_model, make_tiny_classifier
 from shared.errors import SetupError
 
 CHAT_MODEL = "tiny-chat"
+#: The chat model once more, with LoRA, which costs time at each step; and an adapter of it.
+ADAPTED_MODEL, ADAPTER = "tiny-chat-lora", "tiny-poet"
+RERANK_MODEL = "tiny-reranker"
 EMBED_MODEL = "all-MiniLM-L6-v2"
 #: The catalog that is made, in the run directory.
 CATALOG_FILE = "catalog.yaml"
@@ -24,20 +27,14 @@ _NO_SPACES = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 
 def make_catalog(run_dir: Path, models: list[str]) -> Path:
-    """A catalog of the demo's two models and of `models` (Hugging Face names or local folders)."""
+    """A catalog of the demo's models and of `models` (Hugging Face names or local folders).
+
+    The demo starts two of them. The others are there to be tried, and start when they are asked.
+    """
+    folder = (run_dir / "models").resolve()
+    chat = make_tiny_chat_model(folder / CHAT_MODEL)
     entries: dict[str, Any] = {
-        CHAT_MODEL: {
-            "source": str(make_tiny_chat_model(run_dir / "models" / CHAT_MODEL).resolve()),
-            "pools": ["local"],
-            "live": {},
-            "engine": {
-                "max_model_len": 1024,
-                "max_num_seqs": 128,
-                "enforce_eager": True,
-                "structured_outputs_config": _NO_SPACES,
-            },
-            "env": _TINY_ENVIRONMENT,
-        },
+        CHAT_MODEL: _tiny(chat),
         EMBED_MODEL: {
             "source": str(minilm_path().resolve()),
             "pools": ["local"],
@@ -52,6 +49,13 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
             "env": _CPU_ENVIRONMENT,
         },
     }
+    entries[ADAPTED_MODEL] = {
+        **_tiny(chat),
+        "lora": {ADAPTER: str(make_tiny_adapter(folder / ADAPTER))},
+        "tenant_lora": {},
+    }
+    reranker = _tiny(make_tiny_classifier(folder / RERANK_MODEL), tasks=["rerank"])
+    entries[RERANK_MODEL] = reranker
     for model in models:
         folder = Path(model).expanduser()
         name = folder.resolve().name if folder.is_dir() else model
@@ -64,6 +68,28 @@ def make_catalog(run_dir: Path, models: list[str]) -> Path:
     path = run_dir / CATALOG_FILE
     path.write_text(yaml.safe_dump({"pools": {"local": pool}, "models": entries}, sort_keys=False))
     return path
+
+
+def _tiny(source: Path, *, tasks: Sequence[str] = ()) -> dict[str, Any]:
+    """The entry of a model that is made here; without tasks, one that chats and calls tools."""
+    chatting = {
+        "enable_auto_tool_choice": True,
+        "tool_call_parser": "hermes",
+        "structured_outputs_config": _NO_SPACES,
+    }
+    return {
+        "source": str(source),
+        "pools": ["local"],
+        **({"tasks": list(tasks)} if tasks else {}),
+        "live": {},
+        "engine": {
+            "max_model_len": 1024,
+            "max_num_seqs": 128,
+            "enforce_eager": True,
+            **({} if tasks else chatting),
+        },
+        "env": _TINY_ENVIRONMENT,
+    }
 
 
 def require_models(models: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
 """Tiny models with random weights: they talk nonsense along every code path of real ones."""
 
 import inspect
+import json
 import keyword
 import os
 import shutil
@@ -53,13 +54,25 @@ def make_tiny_classifier(target: Path, *, labels: tuple[str, ...] = ("relevance"
     return _made(target, version, lambda folder: _write_classifier(folder, labels))
 
 
-def _made(target: Path, version: str, write_weights: Callable[[Path], None]) -> Path:
+def make_tiny_adapter(target: Path) -> Path:
+    """A LoRA adapter of the chat model, as PEFT would write it."""
+    return _made(target, VERSION, _write_adapter, with_tokenizer=False)
+
+
+def _made(
+    target: Path,
+    version: str,
+    write_weights: Callable[[Path], None],
+    *,
+    with_tokenizer: bool = True,
+) -> Path:
     if _is_complete(target, version):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        _write_tokenizer(unfinished)
+        if with_tokenizer:
+            _write_tokenizer(unfinished)
         write_weights(unfinished)
         (unfinished / MARKER).write_text(version, encoding="utf-8")
         # Engines may run as another user; the library makes weights readable by the owner only.
@@ -119,7 +132,6 @@ def _english() -> Iterator[str]:
     import collections
     import csv
     import datetime as dt
-    import json
     import logging
     import pathlib
     import random
@@ -158,6 +170,29 @@ def _write_classifier(folder: Path, labels: tuple[str, ...]) -> None:
         torch.manual_seed(21)
         model = Qwen2ForSequenceClassification(config)
     save_weights(folder, model, torch.bfloat16)
+
+
+def _write_adapter(folder: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    rank, width = 8, 128
+    random = torch.Generator().manual_seed(22)
+    name = "base_model.model.model.layers.0.self_attn.o_proj.lora_{}.weight"
+    matrices = {
+        name.format("A"): torch.randn(rank, width, generator=random),
+        name.format("B"): torch.randn(width, rank, generator=random),
+    }
+    save_file(matrices, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "bias": "none",
+        "r": rank,
+        "lora_alpha": 2 * rank,
+        "target_modules": ["o_proj"],
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def qwen2_config(*, width: int, layers: int, dtype: str, initializer_range: float) -> Any:

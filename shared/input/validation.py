@@ -33,6 +33,7 @@ from shared.input.rows import (
 from shared.openai.bodies import Body, Refusal, read_body
 from shared.openai.endpoints import ENDPOINTS, Endpoint, count_inputs
 from shared.openai.ignored_fields import IgnoredFields
+from shared.openai.image_rules import ImageRule
 from shared.openai.media_tokens import may_have_media, media_prediction
 from shared.openai.row_limits import int_of, sequences
 from shared.openai.row_rules import DEFAULT_RULES, RowRules
@@ -322,7 +323,7 @@ class InputCheck:
                 min_tokens=min_tokens,
                 is_unending=is_unending,
             )
-        prompt_tokens = _prompt_tokens(endpoint, line, raw or {})
+        prompt_tokens = _prompt_tokens(endpoint, line, raw or {}, rules.images)
         self.prompt_tokens += prompt_tokens
         if endpoint.counts_inputs:
             self.embedding_inputs += endpoint.prompts(raw or {})
@@ -341,10 +342,12 @@ class InputCheck:
         )
 
 
-def _prompt_tokens(endpoint: Endpoint, line: bytes, body: Mapping[str, Any]) -> int:
+def _prompt_tokens(
+    endpoint: Endpoint, line: bytes, body: Mapping[str, Any], images: ImageRule | None
+) -> int:
     size, tokens = len(line) + _repeated_bytes(endpoint, body), 0
     if may_have_media(line):
-        media_bytes, tokens = media_prediction(body)
+        media_bytes, tokens = media_prediction(body, images)
         size -= media_bytes
     return min(max(0, size) // BYTES_PER_TOKEN + tokens, MAX_COUNT)
 

@@ -1,6 +1,7 @@
 """How many tokens of a prompt the media of a request are predicted to be. Pure.
 
-Only the engine knows: each model has its own rule, and its own processor. Most cut an image into
+Each model has its own rule, and its own processor; where its files tell the rule, it is followed
+(`shared.openai.image_rules`), except for images that are elsewhere. Most models cut an image into
 patches, and one token stands for about 28 by 28 pixels, within bounds; so the size in pixels says
 more than the bytes of the file.
 """
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
+from shared.openai.image_rules import ImageRule
 from shared.openai.media import files_of
 
 #: A token's part of an image, and the fewest and the most tokens of one, as Qwen's models have it.
@@ -32,22 +34,31 @@ def may_have_media(line: bytes) -> bool:
     return b"_url" in line or b"_audio" in line or b'"source"' in line
 
 
-def media_prediction(body: Mapping[str, Any]) -> tuple[int, int]:
-    """The bytes of the request's media, as they stand in its line, and their tokens."""
+def media_prediction(body: Mapping[str, Any], rule: ImageRule | None = None) -> tuple[int, int]:
+    """The bytes of the request's media, as they stand in its line, and their tokens.
+
+    `rule` is that of the model's images, if it is known.
+    """
     size = tokens = 0
     for name, file in files_of(body):
         size += len(file)
         is_sound = name in _SOUNDS and not _is_elsewhere(file)
-        tokens += max(1, len(file) * 3 // 4 // _BYTES_PER_TOKEN) if is_sound else image_tokens(file)
+        tokens += (
+            max(1, len(file) * 3 // 4 // _BYTES_PER_TOKEN) if is_sound else image_tokens(file, rule)
+        )
     return size, tokens
 
 
-def image_tokens(file: str) -> int:
+def image_tokens(file: str, rule: ImageRule | None = None) -> int:
     """The tokens of an image: of its URL, or of its base64."""
+    if rule is not None and rule.fixed is not None:
+        return rule.fixed
     found = None if _is_elsewhere(file) else _size(_head(file))
     if found is None:
         return _UNKNOWN
     width, height = found
+    if rule is not None:
+        return rule.tokens(width, height)
     return max(_FEWEST, min(_MOST, ceil(width / _PIXELS) * ceil(height / _PIXELS)))
 
 

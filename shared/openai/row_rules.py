@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from shared.openai.bodies import Refusal
 from shared.openai.endpoints import ENDPOINTS, Endpoint
 from shared.openai.ignored_fields import ignored_fields
+from shared.openai.image_rules import ImageRule
 from shared.openai.media import MediaRules, media_refusal
 from shared.openai.row_limits import RowLimits, int_of
 
@@ -45,6 +46,8 @@ class RowRules(BaseModel):
     extra_fields: frozenset[str] = frozenset()
     limits: RowLimits = RowLimits()
     media: MediaRules = MediaRules()
+    #: How many tokens an image is predicted to be; None if that is not known of the model.
+    images: ImageRule | None = None
     #: Tokens of a prompt and its answer together; None if only the engine knows.
     context: int | None = None
 

@@ -1,7 +1,7 @@
 """What waits to be run: a slice in front of a lane, or a row in front of an engine. Pure."""
 
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Work(NamedTuple):
@@ -32,3 +32,5 @@ class Work(NamedTuple):
     batch_rows: float = inf
     #: Whether none of its batch comes after it, as far as whoever sends it knows.
     ends_batch: bool = False
+    #: The tenant's LoRA adapter that the row runs with, as a reference of Ray's to its file.
+    adapter: Any = None

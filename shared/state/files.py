@@ -205,6 +205,10 @@ class Files:
         if not await self._scripts.run("delete_file", tenant, file_id):
             raise NotFoundError(f"No such File object: {file_id}", param="id")
 
+    async def adapters(self, tenant: str) -> frozenset[str]:
+        """The ids of the tenant's files that are LoRA adapters."""
+        return frozenset(await self._redis.smembers(f"{self._namespace}adapters:{tenant}"))
+
     async def stored_bytes(self, tenant: str) -> int:
         """The bytes of the tenant's files, and of the parts of its pending uploads."""
         return max(0, int(await self._redis.hget(f"{self._namespace}stored", tenant) or 0))

@@ -43,6 +43,7 @@ from shared.slicing import SliceLimits, Slicer
 from shared.state import BatchRecord, State
 from shared.state.additions import Extension, line_digest, name_digest
 from shared.storage import Storage
+from shared.submission.adapters import adapters_of
 from shared.submission.admission import NewBatchQuota, Reached
 from shared.tenant_rules import TenantRules
 
@@ -104,7 +105,6 @@ class Additions:
         """`limits` and `max_input_bytes` are those of a whole batch."""
         self._state = state
         self._storage = storage
-        self._models = catalog.endpoints_by_name()
         self._rules = TenantRules(catalog, places)
         self._limits = limits
         self._slice_limits = slice_limits
@@ -123,7 +123,8 @@ class Additions:
         """
         _require_made_open(batch)
         await self._state.tenants.look()
-        rows = await asyncio.to_thread(self._rows, batch, body)
+        adapters = await adapters_of(self._state, self._rules, batch.tenant)
+        rows = await asyncio.to_thread(self._rows, batch, body, adapters)
         turn = self._turns.setdefault(batch.id, asyncio.Lock())
         async with turn:
             while True:
@@ -147,10 +148,13 @@ class Additions:
     async def refused(self, batch: BatchRecord, lines: Sequence[bytes]) -> dict[int, BatchError]:
         """Which of these lines the batch would not take, by their places from 0, and why."""
         await self._state.tenants.look()
-        return await asyncio.to_thread(self._refused, batch, lines)
+        adapters = await adapters_of(self._state, self._rules, batch.tenant)
+        return await asyncio.to_thread(self._refused, batch, lines, adapters)
 
-    def _refused(self, batch: BatchRecord, lines: Sequence[bytes]) -> dict[int, BatchError]:
-        check = self._check(batch, rows=len(lines), problems=len(lines))
+    def _refused(
+        self, batch: BatchRecord, lines: Sequence[bytes], adapters: frozenset[str]
+    ) -> dict[int, BatchError]:
+        check = self._check(batch, adapters, rows=len(lines), problems=len(lines))
         check.feed(b"".join(line + b"\n" for line in lines))
         found: dict[int, BatchError] = {}
         for one in check.problems:
@@ -158,22 +162,24 @@ class Additions:
                 found.setdefault(one.line - 1, one)
         return found
 
-    def _check(self, batch: BatchRecord, *, rows: int, problems: int) -> InputCheck:
+    def _check(
+        self, batch: BatchRecord, adapters: frozenset[str], *, rows: int, problems: int
+    ) -> InputCheck:
         settings = self._state.tenants.of(batch.tenant)
         model, endpoint = batch.fields["open_model"], batch.fields["endpoint"]
-        usable = settings.usable(self._models)
+        usable = self._rules.endpoints(settings, adapters)
         return InputCheck(
             endpoint=endpoint,
             models={model: usable[model]} if model in usable else {},
             limits=self._limits.of_tenant(settings.custom_id_characters)._replace(
                 rows=rows, problems=problems
             ),
-            rules=self._rules.of(batch.tenant),
+            rules=self._rules.of(batch.tenant, adapters),
         )
 
-    def _rows(self, batch: BatchRecord, body: bytes) -> list[_New]:
+    def _rows(self, batch: BatchRecord, body: bytes, adapters: frozenset[str]) -> list[_New]:
         """The rows of a body. Raises InvalidInputError."""
-        check = self._check(batch, rows=MAX_ADDITION_ROWS, problems=_MAX_NAMED)
+        check = self._check(batch, adapters, rows=MAX_ADDITION_ROWS, problems=_MAX_NAMED)
         found = check.feed(b"".join(line + b"\n" for line in _lines_of(body))) + check.finish()
         if problems := check.problems:
             said = "; ".join(

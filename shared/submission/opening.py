@@ -14,6 +14,7 @@ from shared.ledger.plans import Plan, create_plan, replace_plan_pin
 from shared.lifecycle import Event
 from shared.state import BatchRecord, MovedError, State
 from shared.storage import Storage
+from shared.submission.adapters import usable_models
 
 #: Its input has this ETag until there is one, so that nobody takes another object for it.
 _NO_INPUT = "open"
@@ -36,8 +37,7 @@ async def require_model(
     state: State, catalog: Catalog, tenant: str, endpoint: str, model: str
 ) -> None:
     """Raise InvalidInputError unless the tenant may use the model for the endpoint."""
-    settings = await state.tenants.settings(tenant)
-    if endpoint not in settings.usable(catalog.endpoints_by_name()).get(model, ()):
+    if endpoint not in (await usable_models(state, catalog, tenant)).get(model, ()):
         raise InvalidInputError(
             f"The model '{shortened(model)}' does not exist, or not for the endpoint {endpoint}.",
             param="model",

@@ -59,7 +59,6 @@ _USED_ELSEWHERE = {
     "capture_signals": "uvicorn",
     "job_log": "tests, to say why a lane job died",
     "arun": "users' programs",
-    "make_tiny_classifier": "tests of engines",
     "kill_gateway": "tests that kill S3",
     "restart_gateway": "tests that kill S3",
 }

@@ -12,6 +12,7 @@ if score then
 end
 redis.call('ZREM', index, ARGV[2])
 redis.call('ZREM', ns .. 'expiring', ARGV[2])
+redis.call('SREM', ns .. 'adapters:' .. ARGV[1], ARGV[2])
 add_stored(ARGV[1], -counted_bytes(values[3], values[2], values[4]))
 if values[3] == '1' then
   if redis.call('SCARD', ns .. 'readers:' .. ARGV[2]) == 0 then

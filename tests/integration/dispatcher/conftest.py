@@ -58,7 +58,7 @@ pools:
 models:
   m: {pools: [gpu]}
   few: {pools: [gpu], max_enqueued_tokens: 1000, lora: {adapter: ./adapter}}
-  other: {pools: [gpu]}
+  other: {pools: [gpu], tenant_lora: {}}
   embedder: {pools: [gpu], engine: {runner: pooling}}
 """
 

@@ -17,7 +17,7 @@ from shared.bus.messages import RejectedError
 from shared.catalog import Catalog
 from shared.lifecycle import Status
 from shared.retention import DAY_SECONDS
-from shared.state import State
+from shared.state import FileRecord, State
 from shared.storage import Storage
 from shared.submission.admission import NewBatchQuota
 from shared.tasks import end
@@ -67,6 +67,27 @@ def _submit(way: str, yard: BatchYard, catalog: Catalog) -> Submit:
 def _packer(yard: BatchYard, catalog: Catalog, engine_deaths: int | None = None) -> Packer:
     quota = NewBatchQuota(catalog, 1000, 1000, 100_000, engine_deaths=engine_deaths)
     return Packer(yard.state, yard.storage, quota=quota, planner=yard.planner)
+
+
+async def test_a_tenants_adapter_is_a_model_for_its_batches_alone(
+    submit: Submit, state: State
+) -> None:
+    for tenant, file_id in (("acme", "file-mine"), ("umbrella", "file-theirs")):
+        file = FileRecord.missing(file_id, tenant, bucket="b", key=f"files/{tenant}/{file_id}")
+        await state.files.create(file._replace(purpose="adapter"))
+
+    own = await state.batches.get(await submit(lines(2, model="other:file-mine")))
+    refused = {}
+    for name in ("other:file-theirs", "other:file-none", "m:file-mine"):
+        problems = await _problems(state, await submit(lines(2, model=name)))
+        refused[name] = json.dumps(problems).replace(name, "it")
+
+    assert own.status is Status.IN_PROGRESS
+    assert (own.fields["model"], own.fields["lane"]) == ("other:file-mine", "other@gpu")
+    theirs, unknown, other_base = refused.values()
+    assert theirs == unknown == other_base
+    await state.files.delete("acme", "file-mine")
+    assert await _problems(state, await submit(lines(2, model="other:file-mine")))
 
 
 async def test_a_model_that_the_tenant_may_not_use_fails_the_batch_as_an_unknown_one_does(

@@ -32,7 +32,7 @@ CATALOG = """\
 pools:
   cpu: {resources: {CPU: 1}}
 models:
-  tiny: {pools: [cpu], live: {wait_seconds: 1}}
+  tiny: {pools: [cpu], live: {wait_seconds: 1}, tenant_lora: {max_bytes: 100000}}
   meta-llama/Llama-3.1-8B:
     pools: [cpu]
     lora: {my-adapter: ./adapter}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.eventually import wait_until
-from worker.leftovers import sweep_leftovers, sweep_regularly
+from worker.leftovers import ADAPTER_FOLDER, sweep_leftovers, sweep_regularly
 
 _DAY = 86_400.0
 
@@ -95,3 +95,17 @@ def _file(path: Path, *, days: float) -> Path:
     path.write_text("x")
     os.utime(path, (time.time() - days * _DAY,) * 2)
     return path
+
+
+def test_adapters_of_processes_that_are_gone_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    # No process has this number.
+    dead, own = (tmp_path / ADAPTER_FOLDER.format(pid) for pid in (2**22 + 1, os.getpid()))
+    for folder in (dead, own):
+        (folder / "inside").mkdir(parents=True)
+
+    assert sweep_leftovers() == 1
+
+    assert list(tmp_path.iterdir()) == [own]

@@ -22,5 +22,6 @@ local function write_file(file, is_old)
   local score = is_old and past_score(index, file.created_at, file.id) or next_score(index)
   redis.call('ZADD', index, score, file.id)
   if file.expires_at then redis.call('ZADD', ns .. 'expiring', file.expires_at, file.id) end
+  if file.purpose == 'adapter' then redis.call('SADD', ns .. 'adapters:' .. file.tenant, file.id) end
   add_stored(file.tenant, counted_bytes(file.owned, file.key, file.bytes))
 end
