@@ -56,6 +56,7 @@ def submit(data: object, template: Template, **options: Unpack[Options]) -> "Bat
         options.get("priority", 5),
         options.get("metadata"),
         RowTemplate(endpoint_of(options), {"template": body}, output),
+        options.get("cache", False),
     )
     with (
         closing(_gateway(options)) as gateway,

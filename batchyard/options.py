@@ -26,6 +26,8 @@ class Options(TypedDict, total=False):
     #: 0 to 9; higher ones go first among your own batches.
     priority: int
     metadata: Mapping[str, str]
+    #: Do not ask again what batches with `cache` were answered before, of the same model.
+    cache: bool
     #: Make a new batch, even of rows that were asked before.
     again: bool
     #: Raise RowsFailed if a row has an error.

@@ -1,4 +1,4 @@
-"""`batchyard remake`: has the result files of an ended batch made again from its parts."""
+"""`batchyard remake`: has the result files and the table of an ended batch made again."""
 
 import asyncio
 import json
@@ -27,7 +27,8 @@ def run(
 ) -> None:
     """Make damaged result files of a batch again from its parts, byte by byte as they were.
 
-    The leading dispatcher does it. Parts are kept for a day after the batch's end.
+    A damaged table is made again from the result files. The leading dispatcher does it. Parts, and
+    columns that a dataset carries, are kept for a day after the batch's end.
     """
     from cli.fleet.running import redis_url as find_redis
 

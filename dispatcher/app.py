@@ -30,6 +30,7 @@ from dispatcher.reaper import Reaper
 from dispatcher.remaker import Remaker
 from dispatcher.replay import Replay
 from dispatcher.rounds import Rounds
+from dispatcher.row_cache import CacheLimits, RowCache
 from dispatcher.row_span import SpanLimits
 from dispatcher.sender import Sender
 from dispatcher.settings import DispatcherSettings
@@ -117,6 +118,9 @@ def build_dispatcher(
         binary_tenants=settings.binary_event_tenants,
         content_bytes=settings.event_results_bytes,
     )
+    cache = RowCache(
+        state, storage, catalog, CacheLimits(settings.cache_seconds, settings.max_cached_rows)
+    )
     slice_limits = SliceLimits(settings.rows_per_slice, settings.tokens_per_slice)
     planner = Planner(
         state,
@@ -141,6 +145,7 @@ def build_dispatcher(
             file_seconds=settings.file_seconds,
             stored_bytes=settings.max_stored_bytes,
         ),
+        cache=cache,
     )
     inputs = Inputs(
         state,
@@ -158,25 +163,13 @@ def build_dispatcher(
         service_user=settings.service_user,
         inputs=inputs,
         quota=quota,
-        additions=Additions(
-            state,
-            storage,
-            catalog,
-            limits=Limits(
-                settings.max_rows_per_batch,
-                settings.max_embedding_inputs,
-                custom_id_characters=settings.max_custom_id_characters,
-            ),
-            slice_limits=slice_limits,
-            max_input_bytes=settings.max_input_bytes,
-            quota=quota,
-            places=settings.places,
-        ),
+        additions=_build_additions(settings, catalog, services),
         replay=Replay(state, bus, messages),
         trail=Trail(settings.trail_file),
         planner=planner,
+        cache_seconds=settings.cache_seconds,
     )
-    leader = _build_leader(settings, catalog, services, planner)
+    leader = _build_leader(settings, catalog, services, planner, cache)
     lease = state.lease("dispatcher", holder, seconds=settings.lease_seconds)
     return Dispatcher(
         intake=intake,
@@ -187,7 +180,11 @@ def build_dispatcher(
 
 
 def _build_leader(
-    settings: DispatcherSettings, catalog: Catalog, services: Services, planner: Planner
+    settings: DispatcherSettings,
+    catalog: Catalog,
+    services: Services,
+    planner: Planner,
+    cache: RowCache,
 ) -> Leader:
     state, storage = services.state, services.storage
     finaliser = Finaliser(
@@ -197,6 +194,7 @@ def _build_leader(
         tag_results=settings.tag_results,
         keep_parts=settings.keep_parts,
         open_inputs=OpenInputs(state, storage, file_seconds=settings.file_seconds),
+        cache=cache,
     )
     lanes = LaneKeeper(
         state,
@@ -238,7 +236,19 @@ def _build_leader(
 def _build_pipelines(
     settings: DispatcherSettings, catalog: Catalog, services: Services
 ) -> PipelineKeeper:
-    additions = Additions(
+    return PipelineKeeper(
+        services.state,
+        services.storage,
+        catalog,
+        _build_additions(settings, catalog, services),
+        output_seconds=settings.output_seconds,
+    )
+
+
+def _build_additions(
+    settings: DispatcherSettings, catalog: Catalog, services: Services
+) -> Additions:
+    return Additions(
         services.state,
         services.storage,
         catalog,
@@ -251,13 +261,6 @@ def _build_pipelines(
         max_input_bytes=settings.max_input_bytes,
         quota=NewBatchQuota.of(settings, catalog),
         places=settings.places,
-    )
-    return PipelineKeeper(
-        services.state,
-        services.storage,
-        catalog,
-        additions,
-        output_seconds=settings.output_seconds,
     )
 
 

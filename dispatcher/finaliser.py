@@ -13,6 +13,7 @@ import structlog
 from dispatcher.open_inputs import OpenInputs
 from dispatcher.result_files import ResultFiles, Results
 from dispatcher.result_lines import InputLostError
+from dispatcher.row_cache import RowCache
 from dispatcher.tables import Tables
 from dispatcher.traces import step
 from dispatcher.unrun_rows import CLOSING_REASONS
@@ -52,6 +53,7 @@ class Finaliser:
         unanswered_seconds: float = _UNANSWERED_SECONDS,
         tables: Tables | None = None,
         open_inputs: OpenInputs | None = None,
+        cache: RowCache | None = None,
     ) -> None:
         """A part for which S3 fails, while it answers for others, is given up after that time.
 
@@ -62,6 +64,7 @@ class Finaliser:
         self._files = ResultFiles(state, storage)
         self._tables = tables or Tables(storage)
         self._open_inputs = open_inputs or OpenInputs(state, storage)
+        self._cache = cache
         self._output_seconds = output_seconds
         self._tag_results = tag_results
         self._keep_parts = keep_parts
@@ -111,6 +114,9 @@ class Finaliser:
             _tell_late(late)
             return
         crash.point("finaliser.committed")
+        if self._cache is not None:
+            # Before its client hears of the end, and may ask the same again.
+            await self._cache.fill(record, results)
         await self._carry_out(commit)
 
     async def _first_commit(self, batch_id: str, event: Event) -> Commit | None:

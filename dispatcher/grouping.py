@@ -2,7 +2,8 @@
 
 The lines of each slice then stand together in a copy of the span, so that a slice is still read
 by one call. The copy is in S3 before any plan names it. A span with bad lines always has a copy,
-with errors in their place.
+with errors in their place. One with rows that were answered before has a copy with their
+answers; if it cannot be written, they run again.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from shared import crash
 from shared.checksums import checksum
 from shared.errors import NotFoundError, TransientError
 from shared.ledger.copies import reserve_copies, write_copy
-from shared.slices import Slice, with_errors
+from shared.slices import Slice, with_answers, with_errors
 from shared.state import BatchRecord, State
 from shared.storage import Storage
 
@@ -50,10 +51,11 @@ class Grouping:
                 slices = await self._cut_in_groups(record, cutter, span, copy=with_errors(copy))
             assert slices is not None  # noqa: S101  # it needs a copy
             return slices
-        if span.repeats:
+        if span.repeats or span.has_known_rows:
+            name = with_answers(copy) if span.has_known_rows else copy
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS), self._spans:
-                    slices = await self._cut_in_groups(record, cutter, span, copy=copy)
+                    slices = await self._cut_in_groups(record, cutter, span, copy=name)
             except (NotFoundError, TransientError, TimeoutError) as error:
                 log.warning("span.not_grouped", batch_id=record.id, reason=repr(error))
                 slices = None

@@ -33,6 +33,7 @@ from shared.bus.connection import Bus
 from shared.bus.messages import RejectedError
 from shared.errors import TransientError
 from shared.monitoring.trail import Trail
+from shared.settings import THIRTY_DAYS
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.additions import Additions
@@ -67,6 +68,7 @@ class Intake:
         replay: Replay,
         trail: Trail,
         planner: Planner | None = None,
+        cache_seconds: int = THIRTY_DAYS,
     ) -> None:
         self._service_user = service_user
         self._replay = replay
@@ -76,7 +78,14 @@ class Intake:
         self._cancellations = Cancellations(state, storage, self._replies)
         self._open_batches = OpenBatches(state, storage, self._replies, additions)
         packer = Packer(state, storage, quota=quota, planner=planner)
-        self._submissions = Submissions(state, storage, inputs=inputs, quota=quota, packer=packer)
+        self._submissions = Submissions(
+            state,
+            storage,
+            inputs=inputs,
+            quota=quota,
+            packer=packer,
+            cache_seconds=cache_seconds,
+        )
         self._burial = Burial(bus)
         self._settlement = Settlement(bus, self._burial, service_user=service_user)
         self._one_at_a_time = asyncio.Lock()

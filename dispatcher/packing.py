@@ -205,6 +205,7 @@ class Packer:
             tenant=manifest.tenant,
             priority=manifest.priority,
             expires_at=manifest.expires_at,
+            has_cache=manifest.cache_seconds > 0,
         )
 
     async def _error(

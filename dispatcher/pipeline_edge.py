@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dispatcher.pipeline_tables import PipelineTables
+from shared import crash
 from shared.errors import TransientError
 from shared.ledger.pipelines import (
     Handover,
@@ -15,8 +17,8 @@ from shared.ledger.pipelines import (
     tails,
 )
 from shared.pipeline.duplicates import row_digest, split_digests
-from shared.pipeline.plan import Deduplication, Edge
-from shared.pipeline.stepping import Dropped, Failed, Item, Passed, Step, items_of, lines_of
+from shared.pipeline.plan import Deduplication, Edge, Joining, Part
+from shared.pipeline.stepping import Dropped, Failed, Item, Passed, items_of, lines_of
 from shared.pipeline.steps import taken_through
 from shared.state import BatchRecord, State
 from shared.state.additions import name_digest
@@ -38,13 +40,21 @@ class EdgeLog:
     """The handovers of one edge so far. S3 decides which there are."""
 
     def __init__(
-        self, storage: Storage, pipeline_id: str, number: int, edge: Edge, additions: Additions
+        self,
+        storage: Storage,
+        pipeline_id: str,
+        number: int,
+        edge: Edge,
+        *,
+        additions: Additions,
+        tables: PipelineTables,
     ) -> None:
         self._storage = storage
         self._pipeline_id = pipeline_id
         self._number = number
         self._edge = edge
         self._additions = additions
+        self._tables = tables
         self._firsts: list[int] = []
         self._seen = set[bytes]()
         self._last_read: tuple[int, list[Item]] = (-1, [])
@@ -68,9 +78,9 @@ class EdgeLog:
         return bool(self._unadded)
 
     async def load(self) -> None:
-        """Read the log. Raises BrokenObjectError."""
+        """Read the log. Raises BrokenObjectError, with what is before the damage read."""
         has_digests = any(isinstance(part, Deduplication) for part in self._edge.parts)
-        for handover in await tails(self._storage, self._pipeline_id, self._number):
+        async for handover in tails(self._storage, self._pipeline_id, self._number):
             self._take(handover)
             if has_digests and handover.digests:
                 _, sections = await self.sections(handover.number)
@@ -109,7 +119,10 @@ class EdgeLog:
                 continue
             call = self._edge.call
             render = call.render if part is last and call is not None else None
-            outcomes = await taken_through(items, part, render)
+            if isinstance(part, Joining):
+                outcomes = [await self._tables.joined(part, item) for item in items]
+            else:
+                outcomes = await taken_through(items, part, render)
             passed = [one for one in outcomes if isinstance(one, Passed)]
             failed += [one for one in outcomes if isinstance(one, Failed)]
             for one in outcomes:
@@ -140,6 +153,7 @@ class EdgeLog:
             self._storage, self._pipeline_id, self._number, handover, sections
         ):
             raise TransientError("Another dispatcher leads this pipeline.")
+        crash.point("pipelines.handed_over")
         self._take(handover)
         self._seen.update(digests)
         self._unadded = lines
@@ -152,6 +166,7 @@ class EdgeLog:
         while self._unadded:
             count = _together(self._unadded)
             await self._additions.add(record, b"\n".join(self._unadded[:count]))
+            crash.point("pipelines.added")
             del self._unadded[:count]
 
     def _take(self, handover: Handover) -> None:
@@ -208,7 +223,7 @@ class EdgeLog:
         return good
 
 
-def _with_end(parts: Sequence[list[Step] | Deduplication]) -> list[list[Step] | Deduplication]:
+def _with_end(parts: Sequence[Part]) -> list[Part]:
     """The parts, of which the last one are steps: requests are made together with them."""
     return [*parts] if parts and isinstance(parts[-1], list) else [*parts, []]
 

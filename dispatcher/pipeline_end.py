@@ -9,12 +9,13 @@ import msgspec
 import structlog
 
 from dispatcher.pipeline_edge import EdgeLog
-from shared import ids
-from shared.errors import NotFoundError, TransientError
+from shared import crash, ids
+from shared.errors import BrokenObjectError, NotFoundError, TransientError
 from shared.ledger.file_records import note_deletion, write_file
 from shared.ledger.pipelines import (
     Ended,
     Ending,
+    Sections,
     StepCount,
     edges_folder,
     ended_fields,
@@ -53,6 +54,7 @@ class PipelineEnd:
         """
         output = await self._file(pipeline, "output", edges[-1:])
         error = await self._file(pipeline, "error", edges)
+        crash.point("pipelines.files_written")
         await self._drop_results(pipeline)
         ended = Ended(
             status=status,
@@ -64,6 +66,7 @@ class PipelineEnd:
         )
         if not await self._storage.create(ended_key(pipeline.id), encoded(ended)):
             ended = await read_record(self._storage, ended_key(pipeline.id), Ended)
+        crash.point("pipelines.end_written")
         # The files have what is of use of them.
         await self._state.files.reserve(edges_folder(pipeline.id), seconds=DAY_SECONDS)
         stored = pipeline.stored
@@ -123,8 +126,7 @@ class PipelineEnd:
 async def _output(edges: Sequence[EdgeLog]) -> AsyncIterator[bytes]:
     """A line of JSON for each row that came through, in the order in which they came."""
     for edge in edges:
-        for number in range(edge.handovers):
-            _, sections = await edge.sections(number)
+        async for sections in _whole(edge):
             lines = [{"custom_id": one.id, **one.columns} for one in items_of(sections.items)]
             yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
@@ -132,8 +134,7 @@ async def _output(edges: Sequence[EdgeLog]) -> AsyncIterator[bytes]:
 async def _errors(edges: Sequence[EdgeLog]) -> AsyncIterator[bytes]:
     """A line of JSON for each row that ended before, with its stage and the reason."""
     for edge in edges:
-        for number in range(edge.handovers):
-            _, sections = await edge.sections(number)
+        async for sections in _whole(edge):
             found = [_failures.decode(line) for line in sections.failed.split(b"\n") if line]
             lines = [
                 {
@@ -144,3 +145,14 @@ async def _errors(edges: Sequence[EdgeLog]) -> AsyncIterator[bytes]:
                 for one in found
             ]
             yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
+async def _whole(edge: EdgeLog) -> AsyncIterator[Sections]:
+    """What its handovers have; one that is damaged has failed the pipeline, and is left out."""
+    for number in range(edge.handovers):
+        try:
+            _, sections = await edge.sections(number)
+        except BrokenObjectError as error:
+            log.error("pipeline.broken", reason=str(error))  # noqa: TRY400  # the reason says it all
+            continue
+        yield sections

@@ -10,8 +10,10 @@ import structlog
 from dispatcher.pipeline_edge import EdgeLog, Work
 from dispatcher.pipeline_end import PipelineEnd
 from dispatcher.pipeline_input import InputLostError, input_rows
+from dispatcher.pipeline_tables import PipelineTables
+from shared import crash
 from shared.catalog import Catalog
-from shared.errors import ConflictError, InvalidInputError, NotFoundError
+from shared.errors import BrokenObjectError, ConflictError, InvalidInputError, NotFoundError
 from shared.input.request_lines import custom_id_of, split
 from shared.ledger.parts import drop_part
 from shared.ledger.pipelines import Closing, Ending, StepCount
@@ -54,17 +56,23 @@ class PipelineRun:
         self._end = end
         self._pipeline = pipeline
         self._answers = [Answers(one.stage, one.call) for one in pipeline.plan.calls]
+        tables = PipelineTables(storage, pipeline.stored.joined)
         self._edges = [
-            EdgeLog(storage, pipeline.id, number, edge, additions)
+            EdgeLog(storage, pipeline.id, number, edge, additions=additions, tables=tables)
             for number, edge in enumerate(pipeline.plan.edges)
         ]
         self._input: AsyncGenerator[Item | Failed, None] | None = None
         self._written: dict[str, str | int] = {}
+        #: Why what was handed on cannot be read.
+        self._damage: Closing | None = None
 
     async def load(self) -> None:
-        """Read what was handed on so far. Raises BrokenObjectError."""
+        """Read what was handed on so far. Damage ends the pipeline with the next step."""
         for edge in self._edges:
-            await edge.load()
+            try:
+                await edge.load()
+            except BrokenObjectError as error:
+                self._note_damage(error)
 
     async def close(self) -> None:
         """Stop reading the input."""
@@ -82,11 +90,14 @@ class PipelineRun:
         if "cancelling_at" in record.fields or "failing_at" in record.fields:
             await cancel_batches(self._state, self._storage, self._pipeline)
             return False
-        if (closing := self._closing(batches)) is not None:
+        if (closing := self._damage or self._closing(batches)) is not None:
             await self._close(closing)
             return False
         try:
             return await self._hand_on(batches)
+        except BrokenObjectError as error:
+            self._note_damage(error)
+            return True
         except InputLostError as error:
             await self._close(Closing(int(time.time()), error.code, str(error)))
         except StepsError as error:
@@ -94,6 +105,10 @@ class PipelineRun:
         except InvalidInputError as error:
             await self._close(Closing(int(time.time()), error.code or "too_large", str(error)))
         return False
+
+    def _note_damage(self, error: BrokenObjectError) -> None:
+        log.error("pipeline.broken", pipeline_id=self._pipeline.id, reason=str(error))
+        self._damage = Closing(int(time.time()), "handover_lost", str(error))
 
     def _closing(self, batches: Sequence[BatchRecord]) -> Closing | None:
         """Why the pipeline has to end, by what became of its batches."""
@@ -249,6 +264,7 @@ class PipelineRun:
         stored = self._pipeline.stored
         await self._state.pipelines.write(stored.id, stored.tenant, stored.created_at, fields)
         self._written = fields
+        crash.point("pipelines.counted")
 
 
 def _first_missing(indexes: set[int]) -> int:

@@ -1,16 +1,29 @@
 """Keeps all pipelines going. Only the leader does; a new one reads from S3 how far each is."""
 
 import asyncio
+import time
+
+import structlog
 
 from dispatcher.duties import Duties, survive
 from dispatcher.pipeline_end import PipelineEnd
 from dispatcher.pipeline_run import PipelineRun
 from shared.catalog import Catalog
+from shared.errors import BrokenObjectError, NotFoundError
+from shared.ledger.pipelines import Closing
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.additions import Additions
-from shared.submission.pipelines import read_pipeline
+from shared.submission.pipelines import (
+    Pipeline,
+    close_pipeline,
+    read_pipeline,
+    stored_of,
+    to_pipeline,
+)
 from shared.tenant_slots import TenantSlots
+
+log = structlog.get_logger()
 
 _LOOK_SECONDS = 0.5
 #: Pipelines that are worked at a time: each may have a process for its rows.
@@ -79,11 +92,23 @@ class PipelineKeeper:
             self._catalog,
             self._additions,
             self._end,
-            await read_pipeline(self._storage, pipeline_id),
+            await self._pipeline(pipeline_id),
         )
         await run.load()
         self._runs[pipeline_id] = run
         return run
+
+    async def _pipeline(self, pipeline_id: str) -> Pipeline:
+        """The pipeline; one whose declaration is damaged in S3 ends, as Redis knows it."""
+        try:
+            return await read_pipeline(self._storage, pipeline_id)
+        except (BrokenObjectError, NotFoundError) as error:
+            log.error("pipeline.broken", pipeline_id=pipeline_id, reason=str(error))  # noqa: TRY400  # the reason says it all
+            [record] = await self._state.pipelines.many([pipeline_id])
+            pipeline = to_pipeline(stored_of(record))
+            closing = Closing(int(time.time()), "declaration_lost", str(error))
+            await close_pipeline(self._state, self._storage, pipeline, closing, fails=True)
+            return pipeline
 
     async def _leave(self, pipeline_id: str) -> None:
         if (run := self._runs.pop(pipeline_id, None)) is not None:

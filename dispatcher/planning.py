@@ -19,6 +19,7 @@ from dispatcher.datasets import DatasetInputs
 from dispatcher.grouping import Grouping
 from dispatcher.input_chunks import InputRefusedError, UnansweredError, input_chunks, is_small
 from dispatcher.lane_outlooks import LaneOutlooks
+from dispatcher.row_cache import RowCache
 from dispatcher.row_span import RowSpan, SpanLimits
 from dispatcher.traces import step
 from shared import crash
@@ -30,6 +31,7 @@ from shared.errors import (
     TransientError,
 )
 from shared.input.problems import unreadable
+from shared.input.rows import Row
 from shared.input.validation import InputCheck, Limits
 from shared.input_places import InputPlaces
 from shared.lane_shares import LaneShares
@@ -85,11 +87,13 @@ class Planner:
         weights: Mapping[str, float] | None = None,
         places: InputPlaces | None = None,
         datasets: DatasetInputs | None = None,
+        cache: RowCache | None = None,
     ) -> None:
         """With limits for spans, rows that begin alike may be put in groups within one."""
         self._state = state
         self._storage = storage
         self._catalog = catalog
+        self._cache = cache
         self._rules = TenantRules(catalog, places)
         self._slice_limits = slice_limits
         self._limits = Limits(
@@ -177,13 +181,14 @@ class Planner:
         tenant: str,
         priority: int = 5,
         expires_at: int,
+        has_cache: bool = False,
     ) -> Start | None:
         """The plan of an input at hand, which begins at `offset` of its object.
 
         None if `plan` must decide: the input has problems, is large, is for several lanes, needs a
-        copy or may gain from one.
+        copy or may gain from one, or its rows may have been answered before.
         """
-        if len(body) > self._max_input_bytes:
+        if len(body) > self._max_input_bytes or has_cache:
             return None
         check = self._check(endpoint, tenant=tenant, offset=offset)
         shares = LaneShares(self._catalog)
@@ -289,12 +294,22 @@ class Planner:
         async for chunk in input_chunks(self._storage, record):
             async with turn:
                 # Parsing would block the event loop for too long.
-                spans = await asyncio.to_thread(lambda part: cutter.take(check.feed(part)), chunk)
+                rows = await asyncio.to_thread(check.feed, chunk)
+            rows = await self._with_answers(record, rows)
+            async with turn:
+                spans = await asyncio.to_thread(cutter.take, rows)
             await cut(spans)
-        await cut(cutter.take(check.finish()) + cutter.finish())
+        rows = await self._with_answers(record, check.finish())
+        await cut(cutter.take(rows) + cutter.finish())
         waiting += cutter.cut_rest()
         await write(1)
         return written
+
+    async def _with_answers(self, record: BatchRecord, rows: list[Row]) -> list[Row]:
+        """The rows, with the answers of those that the batch need not ask again."""
+        if self._cache is None or not self._cache.is_wanted(record):
+            return rows
+        return await self._cache.look(record, rows)
 
     def _turn_of(self, record: BatchRecord) -> AbstractAsyncContextManager[object]:
         """Chunks of large inputs are parsed one at a time, and a small input passes them."""

@@ -1,16 +1,21 @@
-"""Makes damaged result files of ended batches again, from their parts."""
+"""Makes damaged result files of ended batches again from their parts, and tables from those."""
 
 import hashlib
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Iterable
 
+import msgspec
 import structlog
 
+from dispatcher.result_files import Results
 from dispatcher.result_lines import InputLostError, ResultLines
 from dispatcher.row_check import IncompleteError, RowCheck
+from dispatcher.tables import Tables
 from dispatcher.unrun_rows import CLOSING_REASONS
 from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.commits import Assembled, Commit, read_commit
 from shared.ledger.quarantine import keep_copy
+from shared.ledger.tables import read_success
 from shared.lifecycle import TRANSITIONS, Event
 from shared.state import BatchRecord, State
 from shared.storage import Storage
@@ -25,9 +30,10 @@ _EVENTS = (Event.OUTPUT_COMMITTED, Event.EXPIRY_COMMITTED, Event.CANCEL_COMMITTE
 class Remaker:
     """Obeys the wishes that `State.remakes` has."""
 
-    def __init__(self, state: State, storage: Storage) -> None:
+    def __init__(self, state: State, storage: Storage, tables: Tables | None = None) -> None:
         self._state = state
         self._storage = storage
+        self._tables = tables or Tables(storage)
 
     async def remake(self, batch_id: str) -> None:
         """Make what is damaged of the batch's files again, byte by byte as it was. Safe to repeat.
@@ -51,13 +57,16 @@ class Remaker:
             for kind, file in (("output", commit.output), ("error", commit.error))
             if file is not None and await self._remake_file(commit, kind, file)
         ]
-        if not made:
+        again = [f"{' and '.join(made)} file"] if made else []
+        if await self._remake_table(commit, event):
+            again.append("table")
+        if not again:
             return f"{MADE} nothing: its files are as they were written"
-        return f"{MADE} again: its {' and '.join(made)} file"
+        return f"{MADE} again: its {', and its '.join(again)}"
 
     async def _remake_file(self, commit: Commit, kind: str, file: Assembled) -> bool:
         """Returns False if the file is whole. Raises BrokenObjectError if it stays damaged."""
-        if await self._is_whole(file):
+        if await self._is_whole(self._storage, file):
             return False
         if file.key.startswith(f"batches/{commit.batch_id}/parts/"):
             raise BrokenObjectError(file.key, "it was the batch's only part, so there is no other")
@@ -68,9 +77,50 @@ class Remaker:
             await self._state.files.set_etag(file.file_id, stored.etag)
         return True
 
-    async def _is_whole(self, file: Assembled) -> bool:
+    async def _remake_table(self, commit: Commit, event: Event) -> bool:
+        """Returns False if the table is whole, or there is none. Its result files are whole.
+
+        Raises BrokenObjectError if it stays damaged.
+        """
+        told = json.loads(str(commit.fields.get("table") or "{}"))
+        if not (url := told.get("url")):
+            return False
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
+        storage = self._storage.of_bucket(bucket)
+        record = BatchRecord(commit.record)
         try:
-            digest = await _digest(self._storage.stream(file.key))
+            table = await read_success(storage, prefix)
+        except (NotFoundError, BrokenObjectError):
+            made = await self._tables.make(record, event, await self._results(commit))
+            if made is None or json.loads(made.to_field()) != told:
+                raise BrokenObjectError(prefix, "its files do not give the same table") from None
+            await self._note(made.files)
+            return True
+        damaged = [file.key for file in table.files if not await self._is_whole(storage, file)]
+        if not damaged:
+            return False
+        for key in damaged if table.is_ours else ():
+            await keep_copy(self._storage, key)
+        results = await self._results(commit)
+        await self._note(await self._tables.remake(record, table, results, damaged))
+        return True
+
+    async def _note(self, files: Iterable[Assembled]) -> None:
+        for file in files:
+            await self._state.files.set_etag(file.file_id, file.etag)
+
+    async def _results(self, commit: Commit) -> Results:
+        return Results(await self._as_it_is(commit.output), await self._as_it_is(commit.error))
+
+    async def _as_it_is(self, file: Assembled | None) -> Assembled | None:
+        """The result file with its ETag now: it may have been made again."""
+        if file is None:
+            return None
+        return msgspec.structs.replace(file, etag=(await self._storage.stat(file.key)).etag)
+
+    async def _is_whole(self, storage: Storage, file: Assembled) -> bool:
+        try:
+            digest = await _digest(storage.stream(file.key))
         except NotFoundError:
             return False
         return digest == file.sha256

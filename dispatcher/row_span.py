@@ -44,7 +44,10 @@ class RowSpan:
         self._is_sampled = is_sampled
         self.rows: list[SpanRow] = []
         #: By a row's position, what a copy has in place of its line.
-        self._bad_lines: dict[int, bytes] = {}
+        self._replaced: dict[int, bytes] = {}
+        self._replaced_bytes = 0
+        #: Whether it has a bad line, so that its slices have to be read from a copy.
+        self.has_bad_lines = False
         #: How many rows the queue of each lane's engine has.
         self._queue_rows: dict[int, int] = {}
         self._counts: dict[int, int] = {}
@@ -61,9 +64,9 @@ class RowSpan:
         return self.rows[-1].end
 
     @property
-    def has_bad_lines(self) -> bool:
-        """Whether its slices have to be read from a copy."""
-        return bool(self._bad_lines)
+    def has_known_rows(self) -> bool:
+        """Whether a copy has answers of its rows."""
+        return bool(self._replaced)
 
     @property
     def repeats(self) -> bool:
@@ -79,7 +82,7 @@ class RowSpan:
         for position, row in enumerate(self.rows):
             lanes.setdefault(row.lane, []).append(position)
         orders = {lane: self._order_of(lane, positions, body) for lane, positions in lanes.items()}
-        if not (any(orders.values()) or self.has_bad_lines):
+        if not (any(orders.values()) or self._replaced):
             return None
         return [
             position for lane, positions in lanes.items() for position in orders[lane] or positions
@@ -89,19 +92,22 @@ class RowSpan:
         """What stands in a copy for these rows; `body` has the span's bytes."""
         for position in positions:
             row = self.rows[position]
-            bad_line = self._bad_lines.get(position)
-            yield bad_line or body[row.start - self.start : row.end - self.start]
+            replaced = self._replaced.get(position)
+            yield replaced or body[row.start - self.start : row.end - self.start]
 
     def has_room(self, row: Row) -> bool:
         if not self.rows:
             return True
         is_short = len(self.rows) < self._limits.rows
-        return is_short and row.end - self.start <= self._limits.bytes
+        size = row.end - self.start + self._replaced_bytes
+        return is_short and size <= self._limits.bytes
 
     def add(self, row: Row, share: LaneShare) -> None:
         lane = share.number
-        if row.bad_line is not None:
-            self._bad_lines[len(self.rows)] = row.bad_line
+        self.has_bad_lines |= row.bad_line is not None
+        if (replaced := row.bad_line or row.known) is not None:
+            self._replaced[len(self.rows)] = replaced
+            self._replaced_bytes += len(replaced)
         self.rows.append(SpanRow(row.start, row.end, row.tokens, lane))
         if not self._is_sampled or not ENDPOINTS[row.url].has_output:
             return

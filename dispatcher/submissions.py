@@ -22,6 +22,7 @@ from shared.bus.messages import (
     RejectedError,
     S3Input,
     Submission,
+    cache_seconds,
     decode_submission,
     fingerprint,
     window_seconds,
@@ -49,12 +50,15 @@ class Submissions:
         inputs: Inputs,
         quota: NewBatchQuota,
         packer: Packer,
+        cache_seconds: int,
     ) -> None:
+        """Answers may be given again for `cache_seconds` at most."""
         self._state = state
         self._storage = storage
         self._inputs = inputs
         self._quota = quota
         self._packer = packer
+        self._cache_seconds = cache_seconds
 
     async def take(self, envelope: Envelope, body: bytes, *, is_suspect: bool) -> None:
         """Make the batch, with the answer beside it; a suspect message gets a pack of its own.
@@ -73,7 +77,7 @@ class Submissions:
         reply = address_of(envelope, body)
         if isinstance(submission.input, InlineInput) and not (reasons or unservable_now):
             source = {**self._inputs.unplaced(), **self._inputs.table(envelope.tenant, submission)}
-            manifest = _manifest(envelope, submission, source)
+            manifest = _manifest(envelope, submission, source, self._cache_seconds)
             batch = InlineBatch(manifest, _lines(submission.input), reply)
             # Parsed, a message may take many times its memory, and many of them wait.
             del submission
@@ -110,7 +114,7 @@ class Submissions:
             return
         try:
             source = await self._source(envelope, submission, reasons)
-            manifest = _manifest(envelope, submission, source)
+            manifest = _manifest(envelope, submission, source, self._cache_seconds)
         except RejectedError:
             if (known := await find_manifest(self._storage, batch_id)) is None:
                 raise
@@ -170,6 +174,9 @@ class Submissions:
 def unservable(submission: Submission, *, now: int) -> list[Reason]:
     """Problems that a schema cannot express."""
     reasons = []
+    if submission.cache and isinstance(submission.input, OpenInput):
+        text = "cache: an open batch has none."
+        reasons.append(Reason("schema_invalid", text, "cache"))
     if submission.endpoint not in ENDPOINTS:
         text = f"endpoint: '{submission.endpoint[:80]}' is not one of {', '.join(ENDPOINTS)}."
         reasons.append(Reason("schema_invalid", text, "endpoint"))
@@ -178,7 +185,12 @@ def unservable(submission: Submission, *, now: int) -> list[Reason]:
     return reasons
 
 
-def _manifest(envelope: Envelope, submission: Submission, source: Mapping[str, Any]) -> Manifest:
+def _manifest(
+    envelope: Envelope,
+    submission: Submission,
+    source: Mapping[str, Any],
+    most_cache_seconds: int,
+) -> Manifest:
     """The manifest of a new batch over this input."""
     batch_id = _batch_id(envelope)
     created_at = int(time.time())
@@ -201,6 +213,7 @@ def _manifest(envelope: Envelope, submission: Submission, source: Mapping[str, A
         traceparent=spans.current() or traceparent,
         tracestate=tracestate,
         deliver_results=bool(submission.deliver and submission.deliver.results),
+        cache_seconds=cache_seconds(submission.cache, most=most_cache_seconds),
         **{"input_file_id": ids.input_file_id(batch_id), **source},
     )
 

@@ -5,7 +5,7 @@ Every finaliser of a batch writes the same files under the same keys, and `_SUCC
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ import structlog
 from dispatcher.result_files import Results
 from shared import ids
 from shared.dataset.frames import Done, Problem
-from shared.errors import BatchyardError, NotFoundError, TransientError
+from shared.errors import BatchyardError, BrokenObjectError, NotFoundError, TransientError
 from shared.ledger.commits import Assembled
 from shared.ledger.tables import (
     SUCCESS,
@@ -102,6 +102,46 @@ class Tables:
                 table = msgspec.structs.replace(table, code="destination_refused", message=text)
         self._unanswered.pop(record.id, None)
         return table
+
+    async def remake(
+        self, record: BatchRecord, table: MadeTable, results: Results, damaged: Collection[str]
+    ) -> list[Assembled]:
+        """Write those files of a table again that have these keys, byte by byte as they were.
+
+        Returns them. Raises BrokenObjectError if the batch's files do not give the same table.
+        """
+        wanted = wanted_of(record.fields["output"])
+        bucket = self._storage if table.is_ours else self._storage.of_bucket(table.bucket)
+        made: list[Assembled] = []
+        try:
+            await self._require_same(record, wanted, table, results)
+            async with aclosing(self._frames(record, wanted, results)) as frames:
+                for file in table.files:
+                    again = _File(await _first_bytes(frames), frames)
+                    if file.key in damaged:
+                        stored = await bucket.upload(file.key, again.chunks())
+                        made.append(msgspec.structs.replace(file, etag=stored.etag))
+                    else:
+                        await _drained(again)
+        except _LostError as lost:
+            raise BrokenObjectError(table.prefix, lost.problem.message) from lost
+        return made
+
+    async def _require_same(
+        self, record: BatchRecord, wanted: WantedTable, table: MadeTable, results: Results
+    ) -> None:
+        """Nothing is written before it is known that all of it will be as it was."""
+        digests = []
+        async with aclosing(self._frames(record, wanted, results)) as frames:
+            async for first in frames:
+                if not isinstance(first, bytes):
+                    break
+                file = _File(first, frames)
+                await _drained(file)
+                digests.append(file.digest.hexdigest())
+        if digests != [file.sha256 for file in table.files]:
+            reason = "the batch's files do not give the same table any more"
+            raise BrokenObjectError(table.prefix, reason)
 
     async def _may_answer_later(self, record: BatchRecord, error: TransientError) -> bool:
         """Whether S3 is away, or has failed for the place alone and only for a short time."""
@@ -210,6 +250,18 @@ class _File:
             said = await anext(self._frames)
         if isinstance(said, FileEnd):
             self.rows = said.rows
+
+
+async def _first_bytes(frames: _Frames) -> bytes:
+    """The beginning of the next file."""
+    said = await anext(frames)
+    assert isinstance(said, bytes)  # noqa: S101  # the same frames have been read before
+    return said
+
+
+async def _drained(file: _File) -> None:
+    async for _ in file.chunks():
+        pass
 
 
 def _carried_lost(error: NotFoundError) -> _LostError:

@@ -22,6 +22,7 @@ ACTS: Mapping[tuple[str, str], str] = {
     ("POST", "/v1/batches/{batch_id}/resume"): "batch.resumed",
     ("POST", "/v1/batches/{batch_id}/retry"): "batch.retried",
     ("GET", "/v1/batches/{batch_id}/results"): "results.read",
+    ("DELETE", "/v1/cache"): "cache.cleared",
     ("POST", "/ui/sign-in"): "session.opened",
     ("POST", "/ui/sign-out"): "session.closed",
     ("POST", "/ui/files"): "file.uploaded",

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.fields import MetadataLimits, missing, require_one_of, require_small
 from gateway.file_rules import ExpiresAfter
-from shared.bus.messages import Deliver, Integer
+from shared.bus.messages import Cache, Deliver, Integer
 from shared.dataset.dataset import Dataset
 from shared.errors import InvalidInputError
 from shared.openai.endpoints import ENDPOINTS
@@ -19,6 +19,10 @@ _MAX_ID_CHARACTERS = 256
 
 #: What `x-batchyard` says of each field.
 ADDITIONS = {
+    "cache": "Not in OpenAI's API. `true`: rows that a batch with `cache` of the same tenant was "
+    "asked before, of the same model, with the same body, are not run again; their lines have "
+    '`"cached": true`. `{"seconds": n}` says for how long answers of this batch may be given to '
+    'later ones. In OpenAI\'s SDK: `extra_body={"cache": True}`.',
     "deliver": "Not in OpenAI's API. `{\"results\": true}` puts small results into the batch's "
     'last event on the bus. In OpenAI\'s SDK: `extra_body={"deliver": {"results": True}}`.',
     "dry_run": "Not in OpenAI's API. `true` checks the input as for a new batch, but creates "
@@ -62,6 +66,7 @@ class CreateBatch(BaseModel):
     dry_run: bool = False
     deliver: Deliver | None = None
     output: Output | None = None
+    cache: Cache | bool | None = None
     open: bool = False
     model: str | None = Field(default=None, max_length=_MAX_ID_CHARACTERS)
 
@@ -94,7 +99,7 @@ def _check_input(params: CreateBatch) -> None:
     if params.open:
         if params.model is None:
             raise missing("model")
-        for name in ("input_file_id", "input", "dry_run"):
+        for name in ("input_file_id", "input", "dry_run", "cache"):
             if getattr(params, name):
                 raise InvalidInputError(
                     f"Invalid '{name}': an open batch is created without it, and gets its requests "
@@ -133,8 +138,13 @@ def fingerprint(params: CreateBatch, output_seconds: int) -> str:
         *([params.input.model_dump(mode="json")] if params.input else []),
         *([params.output.model_dump(mode="json")] if params.output else []),
         *(["open", params.model] if params.open else []),
+        *(["cache", _cached_for(params)] if params.cache else []),
     ]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _cached_for(params: CreateBatch) -> int | None:
+    return params.cache.seconds if isinstance(params.cache, Cache) else None
 
 
 def output_seconds(params: CreateBatch, *, default: int) -> int:

@@ -27,7 +27,7 @@ from gateway.route_docs import addition, json_body
 from gateway.settings import GatewaySettings
 from gateway.traces import trace_of
 from shared import crash, ids
-from shared.bus.messages import window_seconds
+from shared.bus.messages import cache_seconds, window_seconds
 from shared.errors import ConflictError, InvalidInputError, InvalidTransitionError, NotFoundError
 from shared.ledger.commits import cancel
 from shared.ledger.manifests import Manifest
@@ -289,6 +289,7 @@ def _manifest(
         metadata="" if params.metadata is None else json.dumps(params.metadata),
         output_seconds=seconds,
         deliver_results=delivers(params),
+        cache_seconds=cache_seconds(params.cache, most=settings.cache_seconds),
         **source,
     )
 

@@ -17,16 +17,21 @@ from gateway.pipeline_shapes import Pipeline, to_shape
 from gateway.route_docs import addition, json_body
 from shared import ids
 from shared.bus.messages import window_seconds
-from shared.errors import ConflictError
+from shared.errors import ConflictError, InvalidInputError
 from shared.ledger.pipelines import Closing, StoredPipeline
 from shared.openai.shapes import CursorPage
-from shared.pipeline.declaration import Declaration
+from shared.pipeline.declaration import Declaration, Join
 from shared.pipeline.plan import check, planned
 from shared.state import PipelineRecord
 from shared.submission.accept import HTTP_KEY
 from shared.submission.adapters import usable_models
 from shared.submission.datasets import Datasets
-from shared.submission.pipelines import accept_pipeline, close_pipeline, read_pipeline
+from shared.submission.pipelines import (
+    accept_pipeline,
+    close_pipeline,
+    stored_of,
+    to_pipeline,
+)
 
 router = APIRouter()
 
@@ -97,8 +102,7 @@ async def cancel_pipeline(pipeline_id: str, tenant: Tenant, services: Use) -> Pi
         status = record.fields["status"]
         raise ConflictError(f"Cannot cancel a pipeline with status '{status}'.")
     if not record.has_ended:
-        pipeline = await read_pipeline(services.storage, pipeline_id)
-        closing = Closing(int(time.time()))
+        pipeline, closing = to_pipeline(stored_of(record)), Closing(int(time.time()))
         await close_pipeline(services.state, services.storage, pipeline, closing)
     return await _shown(services, await services.state.pipelines.get(tenant, pipeline_id))
 
@@ -109,6 +113,11 @@ async def _stored(
     """The pipeline to create. Raises InvalidInputError for an input that cannot be read."""
     datasets = Datasets(services.state, services.storage, services.settings.places)
     pinned = await datasets.pinned(tenant, declaration.input.dataset())
+    joined = {
+        number: await _joined(datasets, tenant, number, stage.join)
+        for number, stage in enumerate(declaration.stages)
+        if stage.join is not None
+    }
     body = declaration.model_dump_json(by_alias=True, exclude_unset=True).encode()
     now = int(time.time())
     return StoredPipeline(
@@ -119,8 +128,23 @@ async def _stored(
         expires_at=now + window_seconds(declaration.completion_window),
         declaration=msgspec.Raw(body),
         pinned=msgspec.Raw(msgspec.json.encode(pinned)),
+        joined=joined,
         output_seconds=services.settings.output_seconds,
     )
+
+
+async def _joined(datasets: Datasets, tenant: str, stage: int, join: Join) -> msgspec.Raw:
+    """The objects of a table that a stage joins. Raises InvalidInputError that names the stage."""
+    try:
+        pinned = await datasets.pinned(tenant, join.dataset())
+    except InvalidInputError as error:
+        place, param = f"stages[{stage}].join", error.param or "input"
+        raise InvalidInputError(
+            str(error).replace("'input.", f"'{place}."),
+            param=param.replace("input", place, 1),
+            code=error.code,
+        ) from error
+    return msgspec.Raw(msgspec.json.encode(pinned))
 
 
 async def _shown(services: Services, record: PipelineRecord) -> Pipeline:

@@ -163,6 +163,10 @@ class Moderation(_Strict):
         return label.casefold() not in {one.casefold() for one in self.harmless}
 
 
+#: What a model's answers depend on.
+_ANSWERING = {"source", "revision", "tasks", "chat_template", "lora", "moderation", "engine", "env"}
+
+
 class TenantLora(_Strict):
     """The LoRA adapters that tenants upload for a model."""
 
@@ -349,6 +353,14 @@ class Catalog(_Strict):
             for model in self.models.values()
             if endpoint is None or endpoint in model.endpoints
         }
+
+    def identity(self, name: str) -> str:
+        """A digest that changes with everything in the catalog that the model's answers depend on.
+
+        Weights that are replaced where they are do not change it. Raises NotFoundError.
+        """
+        what = [name, self.model(name).model_dump(mode="json", include=_ANSWERING)]
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def lane_of(self, name: str) -> Lane:
         """The lane that runs this model's requests first: its base model on its first pool."""

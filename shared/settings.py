@@ -208,6 +208,18 @@ class SharedSettings(StoreSettings, TenantDefaults):
     rows_per_slice: int = 128
     #: A slice has at most this many predicted tokens, unless one row alone has more.
     tokens_per_slice: int = 32_768
+    cache_seconds: int = Field(
+        default=THIRTY_DAYS,
+        ge=0,
+        description="how long answers may be given again to rows of batches with `cache`, at most; "
+        "with 0 there is no cache",
+    )
+    max_cached_rows: int = Field(
+        default=200_000,
+        ge=0,
+        description="rows of a tenant whose answers are known to the cache; each takes about 150 "
+        "bytes of Redis",
+    )
     mixed_batches: bool = Field(
         default=False,
         description="let each line of an input name its own model and endpoint; set the same for "

@@ -24,6 +24,8 @@ MAX_CALL_ENTRIES = 100
 
 #: How the name of a copy ends that has errors: plans of every version have room for a name.
 _WITH_ERRORS = "-errors"
+#: How the name of a copy ends that has answers, and no errors.
+_WITH_ANSWERS = "-answers"
 #: How the name of a copy ends that an addition to an open batch is.
 ADDED = "-added"
 
@@ -41,6 +43,11 @@ class Copy(NamedTuple):
     def has_errors(self) -> bool:
         """Whether errors stand in it for bad lines; then it alone has these lines."""
         return self.name.endswith(_WITH_ERRORS)
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether answers may stand in it for rows that were answered before."""
+        return self.has_errors or self.name.endswith(_WITH_ANSWERS)
 
     @property
     def is_input(self) -> bool:
@@ -100,6 +107,11 @@ class Slice(NamedTuple):
 def with_errors(copy: str) -> str:
     """The name for this copy if it has errors."""
     return f"{copy}{_WITH_ERRORS}"
+
+
+def with_answers(copy: str) -> str:
+    """The name for this copy if it has answers."""
+    return f"{copy}{_WITH_ANSWERS}"
 
 
 def to_slice(text: str) -> Slice:

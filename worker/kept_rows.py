@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shared import ids
+from shared.answered import answered_line
 from shared.input.bad_lines import error_of
+from shared.input.cached_lines import cached_answer
 from shared.input.request_lines import custom_id_of
 from shared.slices import Claim, Part, Slice, SliceUsage
 from shared.spent import Spent, from_text
@@ -64,6 +66,26 @@ def with_bad_lines(kept: KeptRows, claim: Claim, lines: Sequence[bytes]) -> Kept
     }
     usage = kept.usage._replace(failed=kept.usage.failed + len(found))
     return replace(kept, error={**kept.error, **found}, usage=usage)
+
+
+def with_known_rows(kept: KeptRows, claim: Claim, lines: Sequence[bytes]) -> KeptRows:
+    """The same with the slice's rows that were answered in an earlier batch: these never run.
+
+    They have taken no tokens of this one.
+    """
+    slice_ = claim.slice
+    if slice_.copy is None or not slice_.copy.has_answers:
+        return kept
+    numbers = slice_.row_numbers
+    found = {
+        position: answered_line(
+            claim.batch_id, numbers[position], custom_id_of(line), 200, answer, is_cached=True
+        )
+        for position, line in enumerate(lines)
+        if position not in kept and (answer := cached_answer(line)) is not None
+    }
+    usage = kept.usage._replace(completed=kept.usage.completed + len(found))
+    return replace(kept, output={**kept.output, **found}, usage=usage)
 
 
 def _lines(text: bytes, positions: Mapping[int, int]) -> dict[int, bytes]:

@@ -1,12 +1,11 @@
 """Request lines in, result lines out. Bodies stay opaque bytes from end to end. Pure."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from shared import ids
+from shared.answered import answered_line
 from shared.input.request_lines import custom_id_of
 from shared.slices import Slice, SliceUsage
 from shared.spent import NOTHING as NOTHING_SPENT
@@ -87,8 +86,8 @@ def assemble(
         status, body, *spent = result
         micros += sum(spent)
         is_success = status == _SUCCESS
-        (output if is_success else error)[position] = _result_line(
-            batch_id, numbers[position], line, status, body
+        (output if is_success else error)[position] = answered_line(
+            batch_id, numbers[position], custom_id_of(line), status, body
         )
         total = _plus(total, usage_of(body) if is_success else SliceUsage(failed=1))
     spent_here = {pool: micros} if micros and pool else NOTHING_SPENT
@@ -97,18 +96,6 @@ def assemble(
 
 def _in_order(lines: Mapping[int, bytes]) -> bytes:
     return b"".join(lines[position] for position in sorted(lines))
-
-
-def _result_line(batch_id: str, row: int, line: bytes, status: int, body: bytes) -> bytes:
-    """One line of an output or error file. It begins with its id, which ends in the row number."""
-    custom_id = custom_id_of(line)
-    # ASCII only, because some clients split lines on U+2028.
-    head = (
-        f'{{"id":"{ids.result_id(batch_id, row)}","custom_id":{json.dumps(custom_id)},'
-        f'"response":{{"status_code":{status},"request_id":"{ids.row_request_id(batch_id, row)}",'
-        '"body":'
-    )
-    return b"".join((head.encode(), body, b'},"error":null}\n'))
 
 
 def usage_of(body: bytes) -> SliceUsage:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from shared.input.request_lines import split
 from shared.slices import Claim, Stop, StrikeRange
 from worker.engine_errors import Result
-from worker.kept_rows import kept_rows, with_bad_lines
+from worker.kept_rows import kept_rows, with_bad_lines, with_known_rows
 from worker.row_works import works
 from worker.rows import PartBody, assemble
 from worker.strikes import strike_ranges
@@ -22,6 +22,7 @@ class SliceRun:
         #: Why the run must stop, if it must.
         self.stop: Stop | None = None
         answered = kept_rows(claim.slice, claim.kept, kept)
+        answered = with_known_rows(answered, claim, self.lines)
         self._kept = with_bad_lines(answered, claim, self.lines)
         self._results: list[Result | None] = [None] * len(self.lines)
         self._in_engine: set[int] = set()

@@ -8,7 +8,7 @@ from shared.input.request_lines import custom_id_of, split
 from shared.slices import Claim, Stop
 from worker.engine_errors import Result
 from worker.engine_results import SERVER_ERROR
-from worker.kept_rows import kept_rows, with_bad_lines
+from worker.kept_rows import kept_rows, with_bad_lines, with_known_rows
 from worker.outcomes import Outcome, SliceResult
 from worker.row_works import works
 from worker.rows import PartBody, assemble
@@ -47,6 +47,7 @@ class Suspect:
         is_spent = claim.tenant_deaths >= tenants_limit
         fatal = 1 if is_spent or claim.engine_deaths >= max_deaths else MAX_STRIKES
         answered = kept_rows(claim.slice, claim.kept, kept)
+        answered = with_known_rows(answered, claim, self.lines)
         self._kept = with_bad_lines(answered, claim, self.lines)
         self._dead = [
             row

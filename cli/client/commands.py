@@ -7,6 +7,7 @@ import typer
 from cli.client import (
     ask_command,
     batch_commands,
+    cache_commands,
     check,
     completion,
     context_commands,
@@ -63,5 +64,6 @@ def add_to(app: typer.Typer) -> None:
             app.command(rich_help_panel=panel)(command)
     app.add_typer(pipeline_commands.app, name="pipeline", rich_help_panel="Your batches")
     app.add_typer(file_commands.app, name="files", rich_help_panel=_OTHERS)
+    app.add_typer(cache_commands.app, name="cache", rich_help_panel=_OTHERS)
     app.add_typer(webhook_commands.app, name="webhooks", rich_help_panel=_OTHERS)
     app.add_typer(context_commands.app, name="context", rich_help_panel=_OTHERS)

@@ -76,6 +76,13 @@ Priority = Annotated[
 Metadata = Annotated[
     list[str] | None, typer.Option("--metadata", help="NAME=VALUE for the batch; repeatable.")
 ]
+Cache = Annotated[
+    bool,
+    typer.Option(
+        "--cache",
+        help="Do not ask again what batches with --cache were answered before, of the same model.",
+    ),
+]
 ResultOrder = Annotated[
     Literal["input", "completion"],
     typer.Option("--order", help="Results as in the input, or as they came."),

@@ -11,6 +11,7 @@ from cli.client.options import (
     AsJson,
     BatchId,
     BatchIds,
+    Cache,
     Context,
     Endpoint,
     Inputs,
@@ -41,6 +42,7 @@ def run(
     window: Window = "24h",
     priority: Priority = 5,
     metadata: Metadata = None,
+    cache: Cache = False,
     table: Annotated[
         bool, typer.Option("--table", help="Write the table that the template's `output` asks for.")
     ] = False,
@@ -57,7 +59,7 @@ def run(
     from cli.client.templates import read_template
 
     rows = None if template is None else read_template(template)
-    options = BatchOptions(endpoint, window, priority, metadata_of(metadata), rows)
+    options = BatchOptions(endpoint, window, priority, metadata_of(metadata), rows, cache)
     with connected(context, waits=True) as gateway:
         runs = Runs(gateway, options, order=order, output=output, is_new=again, as_table=table)
         codes = runs.run(input_files(files))
@@ -72,6 +74,7 @@ def submit(
     window: Window = "24h",
     priority: Priority = 5,
     metadata: Metadata = None,
+    cache: Cache = False,
     wait: Wait = False,
     context: Context = None,
     as_json: AsJson = False,
@@ -83,7 +86,7 @@ def submit(
     from cli.client.waiting import wait_for
 
     rows = None if template is None else read_template(template)
-    options = BatchOptions(endpoint, window, priority, metadata_of(metadata), rows)
+    options = BatchOptions(endpoint, window, priority, metadata_of(metadata), rows, cache)
     paths = input_files(files)
     # All of them are looked at before anything is sent.
     bodies = [options.body(path) for path in paths]

@@ -22,6 +22,7 @@ class BatchOptions(NamedTuple):
     priority: int = 5
     metadata: Mapping[str, str] | None = None
     template: RowTemplate | None = None
+    cache: bool = False
 
     def body(self, path: Path) -> dict[str, Any]:
         """The creation's fields for a file, but for the file's id. Raises InvalidInputError."""
@@ -30,6 +31,8 @@ class BatchOptions(NamedTuple):
             "completion_window": self.window,
             "priority": self.priority,
             "metadata": dict(self.metadata) if self.metadata else None,
+            # Only if it is wanted, so that older commands find their batches again.
+            **({"cache": True} if self.cache else {}),
         }
         if self.template is not None:
             body["endpoint"] = self.endpoint or self.template.endpoint

@@ -13,6 +13,7 @@ from shared.ledger.file_records import read_file
 from shared.ledger.keys import read_key
 from shared.ledger.kinds import Kind
 from shared.ledger.packs import read_manifest, read_pack
+from shared.ledger.pipelines import Closing, Ended, StoredPipeline, read_handover
 from shared.ledger.plans import read_plan
 from shared.ledger.records import answered, read_record
 from shared.ledger.tenants import read_settings
@@ -63,6 +64,18 @@ async def _commit(storage: Storage, found: Listed) -> None:
     await read_commit(storage, batch_id, name.removeprefix("commit-").removesuffix(".json"))
 
 
+async def _pipeline(storage: Storage, found: Listed) -> None:
+    name = found.key.rpartition("/")[2].removesuffix(".json")
+    kinds: Mapping[str, type[Any]] = {"pipeline": StoredPipeline, "end": Ended}
+    await read_record(storage, found.key, kinds.get(name, Closing))
+
+
+async def _handover(storage: Storage, found: Listed) -> None:
+    _, pipeline_id, _, edge, name = found.key.split("/")
+    number = int(name.removesuffix(".jsonl"))
+    await read_handover(storage, pipeline_id, int(edge), number)
+
+
 def _batch_id(found: Listed) -> str:
     return found.key.split("/")[1]
 
@@ -95,6 +108,8 @@ _CHECKS: Mapping[Kind, Check] = {
     Kind.DATASET: lambda storage, found: read_dataset(storage, found.key),
     Kind.CANCELLATION: _record(Cancellation),
     Kind.LANE_FAILURE: _record(LaneFailure),
+    Kind.PIPELINE: _pipeline,
+    Kind.HANDOVER: _handover,
     Kind.PART: _part,
     Kind.COMMIT: _commit,
 }

@@ -90,6 +90,12 @@ class ObjectCheck:
             api_keys=await survey.known_keys([last_of(key) for key in of.get("keys", ())]),
             tenants=set(await state.tenants.all()) if "tenants" in of else set(),
             webhooks={one for one in endpoints if await state.webhooks.fields(one)},
+            pipelines={
+                one.id
+                for one in await state.pipelines.many(
+                    sorted({second_of(key) for key in of.get("pipelines", ())})
+                )
+            },
             uploads=await survey.known_uploads([second_of(key) for key in of.get("uploads", ())]),
             read=await survey.are_read(sorted(file_ids)),
             swept=await survey.will_be_swept(sorted({m for key in keys for m in members(key)})),

@@ -29,6 +29,7 @@ class Facts(NamedTuple):
     tenants: AbstractSet[str]
     webhooks: AbstractSet[str]
     uploads: AbstractSet[str]
+    pipelines: AbstractSet[str]
     #: Files that were deleted and are still read.
     read: AbstractSet[str]
     #: Keys and prefixes that will be removed.
@@ -49,7 +50,9 @@ def judge(one: Listed, kind: Kind, facts: Facts, *, now: float) -> Finding | Non
 def members(key: str) -> set[str]:
     """The entries of the list of garbage that would remove this object."""
     folder = f"{key.rpartition('/')[0]}/"
-    return {key, folder, f"{folder}/"}
+    # The handovers of all edges of a pipeline are removed together.
+    above = f"{folder.rstrip('/').rpartition('/')[0]}/"
+    return {key, folder, f"{folder}/", above}
 
 
 def last_of(key: str) -> str:
@@ -96,6 +99,18 @@ def _upload_part(key: str, facts: Facts) -> _Verdict:
     if second_of(key) in facts.uploads:
         return None
     return Problem.UNREFERENCED, "no upload has it"
+
+
+def _pipeline(key: str, facts: Facts) -> _Verdict:
+    if second_of(key) in facts.pipelines:
+        return None
+    return Problem.UNINDEXED, "Redis does not know the pipeline"
+
+
+def _handover(key: str, facts: Facts) -> _Verdict:
+    if second_of(key) in facts.pipelines:
+        return None
+    return Problem.UNREFERENCED, "Redis does not know its pipeline"
 
 
 def _of_live_batch(key: str, facts: Facts) -> _Verdict:
@@ -158,5 +173,7 @@ _RULES: Mapping[Kind, Callable[[str, Facts], _Verdict]] = {
     Kind.RESULT: _result,
     Kind.TABLE: _table,
     Kind.COMMIT: _commit,
+    Kind.PIPELINE: _pipeline,
+    Kind.HANDOVER: _handover,
     Kind.UPLOAD_PART: _upload_part,
 }

@@ -191,6 +191,20 @@ class Deliver(_Shape):
     results: bool = Field(default=False, strict=True)
 
 
+class Cache(_Shape):
+    """For how long the answers may be given to later batches; without it, as the operator says."""
+
+    seconds: Integer | None = Field(default=None, ge=1)
+
+
+def cache_seconds(wanted: "Cache | bool | None", *, most: int) -> int:
+    """How long the answers of a batch may be given again; 0 where it wants no cache."""
+    if not wanted:
+        return 0
+    asked = None if wanted is True else wanted.seconds
+    return min(asked or most, most)
+
+
 class Submission(_Shape):
     """The body of a message of type `batch.submit.v1`."""
 
@@ -209,6 +223,7 @@ class Submission(_Shape):
     # Omitted if unset, so that old fingerprints stay valid.
     deliver: Deliver | None = Field(default=None, exclude_if=lambda deliver: deliver is None)
     output: Output | None = Field(default=None, exclude_if=lambda output: output is None)
+    cache: Cache | bool | None = Field(default=None, exclude_if=lambda cache: not cache)
 
 
 class Cancellation(_Shape):

@@ -20,7 +20,8 @@ class Row(msgspec.Struct, gc=False):
     `output` is the output among them: what the request allows, or a guess if it sets no limit for
     one answer, in which case `limit` is None. `sequences` are its prompts times their answers. A
     row with a `refusal` gets an error from the engine instead of an answer, so its output is 0. A
-    row with a `bad_line` has that in place of its line, and never runs.
+    row with a `bad_line` has that in place of its line, and never runs. The same holds for `known`,
+    which has an answer.
     """
 
     number: int
@@ -35,6 +36,7 @@ class Row(msgspec.Struct, gc=False):
     model: str
     refusal: Refusal | None = None
     bad_line: bytes | None = None
+    known: bytes | None = None
 
 
 def predicted_output(

@@ -61,6 +61,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     open_model: str = ""
     #: The pipeline that the batch is a stage of; it alone adds rows.
     pipeline: str = ""
+    #: How long its answers may be given to later batches of the tenant; 0 without a cache.
+    cache_seconds: int = 0
 
 
 def to_manifest(record: Mapping[str, str]) -> Manifest:

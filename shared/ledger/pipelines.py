@@ -7,14 +7,14 @@ there. So a repeat after a crash hands on the same bytes, whatever a template, a
 would make of the rows a second time.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator
 from itertools import pairwise
 from typing import Literal
 
 import msgspec
 
 from shared.checksums import checksum
-from shared.errors import BrokenObjectError
+from shared.errors import BrokenObjectError, NotFoundError
 from shared.ledger.records import decoded, encoded
 from shared.storage import Storage
 
@@ -36,6 +36,8 @@ class StoredPipeline(msgspec.Struct, frozen=True, kw_only=True):
     #: The client's declaration, and the objects of its input as they were.
     declaration: msgspec.Raw
     pinned: msgspec.Raw
+    #: The same of the tables that stages join, by stage.
+    joined: dict[int, msgspec.Raw] = {}
     output_seconds: int = 0
 
 
@@ -180,9 +182,12 @@ async def create_handover(
 async def read_handover(
     storage: Storage, pipeline_id: str, edge: int, number: int
 ) -> tuple[Handover, Sections]:
-    """The handover and its sections. Raises NotFoundError and BrokenObjectError."""
+    """The handover and its sections. Raises BrokenObjectError, also if it is gone."""
     key = handover_key(pipeline_id, edge, number)
-    body = await storage.get(key)
+    try:
+        body = await storage.get(key)
+    except NotFoundError as error:
+        raise BrokenObjectError(key, "it is gone") from error
     end = body.rfind(b"\n")
     handover = decoded(key, body[end + 1 :], Handover)
     if checksum(body[:end]) != handover.checksum or handover.number != number:
@@ -199,13 +204,19 @@ async def read_tail(storage: Storage, key: str, size: int) -> Handover:
     return decoded(key, body[body.rfind(b"\n") + 1 :], Handover)
 
 
-async def tails(storage: Storage, pipeline_id: str, edge: int) -> Sequence[Handover]:
-    """All handovers of an edge, in order. Raises as `read_handover`."""
-    found = []
+async def tails(storage: Storage, pipeline_id: str, edge: int) -> AsyncGenerator[Handover, None]:
+    """The handovers of an edge in order, by their last lines.
+
+    Raises BrokenObjectError for one that is damaged, or missing before another.
+    """
+    number = 0
     async for page in storage.pages(edge_folder(pipeline_id, edge)):
         for one in page:
+            key = handover_key(pipeline_id, edge, number)
+            if one.key != key:
+                raise BrokenObjectError(key, "it is gone")
             handover = await read_tail(storage, one.key, one.size)
-            if handover_key(pipeline_id, edge, handover.number) != one.key:
-                raise BrokenObjectError(one.key, "it is another handover")
-            found.append(handover)
-    return found
+            if handover.number != number:
+                raise BrokenObjectError(key, "it is another handover")
+            yield handover
+            number += 1

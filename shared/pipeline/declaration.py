@@ -2,7 +2,7 @@
 
 import keyword
 import re
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -18,7 +18,7 @@ _MAX_EXPRESSION = 4096
 #: Names that mean something else in a template.
 _WORDS = frozenset({*keyword.kwlist, "false", "loop", "none", "row", "self", "true"})
 
-Kind = Literal["call", "split", "filter", "deduplicate"]
+Kind = Literal["call", "split", "filter", "deduplicate", "join"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -26,8 +26,8 @@ class _Shape(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-class Source(_Shape):
-    """The rows that a pipeline begins with: a table or a folder, as a batch's `input`."""
+class Table(_Shape):
+    """Rows of a table or a folder in S3, or of an uploaded file, as a batch's `input`."""
 
     objects: str | None = Field(default=None, max_length=1024, pattern=r"^s3://[^/]+/.+")
     file_id: str | None = Field(default=None, pattern="^file-[A-Za-z0-9_-]{1,64}$")
@@ -38,28 +38,55 @@ class Source(_Shape):
         description="The columns that the stages may name, as a list, or by the names that they "
         "shall have. Others are not read.",
     )
-    custom_id: str | None = Field(default=None, max_length=256)
-    sample: Sample | None = None
-    limit: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
-    def _names_one_place(self) -> "Source":
+    def _names_one_place(self) -> Self:
         if (self.objects is None) == (self.file_id is None):
             raise ValueError("name either 'objects' or 'file_id'")
         return self
 
     @property
     def named_columns(self) -> dict[str, str]:
-        """The columns of the input by their names in the pipeline."""
+        """The columns of the table by their names in the pipeline."""
         if isinstance(self.columns, dict):
             return self.columns
         return {name: name for name in self.columns}
 
-    def dataset(self) -> Dataset:
+    def rows(self, **more: Any) -> Dataset:
         """The dataset whose rendered bodies are the rows themselves."""
         row = {name: _value_of(column) for name, column in self.named_columns.items()}
-        values = self.model_dump(exclude={"columns", "sample"}, exclude_none=True)
-        return Dataset(template=row, sample=self.sample, **values)
+        place = {"objects": self.objects, "file_id": self.file_id, "format": self.format}
+        return Dataset(**{"template": row, **place, **more})
+
+
+class Source(Table):
+    """The rows that a pipeline begins with."""
+
+    custom_id: str | None = Field(default=None, max_length=256)
+    sample: Sample | None = None
+    limit: int | None = Field(default=None, ge=1)
+
+    def dataset(self) -> Dataset:
+        """The dataset of these rows."""
+        return self.rows(custom_id=self.custom_id, sample=self.sample, limit=self.limit)
+
+
+class Join(Table):
+    """A stage that adds to each row the columns of the row of another table with its key."""
+
+    key: str = Field(max_length=256, description="The column of the table with the keys.")
+    on: str = Field(description="The column of the pipeline's rows with the keys.")
+    missing: Literal["fail", "drop", "null"] = Field(
+        default="fail",
+        description="What becomes of a row whose key the table does not have: it fails, it ends "
+        "without a reason, or it goes on with nulls.",
+    )
+
+    def dataset(self) -> Dataset:
+        """The dataset of the table's rows, each with its key."""
+        whole = self.rows()
+        template = {"key": _value_of(self.key), "columns": whole.template}
+        return self.rows(template=template)
 
 
 class Call(_Shape):
@@ -130,11 +157,12 @@ class Stage(_Shape):
         max_length=MAX_COLUMNS,
         description="Of rows with the same values in these columns, the first one stays.",
     )
+    join: Join | None = None
 
     @model_validator(mode="after")
     def _is_one(self) -> "Stage":
         if len(self.model_fields_set) != 1 or getattr(self, self.kind) is None:
-            raise ValueError("name one of 'call', 'split', 'filter' and 'deduplicate'")
+            raise ValueError(f"name one of {', '.join(KINDS)}")
         return self
 
     @property

@@ -11,7 +11,7 @@ from shared.dataset.template import ROW, MalformedTemplateError, used_names
 from shared.errors import InvalidInputError
 from shared.openai.endpoints import ENDPOINTS
 from shared.pipeline.answers import new_columns
-from shared.pipeline.declaration import MAX_COLUMNS, NAME, Call, Declaration, Stage
+from shared.pipeline.declaration import MAX_COLUMNS, NAME, Call, Declaration, Join, Stage
 from shared.pipeline.stepping import Render, Step
 from shared.table.answer_shape import MalformedSchemaError
 
@@ -43,13 +43,24 @@ class Deduplication(NamedTuple):
     columns: list[str]
 
 
+class Joining(NamedTuple):
+    """A stage that adds columns of another table."""
+
+    stage: int
+    join: Join
+
+
+#: What rows take between two calls: steps of one process, or what has to know of other rows.
+Part = list[Step] | Deduplication | Joining
+
+
 class Edge(NamedTuple):
     """What lies between two calls, before the first or behind the last one.
 
-    `parts` are steps that one process takes, and deduplications between them, in order.
+    `parts` are in order.
     """
 
-    parts: list[list[Step] | Deduplication]
+    parts: list[Part]
     #: None for the last edge, which makes the pipeline's output.
     call: NumberedCall | None
 
@@ -66,13 +77,15 @@ class Plan(NamedTuple):
 
 def planned(declaration: Declaration) -> Plan:
     """The plan of a declaration that was checked."""
-    edges, parts = list[Edge](), list[list[Step] | Deduplication]()
+    edges, parts = list[Edge](), list[Part]()
     for number, stage in enumerate(declaration.stages):
         if stage.call is not None:
             edges.append(Edge(parts, NumberedCall(number, stage.call)))
             parts = []
         elif stage.deduplicate is not None:
             parts.append(Deduplication(number, stage.deduplicate))
+        elif stage.join is not None:
+            parts.append(Joining(number, stage.join))
         elif parts and isinstance(parts[-1], list):
             parts[-1].append(_step(number, stage))
         else:
@@ -113,11 +126,22 @@ def _after(
             return columns
         _require_new([stage.split.into], columns, f"{place}.split.into")
         return [*columns, stage.split.into]
+    if stage.join is not None:
+        return _after_join(stage.join, f"{place}.join", columns)
     if stage.filter is not None:
         _require_used({}, stage.filter, columns, place)
     if stage.deduplicate is not None:
         _require_known(stage.deduplicate, columns, f"{place}.deduplicate")
     return columns
+
+
+def _after_join(join: Join, place: str, columns: list[str]) -> list[str]:
+    _require_known([join.on], columns, f"{place}.on")
+    made = list(join.named_columns)
+    for name in made:
+        _require_name(name, f"{place}.columns")
+    _require_new(made, columns, f"{place}.columns")
+    return [*columns, *made]
 
 
 def _after_call(

@@ -13,6 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from shared.errors import BatchyardError, InvalidTransitionError, NotFoundError
 from shared.lifecycle import Event
 from shared.state.additions import Additions
+from shared.state.answers import Answers
 from shared.state.batches import Batches, Pin
 from shared.state.census import Census
 from shared.state.claims import Claims
@@ -114,6 +115,7 @@ class State:
         self.rebuild_notes = RebuildNotes(self._redis, namespace)
         self.census = Census(self._redis, namespace)
         self.dead_rows = DeadRows(self._redis, namespace)
+        self.answers = Answers(self._redis, namespace)
         self.remakes = Remakes(self._redis, namespace)
         self.spending = Spending(self._redis, namespace)
         self.survey = Survey(self._redis, namespace)

@@ -115,7 +115,7 @@ def to_record(manifest: Manifest) -> dict[str, str | int]:
         del fields[name]
     # Redis has no booleans, so a flag that is off is left out.
     fields["deliver_results"] = 1 if manifest.deliver_results else ""
-    for name in ("start", "file_seconds", "strikes"):
+    for name in ("start", "file_seconds", "strikes", "cache_seconds"):
         fields[name] = fields[name] or ""
     return {name: value for name, value in fields.items() if value != ""}
 

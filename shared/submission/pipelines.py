@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from shared import ids
+from shared import crash, ids
 from shared.catalog import Catalog
 from shared.dataset.dataset import PinnedDataset
 from shared.errors import ConflictError, InvalidTransitionError
@@ -26,7 +26,7 @@ from shared.ledger.records import encoded, read_record
 from shared.lifecycle import FINAL, Status
 from shared.pipeline.declaration import Declaration
 from shared.pipeline.plan import NumberedCall, Plan, planned
-from shared.state import BatchRecord, State
+from shared.state import BatchRecord, PipelineRecord, State
 from shared.storage import Storage
 from shared.submission.accept import accept
 from shared.submission.opening import open_source, start_open
@@ -73,6 +73,19 @@ async def read_pipeline(storage: Storage, pipeline_id: str) -> Pipeline:
     return to_pipeline(await read_record(storage, pipeline_key(pipeline_id), StoredPipeline))
 
 
+def stored_of(record: PipelineRecord) -> StoredPipeline:
+    """A pipeline as Redis knows it: without its input."""
+    return StoredPipeline(
+        id=record.id,
+        tenant=record.tenant,
+        fingerprint=record.fields["fingerprint"],
+        created_at=record.number("created_at"),
+        expires_at=record.number("expires_at"),
+        declaration=msgspec.Raw(record.fields["declaration"].encode()),
+        pinned=msgspec.Raw(b"null"),
+    )
+
+
 async def accept_pipeline(
     state: State, storage: Storage, catalog: Catalog, stored: StoredPipeline
 ) -> Pipeline:
@@ -88,8 +101,10 @@ async def accept_pipeline(
                 "conflict. Use another key for another pipeline."
             )
         stored = first
+    crash.point("pipelines.created")
     pipeline = to_pipeline(stored)
     await state.pipelines.write(stored.id, stored.tenant, stored.created_at, record_fields(stored))
+    crash.point("pipelines.accepted")
     await ensure_batches(state, storage, catalog, pipeline)
     return pipeline
 
@@ -144,6 +159,7 @@ async def close_pipeline(
     key = closing_key(stored.id, "failure" if fails else "cancel")
     if not await storage.create(key, encoded(closing)):
         closing = await read_record(storage, key, Closing)
+    crash.point("pipelines.closed")
     await state.pipelines.write(
         stored.id, stored.tenant, stored.created_at, closing_fields(closing, fails=fails)
     )

@@ -14,6 +14,7 @@ from shared.storage import READABLE
 from tests.chaos.evidence import Evidence
 from tests.chaos.fleet import OUTSIDER
 from tests.chaos.live_check import broken_live_promises
+from tests.chaos.pipeline_check import broken_pipeline_promises, pipeline_batches
 from tests.chaos.rows import expected, is_answer
 
 #: How a batch may end, by what the client intended.
@@ -89,6 +90,7 @@ def check(evidence: Evidence) -> list[Violation]:
     found += _check_dead_rows(batches, evidence)
     found += _check_replies(evidence)
     found += (Violation(*one) for one in broken_live_promises(evidence))
+    found += (Violation(*one) for one in broken_pipeline_promises(evidence))
     found += _check_bite(evidence)
     return found
 
@@ -412,7 +414,7 @@ def _invented(batches: Mapping[str, Batch], evidence: Evidence) -> Iterator[Viol
         for key, record in evidence.redis.items()
         if key.startswith("batch:") and record.get("tenant") == OUTSIDER
     }
-    for batch_id in sorted(known - batches.keys()):
+    for batch_id in sorted(known - batches.keys() - pipeline_batches(evidence)):
         # A retry is known only by its answer, which may come after the end of the run.
         link = json.loads(evidence.redis.get(f"batch:{batch_id}", {}).get("metadata", "{}"))
         if link.get("retry_of") not in batches:
@@ -554,6 +556,9 @@ def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
     for key, content in evidence.redis.items():
         if key.startswith("webhook:"):
             wanted.add(f"webhooks/{content['tenant']}/{key.removeprefix('webhook:')}.json")
+        if key.startswith("pipeline:"):
+            folder = f"pipelines/{key.removeprefix('pipeline:')}"
+            wanted |= {f"{folder}/{name}.json" for name in ("pipeline", "cancel", "end")}
         if key.startswith("file:"):
             wanted |= {content["key"], f"{content['key']}.json"}
         if key.startswith("batch:"):
@@ -565,7 +570,10 @@ def _left_in_s3(evidence: Evidence) -> Iterator[Violation]:
                 content["key"],
                 content.get("dataset", ""),
             }
+    swept = tuple(name for name in waiting if name.endswith("/edges/"))
     for name in evidence.objects.keys() - wanted - waiting:
+        if name.startswith(swept):
+            continue
         folder = f"{name.rpartition('/')[0]}/"
         # The sweep a day after a batch's end is for parts that came after the first one.
         is_late = f"{folder}/" in waiting and not _is_committed(name, evidence)

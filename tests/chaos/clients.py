@@ -37,8 +37,9 @@ from tests.chaos.fleet import (
     subscriptions,
 )
 from tests.chaos.journal import Journal
+from tests.chaos.pipeline_rows import declaration, table
 from tests.chaos.plan import GATEWAYS
-from tests.chaos.rows import CHAT, lines, request
+from tests.chaos.rows import CHAT, REAL_MODEL, lines, request
 
 FINAL = {"completed", "failed", "expired", "cancelled"}
 _PAUSE_SECONDS = 0.2
@@ -150,6 +151,7 @@ class Clients:
             self._by_upload: 2,
             self._by_dataset: 2,
             self._by_additions: 3,
+            self._by_pipeline: 3,
             self._by_open_messages: 3,
             self._cancelled: 2,
             self._cancelled_by_bus: 1,
@@ -160,6 +162,9 @@ class Clients:
             self._deleted: 2,
             self._aged: 1,
         }
+        if REAL_MODEL in self._fleet.models:
+            # What comes of its answers is not known.
+            del often[self._by_pipeline]
         if self._fleet.has_deadly_rows:
             often[self._deadly] = 1
         yield from often
@@ -235,6 +240,44 @@ class Clients:
         await self._steer(intent, "/close", None)
         await self._see_end(intent, dice)
         await self._download(intent)
+
+    async def _by_pipeline(self, tenant: str, dice: random.Random) -> None:
+        """Two calls, and transforms between; some of them are cancelled."""
+        self._number += 1
+        key = f"{self._run}-{self._number}"
+        size = _LARGE if dice.random() < 0.2 else _SMALL
+        intent: dict[str, Any] = {
+            "key": key,
+            "pipeline": ids.pipeline_id(tenant, f"http:{key}"),
+            "tenant": tenant,
+            "model": dice.choice([one for one in self._fleet.models if one != REAL_MODEL]),
+            "rows": list(range(dice.randint(*size))),
+            "cancel": dice.random() < 0.15,
+        }
+        self.published.note("pipeline", **intent)
+        place = await self._put(tenant, key, table(intent))
+        body = declaration(intent, f"s3://{place['bucket']}/{place['key']}")
+        headers = {"idempotency-key": key}
+        answer = await self._insist(tenant, "POST", "/v1/pipelines", json=body, headers=headers)
+        made = answer.json().get("id", answer.text)
+        self.published.note("piped", key=key, pipeline=made)
+        self.open.add(intent["pipeline"])
+        self.counts["pipelines"] += 1
+        if intent["cancel"]:
+            await asyncio.sleep(dice.uniform(0, 4))
+            path = f"/v1/pipelines/{intent['pipeline']}/cancel"
+            await self._insist(tenant, "POST", path)
+        await self._see_pipeline_end(intent, dice)
+
+    async def _see_pipeline_end(self, intent: dict[str, Any], dice: random.Random) -> None:
+        path = f"/v1/pipelines/{intent['pipeline']}"
+        while True:
+            found = (await self._insist(intent["tenant"], "GET", path)).json()
+            if (status := found.get("status", "")) in FINAL:
+                self.counts[f"pipelines {status}"] += 1
+                self.open.discard(intent["pipeline"])
+                return
+            await asyncio.sleep(dice.uniform(0.2, 0.8))
 
     async def _by_open_messages(self, tenant: str, dice: random.Random) -> None:
         """An open batch over the bus: created, given rows and closed by messages.

@@ -200,13 +200,19 @@ def _content(pipe: "Pipeline[str]", key: str, kind: str) -> None:
 
 
 def _named_parts(redis: dict[str, Any]) -> set[str]:
-    return {
+    found = {
         json.loads(record[name])["key"]
         for key, record in redis.items()
         if key.startswith("batch:")
         for name in ("output_object", "error_object")
         if name in record
     }
+    # The files of pipelines are no parts, and have no names of their own.
+    for key, record in redis.items():
+        if key.startswith("pipeline:"):
+            files = (record.get(f"{kind}_file_id") for kind in ("output", "error"))
+            found |= {f"files/{record['tenant']}/{file_id}" for file_id in files if file_id}
+    return found
 
 
 def _listing(s3: Sequence[str]) -> dict[str, int]:

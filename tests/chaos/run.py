@@ -316,6 +316,7 @@ async def _under_way(fleet: ChaosFleet, redis: "Redis[str]") -> dict[str, int]:
     seconds, _ = await redis.time()
     found = {
         "deadlines": await redis.zcard(f"{ns}deadlines"),
+        "pipelines": await redis.zcard(f"{ns}pipelines-live"),
         "submissions": await redis.xlen(f"{ns}outbox:submissions"),
         "events": await redis.xlen(f"{ns}outbox:events"),
         "replies": await redis.xlen(f"{ns}outbox:replies"),

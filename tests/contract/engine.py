@@ -20,6 +20,7 @@ from shared.state import State
 from shared.state.claims import SupersededError
 from shared.storage import Storage
 from tests.eventually import wait_until
+from worker.kept_rows import NOTHING, with_known_rows
 from worker.outcomes import Outcome, SliceResult
 from worker.rows import assemble, nothing
 from worker.slice_io import fetch, settle
@@ -99,8 +100,13 @@ class ScriptedEngine:
             await settle(state, storage, claim, SliceResult(fetched.lines, nothing()))
             return
         lines = split(fetched.lines)
-        results = await asyncio.gather(*(self._answer(state, claim, line) for line in lines))
-        body = assemble(claim.batch_id, claim.slice, lines, results)
+        known = with_known_rows(NOTHING, claim, lines)
+        left = [position for position in range(len(lines)) if position not in known]
+        answers = await asyncio.gather(
+            *(self._answer(state, claim, lines[position]) for position in left)
+        )
+        results = [dict(zip(left, answers, strict=True)).get(row) for row in range(len(lines))]
+        body = assemble(claim.batch_id, claim.slice, lines, results, known)
         if not body.rows:
             await state.claims.release(claim)
             return

@@ -166,8 +166,7 @@ def served(folder: Path, lines: Sequence[Line], is_whole: bool) -> Served:
     def ask(engine: str) -> None:
         found.serve.update(answers_of_serve(folder, engine, found.of(engine)))
         if is_whole:
-            asked = [line for line in found.of(engine) if line.asks_run_batch]
-            taken = [line for line in asked if not ends_run_batch(line)]
+            taken = [line for line in found.of(engine) if not ends_run_batch(line)]
             found.run_batch.update(answers_of_run_batch(folder, engine, taken))
 
     # Two cores start two of them in the time of one.

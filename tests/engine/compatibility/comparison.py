@@ -17,7 +17,6 @@ _DIGITS = 1e-4
 _NAMES = re.compile(r"\['\w+'(, '\w+')*\]")
 #: The results of `vllm run-batch` besides statuses: it has no such endpoint for this model, it ends
 #: without any result, or its answer has another form.
-NOT_ASKED = ""
 SAME, NOWHERE, ENDS, OTHERWISE = "same", "no endpoint", "ends", "another form"
 
 #: Status, and the body as JSON; None for a body that is none.
@@ -29,7 +28,7 @@ class Outcome(NamedTuple):
 
     #: The status.
     serve: int
-    #: A status other than that, or one of the words above; empty if it was not asked.
+    #: A status other than that, or one of the words above.
     run_batch: str
     #: `same`, or the id of a difference.
     here: str
@@ -82,8 +81,7 @@ def outcome(line: Line, served: Answer, run: Answer | None, ours: Answer, *, fai
         found = difference(served, ours)
         assert found is not None, f"{line.id}: {comparable(ours)} and not {comparable(served)}"
         here = found
-    run_batch = run_batch_result(served, run) if line.asks_run_batch else NOT_ASKED
-    return Outcome(served[0], run_batch, here, fails)
+    return Outcome(served[0], run_batch_result(served, run), here, fails)
 
 
 def run_batch_result(served: Answer, run: Answer | None) -> str:

@@ -31,11 +31,6 @@ MOOD = {
 }
 
 
-#: Features whose lines say what becomes of single fields: `vllm run-batch` is not asked of them,
-#: since each of its runs costs the start of an engine, and lines that end a run are many.
-_OF_FIELDS = {"combinations", "wrong values", "closed fields", "open fields", "odd values"}
-
-
 class Line(NamedTuple):
     """A request to one of the models. `feature` and `name` together say what it is about."""
 
@@ -49,11 +44,6 @@ class Line(NamedTuple):
     def id(self) -> str:
         """What names it in the records of a run."""
         return f"{self.engine} {self.path} {self.feature}: {self.name}"
-
-    @property
-    def asks_run_batch(self) -> bool:
-        """Whether `vllm run-batch` gets it, too."""
-        return self.feature not in _OF_FIELDS
 
 
 #: What is compared is not chance, and short.

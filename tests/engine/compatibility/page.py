@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tests.engine.compatibility.comparison import (
     ENDS,
-    NOT_ASKED,
     NOWHERE,
     OTHERWISE,
     SAME,
@@ -21,7 +20,6 @@ from tests.engine.compatibility.lines import LINES
 OUTCOMES = Path(__file__).with_name("outcomes.json")
 _RUN_BATCH: Mapping[str, str] = {
     SAME: "same",
-    NOT_ASKED: "not asked",
     NOWHERE: "no such endpoint",
     ENDS: "ends the whole run",
     OTHERWISE: "another form",
@@ -47,9 +45,8 @@ def summary(outcomes: Mapping[str, Outcome]) -> str:
     return (
         f"Of {len(found)} lines, {same} have the status and the body of `vllm serve` here, and "
         f"{len(found) - same} differ in one of the ways [below](#what-is-meant-to-differ).\n"
-        f"`vllm run-batch` was asked for {len(found) - run_batch[NOT_ASKED]}: it answers "
-        f"{run_batch[SAME]} of them in the same form, {run_batch[ENDS]} end its whole run, and it "
-        f"has no such endpoint for {run_batch[NOWHERE]}."
+        f"`vllm run-batch` answers {run_batch[SAME]} of them in the same form, {run_batch[ENDS]} "
+        f"end its whole run, and it has no such endpoint for {run_batch[NOWHERE]}."
     )
 
 

@@ -36,6 +36,13 @@ from shared.ledger.keys import create_key, key_record_key
 from shared.ledger.kinds import Kind, kind_of
 from shared.ledger.manifests import manifest_key, to_manifest
 from shared.ledger.packs import read_manifest
+from shared.ledger.pipelines import (
+    Handover,
+    Sections,
+    create_handover,
+    handover_key,
+    pipeline_key,
+)
 from shared.ledger.plans import plan_key
 from shared.ledger.quarantine import QUARANTINE
 from shared.ledger.tables import carried_key, table_prefix
@@ -200,6 +207,18 @@ async def _commit(yards: Yards, name: str) -> tuple[str, str]:
     return commit_key(batch_id, Event.OUTPUT_COMMITTED), batch_id
 
 
+async def _pipeline(yards: Yards, name: str) -> tuple[str, str]:
+    return pipeline_key((await yards.pipeline(name)).id), ""
+
+
+async def _handover(yards: Yards, name: str) -> tuple[str, str]:
+    pipeline = await yards.pipeline(name)
+    await create_handover(
+        yards.storage, pipeline.id, 0, Handover(number=0), Sections(lines=lines(3))
+    )
+    return handover_key(pipeline.id, 0, 0), ""
+
+
 def _plain(prefix: str, *, name_by_number: bool = False) -> Callable[[Yards, str], Any]:
     async def make(yards: Yards, name: str) -> tuple[str, str]:
         number = [*DAMAGES, WHOLE].index(name)
@@ -261,6 +280,9 @@ CASES: Mapping[Kind, Case] = {
     Kind.TABLE: Case(_table, dict.fromkeys(DAMAGES, "completed"), named=()),
     # Without a commit, the batch has not ended for all that S3 knows.
     Kind.COMMIT: Case(_commit, {"flipped": "completed", "cut": "completed", "gone": "finalizing"}),
+    Kind.PIPELINE: Case(_pipeline),
+    # What a rebuild makes of Redis needs none; the pipeline fails when it reads it.
+    Kind.HANDOVER: Case(_handover, named=()),
     Kind.UPLOAD_PART: Case(_plain("uploads/x/"), named=()),
     Kind.REBUILD: Case(_plain("rebuilds/", name_by_number=True), named=()),
     Kind.BILL: Case(_plain("bills/"), named=()),

@@ -55,6 +55,9 @@ _FOUND: Mapping[Kind, Mapping[str, str]] = {
     Kind.QUARANTINE: _NOTHING,
     # What damage to it costs is told when the table of its batch is made.
     Kind.CARRIED: _NOTHING,
+    # The pipeline itself misses them, and fails.
+    Kind.PIPELINE: {**_EVERYTHING, "gone": ""},
+    Kind.HANDOVER: {**_EVERYTHING, "gone": ""},
     # Nobody misses it: its lines are in the input.
     Kind.COPY: {**_EVERYTHING, "gone": ""},
     # Redis has not heard of it in this test.
@@ -67,7 +70,7 @@ _FOUND: Mapping[Kind, Mapping[str, str]] = {
 #: Kinds of which something is left after a repair.
 _LEFT = {
     *(Kind.ADDITION, Kind.FILE, Kind.PACK, Kind.PLAN, Kind.RESULT, Kind.TABLE),
-    *(Kind.LANE_FAILURE, Kind.DATASET),
+    *(Kind.LANE_FAILURE, Kind.DATASET, Kind.PIPELINE, Kind.HANDOVER),
 }
 
 

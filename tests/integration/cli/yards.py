@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from redis.asyncio import Redis
 
 from cli import servers
@@ -12,7 +13,10 @@ from dispatcher.packing import Packer
 from shared import ids
 from shared.catalog import Catalog
 from shared.input.validation import Limits
+from shared.input_places import InputPlaces
 from shared.ledger.file_records import write_file
+from shared.ledger.pipelines import StoredPipeline
+from shared.pipeline.declaration import Declaration
 from shared.slices import Claim
 from shared.slicing import SliceLimits
 from shared.state import FileRecord, State
@@ -20,11 +24,19 @@ from shared.storage import Storage
 from shared.submission.accept import accept
 from shared.submission.additions import Added, Additions
 from shared.submission.admission import NewBatchQuota
+from shared.submission.datasets import Datasets
 from shared.submission.opening import open_source
-from tests.integration.dispatcher.conftest import ROWS_A_SLICE, BatchYard, bad, good, lines
+from shared.submission.pipelines import Pipeline, accept_pipeline
+from tests.integration.dispatcher.conftest import CHAT, ROWS_A_SLICE, BatchYard, bad, good, lines
 from tests.manifests import a_manifest, inline, today
 
 TENANT = "acme"
+A_CALL = {
+    "call": {
+        "endpoint": CHAT,
+        "template": {"model": "m", "messages": [{"role": "user", "content": "{{ text }}"}]},
+    }
+}
 #: What no rebuild can know, or need know: of the moment, or numbers that go on higher.
 _PASSING = {"sequence", "progress_ms", "plan", "started_at", "first_result_at"}
 
@@ -94,6 +106,41 @@ class Yards:
         if is_started:
             await self.yard.planner.plan(batch_id)
         return batch_id
+
+    async def pipeline(self, name: str, *stages: dict[str, Any]) -> Pipeline:
+        """A pipeline over a small table, as the gateway makes it."""
+        rows = b"".join(b'{"id": "r%d", "text": "t%d"}\n' % (n, n // 2) for n in range(9))
+        file = await self.upload(ids.pipeline_file_id(name, "input"), rows)
+        declared = {
+            "input": {
+                "file_id": file.id,
+                "columns": ["text"],
+                "custom_id": "id",
+                "format": "jsonl",
+            },
+            "stages": list(stages) or [A_CALL],
+        }
+        declaration = Declaration.model_validate(declared)
+        datasets = Datasets(self.state, self.storage, InputPlaces("", "", {}))
+        pinned = await datasets.pinned(TENANT, declaration.input.dataset())
+        now = int(time.time())
+        stored = StoredPipeline(
+            id=ids.pipeline_id(TENANT, name),
+            tenant=TENANT,
+            fingerprint=name,
+            created_at=now,
+            expires_at=now + 86_400,
+            declaration=msgspec.Raw(declaration.model_dump_json(exclude_unset=True).encode()),
+            pinned=msgspec.Raw(msgspec.json.encode(pinned)),
+            joined={
+                number: msgspec.Raw(
+                    msgspec.json.encode(await datasets.pinned(TENANT, stage.join.dataset()))
+                )
+                for number, stage in enumerate(declaration.stages)
+                if stage.join is not None
+            },
+        )
+        return await accept_pipeline(self.state, self.storage, self.catalog, stored)
 
     def additions(self) -> Additions:
         """What adds rows to open batches, as a gateway has it."""

@@ -1,8 +1,11 @@
 """Tables of batches, on real Redis and S3, read with what people read tables with."""
 
+import asyncio
 import io
 import json
 import secrets
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dispatcher.finaliser import Finaliser
+from dispatcher.remaker import Remaker
 from dispatcher.tables import Tables
 from shared import ids
 from shared.catalog import Catalog
@@ -55,6 +59,15 @@ SCHEMA = {
     "$defs": {"word": {"type": "object", "properties": {"at": {"type": "integer"}}}},
 }
 PLACE = "inbox/acme/"
+#: In a process of its own, which takes its Ray with it.
+_READ_BY_RAY = """
+import json, sys, ray
+ray.init(address="local", num_cpus=1, include_dashboard=False)
+folder = ray.data.read_parquet(sys.argv[1], file_extensions=["parquet"])
+rows = [row for row in folder.take_all() if row["error_code"] is None]
+rows = [[row["custom_id"], row["label"], row["score"], row["words"][0]["at"]] for row in rows]
+print(json.dumps(sorted(rows, key=lambda row: row[2])))
+"""
 
 
 def said(text: str) -> Result:
@@ -138,6 +151,25 @@ async def test_pandas_reads_the_folder_of_a_table_with_several_files(
     assert len(list(folder.glob("part-*.parquet"))) > 1
     frame = pd.read_parquet(folder)
     assert list(frame["answer"]) == [f"answer {row}" for row in range(1400)]
+
+
+async def test_ray_data_reads_the_folder_of_a_table(
+    yard: BatchYard, catalog: Catalog, tmp_path: Path
+) -> None:
+    large = replace(yard, planner=a_planner(yard.state, yard.storage, catalog, rows=700))
+    batch_id = await planned_over(large, lines(1400), {"schema": SCHEMA})
+    words = [{"at": 1}]
+
+    def result(row: int) -> Result:
+        return bad() if row == 3 else judged("good", score=row / 2, words=words)
+
+    batch = await ended(yard, batch_id, result, a_finaliser(yard, file_bytes=1))
+    folder = await downloaded(yard, batch, tmp_path)
+    assert len(list(folder.glob("part-*.parquet"))) > 1
+
+    expected = [(f"row-{row}", "good", row / 2, 1) for row in range(1400) if row != 3]
+    shown = await asyncio.to_thread(by_ray, folder)
+    assert shown == [list(row) for row in expected]
 
 
 @pytest.mark.parametrize("format_", ["csv", "jsonl"])
@@ -235,6 +267,49 @@ async def test_finalisers_that_repeat_a_table_write_the_same_files(yard: BatchYa
     assert len(before) == 2
     assert before == {key: await yard.storage.get(key) for key in await table_keys(yard, batch_id)}
     assert (await batch_of(yard, batch_id)).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize("destination", [None, "here"])
+@pytest.mark.parametrize("lost", ["wrong bytes", "gone", "no _SUCCESS"])
+async def test_a_damaged_table_is_made_again_as_it_was(
+    yard: BatchYard, catalog: Catalog, lost: str, destination: str | None
+) -> None:
+    large = replace(yard, planner=a_planner(yard.state, yard.storage, catalog, rows=700))
+    place = f"s3://{yard.storage.bucket}/{PLACE}answers/"
+    batch_id = await planned_over(large, lines(1400), {"destination": place} if destination else {})
+    finaliser = a_finaliser(yard, file_bytes=1)
+    batch = await ended(yard, batch_id, lambda row: said(f"answer {row}"), finaliser)
+    prefix = (table_of(batch).url or "").partition(f"{yard.storage.bucket}/")[2]
+    keys = await yard.storage.keys(prefix)
+    whole = {key: await yard.storage.get(key) for key in keys}
+    first, second, *_ = sorted(key for key in keys if "/part-" in key)
+    success = f"{prefix}_SUCCESS"
+    if lost == "wrong bytes":
+        await yard.storage.put(second, whole[second][::-1])
+    else:
+        await yard.storage.remove([first] if lost == "gone" else [success, first])
+
+    outcome = await remade(yard, batch_id)
+
+    assert outcome == "made again: its table"
+    assert {key: await yard.storage.get(key) for key in await yard.storage.keys(prefix)} == whole
+    assert list((await files_of(yard, batch))["answer"].to_pylist())[-1] == "answer 1399"
+    assert await remade(yard, batch_id) == "made nothing: its files are as they were written"
+
+
+async def test_a_table_that_cannot_be_made_as_it_was_stays_as_it_is(yard: BatchYard) -> None:
+    await put(yard, "posts/1.parquet", parquet({"text": ["a", "b"], "n": [1, 2]}))
+    batch_id = await planned(yard, {}, objects="posts/", carry=["n"])
+    batch = await ended(yard, batch_id, lambda _: said("yes"))
+    [file] = [key for key in await table_keys(yard, batch.id) if key.endswith(".parquet")]
+    await yard.storage.put(file, b"damaged")
+    await yard.storage.remove([carried_key(batch_id)])
+
+    outcome = await remade(yard, batch_id)
+
+    assert outcome.startswith("not possible: ")
+    assert "carry" in outcome
+    assert await yard.storage.get(file) == b"damaged"
 
 
 async def test_a_cancelled_batch_has_a_table_of_all_rows_beside_no_whole_one(
@@ -349,6 +424,27 @@ async def batch_of(yard: BatchYard, batch_id: str) -> Batch:
 def table_of(batch: Batch) -> BatchTable:
     assert batch.table is not None
     return batch.table
+
+
+def by_ray(folder: Path) -> Any:
+    """The rows that Ray Data reads."""
+    shown = subprocess.run(
+        [sys.executable, "-c", _READ_BY_RAY, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout.splitlines()[-1])
+
+
+async def remade(yard: BatchYard, batch_id: str) -> str:
+    """What became of the wish for its files."""
+    await yard.state.remakes.ask(batch_id)
+    tables = Tables(yard.storage, file_bytes=1)
+    await Remaker(yard.state, yard.storage, tables).remake(batch_id)
+    return await yard.state.remakes.outcome(batch_id)
 
 
 async def bodies_of(yard: BatchYard, batch: Batch) -> list[bytes]:

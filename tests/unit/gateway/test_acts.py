@@ -7,6 +7,7 @@ from gateway import (
     admin,
     batch_controls,
     batches,
+    cache,
     events,
     explain,
     files,
@@ -40,6 +41,7 @@ _MODULES = (
     admin,
     batch_controls,
     batches,
+    cache,
     events,
     explain,
     files,
@@ -121,6 +123,7 @@ def test_each_call_needs_the_scope_of_what_it_does() -> None:
     assert {call[1] for call, scope in scopes.items() if scope is Scope.LIVE} == set(ENDPOINTS)
     assert {call[1].split("/")[2] for call, scope in scopes.items() if scope is Scope.SUBMIT} == {
         "batches",
+        "cache",
         "files",
         "uploads",
     }

@@ -16,6 +16,7 @@ from shared.pipeline.plan import Deduplication, check, planned
 
 _CHAT = "/v1/chat/completions"
 _MODELS = {"tiny": {_CHAT}, "minilm": {"/v1/embeddings"}}
+_PRODUCTS = {"file_id": "file-2", "columns": ["price"], "key": "id", "on": "title"}
 _SCHEMA = {"type": "object", "properties": {"label": {"type": "string"}}, "required": ["label"]}
 
 
@@ -44,6 +45,8 @@ def test_a_stage_has_the_columns_of_those_before_it() -> None:
             {"deduplicate": ["chunk"]},
             _ask("{{ title }}: {{ chunk }}", answer="summary", schema=_SCHEMA),
             {"filter": "label == 'good'"},
+            {"join": _PRODUCTS},
+            {"filter": "price|float > 3"},
             _ask("{{ summary }} of {{ text }} {% for word in chunk %}{{ word }}{% endfor %}"),
         ),
         _MODELS,
@@ -63,6 +66,7 @@ def test_an_unknown_column_is_named_with_its_stage() -> None:
         ({"deduplicate": ["text", "no"]}, "stages[0].deduplicate"),
         ({"split": {"column": "no", "tokens": 5}}, "stages[0].split.column"),
         (_ask("{{ text }}", carry=["no"]), "stages[0].call.carry"),
+        ({"join": {**_PRODUCTS, "on": "no"}}, "stages[0].join.on"),
     ],
 )
 def test_each_kind_of_stage_names_only_columns_that_there_are(
@@ -105,6 +109,7 @@ def test_a_model_is_for_its_endpoint() -> None:
         ({"split": {"column": "text", "tokens": 5, "into": "title"}}, "stages[0].split.into"),
         ({"filter": "text =="}, "stages[0].filter"),
         ({"filter": "text"}, "stages"),
+        ({"join": {**_PRODUCTS, "columns": ["text"]}}, "stages[0].join.columns"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(stage: dict[str, Any], param: str) -> None:
@@ -112,7 +117,7 @@ def test_what_is_wrong_is_named_with_its_place(stage: dict[str, Any], param: str
 
 
 @pytest.mark.parametrize(
-    "stage", [{}, {"filter": "text", "deduplicate": ["text"]}, {"filter": None}, {"join": {}}]
+    "stage", [{}, {"filter": "text", "deduplicate": ["text"]}, {"filter": None}, {"top_k": {}}]
 )
 def test_a_stage_is_of_one_kind(stage: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="stages"):

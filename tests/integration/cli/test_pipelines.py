@@ -1,0 +1,269 @@
+"""Pipelines behind the doors: deaths between the steps, damage, and a lost Redis."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import servers
+from cli.rebuild.rebuild import Rebuild
+from dispatcher.finaliser import Finaliser
+from dispatcher.forgetting import forget_pipelines
+from dispatcher.pipeline_end import PipelineEnd
+from dispatcher.pipeline_run import PipelineRun
+from dispatcher.pipelines import PipelineKeeper
+from shared.catalog_file import load_catalog
+from shared.ledger.pipelines import edge_folder, handover_key, pipeline_folder, pipeline_key
+from shared.lifecycle import FINAL, Status
+from shared.state import PipelineRecord, State
+from shared.storage import Storage
+from shared.submission.pipelines import Pipeline, read_pipeline
+from tests.eventually import eventually
+from tests.integration.cli.yards import A_CALL, TENANT, Yards, empty
+from tests.integration.dispatcher.conftest import CATALOG, MICROS, BatchYard, a_planner
+
+_SECOND = {
+    "call": {
+        "endpoint": "/v1/chat/completions",
+        "template": {"model": "m", "messages": [{"role": "user", "content": "{{ answer }}"}]},
+        "answer": "second",
+    }
+}
+_ANSWER = {
+    "choices": [{"message": {"content": "said"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+}
+_SAID = (200, json.dumps(_ANSWER).encode(), MICROS)
+_STAGES: Sequence[dict[str, Any]] = (
+    {"filter": "text != 't0'"},
+    A_CALL,
+    {"deduplicate": ["text"]},
+    _SECOND,
+)
+
+
+@pytest.fixture
+def state(own_state: State) -> State:
+    """On a Redis that the test may empty."""
+    return own_state
+
+
+@pytest.fixture
+def yards(state: State, storage: Storage, tmp_path: Path) -> Yards:
+    (tmp_path / "catalog.yaml").write_text(CATALOG)
+    catalog = load_catalog(tmp_path / "catalog.yaml")
+    planner = a_planner(state, storage, catalog)
+    finaliser = Finaliser(state, storage, output_seconds=3600)
+    return Yards(BatchYard(state, storage, planner, finaliser), catalog)
+
+
+async def a_run(yards: Yards, pipeline_id: str) -> PipelineRun:
+    """The pipeline as a new leader finds it."""
+    run = PipelineRun(
+        yards.state,
+        yards.storage,
+        yards.catalog,
+        yards.additions(),
+        PipelineEnd(yards.state, yards.storage, output_seconds=3600),
+        await read_pipeline(yards.storage, pipeline_id),
+    )
+    await run.load()
+    return run
+
+
+async def record_of(yards: Yards, pipeline: Pipeline) -> PipelineRecord:
+    return await yards.state.pipelines.get(TENANT, pipeline.id)
+
+
+async def work(yards: Yards, pipeline: Pipeline) -> None:
+    """What lane jobs and the finaliser do for its batches."""
+    for batch in await yards.state.batches.many(pipeline.batch_ids):
+        if batch.status is Status.IN_PROGRESS and batch.number("slices_total"):
+            await yards.yard.run(batch.id, lambda _: _SAID)
+        if batch.status in (Status.FINALIZING, Status.CANCELLING):
+            await yards.yard.finaliser.finish(batch.id)
+
+
+async def lead(yards: Yards, pipeline: Pipeline, *, steps: int = 60) -> PipelineRecord:
+    """Let another leader do each step, until the pipeline has ended."""
+    for _ in range(steps):
+        record = await record_of(yards, pipeline)
+        if record.has_ended:
+            break
+        run = await a_run(yards, pipeline.id)
+        await run.step(record)
+        await run.close()
+        await work(yards, pipeline)
+    return await record_of(yards, pipeline)
+
+
+async def lines(yards: Yards, record: PipelineRecord, kind: str) -> list[dict[str, Any]]:
+    if not (file_id := record.fields[f"{kind}_file_id"]):
+        return []
+    file = await yards.state.files.get(TENANT, file_id)
+    return [json.loads(line) for line in (await yards.storage.get(file.key)).splitlines()]
+
+
+async def test_with_another_leader_for_each_step_no_row_is_lost_or_doubled(yards: Yards) -> None:
+    pipeline = await yards.pipeline("steps", *_STAGES)
+
+    ended = await lead(yards, pipeline)
+
+    assert ended.fields["status"] == "completed"
+    rows = await lines(yards, ended, "output")
+    # Rows are alike in pairs, and the first two are not wanted.
+    assert [row["custom_id"] for row in rows] == ["r2", "r4", "r6", "r8"]
+    assert all(row["answer"] and row["second"] for row in rows)
+    first, second = await yards.state.batches.many(pipeline.batch_ids)
+    assert (first.number("total"), second.number("total")) == (7, 4)
+    assert {first.status, second.status} == {Status.COMPLETED}
+    assert json.loads(ended.fields["counts"]) == {
+        "0": {"failed": 0, "dropped": 2},
+        "2": {"failed": 0, "dropped": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("missing", "names", "failed"),
+    [
+        ("fail", ["r0", "r1", "r4", "r5"], 5),
+        ("drop", ["r0", "r1", "r4", "r5"], 0),
+        ("null", [f"r{number}" for number in range(9)], 0),
+    ],
+)
+async def test_rows_are_joined_with_those_of_another_table_by_their_key(
+    missing: str, names: list[str], failed: int, yards: Yards
+) -> None:
+    table = b"id,name\nt0,zero\nt2,two\nt2,again\n"
+    file = await yards.upload("file-table", table)
+    join = {"file_id": file.id, "format": "csv", "columns": {"label": "name"}, "missing": missing}
+
+    pipeline = await yards.pipeline("join", {"join": {**join, "key": "id", "on": "text"}}, A_CALL)
+    ended = await lead(yards, pipeline)
+
+    rows = await lines(yards, ended, "output")
+    assert [row["custom_id"] for row in rows] == names
+    labels = {row["text"]: row["label"] for row in rows}
+    assert (labels["t0"], labels["t2"]) == ("zero", "two")
+    assert set(labels.values()) <= {"zero", "two", None}
+    errors = await lines(yards, ended, "error")
+    assert [error["error"]["code"] for error in errors] == ["no_match"] * failed
+
+
+async def test_what_was_handed_over_and_not_added_is_added_by_the_next_leader(
+    yards: Yards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = await yards.pipeline("between")
+    monkeypatch.setattr("dispatcher.pipeline_edge.EdgeLog.add", _dies)
+    run = await a_run(yards, pipeline.id)
+    with pytest.raises(asyncio.CancelledError):
+        await run.step(await record_of(yards, pipeline))
+    monkeypatch.undo()
+    [batch] = await yards.state.batches.many(pipeline.batch_ids)
+    assert batch.number("total") == 0
+
+    ended = await lead(yards, pipeline)
+
+    assert ended.fields["status"] == "completed"
+    assert len(await lines(yards, ended, "output")) == 9
+
+
+async def test_a_damaged_part_runs_again_before_it_is_handed_on(yards: Yards) -> None:
+    pipeline = await yards.pipeline("part")
+    for _ in range(3):
+        await (await a_run(yards, pipeline.id)).step(await record_of(yards, pipeline))
+    [batch_id] = pipeline.batch_ids
+    await yards.yard.run(batch_id, lambda _: _SAID)
+    part = (await yards.state.slices.parts(batch_id))[0]
+    await yards.storage.put(part.key, b"x" * len(await yards.storage.get(part.key)))
+
+    ended = await lead(yards, pipeline)
+
+    assert ended.fields["status"] == "completed"
+    assert len(await lines(yards, ended, "output")) == 9
+
+
+async def test_a_lost_redis_is_made_again_wherever_the_pipeline_is(
+    yards: Yards, redis_server: servers.Redis
+) -> None:
+    running = await yards.pipeline("running", *_STAGES)
+    ended = await lead(yards, await yards.pipeline("ended", *_STAGES))
+    for _ in range(4):
+        run = await a_run(yards, running.id)
+        await run.step(await record_of(yards, running))
+        await work(yards, running)
+    before = await yards.state.pipelines.many([ended.id])
+    await empty(redis_server)
+
+    rebuild = Rebuild(yards.state, yards.storage, progress=lambda _step, _share: None)
+    await rebuild.run()
+
+    assert rebuild.counts["pipelines"] == 2
+    [after] = await yards.state.pipelines.many([ended.id])
+    same = {name: after.fields.get(name) for name in before[0].fields if name != "read"}
+    assert same == {name: one for name, one in before[0].fields.items() if name != "read"}
+    assert await yards.state.pipelines.live() == [running.id]
+    again = await lead(yards, running)
+    assert again.fields["status"] == "completed"
+    assert len(await lines(yards, again, "output")) == 4
+
+
+async def test_a_damaged_handover_fails_its_pipeline(yards: Yards) -> None:
+    pipeline = await yards.pipeline("damaged", *_STAGES)
+    for _ in range(3):
+        await (await a_run(yards, pipeline.id)).step(await record_of(yards, pipeline))
+        await work(yards, pipeline)
+    key = handover_key(pipeline.id, 0, 0)
+    body = await yards.storage.get(key)
+    await yards.storage.put(key, body[:-9] + b"x" + body[-8:])
+
+    ended = await lead(yards, pipeline)
+
+    assert (ended.fields["status"], ended.fields["error_code"]) == ("failed", "handover_lost")
+    statuses = {one.status for one in await yards.state.batches.many(pipeline.batch_ids)}
+    assert statuses <= FINAL
+
+
+async def test_a_pipeline_whose_declaration_is_lost_fails(yards: Yards) -> None:
+    pipeline = await yards.pipeline("undeclared")
+    await yards.storage.put(pipeline_key(pipeline.id), b"{}")
+    keeper = PipelineKeeper(
+        yards.state, yards.storage, yards.catalog, yards.additions(), output_seconds=3600
+    )
+    keeping = asyncio.create_task(keeper.run())
+
+    async def has_ended() -> bool:
+        await work(yards, pipeline)
+        return (await record_of(yards, pipeline)).has_ended
+
+    await eventually(has_ended, 60)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+
+    ended = await record_of(yards, pipeline)
+    assert (ended.fields["status"], ended.fields["error_code"]) == ("failed", "declaration_lost")
+
+
+async def test_nothing_is_left_of_a_pipeline_that_is_forgotten(yards: Yards) -> None:
+    ended = await lead(yards, await yards.pipeline("old"))
+
+    await forget_pipelines(yards.state, yards.storage, seconds=-1)
+
+    assert await yards.state.pipelines.many([ended.id]) == []
+    assert await yards.storage.keys(pipeline_folder(ended.id)) == []
+    assert await yards.state.pipelines.page(TENANT, after=None, limit=9) == ([], False)
+
+
+async def test_handovers_of_an_ended_pipeline_are_swept(yards: Yards) -> None:
+    ended = await lead(yards, await yards.pipeline("swept"))
+
+    assert await yards.storage.keys(edge_folder(ended.id, 0))
+    [*_, last] = await yards.state.survey.will_be_swept([f"{pipeline_folder(ended.id)}edges/"])
+    assert last == f"{pipeline_folder(ended.id)}edges/"
+
+
+async def _dies(*_: object) -> None:
+    raise asyncio.CancelledError
