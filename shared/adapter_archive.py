@@ -1,6 +1,6 @@
 """The file that an adapter comes in: a tar archive of two files, read without unpacking it.
 
-Nothing in it is executed, and none of its names becomes a path: `UnpackedAdapter.write` makes the
+Nothing in it is executed, and none of its names becomes a path: `Adapter.write` makes the
 only two files that vLLM reads.
 """
 

@@ -68,14 +68,14 @@ async def _queues(connection: Any) -> AsyncIterator[Finding]:
                     name, durable=True, arguments=dict(arguments), timeout=_SECONDS
                 )
         except ChannelPreconditionFailed as error:
-            do = "Delete it when it is empty, and restart the dispatcher, which makes it again."
+            do = "Delete it when it is empty, and restart gateway and dispatcher."
             text = f"the queue '{name}' has other arguments: {error}"
             yield Finding(_PLACE, Level.FAILED, text, do)
         except ChannelAccessRefused:
             # This login declares nothing: that the queue is there has to do.
             yield Finding(_PLACE, Level.OK, f"the queue '{name}' is there")
         except AMQPException:
-            do = "Restart the dispatcher, or load what `batchyard topology --definitions` prints."
+            do = "Restart gateway and dispatcher, or load what `batchyard topology` prints."
             yield Finding(_PLACE, Level.FAILED, f"the queue '{name}' is missing", do)
         else:
             yield Finding(_PLACE, Level.OK, f"the queue '{name}' is as it should be")

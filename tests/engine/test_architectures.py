@@ -13,6 +13,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 #: Why architectures of vLLM's registry cannot be imported, and how many, on machines without a GPU.
 #: The lock has no build of torchvision that runs beside the CPU build of torch. What imports it is
 #: mostly what sees: 68 of 116 multimodal ones cannot be imported for one of these reasons.
+#: With such a build, eleven of them need transformers before 5.17 as well, which has no
+#: PixtralRotaryEmbedding any more; 5.16.1 needs huggingface-hub before 2.
 _NOT_IMPORTED = {"torchvision": 82, "torchaudio": 3, "CUDA": 2, "terratorch": 1, "timm": 1}
 _MULTIMODAL_NOT_IMPORTED = 68
 

@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.index_growth import index_growth
 from benchmarks.rebuild_proof import differences, take, take_events
+from benchmarks.versus import Case, batch_lines
 from benchmarks.vllm_serve import flag
 from shared.lifecycle import Event
 from shared.state import State
@@ -18,6 +19,17 @@ def test_an_engines_arguments_are_written_as_vllms_commands_take_them(
     value: object, written: str
 ) -> None:
     assert flag("a_b", value) == written
+
+
+def test_the_batches_of_a_case_have_rows_of_their_own() -> None:
+    case = Case(batches=3, rows=4)
+
+    batches = [batch_lines(number, case, 16) for number in range(case.batches)]
+
+    texts = [row["body"]["messages"][0]["content"] for batch in batches for row in batch]
+    assert [len(batch) for batch in batches] == [4, 4, 4]
+    assert len(set(texts)) == 12
+    assert {row["body"]["max_tokens"] for batch in batches for row in batch} == {16}
 
 
 @pytest.mark.usefixtures("redis_url")

@@ -1,0 +1,239 @@
+"""The same prompts by four ways, times side by side: `python -m benchmarks.versus`.
+
+`LLM.generate` once for each batch, in one process; Ray Data LLM, and `vllm run-batch`, a job for
+each batch; and Batchyard. Every way has vLLM with the same arguments on the same machine, one way
+at a time. A way that starts an engine for each batch is measured over few batches of a case, and
+its times are said for all of them.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.bench_fleet import BenchFleet, running_fleet
+from benchmarks.rows import CHAT, lines
+from benchmarks.vllm_serve import flag
+from cli.fleet.catalog import CHAT_MODEL
+from shared.catalog_file import load_catalog
+
+SYNC, RAY_DATA, RUN_BATCH, BATCHYARD = "LLM.generate", "Ray Data LLM", "vllm run-batch", "Batchyard"
+_JOB_SECONDS = 3600
+_RAY_CORES = 8
+
+
+class Case(NamedTuple):
+    """So many batches of so many rows."""
+
+    batches: int
+    rows: int
+
+    def text(self) -> str:
+        """As it is printed."""
+        return f"{self.batches} x {self.rows}"
+
+
+class Times(NamedTuple):
+    """Seconds for all batches of a case, and how many of them were run."""
+
+    start: float
+    work: float
+    measured: int
+
+    def total(self) -> float:
+        """With the start."""
+        return self.start + self.work
+
+
+def batch_lines(number: int, case: Case, tokens: int) -> list[dict[str, Any]]:
+    """The requests of one batch: no two batches have the same ones."""
+    body = lines(CHAT, (number + 1) * case.rows, model=CHAT_MODEL, tokens=tokens)
+    return [json.loads(line) for line in body.splitlines()[number * case.rows :]]
+
+
+def arguments_of(catalog: Path) -> tuple[str, dict[str, Any]]:
+    """The model's source, and the arguments of its engine without Batchyard's own."""
+    from worker.engine_config import engine_arguments
+
+    loaded = load_catalog(catalog)
+    model = loaded.model(CHAT_MODEL)
+    pool = loaded.pools[loaded.lane_of(CHAT_MODEL).pool]
+    arguments = engine_arguments(model, pool) | {"max_num_seqs": model.seats}
+    arguments.pop("scheduling_policy", None)
+    return model.source, arguments
+
+
+def by_generate(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Iterator[float]:
+    """Seconds of the start, and of each batch; one waits for the one before."""
+    from vllm import LLM, SamplingParams
+
+    source, arguments = arguments_of(catalog)
+    arguments.pop("enable_prompt_tokens_details", None)
+    began = time.perf_counter()
+    llm = LLM(source, **arguments)
+    yield time.perf_counter() - began
+    for batch in batches:
+        began = time.perf_counter()
+        sampling = [
+            SamplingParams(max_tokens=one["body"]["max_tokens"], temperature=0, ignore_eos=True)
+            for one in batch
+        ]
+        llm.chat([one["body"]["messages"] for one in batch], sampling, use_tqdm=False)
+        yield time.perf_counter() - began
+
+
+def by_ray_data(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Iterator[float]:
+    """Seconds of Ray's own start, and of each batch, which is a pipeline with an engine."""
+    import ray
+    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
+
+    source, arguments = arguments_of(catalog)
+    arguments.pop("enable_prompt_tokens_details", None)
+    began = time.perf_counter()
+    # Each of its stages holds a core while it waits; with two, none would begin.
+    ray.init(
+        address="local",
+        num_cpus=max(_RAY_CORES, os.cpu_count() or 1),
+        include_dashboard=False,
+        log_to_driver=False,
+    )
+    config = vLLMEngineProcessorConfig(
+        model_source=source,
+        engine_kwargs=arguments,
+        # As the pool of the demo has it: an engine needs a core, and no GPU.
+        placement_group_config={"bundles": [{"CPU": 1}]},
+        concurrency=1,
+        batch_size=64,
+        log_engine_metrics=False,
+    )
+    processor = build_processor(config, preprocess=_asked, postprocess=_answered)
+    yield time.perf_counter() - began
+    for batch in batches:
+        began = time.perf_counter()
+        done = processor(ray.data.from_items(batch)).take_all()
+        assert len(done) == len(batch)
+        yield time.perf_counter() - began
+
+
+def _asked(row: dict[str, Any]) -> dict[str, Any]:
+    sampling = {"max_tokens": row["body"]["max_tokens"], "temperature": 0, "ignore_eos": True}
+    return {"messages": row["body"]["messages"], "sampling_params": sampling}
+
+
+def _answered(row: dict[str, Any]) -> dict[str, Any]:
+    return {"text": row["generated_text"]}
+
+
+def by_run_batch(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Iterator[float]:
+    """No seconds of a start, and those of each batch, whose process starts an engine."""
+    source, arguments = arguments_of(catalog)
+    flags = [flag(name, value) for name, value in arguments.items()]
+    module = "vllm.entrypoints.openai.run_batch"
+    yield 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder) / "in.jsonl", Path(folder) / "out.jsonl"
+        for batch in batches:
+            began = time.perf_counter()
+            asked.write_text("".join(f"{json.dumps(one)}\n" for one in batch))
+            names = [f"--model={source}", f"--served-model-name={CHAT_MODEL}"]
+            files = ["-i", str(asked), "-o", str(answered)]
+            subprocess.run(
+                [sys.executable, "-m", module, *files, *names, *flags],
+                check=True,
+                capture_output=True,
+                timeout=_JOB_SECONDS,
+            )
+            assert len(answered.read_text().splitlines()) == len(batch)
+            yield time.perf_counter() - began
+
+
+def by_batchyard(fleet: BenchFleet, batches: Sequence[list[dict[str, Any]]]) -> float:
+    """Seconds from the first upload to the end of all batches, on a warm engine."""
+    began = time.perf_counter()
+    made = []
+    for batch in batches:
+        content = "".join(f"{json.dumps(one)}\n" for one in batch).encode()
+        file = fleet.client.files.create(file=("rows.jsonl", content), purpose="batch")
+        made.append(fleet.create(CHAT, file.id))
+    for one in made:
+        fleet.finish(one)
+    return time.perf_counter() - began
+
+
+WAYS: dict[str, Callable[[Path, Sequence[list[dict[str, Any]]]], Iterator[float]]] = {
+    SYNC: by_generate,
+    RAY_DATA: by_ray_data,
+    RUN_BATCH: by_run_batch,
+}
+
+
+def measured(way: str, fleet: BenchFleet, case: Case, *, tokens: int, most: int) -> Times:
+    """The way in a process of its own, over at most so many batches."""
+    few = case.batches if way == SYNC else min(case.batches, most)
+    command = [sys.executable, "-m", "benchmarks.versus", "--way", way]
+    command += ["--catalog", str(fleet.catalog), "--tokens", str(tokens)]
+    ended = subprocess.run(
+        [*command, "--case", f"{few}x{case.rows}"],
+        env={**fleet.bare_environment, "TORCH_COMPILE_DISABLE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        timeout=_JOB_SECONDS,
+        check=True,
+    )
+    said = next(line for line in ended.stdout.splitlines() if line.startswith("SECONDS "))
+    start, *seconds = json.loads(said.removeprefix("SECONDS "))
+    return Times(start, sum(seconds) * case.batches / few, few)
+
+
+def compared(fleet: BenchFleet, case: Case, *, tokens: int, most: int) -> None:
+    """Print the case's times, and how many times as fast Batchyard is."""
+    batches = [batch_lines(number, case, tokens) for number in range(case.batches)]
+    own = by_batchyard(fleet, batches)
+    print(f"{case.text()} rows: {BATCHYARD} {own:.2f} s, on a warm engine", flush=True)
+    for way in WAYS:
+        times = measured(way, fleet, case, tokens=tokens, most=most)
+        of = "" if times.measured == case.batches else f", from {times.measured} batches"
+        print(
+            f"{case.text()} rows: {way} {times.work:.2f} s and {times.start:.2f} s for its start"
+            f"{of}; Batchyard is {times.work / own:.2f} times as fast, "
+            f"{times.total() / own:.2f} with the start",
+            flush=True,
+        )
+
+
+def main(cases: Sequence[Case], *, tokens: int, most: int) -> None:
+    with running_fleet() as fleet:
+        # Nobody else's start is measured with the engine's.
+        by_batchyard(fleet, [batch_lines(0, Case(1, 1), tokens)])
+        for case in cases:
+            compared(fleet, case, tokens=tokens, most=most)
+
+
+def _case(text: str) -> Case:
+    batches, _, rows = text.partition("x")
+    return Case(int(batches), int(rows))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", type=_case, action="append", help="BATCHESxROWS; repeatable")
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
+    parser.add_argument("--most", type=int, default=2, help="engines that a case starts")
+    parser.add_argument("--way", choices=WAYS, help="run one way, and print its seconds")
+    parser.add_argument("--catalog", type=Path)
+    given = parser.parse_args()
+    cases = given.case or [Case(1, 20), Case(1, 200), Case(1, 2000), Case(50, 4)]
+    if given.way:
+        batches = [batch_lines(one, cases[0], given.tokens) for one in range(cases[0].batches)]
+        found = list(WAYS[given.way](given.catalog, batches))
+        print(f"SECONDS {json.dumps(found)}", flush=True)
+        # Neither Ray nor an engine ends by itself in each version.
+        os._exit(0)
+    main(cases, tokens=given.tokens, most=given.most)
