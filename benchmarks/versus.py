@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +60,8 @@ def batch_lines(number: int, case: Case, tokens: int) -> list[dict[str, Any]]:
 
 def arguments_of(catalog: Path) -> tuple[str, dict[str, Any]]:
     """The model's source, and the arguments of its engine without Batchyard's own."""
+    from vllm.engine.arg_utils import EngineArgs
+
     from worker.engine_config import engine_arguments
 
     loaded = load_catalog(catalog)
@@ -66,7 +69,9 @@ def arguments_of(catalog: Path) -> tuple[str, dict[str, Any]]:
     pool = loaded.pools[loaded.lane_of(CHAT_MODEL).pool]
     arguments = engine_arguments(model, pool) | {"max_num_seqs": model.seats}
     arguments.pop("scheduling_policy", None)
-    return model.source, arguments
+    # The others are a server's, as for tools.
+    known = {field.name for field in fields(EngineArgs)}
+    return model.source, {name: value for name, value in arguments.items() if name in known}
 
 
 def by_generate(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Iterator[float]:
@@ -74,7 +79,6 @@ def by_generate(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Itera
     from vllm import LLM, SamplingParams
 
     source, arguments = arguments_of(catalog)
-    arguments.pop("enable_prompt_tokens_details", None)
     began = time.perf_counter()
     llm = LLM(source, **arguments)
     yield time.perf_counter() - began
@@ -94,7 +98,6 @@ def by_ray_data(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Itera
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
     source, arguments = arguments_of(catalog)
-    arguments.pop("enable_prompt_tokens_details", None)
     began = time.perf_counter()
     # Each of its stages holds a core while it waits; with two, none would begin.
     ray.init(
@@ -182,7 +185,6 @@ def measured(way: str, fleet: BenchFleet, case: Case, *, tokens: int, most: int)
         [*command, "--case", f"{few}x{case.rows}"],
         env={**fleet.bare_environment, "TORCH_COMPILE_DISABLE": "1"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
         text=True,
         timeout=_JOB_SECONDS,
         check=True,
