@@ -89,9 +89,10 @@ async def test_rows_run_with_their_tenants_adapters_and_bad_ones_fail_alone(engi
     good, other = an_adapter(seed=3), an_adapter(seed=4)
     misfit, broken = an_adapter(width=256), b"no archive"
 
-    base, first, second, cut, wide, foreign, unknown, again = await run(
+    # Alone: beside rows with adapters, vLLM computes it wrongly on CPUs (docs/adapters.md).
+    [base] = await run(engine, ("tiny", "acme", None))
+    first, second, cut, wide, foreign, unknown, again = await run(
         engine,
-        ("tiny", "acme", None),
         (GOOD, "acme", good),
         (OTHER, "acme", other),
         (BROKEN, "acme", broken),
