@@ -37,6 +37,7 @@ from tests.contract.conftest import CHAT, MODEL, Caller, ServiceYard, calling, r
 from tests.contract.engine import WAIT
 from tests.contract.installing import call, installed, installed_for_node
 from tests.eventually import eventually, wait_until
+from tests.examples import assert_runs, examples
 from tests.servers import S3, SERVICE, TENANT, absent
 
 # The first one starts a broker with its management and two processes.
@@ -242,6 +243,12 @@ async def test_an_open_batch_lives_by_messages(site: Site) -> None:
         await eventually(lambda: ("open-3", False) in door.answers)
 
     assert [wrong for message in door.sent for wrong in _wrong(message)] == []
+
+
+def test_the_example_of_open_batches_runs(site: Site, tmp_path: Path) -> None:
+    example = examples()["open-batches.md-2"]
+
+    assert_runs(example, {**site.environment, "CHAT_MODEL": MODEL}, folder=tmp_path, timeout=240)
 
 
 async def test_the_example_of_the_document_is_taken_as_it_stands(site: Site) -> None:

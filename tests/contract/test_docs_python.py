@@ -1,4 +1,4 @@
-"""The examples of docs/python.md do run, also where no model is slow."""
+"""The examples of docs/python.md, and that of open batches, run also where no model is slow."""
 
 from pathlib import Path
 
@@ -8,7 +8,11 @@ from tests.contract.conftest import EMBEDDER, MODEL, Caller
 from tests.contract.user_commands import Command
 from tests.examples import assert_runs, examples
 
-_EXAMPLES = {name: text for name, text in examples().items() if name.startswith("python.md")}
+_EXAMPLES = {
+    name: text
+    for name, text in examples().items()
+    if name.startswith("python.md") or name == "open-batches.md-1"
+}
 
 
 @pytest.mark.parametrize("example", _EXAMPLES.values(), ids=_EXAMPLES.keys())

@@ -118,7 +118,8 @@ def test_posts_become_typed_columns_and_a_picture(examples: Examples) -> None:
     picture = ET.parse(examples.folder / "sentiment.svg")  # noqa: S314  # we have written it
     bars = picture.findall("{http://www.w3.org/2000/svg}rect")
     assert judged["id"].to_list() == [f"post-{number}" for number in range(60)]
-    assert set(judged["sentiment"]) == {"positive", "neutral", "negative"}
+    # Which of them random weights choose, nobody knows; a row without a verdict would have None.
+    assert set(judged["sentiment"]) <= {"positive", "neutral", "negative"}
     assert judged.schema["defect"] == pl.Boolean
     assert len(bars) == 3 * judged["product"].n_unique()
 
