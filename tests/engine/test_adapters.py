@@ -1,5 +1,6 @@
 """Tenants' LoRA adapters in a real engine: they come with the rows, and stay for a while."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -28,6 +29,8 @@ GOOD, OTHER, BROKEN, MISFIT = (
     f"tiny:file-{word}" for word in ("good", "other", "broken", "misfit")
 )
 _CHAT = "/v1/chat/completions"
+#: A replica keeps the answers of a batch's rows, and gives them again.
+_batches = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +52,9 @@ async def run(engine: str, *rows: tuple[str, str, bytes | None]) -> list[tuple[i
     from worker.engine_client import EngineClient
 
     files = {archive: ray.put(archive) for _, _, archive in rows if archive is not None}
+    batch = f"batch-{next(_batches)}"
     works = [
-        Work("batch", at, tenant, 0, 0, 86_400, 50, adapter=archive and files[archive])
+        Work(batch, at, tenant, 0, 0, 86_400, 50, adapter=archive and files[archive])
         for at, (_, tenant, archive) in enumerate(rows)
     ]
     lines = [
@@ -85,9 +89,10 @@ async def test_rows_run_with_their_tenants_adapters_and_bad_ones_fail_alone(engi
     good, other = an_adapter(seed=3), an_adapter(seed=4)
     misfit, broken = an_adapter(width=256), b"no archive"
 
-    base, first, second, cut, wide, foreign, unknown, again = await run(
+    # Alone: beside rows with adapters, vLLM computes it wrongly on CPUs (docs/adapters.md).
+    [base] = await run(engine, ("tiny", "acme", None))
+    first, second, cut, wide, foreign, unknown, again = await run(
         engine,
-        ("tiny", "acme", None),
         (GOOD, "acme", good),
         (OTHER, "acme", other),
         (BROKEN, "acme", broken),
