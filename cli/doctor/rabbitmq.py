@@ -1,5 +1,7 @@
 """Looks at RabbitMQ: its version, its alarms, and whether it holds what the fleet needs."""
 
+import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -17,6 +19,10 @@ from shared.errors import SetupError, TransientError
 
 _PLACE = "rabbitmq"
 _SECONDS = 5.0
+#: A broker whose alarm is on never confirms.
+_CONFIRM_SECONDS = 10.0
+#: There is no such queue, so the broker confirms the message and drops it.
+_NOWHERE = "batchyard.doctor"
 #: What `rabbitmqctl list_policies` prints as JSON, for a broker whose machine this is.
 Policies = Callable[[], str]
 
@@ -37,6 +43,10 @@ async def look(url: str, policies: Policies | None) -> AsyncIterator[Finding]:
         yield finding.rabbitmq_version(_version(connection))
         async for found in _queues(connection):
             yield found
+    if not await _takes_messages(url):
+        text = "it takes no messages: its memory or disk alarm is on"
+        do = "`rabbitmq-diagnostics alarms` says which; free memory or disk at the broker."
+        yield Finding(_PLACE, Level.FAILED, text, do)
     async for found in _bus(url):
         yield found
     do = "Compare `rabbitmqctl list_policies` with what `batchyard topology` prints."
@@ -81,6 +91,29 @@ async def _queues(connection: Any) -> AsyncIterator[Finding]:
             yield Finding(_PLACE, Level.OK, f"the queue '{name}' is as it should be")
 
 
+async def _takes_messages(url: str) -> bool:
+    """Whether it confirms a message: it tells of an alarm only those who publish."""
+    connection = await aio_pika.connect(url, timeout=_SECONDS)
+    try:
+        async with asyncio.timeout(_CONFIRM_SECONDS):
+            channel = await connection.channel()
+            # With an alarm it still confirms the first one, and then reads no more.
+            for _ in range(2):
+                await channel.default_exchange.publish(
+                    aio_pika.Message(b""), _NOWHERE, mandatory=False
+                )
+    except TimeoutError:
+        return False
+    except AMQPException:
+        # This login may not publish there, so nothing is known.
+        return True
+    finally:
+        with contextlib.suppress(TimeoutError):
+            # A broker that blocks a connection does not read that it is closed.
+            await asyncio.wait_for(connection.close(), _SECONDS)
+    return True
+
+
 async def _bus(url: str) -> AsyncIterator[Finding]:
     bus = Bus(url)
     try:
@@ -90,9 +123,8 @@ async def _bus(url: str) -> AsyncIterator[Finding]:
             do = "See them: batchyard dead-letters ls"
             yield Finding(_PLACE, Level.WARNING, f"{dead} dead letters wait", do)
     except BlockedError:
-        text = "it takes no messages: its memory or disk alarm is on"
-        do = "`rabbitmq-diagnostics alarms` says which; free memory or disk at the broker."
-        yield Finding(_PLACE, Level.FAILED, text, do)
+        # It was found before.
+        return
     except (SetupError, TransientError) as error:
         do = "Load what `batchyard topology --definitions` prints."
         yield Finding(_PLACE, Level.FAILED, str(error), do)

@@ -25,6 +25,7 @@ from shared.errors import SetupError
 from shared.state import State
 from shared.storage import Storage
 from tests.batches import validating
+from tests.eventually import eventually
 from tests.faults.s3_proxy import Refusal, s3_proxy
 from tests.servers import S3, SERVICE
 
@@ -130,6 +131,35 @@ async def test_a_brokers_faults_are_named_until_their_advice_is_followed(
     assert policy.startswith("the policy 'batch-dead-size' is missing")
     assert f"the queue '{topology.DEAD_QUEUE}' is missing" in broken
     assert mended == {}
+
+
+async def test_a_broker_that_takes_no_messages_and_a_queue_of_another_making_are_named(
+    rabbitmq: servers.RabbitMQ,
+) -> None:
+    url = rabbitmq.url(SERVICE)
+    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+        await channel.queue_delete(topology.DEAD_QUEUE)
+        await channel.declare_queue(topology.DEAD_QUEUE, durable=True)
+        other = await _bad(of_rabbitmq.look(url, None))
+        await channel.queue_delete(topology.DEAD_QUEUE)
+    bus = Bus(url)
+    await bus.connect()
+    await bus.close()
+    rabbitmq.ctl("set_vm_memory_high_watermark", "absolute", "1MB")
+    try:
+        # The broker looks at its memory every few seconds.
+        await eventually(lambda: _says(url, ["it takes no messages"]))
+    finally:
+        rabbitmq.ctl("set_vm_memory_high_watermark", "absolute", "1GB")
+    await eventually(lambda: _says(url, []))
+
+    assert [text.split(":")[0] for text in other] == [
+        f"the queue '{topology.DEAD_QUEUE}' has other arguments"
+    ]
+
+
+async def _says(url: str, wanted: list[str]) -> bool:
+    return [text.split(":")[0] for text in await _bad(of_rabbitmq.look(url, None))] == wanted
 
 
 async def test_a_broker_that_cannot_be_used_is_told_from_one_that_refuses_the_login(
