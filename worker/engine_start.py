@@ -26,6 +26,8 @@ def adapted_engine_class(
                 config.parallel_config.distributed_executor_backend = executor
             if takes_live_calls:
                 limit_steps(config.scheduler_config)
+            if config.lora_config is not None and config.device_config.device_type == "cpu":
+                leave_base_rows_alone(config.parallel_config)
             if fronts > 1 and config.model_config.is_multimodal_model:
                 # The core remembers the media that one front has sent, but not those of several.
                 config.parallel_config._api_process_count = fronts + 1  # noqa: SLF001
@@ -40,6 +42,13 @@ def limit_steps(config: Any) -> None:
 
     if config.scheduler_cls is None:
         config.scheduler_cls = scheduler_name(is_async=bool(config.async_scheduling))
+
+
+def leave_base_rows_alone(config: Any) -> None:
+    """Let vLLM's workers mend their LoRA operations, unless the operator has extended them."""
+    if not config.worker_extension_cls:
+        # Named, not imported: it changes vLLM where it is imported.
+        config.worker_extension_cls = "worker.cpu_lora.BaseRowsAlone"
 
 
 def skip_telemetry() -> None:

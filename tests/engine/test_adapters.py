@@ -89,7 +89,6 @@ async def test_rows_run_with_their_tenants_adapters_and_bad_ones_fail_alone(engi
     good, other = an_adapter(seed=3), an_adapter(seed=4)
     misfit, broken = an_adapter(width=256), b"no archive"
 
-    # Alone: beside rows with adapters, vLLM computes it wrongly on CPUs (docs/adapters.md).
     [base] = await run(engine, ("tiny", "acme", None))
     first, second, cut, wide, foreign, unknown, again = await run(
         engine,
@@ -118,6 +117,17 @@ async def test_rows_run_with_their_tenants_adapters_and_bad_ones_fail_alone(engi
     }
     # The engine lives, and answers as before.
     assert _text((await run(engine, ("tiny", "acme", None)))[0]) == texts[0]
+
+
+async def test_rows_without_an_adapter_are_as_they_are_alone(engine: str) -> None:
+    files = {f"tiny:file-b{number}": an_adapter(seed=10 + number) for number in range(2)}
+    base = ("tiny", "acme", None)
+    alone = [await run(engine, row) for row in (base, *((n, "acme", f) for n, f in files.items()))]
+
+    mixed = [base, *((name, "acme", file) for name, file in files.items())] * 2
+    together = await run(engine, *mixed)
+
+    assert [_text(one) for one in together] == [_text(answer) for [answer] in alone] * 2
 
 
 async def test_an_adapter_gives_way_to_others_and_comes_back(engine: str) -> None:
