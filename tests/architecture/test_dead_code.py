@@ -52,6 +52,7 @@ _USED_ELSEWHERE = {
     "connection_made": "asyncio's transports",
     "add_lora_async": "vLLM's AsyncLLM",
     "get_supported_tasks_async": "vLLM's AsyncLLM",
+    "BaseRowsAlone": "vLLM's workers, which are told its name",
     "seekable": "Arrow, and Python's own readers",
     "readinto": "Python's own readers",
     "writable": "Arrow",
