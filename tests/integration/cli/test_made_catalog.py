@@ -21,4 +21,5 @@ def test_the_made_catalog_needs_no_check_at_the_start(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert (checked.returncode, checked.stdout.strip()) == (0, "ok"), checked.stderr
+    # Before that, what each engine takes.
+    assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "ok"), checked.stderr
