@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from contextlib import closing
 
 import httpx
 
@@ -34,7 +35,10 @@ def test_everybody_sees_why_a_start_failed_within_a_minute(fleet: RunningFleet) 
     before = _failed_starts(fleet)
     batch = fleet.submit(chat_lines(1, model=BROKEN_MODEL), "/v1/chat/completions")
     until(lambda: _failed_starts(fleet) > before, COLD_SECONDS)
-    with httpx.Client(base_url=fleet.root_url, timeout=60) as tenant, _operator(fleet) as operator:
+    with (
+        httpx.Client(base_url=fleet.root_url, timeout=60) as tenant,
+        closing(_operator(fleet)) as operator,
+    ):
         tenant.post("/ui/sign-in", data={"key": fleet.credentials.api_key})
         # What `top` shows, and what the batch says, each beside its page.
         ways = {
