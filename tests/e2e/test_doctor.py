@@ -46,7 +46,7 @@ def test_a_row_that_takes_too_long_is_named_and_cancelled(warm_chat: RunningFlee
 
     found = gateway.look(target, row_seconds=0)
     # Other engines may run as well.
-    [late] = [one for one in found if one.place == "rows" and one.says.startswith(CHAT_MODEL)]
+    [late] = [one for one in found if one.place == "rows" and one.says.startswith(f"{CHAT_MODEL} ")]
     batch = warm_chat.client.batches.retrieve(late.do.removeprefix("batchyard explain "))
 
     assert late.says.startswith(f"{CHAT_MODEL} has not answered a row within 0 s")
