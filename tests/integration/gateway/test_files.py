@@ -210,7 +210,7 @@ async def test_batch_inputs_end_in_jsonl_or_in_nothing(
             "purpose",
             "invalid_value",
             "Invalid value: 'party'. Supported values are: 'assistants', 'batch', 'fine-tune', "
-            "'vision', 'user_data', 'evals'.",
+            "'vision', 'user_data', 'evals', 'adapter'.",
         ),
         (
             [None, ("purpose", "batch"), ("expires_after[anchor]", "created_at")],
