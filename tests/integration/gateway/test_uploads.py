@@ -181,7 +181,7 @@ async def test_every_spelling_of_a_part_is_understood(
             "purpose",
             "invalid_value",
             "Invalid value: 'party'. Supported values are: 'assistants', 'batch', 'fine-tune', "
-            "'vision', 'user_data', 'evals'.",
+            "'vision', 'user_data', 'evals', 'adapter'.",
         ),
         (
             {"filename": None},
