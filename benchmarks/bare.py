@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.rows import CHAT, EMBEDDINGS, OUTPUT_TOKENS, texts
-from shared.catalog import Catalog
+from shared.catalog import Catalog, Model, Pool
 from shared.catalog_file import load_catalog
 
 
@@ -76,6 +77,20 @@ class BareEngine:
         raise RuntimeError(f"The bare engine ended with {self._process.wait()}.")
 
 
+def alone_arguments(model: Model, pool: Pool) -> dict[str, Any]:
+    """The arguments of an engine that nothing else stands before: without a server's, as for tools.
+
+    It has no other rows, so it needs no spare seats.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    from worker.engine_config import engine_arguments
+
+    arguments = engine_arguments(model, pool) | {"max_num_seqs": model.seats}
+    known = {field.name for field in fields(AsyncEngineArgs)}
+    return {name: value for name, value in arguments.items() if name in known}
+
+
 @contextmanager
 def bare_vllm(
     catalog: Catalog, model_name: str, kind: str
@@ -87,15 +102,13 @@ def bare_vllm(
     from vllm.sampling_params import RequestOutputKind
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from worker.engine_config import engine_arguments
     from worker.engine_environment import engine_environment
 
     model = catalog.model(model_name)
     pool = catalog.pools[catalog.lane_of(model_name).pool]
     # The engine's core process needs these.
     os.environ.update(engine_environment(model, pool))
-    # It has no other rows, so it needs no spare seats.
-    arguments = {**engine_arguments(model, pool), "max_num_seqs": model.seats}
+    arguments = alone_arguments(model, pool)
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=model.source, **arguments))
     tokenizer = AutoTokenizer.from_pretrained(model.source)
     limiter = asyncio.Semaphore(int(arguments["max_num_seqs"] * 1.1) + 1)

@@ -14,10 +14,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.bare import alone_arguments
 from benchmarks.bench_fleet import BenchFleet, running_fleet
 from benchmarks.rows import CHAT, lines
 from benchmarks.vllm_serve import flag
@@ -60,18 +60,11 @@ def batch_lines(number: int, case: Case, tokens: int) -> list[dict[str, Any]]:
 
 def arguments_of(catalog: Path) -> tuple[str, dict[str, Any]]:
     """The model's source, and the arguments of its engine without Batchyard's own."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    from worker.engine_config import engine_arguments
-
     loaded = load_catalog(catalog)
     model = loaded.model(CHAT_MODEL)
-    pool = loaded.pools[loaded.lane_of(CHAT_MODEL).pool]
-    arguments = engine_arguments(model, pool) | {"max_num_seqs": model.seats}
+    arguments = alone_arguments(model, loaded.pools[loaded.lane_of(CHAT_MODEL).pool])
     arguments.pop("scheduling_policy", None)
-    # The others are a server's, as for tools.
-    known = {field.name for field in fields(EngineArgs)}
-    return model.source, {name: value for name, value in arguments.items() if name in known}
+    return model.source, arguments
 
 
 def by_generate(catalog: Path, batches: Sequence[list[dict[str, Any]]]) -> Iterator[float]:
