@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from gateway.auth import OwnBatch, Tenant
 from gateway.batches import own_batch
@@ -13,8 +13,8 @@ from gateway.dependencies import Use
 from gateway.fields import require_small
 from gateway.pausing import rows_in_engine
 from gateway.route_docs import addition, json_body
-from shared.bus.messages import Integer
 from shared.errors import ConflictError, InvalidInputError
+from shared.integers import Priority
 from shared.ledger.changes import save_changes
 from shared.lifecycle import Status
 from shared.openai.shapes import Batch
@@ -31,7 +31,7 @@ class UpdateBatch(BaseModel):
         frozen=True, strict=True, extra="forbid", json_schema_extra={"minProperties": 1}
     )
 
-    priority: Integer = Field(default=5, ge=0, le=9)
+    priority: Priority = 5
     metadata: dict[str, str] | None = None
 
 

@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.fields import MetadataLimits, missing, require_one_of, require_small
 from gateway.file_rules import ExpiresAfter
-from shared.bus.messages import Cache, Deliver, Integer
+from shared.bus.messages import Cache, Deliver
 from shared.dataset.dataset import Dataset
 from shared.errors import InvalidInputError
+from shared.integers import Priority
 from shared.openai.endpoints import ENDPOINTS
 from shared.table.output import Output
 
@@ -61,7 +62,7 @@ class CreateBatch(BaseModel):
     completion_window: str
     metadata: dict[str, str] | None = None
     output_expires_after: ExpiresAfter | None = None
-    priority: Integer = Field(default=5, ge=0, le=9)
+    priority: Priority = 5
     idempotency_key: str | None = Field(default=None, max_length=MAX_KEY_CHARACTERS)
     dry_run: bool = False
     deliver: Deliver | None = None

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.fields import missing, parsed, require_one_of
 from shared.adapters import PURPOSE as ADAPTER_PURPOSE
-from shared.bus.messages import Integer
 from shared.errors import InvalidInputError
+from shared.integers import Integer
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MAX_NAME_CHARACTERS = 512

@@ -32,6 +32,7 @@ def body_schemas(settings: GatewaySettings) -> Mapping[str, Json]:
             endpoint={"enum": list(ENDPOINTS)}, completion_window=window, metadata=metadata
         )
         | {"anyOf": [_PLAIN_BATCH, _OPEN_BATCH]},
+        "createPipeline": _properties(completion_window=window, metadata=metadata),
         "retryBatch": _properties(completion_window=_nullable(window), metadata=metadata),
         "updateBatch": _properties(metadata=metadata),
         "createWebhookEndpoint": _properties(url=url),

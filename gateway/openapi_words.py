@@ -165,5 +165,5 @@ LINKS: Mapping[str, Mapping[str, Json]] = {
     "createUpload": _links("upload_id", "cancelUpload"),
 }
 #: Operations that may find their object there already, and different.
-CONFLICTS = {"createBatch"}
+CONFLICTS = {"createBatch", "createPipeline"}
 DOWNLOADS = {"downloadFile"}

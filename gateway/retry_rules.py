@@ -3,13 +3,13 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.fields import MetadataLimits
-from shared.bus.messages import Integer
 from shared.errors import InvalidInputError
+from shared.integers import Priority
 from shared.ledger.manifests import RETRY_OF
 
 RetryRows = Literal["all", "failed", "not_run"]
@@ -27,7 +27,7 @@ class RetryBatch(BaseModel):
     )
     completion_window: str | None = None
     metadata: dict[str, str] | None = None
-    priority: Annotated[Integer, Field(ge=0, le=9)] | None = None
+    priority: Priority | None = None
     idempotency_key: str | None = Field(
         default=None,
         max_length=255,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.file_rules import PURPOSES, ExpiresAfter
-from shared.bus.messages import Integer
 from shared.errors import InvalidInputError, NotFoundError
+from shared.integers import Integer
 
 #: 64 MiB: the size of the SDKs' parts.
 MAX_PART_BYTES = 67_108_864

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared.bus.messages import (
     TENANT,
-    Integer,
     Reason,
     RejectedError,
     RequestBody,
@@ -22,6 +21,7 @@ from shared.bus.messages import (
 from shared.bus.received import MAX_CORRELATION_ID, is_json
 from shared.bus.topology import DIRECT_REPLY, live_key
 from shared.bus.unreadable import UNREADABLE
+from shared.integers import Integer
 
 REQUEST = "live.request.v1"
 REPLY = "live.reply.v1"

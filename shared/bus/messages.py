@@ -23,6 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from shared.dataset.dataset import Dataset
 from shared.errors import InvalidInputError
+from shared.integers import CacheSeconds, Integer, Priority
 from shared.table.output import Output
 
 M = TypeVar("M", bound=BaseModel)
@@ -82,11 +83,6 @@ _MAX_VERSION_BYTES = 1024
 MAX_BYTES_KEYWORD = "x-max-bytes"
 
 
-def _integral(value: Any) -> Any:
-    """The value with 5.0 as 5, which JSON Schema calls an integer."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def _moment(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(_RFC_3339, value):
         try:
@@ -109,8 +105,6 @@ def _at_most_bytes(maximum: int) -> Callable[[str], str]:
     return check
 
 
-#: An integer as JSON Schema means it.
-Integer = Annotated[int, BeforeValidator(_integral)]
 #: A time with its zone, as RFC 3339 writes it.
 Moment = Annotated[
     AwareDatetime, BeforeValidator(_moment), Field(json_schema_extra={"pattern": _RFC_3339})
@@ -194,7 +188,7 @@ class Deliver(_Shape):
 class Cache(_Shape):
     """For how long the answers may be given to later batches; without it, as the operator says."""
 
-    seconds: Integer | None = Field(default=None, ge=1)
+    seconds: CacheSeconds | None = None
 
 
 def cache_seconds(wanted: "Cache | bool | None", *, most: int) -> int:
@@ -212,7 +206,7 @@ class Submission(_Shape):
     endpoint: str
     completion_window: str = Field(default="24h", pattern="^[1-9][0-9]{0,2}[hd]$")
     not_after: Moment | None = None
-    priority: Integer = Field(default=5, ge=0, le=9)
+    priority: Priority = 5
     metadata: Annotated[
         dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
         Field(max_length=16),

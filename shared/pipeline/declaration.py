@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shared.dataset.dataset import Dataset, Format, Sample
+from shared.integers import Integer, Priority
 
 MAX_STAGES = 32
 MAX_COLUMNS = 100
@@ -123,8 +124,8 @@ class Split(_Shape):
     """A stage that makes several rows of each: its text in chunks."""
 
     column: str
-    tokens: int = Field(ge=1, le=1_000_000, description="Of a chunk, at most.")
-    overlap: int = Field(
+    tokens: Integer = Field(ge=1, le=1_000_000, description="Of a chunk, at most.")
+    overlap: Integer = Field(
         default=0, ge=0, description="Tokens at the end of a chunk with which the next begins."
     )
     into: str | None = Field(
@@ -180,7 +181,7 @@ class Declaration(_Shape):
         description="In order; at least one of them is a `call`.",
     )
     completion_window: str = Field(default="24h", description="The deadline of all stages.")
-    priority: int = Field(default=5, ge=0, le=9)
+    priority: Priority = 5
     metadata: dict[str, str] | None = None
 
 

@@ -27,6 +27,13 @@ _LEFT_OUT = r"^/v1/(completions|embeddings|responses|messages|rerank|score)$"
 _SELECTED = () if _IS_LONG else ("--exclude-path-regex", _LEFT_OUT)
 #: Seconds.
 _PATIENCE = 450 + 6 * int(_EXAMPLES)
+_QUESTION = {"role": "user", "content": "{{ url }}"}
+_CALL = {
+    "call": {
+        "endpoint": "/v1/chat/completions",
+        "template": {"model": MODEL, "messages": [_QUESTION]},
+    }
+}
 
 
 @pytest.mark.timeout(_PATIENCE + 60)
@@ -141,6 +148,11 @@ def _objects(caller: Caller, receiver: Receiver) -> dict[str, dict[str, list[Any
             "idempotency_key": [None],
             "input": [None],
             "output": [None],
+        },
+        # Stages name columns that there are.
+        "createPipeline": {
+            "input": [{"file_id": file, "columns": ["url"]}],
+            "stages": [[_CALL]],
         },
         # Of other tenants, only an operator is told.
         **{
