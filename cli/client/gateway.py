@@ -63,6 +63,15 @@ class Gateway:
         params = {name: value for name, value in query.items() if value is not None}
         return self._json("GET", path, params=params)
 
+    def all_of(self, path: str, *, at_once: int) -> list[dict[str, Any]]:
+        """Every object of a list, page by page."""
+        page = self.get(path, limit=at_once)
+        found: list[dict[str, Any]] = page["data"]
+        while page["has_more"]:
+            page = self.get(path, limit=at_once, after=found[-1]["id"])
+            found += page["data"]
+        return found
+
     def post(
         self, path: str, body: Mapping[str, Any] | None = None, *, key: str | None = None
     ) -> dict[str, Any]:

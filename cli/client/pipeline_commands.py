@@ -81,11 +81,7 @@ def show(pipeline_id: PipelineId, context: Context = None, *, as_json: AsJson = 
 def list_pipelines(context: Context = None, *, as_json: AsJson = False) -> None:
     """List your pipelines, the newest first."""
     with connected(context) as gateway:
-        page = gateway.get("pipelines", limit=_PAGE)
-        found = page["data"]
-        while page["has_more"]:
-            page = gateway.get("pipelines", limit=_PAGE, after=found[-1]["id"])
-            found += page["data"]
+        found = gateway.all_of("pipelines", at_once=_PAGE)
     print_records(found, _COLUMNS, _row, as_json=as_json)
 
 

@@ -40,11 +40,7 @@ def add(
 def list_webhooks(context: Context = None, *, as_json: AsJson = False) -> None:
     """List your webhooks, the newest first."""
     with connected(context) as gateway:
-        page = gateway.get("webhook_endpoints", limit=_PAGE)
-        found = page["data"]
-        while page["has_more"]:
-            page = gateway.get("webhook_endpoints", limit=_PAGE, after=found[-1]["id"])
-            found += page["data"]
+        found = gateway.all_of("webhook_endpoints", at_once=_PAGE)
     print_records(found, _COLUMNS, _row, as_json=as_json)
 
 
