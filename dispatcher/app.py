@@ -156,6 +156,21 @@ def build_dispatcher(
         file_seconds=settings.file_seconds,
     )
     quota = NewBatchQuota.of(settings, catalog)
+    # One for both, so that additions to one batch take turns.
+    additions = Additions(
+        state,
+        storage,
+        catalog,
+        limits=Limits(
+            settings.max_rows_per_batch,
+            settings.max_embedding_inputs,
+            custom_id_characters=settings.max_custom_id_characters,
+        ),
+        slice_limits=slice_limits,
+        max_input_bytes=settings.max_input_bytes,
+        quota=quota,
+        places=settings.places,
+    )
     intake = Intake(
         state,
         storage,
@@ -163,13 +178,13 @@ def build_dispatcher(
         service_user=settings.service_user,
         inputs=inputs,
         quota=quota,
-        additions=_build_additions(settings, catalog, services),
+        additions=additions,
         replay=Replay(state, bus, messages),
         trail=Trail(settings.trail_file),
         planner=planner,
         cache_seconds=settings.cache_seconds,
     )
-    leader = _build_leader(settings, catalog, services, planner, cache)
+    leader = _build_leader(settings, catalog, services, planner, cache, additions)
     lease = state.lease("dispatcher", holder, seconds=settings.lease_seconds)
     return Dispatcher(
         intake=intake,
@@ -185,6 +200,7 @@ def _build_leader(
     services: Services,
     planner: Planner,
     cache: RowCache,
+    additions: Additions,
 ) -> Leader:
     state, storage = services.state, services.storage
     finaliser = Finaliser(
@@ -228,39 +244,10 @@ def _build_leader(
         predictions=Predictions(state, settings.tenant_weights),
         job_records=JobRecords(services.cluster),
         engine_watch=EngineWatch(state, services.cluster, catalog),
-        pipelines=_build_pipelines(settings, catalog, services),
-        bills=None if settings.bills == "none" else Bills(state, storage, catalog, settings.bills),
-    )
-
-
-def _build_pipelines(
-    settings: DispatcherSettings, catalog: Catalog, services: Services
-) -> PipelineKeeper:
-    return PipelineKeeper(
-        services.state,
-        services.storage,
-        catalog,
-        _build_additions(settings, catalog, services),
-        output_seconds=settings.output_seconds,
-    )
-
-
-def _build_additions(
-    settings: DispatcherSettings, catalog: Catalog, services: Services
-) -> Additions:
-    return Additions(
-        services.state,
-        services.storage,
-        catalog,
-        limits=Limits(
-            settings.max_rows_per_batch,
-            settings.max_embedding_inputs,
-            custom_id_characters=settings.max_custom_id_characters,
+        pipelines=PipelineKeeper(
+            state, storage, catalog, additions, output_seconds=settings.output_seconds
         ),
-        slice_limits=SliceLimits(settings.rows_per_slice, settings.tokens_per_slice),
-        max_input_bytes=settings.max_input_bytes,
-        quota=NewBatchQuota.of(settings, catalog),
-        places=settings.places,
+        bills=None if settings.bills == "none" else Bills(state, storage, catalog, settings.bills),
     )
 
 
