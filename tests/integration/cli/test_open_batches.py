@@ -13,7 +13,6 @@ from cli.fsck.objects import ObjectCheck
 from cli.rebuild.rebuild import Rebuild
 from dispatcher.finaliser import Finaliser
 from dispatcher.lost_inputs import fail_lost_inputs
-from shared.catalog_file import load_catalog
 from shared.errors import BrokenObjectError, ConflictError, NotFoundError, TransientError
 from shared.ledger.additions import addition_key, create_addition, read_addition
 from shared.ledger.commits import cancel
@@ -21,11 +20,8 @@ from shared.ledger.plans import plan_key
 from shared.state import State
 from shared.storage import Storage
 from shared.submission.additions import close, take
-from tests.integration.cli.yards import TENANT, Yards, empty
+from tests.integration.cli.yards import TENANT, Yards, empty, yards_in
 from tests.integration.dispatcher.conftest import (
-    CATALOG,
-    BatchYard,
-    a_planner,
     good,
     line,
     lines,
@@ -40,11 +36,7 @@ def state(own_state: State) -> State:
 
 @pytest.fixture
 def yards(state: State, storage: Storage, tmp_path: Path) -> Yards:
-    (tmp_path / "catalog.yaml").write_text(CATALOG)
-    catalog = load_catalog(tmp_path / "catalog.yaml")
-    planner = a_planner(state, storage, catalog)
-    finaliser = Finaliser(state, storage, output_seconds=3600)
-    return Yards(BatchYard(state, storage, planner, finaliser), catalog)
+    return yards_in(tmp_path, state, storage)
 
 
 def named(*names: str, **body: Any) -> bytes:

@@ -10,20 +10,18 @@ import pytest
 
 from cli import servers
 from cli.rebuild.rebuild import Rebuild
-from dispatcher.finaliser import Finaliser
 from dispatcher.forgetting import forget_pipelines
 from dispatcher.pipeline_end import PipelineEnd
 from dispatcher.pipeline_run import PipelineRun
 from dispatcher.pipelines import PipelineKeeper
-from shared.catalog_file import load_catalog
 from shared.ledger.pipelines import edge_folder, handover_key, pipeline_folder, pipeline_key
 from shared.lifecycle import FINAL, Status
 from shared.state import PipelineRecord, State
 from shared.storage import Storage
 from shared.submission.pipelines import Pipeline, read_pipeline
 from tests.eventually import eventually
-from tests.integration.cli.yards import A_CALL, TENANT, Yards, empty
-from tests.integration.dispatcher.conftest import CATALOG, MICROS, BatchYard, a_planner
+from tests.integration.cli.yards import A_CALL, TENANT, Yards, empty, yards_in
+from tests.integration.dispatcher.conftest import MICROS
 
 _SECOND = {
     "call": {
@@ -53,11 +51,7 @@ def state(own_state: State) -> State:
 
 @pytest.fixture
 def yards(state: State, storage: Storage, tmp_path: Path) -> Yards:
-    (tmp_path / "catalog.yaml").write_text(CATALOG)
-    catalog = load_catalog(tmp_path / "catalog.yaml")
-    planner = a_planner(state, storage, catalog)
-    finaliser = Finaliser(state, storage, output_seconds=3600)
-    return Yards(BatchYard(state, storage, planner, finaliser), catalog)
+    return yards_in(tmp_path, state, storage)
 
 
 async def a_run(yards: Yards, pipeline_id: str) -> PipelineRun:

@@ -47,11 +47,9 @@ from shared.tenants import EVERY_TENANT, TenantSettings
 from tests.batches import JOB
 from tests.chaos.points import REBUILD_POINTS
 from tests.eventually import eventually
-from tests.integration.cli.yards import TENANT, Yards, empty, pack_up
+from tests.integration.cli.yards import TENANT, Yards, empty, pack_up, yards_in
 from tests.integration.dispatcher.conftest import (
-    CATALOG,
     SMALL_ENGINES,
-    BatchYard,
     a_planner,
     good,
     lines,
@@ -92,11 +90,7 @@ def state(own_state: State) -> State:
 
 @pytest.fixture
 def yards(state: State, storage: Storage, tmp_path: Path) -> Yards:
-    (tmp_path / "catalog.yaml").write_text(CATALOG)
-    catalog = load_catalog(tmp_path / "catalog.yaml")
-    planner = a_planner(state, storage, catalog)
-    finaliser = Finaliser(state, storage, output_seconds=3600)
-    return Yards(BatchYard(state, storage, planner, finaliser), catalog)
+    return yards_in(tmp_path, state, storage)
 
 
 def _copy(redis_server: servers.Redis, tmp_path: Path) -> Path:

@@ -3,15 +3,18 @@
 import asyncio
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
 
 from cli import servers
+from dispatcher.finaliser import Finaliser
 from dispatcher.packing import Packer
 from shared import ids
 from shared.catalog import Catalog
+from shared.catalog_file import load_catalog
 from shared.input.validation import Limits
 from shared.input_places import InputPlaces
 from shared.ledger.file_records import write_file
@@ -27,7 +30,16 @@ from shared.submission.admission import NewBatchQuota
 from shared.submission.datasets import Datasets
 from shared.submission.opening import open_source
 from shared.submission.pipelines import Pipeline, accept_pipeline
-from tests.integration.dispatcher.conftest import CHAT, ROWS_A_SLICE, BatchYard, bad, good, lines
+from tests.integration.dispatcher.conftest import (
+    CATALOG,
+    CHAT,
+    ROWS_A_SLICE,
+    BatchYard,
+    a_planner,
+    bad,
+    good,
+    lines,
+)
 from tests.manifests import a_manifest, inline, today
 
 TENANT = "acme"
@@ -39,6 +51,15 @@ A_CALL = {
 }
 #: What no rebuild can know, or need know: of the moment, or numbers that go on higher.
 _PASSING = {"sequence", "progress_ms", "plan", "started_at", "first_result_at"}
+
+
+def yards_in(folder: Path, state: State, storage: Storage) -> "Yards":
+    """Stores with nothing in them yet; the catalog is written into the folder."""
+    (folder / "catalog.yaml").write_text(CATALOG)
+    catalog = load_catalog(folder / "catalog.yaml")
+    planner = a_planner(state, storage, catalog)
+    finaliser = Finaliser(state, storage, output_seconds=3600)
+    return Yards(BatchYard(state, storage, planner, finaliser), catalog)
 
 
 @dataclass
