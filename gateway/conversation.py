@@ -16,9 +16,21 @@ _TEXTS = {
 }
 #: What templates get from the engine itself, or what would change how it calls them.
 _ENGINES = frozenset(
-    {"chat_template", "conversation", "max_length", "messages", "padding", "return_assistant_tokens_mask",
-     "return_dict", "return_tensors", "tokenize", "tokenizer_kwargs", "tools", "truncation"}
-)  # fmt: skip
+    {
+        "chat_template",
+        "conversation",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
 
 
 class Conversation(NamedTuple):

@@ -8,7 +8,6 @@ ends when it has answered, so the gateway never holds transformers.
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -65,7 +64,7 @@ def engine_tokenizer(source: str, revision: str | None = None) -> EngineTokenize
         return None
     environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
     try:
-        answer = subprocess.run(  # noqa: S603  # ourselves
+        answer = subprocess.run(  # ourselves
             [sys.executable, "-I", "-m", "gateway.engine_tokenizer"],
             input=msgspec.json.encode(Asked(source, revision)),
             env=environment | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"},
@@ -99,7 +98,7 @@ def is_own_mode(mode: object) -> bool:
 
 def read(asked: Asked) -> EngineTokenizer | None:
     """Load the tokenizer as vLLM does. Imports transformers; raises what that raises."""
-    from transformers import AutoTokenizer, TokenizersBackend
+    from transformers import AutoTokenizer, TokenizersBackend  # noqa: PLC0415  # not in the gateway
 
     files = ModelFiles(asked.source, asked.revision)
     config = files.read_json("config.json")

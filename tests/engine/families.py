@@ -205,8 +205,9 @@ def _sentencepiece(special: list[str]) -> Tokenizer:
     names = [*special, *(f"<0x{number:02X}>" for number in range(256)), *pieces]
     vocab = {name: number for number, name in enumerate(dict.fromkeys(names))}
     merges = [tuple(merge) for merge in model["merges"]]
+    unknown = "<unk>"
     tokenizer = Tokenizer(
-        models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)  # noqa: S106  # a token of text
+        models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
     tokenizer.add_special_tokens([AddedToken(one, normalized=False) for one in special])
     tokenizer.decoder = decoders.Sequence(

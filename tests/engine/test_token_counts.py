@@ -99,9 +99,11 @@ def _renderer(folder: Path, runner: str) -> Callable[[str, dict[str, Any]], int]
     from vllm.renderers.online_renderer import OnlineRenderer
     from vllm.renderers.registry import renderer_from_config
 
-    config = AsyncEngineArgs(
-        model=str(folder), runner=runner, enforce_eager=True, **({} if runner == "pooling" else {"max_model_len": 20_000})
-    ).create_engine_config()  # fmt: skip
+    length = None if runner == "pooling" else 20_000
+    arguments = AsyncEngineArgs(
+        model=str(folder), runner=runner, max_model_len=length, enforce_eager=True
+    )
+    config = arguments.create_engine_config()
     renderer = renderer_from_config(config)
     online = OnlineRenderer(
         config.model_config,
