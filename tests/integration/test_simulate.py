@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks import simulate
-from benchmarks.simulated_fleet import Batch, Row
+from benchmarks.simulated_fleet import DAY, Batch, EngineModel, Fleet, Row
 from shared.ordering.deadlines import SLACK_RATIO, SLACK_SECONDS
 
 
@@ -64,7 +64,7 @@ def test_learned_lengths_shorten_a_batch() -> None:
 
 
 #: One row at a time, a token a second.
-_ONE_BY_ONE = simulate.EngineModel(
+_ONE_BY_ONE = EngineModel(
     seats=1, kv_tokens=100_000, prefill_tokens_per_second=1e9, step_seconds=1.0, row_seconds=0.0
 )
 #: Rows that batches of which little runs may have in front of any engine.
@@ -107,7 +107,7 @@ def _can_all_be_met(batches: Sequence[Batch], *, share: float = 1.0) -> bool:
 
 
 def _missed(batches: Sequence[Batch]) -> list[str]:
-    simulate.Fleet(_ONE_BY_ONE, claimed=_CLAIMED).run(batches)
+    Fleet(_ONE_BY_ONE, claimed=_CLAIMED).run(batches)
     return [batch.id for batch in batches if batch.ended > batch.deadline]
 
 
@@ -136,8 +136,8 @@ def test_without_regard_to_windows_some_would_have_closed() -> None:
 
     def missed(batches: Sequence[Batch]) -> int:
         for batch in batches:
-            batch.window += simulate.DAY
-        simulate.Fleet(_ONE_BY_ONE, claimed=_CLAIMED).run(batches)
-        return sum(batch.ended > batch.deadline - simulate.DAY for batch in batches)
+            batch.window += DAY
+        Fleet(_ONE_BY_ONE, claimed=_CLAIMED).run(batches)
+        return sum(batch.ended > batch.deadline - DAY for batch in batches)
 
     assert sum(map(bool, map(missed, cases))) > 10
