@@ -115,24 +115,29 @@ class Bench:
             self.bare(model).ask("file", path=str(self.file(content)))
 
     def remove(self, model: str) -> None:
-        """Take the model's engine from the card, as an idle one goes."""
-        name = self.fleet.catalog.app_name(self.fleet.catalog.lane_of(model))
-        self.ray_do("remove", name)
+        """Take the model's engine from the card for good."""
+        self._ray_do("remove", model)
+
+    def put_to_sleep(self, model: str) -> None:
+        """Take the model's engine from the card, as an idle one goes: the next row starts it."""
+        replicas = self.replicas(model)
+        self._ray_do("remove", model)
+        psutil.wait_procs(replicas, timeout=60)
+        self._ray_do("restore", model)
 
     def replicas(self, model: str) -> list[psutil.Process]:
         """The processes of the model's replicas."""
-        name = self.fleet.catalog.app_name(self.fleet.catalog.lane_of(model))
-        return [psutil.Process(int(pid)) for pid in self.ray_do("pids", name).split()]
+        return [psutil.Process(int(pid)) for pid in self._ray_do("pids", model).split()]
 
     def wait_for_replicas(self, model: str, count: int) -> None:
         """Return when so many of them run: each batch lets Serve start more of them."""
         while len(self.replicas(model)) < count:
-            self.ended(self.create(model, self._few(model, 2000, 32)))
+            self.ended(self.create(model, self._few(model, self.plan.rows(2_000), 32)))
 
-    def ray_do(self, what: str, *words: str) -> str:
+    def _ray_do(self, what: str, model: str) -> str:
         """What `benchmarks.gpu.cluster` says, which is a client of the fleet's Ray."""
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.gpu.cluster", what, *words],
+            [sys.executable, "-m", "benchmarks.gpu.cluster", what, str(self.catalog), model],
             env={**os.environ, **self.fleet.ray.environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -54,7 +54,7 @@ def small(bench: Bench) -> Iterator[Figure]:
 def large(bench: Bench) -> Iterator[Figure]:
     """A model that fills the card."""
     bench.warm(LARGE)
-    count = bench.plan.rows(1_500)
+    count = bench.plan.rows(1_200)
     figure = bench.ratio(
         "rows/s, 7B, 300 in, 128 out, 256 seats: fleet / bare engine",
         LARGE, lambda: equal(LARGE, count, 300, 128), goal=0.99,
@@ -83,7 +83,7 @@ def share(bench: Bench) -> Iterator[Figure]:
 
 def mixed(bench: Bench) -> Iterator[Figure]:
     """Rows of many lengths, in the order of their coming."""
-    tokens = between(8, 512, bench.plan.rows(3_000))
+    tokens = between(8, 512, bench.plan.rows(2_400))
     dice = random.Random(4)
     yield bench.ratio(
         "rows/s, 0.5B, 100 in, 8 to 512 out: fleet / bare engine",

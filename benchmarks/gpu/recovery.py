@@ -16,6 +16,7 @@ from benchmarks.gpu.texts import equal
 
 #: Rows that the engine had answered before it died may have their results until then.
 _ANSWERED_SECONDS = 5.0
+_FEWEST = 300
 #: What vLLM writes of the parts of a start, and what they are.
 _STAGES = {
     "weights": r"Model loading took .*?([\d.]+) s(?:econds)?\b",
@@ -30,7 +31,8 @@ _STAGES = {
 
 def kill(bench: Bench) -> Iterator[Figure]:
     """SIGKILL of an engine's core in mid-batch."""
-    count = bench.plan.rows(1_200)
+    # More than are in the engine at once.
+    count = max(_FEWEST, bench.plan.rows(1_200))
     core = _core(bench)
     batch = bench.create(LARGE, equal(LARGE, count, 300, 128))
     while _completed(batch) < count // 4:
@@ -48,6 +50,8 @@ def kill(bench: Bench) -> Iterator[Figure]:
         last = _completed(now)
 
     batch = bench.ended(batch, see)
+    if not recovered:
+        raise RuntimeError("The batch ended before its engine was missed.")
     yield bounded(
         "seconds until the next new row after SIGKILL of a 7B engine's core",
         recovered[0], 0.0, unit="s", goal=30,
@@ -64,9 +68,7 @@ def kill(bench: Bench) -> Iterator[Figure]:
 
 def cold(bench: Bench) -> Iterator[Figure]:
     """An idle engine is removed and starts again, with what was compiled before."""
-    replicas = bench.replicas(LARGE)
-    bench.remove(LARGE)
-    psutil.wait_procs(replicas, timeout=60)
+    bench.put_to_sleep(LARGE)
     logs_at = time.time()
     began = time.perf_counter()
     bench.ended(bench.create(LARGE, equal(LARGE, 1, 50, 4)))
