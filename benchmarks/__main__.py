@@ -31,6 +31,7 @@ from benchmarks.large_inputs import million_rows, validation
 from benchmarks.live import live_and_batch, live_calls
 from benchmarks.page_costs import page_costs
 from benchmarks.prefixes import prefixes
+from benchmarks.redis_bytes import redis_bytes
 from benchmarks.rows import CHAT, EMBEDDINGS
 from shared.state import State
 
@@ -217,6 +218,7 @@ def main() -> None:
         "bus",
         "bus-flood",
         "index",
+        "redis-bytes",
         "prefixes",
         "live",
         "live-and-batch",
@@ -236,6 +238,7 @@ def main() -> None:
         "bus": lambda: bus_rates(turns=options.turns),
         "bus-flood": bus_flood,
         "index": index_growth,
+        "redis-bytes": redis_bytes,
         "prefixes": lambda: prefixes(turns=options.turns),
         **({} if _GPU.exists() else {"lanes": lane_waits}),
     }
