@@ -27,9 +27,9 @@ _ROWS_A_SLICE = 128
 _NO_QUOTA = Quota(10**9, 10**12)
 #: Bytes for a batch of one row: while it runs, when it has ended, and a day after it has left, with
 #: and without its files.
-LIVE, ENDED, LEFT, LEFT_ALONE = 10_000, 12_000, 3_000, 600
+LIVE, ENDED, LEFT, LEFT_ALONE = 5_500, 11_000, 2_700, 500
 #: Bytes for 1,000 rows of a large batch: while they wait, and with their results.
-WAITING_ROWS, DONE_ROWS = 3_000, 8_000
+WAITING_ROWS, DONE_ROWS = 2_500, 5_000
 
 
 def redis_bytes(*, batches: int = 2_000, rows: int = 128_000) -> list[Figure]:
@@ -85,7 +85,7 @@ async def _small(state: State, redis: Client, count: int) -> list[float]:
     found.append(await _used(redis))
     for file_ids in _by(_files(made), 500):
         await redis.unlink(*(f"{NAMESPACE}file:{one}" for one in file_ids))
-    await redis.unlink(f"{NAMESPACE}files:{_TENANT}", f"{NAMESPACE}expiring")
+    await redis.delete(f"{NAMESPACE}files:{_TENANT}", f"{NAMESPACE}expiring")
     found.append(await _used(redis))
     return [(used - before) / count for used in found]
 
@@ -220,8 +220,15 @@ def _files(batch_ids: list[str]) -> list[str]:
 
 
 async def _used(redis: Client) -> int:
-    """Bytes of Redis, without what a relay would have published."""
+    """Bytes of all keys, without what a relay would have published."""
     outboxes = (f"{NAMESPACE}outbox:{name}" for name in ("events", "replies", "submissions"))
     await redis.delete(*outboxes)
-    await asyncio.sleep(1)
-    return int((await redis.info("memory"))["used_memory"])
+    keys = [key async for key in redis.scan_iter("*", count=1000)]
+    used = 0
+    for some in _by(keys, 500):
+        async with redis.pipeline(transaction=False) as pipe:
+            for key in some:
+                # Of every member, and not of a few.
+                pipe.memory_usage(key, samples=0)
+            used += sum(found or 0 for found in await pipe.execute())
+    return used

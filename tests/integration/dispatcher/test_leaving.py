@@ -6,13 +6,17 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from dispatcher import leaving
 from dispatcher.packing import Packer
 from dispatcher.reaper import Reaper
 from shared.bus.messages import RejectedError
 from shared.catalog import Catalog
 from shared.errors import InvalidTransitionError, NotFoundError, TransientError
-from shared.ledger.batch_records import BatchRecords, read_batch_record, record_key
+from shared.ledger.batch_records import (
+    BatchRecords,
+    create_record,
+    read_batch_record,
+    record_key,
+)
 from shared.ledger.changes import save_changes
 from shared.ledger.commits import cancel
 from shared.lifecycle import Event, Status
@@ -151,10 +155,13 @@ async def test_whoever_sends_a_batch_again_meets_the_one_that_is_away(
     await yard.finaliser.finish(batch_id)
     fingerprint = (await yard.state.batches.get(batch_id)).fields["fingerprint"]
 
-    for again in (
-        lambda: packer.make(inline("m-1", lines(1), file_seconds=3600)),
-        lambda: accept_known(yard.state, batch_id, "m-1", fingerprint, None),
-    ):
+    async def send() -> None:
+        await packer.make(inline("m-1", lines(1), file_seconds=3600))
+
+    async def meet() -> None:
+        await accept_known(yard.state, batch_id, "m-1", fingerprint, None)
+
+    for again in (send, meet):
         await reaper.let_leave()
         assert not await _is_here(yard.state, batch_id)
         await again()
@@ -179,7 +186,7 @@ async def test_whoever_dies_before_it_has_left_is_followed(
         raise _DiedError
 
     with monkeypatch.context() as patch, pytest.raises(_DiedError):
-        patch.setattr(leaving.crash, "point", dies)
+        patch.setattr("dispatcher.leaving.crash.point", dies)
         await reaper.let_leave()
     assert await _is_here(yard.state, ended)
     assert await _told(yard.state, ended) == before
@@ -210,7 +217,7 @@ async def test_one_that_was_frozen_undoes_nothing(
     await yard.state.controls.amend(ended, metadata='{"who": "you"}')
     await reaper.let_leave()
 
-    kept = await leaving.create_record(yard.storage, old, edition)
+    kept = await create_record(yard.storage, old, edition)
     assert await yard.state.away.leave(old, kept) == "gone"
 
     assert (await yard.state.batches.get(ended)).fields["metadata"] == '{"who": "you"}'
