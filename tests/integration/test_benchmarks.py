@@ -42,7 +42,7 @@ def test_the_index_is_measured() -> None:
 
 
 @pytest.mark.usefixtures("redis_url")
-def test_batches_and_rows_take_no_more_of_redis_than_is_said() -> None:
+def test_batches_and_rows_take_no_more_of_redis_than_the_documents_say() -> None:
     figures = redis_bytes(batches=300, rows=25_600)
 
     assert [figure.name for figure in figures if not figure.holds] == []
