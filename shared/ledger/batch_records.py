@@ -36,11 +36,6 @@ def record_key(batch_id: str, edition: int) -> str:
     return f"{batch_folder(batch_id)}record-{edition}.json"
 
 
-def editions_prefix(batch_id: str) -> str:
-    """What the keys of all editions begin with."""
-    return f"{batch_folder(batch_id)}record-"
-
-
 async def create_record(storage: Storage, stored: StoredRecord, edition: int) -> int:
     """Create the record in S3. Returns the edition that has it: this one, or the first free one.
 
