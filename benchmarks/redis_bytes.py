@@ -126,7 +126,7 @@ def _new(number: int, rows: int) -> NewBatch:
         filename="input-0123456789abcdef.jsonl",
         purpose="batch",
     )
-    fields = {
+    fields: dict[str, str | int] = {
         "id": batch_id,
         "tenant": _TENANT,
         "message_id": f"message-{number}",
@@ -149,7 +149,12 @@ def _new(number: int, rows: int) -> NewBatch:
         Slice(100 * row, 100 * (row + _ROWS_A_SLICE), row, min(_ROWS_A_SLICE, rows - row), 500)
         for row in range(0, rows, _ROWS_A_SLICE)
     ]
-    counts = {"slices_total": len(slices), "total": rows, "lane": _LANE, "model": "m"}
+    counts: dict[str, str | int] = {
+        "slices_total": len(slices),
+        "total": rows,
+        "lane": _LANE,
+        "model": "m",
+    }
     plan = Start(secrets.token_hex(4), _LANE, slices, counts, _NO_QUOTA)
     return NewBatch(batch_id, "0" * 64, fields, file.to_fields(), start=plan)
 
