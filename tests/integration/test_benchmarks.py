@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.index_growth import index_growth
 from benchmarks.rebuild_proof import differences, take, take_events
+from benchmarks.redis_bytes import redis_bytes
 from benchmarks.versus import batch_lines
 from benchmarks.versus_table import (
     BATCHYARD,
@@ -50,6 +51,17 @@ def test_the_index_is_measured() -> None:
 
     assert len(figures) == 7
     assert all(figure.value > 0 and figure.baseline for figure in figures)
+
+
+@pytest.mark.usefixtures("redis_url")
+def test_batches_and_rows_take_no_more_of_redis_than_the_documents_say() -> None:
+    figures = redis_bytes(batches=300, rows=25_600)
+
+    assert [figure.name for figure in figures if not figure.holds] == []
+    live, ended, left, alone, *_ = (figure.value for figure in figures)
+    # Redis grows with what is alive, and with files until they expire.
+    assert alone < left < min(live, ended)
+    assert 20 * alone < live + ended
 
 
 async def test_what_is_not_as_before_a_rebuild_is_seen(own_state: State) -> None:

@@ -36,6 +36,7 @@ from shared.bus.relay import Relay
 from shared.catalog import Catalog
 from shared.catalog_file import load_catalog
 from shared.input.request_lines import split
+from shared.ledger.batch_records import read_from
 from shared.ledger.parts import part_key
 from shared.outbound import Guard
 from shared.slices import Claim, Slice, new_part, part_label
@@ -121,6 +122,9 @@ class BatchYard:
     planner: Planner
     finaliser: Finaliser
 
+    def __post_init__(self) -> None:
+        read_from(self.state, self.storage)
+
     async def submit(self, body: bytes, **changes: Any) -> str:
         """A batch that waits for its plan, over an input of these bytes."""
         return await submitted(self.state, self.storage, body, **changes)
@@ -167,7 +171,7 @@ class BatchYard:
         rows = split(fetched.lines)
         body = assemble(claim.batch_id, claim.slice, rows, results, pool=pool)
         key = part_key(claim.batch_id, claim.index, claim.epoch)
-        part = new_part(key, body.output, body.error, body.usage, body.spent)
+        part = new_part(key, *body)
         label = part_label(part)
         stored = await self.storage.put_once(key, body.output + body.error, label=label)
         assert stored is not None
