@@ -119,7 +119,8 @@ async def new_batch(
     manifest = _manifest(params, tenant, source, message_id, settings)
     accepted = await accept(services.state, services.storage, manifest)
     crash.point("gateway.accepted")
-    record = await services.state.batches.get(accepted.batch_id)
+    # Read again, it would only show what has become of it since.
+    record = accepted.created or await services.state.batches.get(accepted.batch_id)
     if params.open and record.status is Status.VALIDATING:
         # The dispatcher would as well, a moment later.
         await start_open(services.state, services.storage, services.catalog, record)
